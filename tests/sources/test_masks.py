@@ -64,6 +64,7 @@ def test_layouts_of_images_and_masks(image, mask, field):
         ["images/train/1.jpg", "masks/val/1.png"],
         ["images/1.jpg", "images/1.png", "masks/1.png"],  # two images of one name
         ["cat/1.jpg", "dog/1.jpg"],
+        ["cat/1.jpg", "cat/1_color.jpg"],  # not a mask: JPEG
     ],
 )
 def test_what_has_no_clear_partner_is_listed(names):

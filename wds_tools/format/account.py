@@ -270,7 +270,8 @@ def _named(parts: Iterable[Part]) -> str:
     kinds = []
     for kind, group in groupby(parts, attrgetter("kind")):
         names = [repr(shown(part.name)) for part in group]
-        kinds.append(f"{kind if len(names) == 1 else kind + 's'} {_first(names)}")
+        plural = kind.replace("entry", "entrie") + "s"
+        kinds.append(f"{kind if len(names) == 1 else plural} {_first(names)}")
     return ", ".join(kinds)
 
 

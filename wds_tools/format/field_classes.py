@@ -6,6 +6,7 @@ as ``json:objects.category``.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
@@ -22,10 +23,17 @@ class ClassList(NamedTuple):
         names: Class names by number.
         ids: The number that each class had in the original source, by class number, such as 1 to 90 in COCO; empty if
             these are the class numbers.
+        attributes: Further facts about each class in the original source, such as names of key points: a JSON object
+            as text for each class; empty if there are none.
     """
 
     names: tuple[str, ...]
     ids: tuple[int, ...] = ()
+    attributes: tuple[str, ...] = ()
+
+    def means_the_same(self, other: ClassList) -> bool:
+        """Return whether a number is the same class in both."""
+        return (self.names, self.ids) == (other.names, other.ids)
 
 
 FieldClasses: TypeAlias = Mapping[str, ClassList]
@@ -55,7 +63,9 @@ class DatasetClasses(NamedTuple):
 def class_lists(given: Mapping[str, ClassList | Sequence[str]]) -> dict[str, ClassList]:
     """Return class lists that a user gave as such, or as names by number; raises as `check_field_classes` does."""
     found = {
-        place: ClassList(tuple(one.names), tuple(one.ids)) if isinstance(one, ClassList) else ClassList(tuple(one))
+        place: ClassList(tuple(one.names), tuple(one.ids), tuple(one.attributes))
+        if isinstance(one, ClassList)
+        else ClassList(tuple(one))
         for place, one in given.items()
     }
     check_field_classes(found)
@@ -69,7 +79,7 @@ def check_field_classes(field_classes: FieldClasses) -> None:
         LabelError: A name occurs twice, or there are not as many ids as names, or an id occurs twice.
         OptionError: A place is neither a field nor an entry of a JSON field.
     """
-    for place, (names, ids) in field_classes.items():
+    for place, (names, ids, attributes) in field_classes.items():
         if place in (FOLDER, INDEX) or str(LabelSource.parse(place)) != place:
             raise OptionError(
                 f"{place!r} cannot have a list of classes; allowed are fields such as 'labels.json', and entries of "
@@ -81,13 +91,22 @@ def check_field_classes(field_classes: FieldClasses) -> None:
                 f"{place!r} has {len(names)} class names and the ids {list(ids)[:10]}; allowed is one different id for "
                 "each name"
             )
+        if attributes and len(attributes) != len(names):
+            raise LabelError(
+                f"{place!r} has {len(names)} class names and {len(attributes)} objects with attributes; allowed is one "
+                "for each name"
+            )
 
 
 def to_raw(field_classes: FieldClasses) -> dict[str, Any]:
     """Return class lists as values for JSON."""
     return {
-        place: {"names": list(names), **({"ids": list(ids)} if ids else {})}
-        for place, (names, ids) in field_classes.items()
+        place: {
+            "names": list(names),
+            **({"ids": list(ids)} if ids else {}),
+            **({"attributes": list(map(json.loads, attributes))} if attributes else {}),
+        }
+        for place, (names, ids, attributes) in field_classes.items()
     }
 
 
@@ -107,7 +126,10 @@ def from_raw(raw: Any) -> dict[str, ClassList]:
             raise TypeError(f"field_classes of {place!r} have names {names!r}; allowed is a list of names")
         if not isinstance(ids, list) or not all(type(number) is int for number in ids):
             raise TypeError(f"field_classes of {place!r} have ids {ids!r}; allowed is a list of whole numbers")
-        found[place] = ClassList(tuple(names), tuple(ids))
+        attributes = entry.get("attributes", [])
+        if not isinstance(attributes, list) or not all(isinstance(one, dict) for one in attributes):
+            raise TypeError(f"field_classes of {place!r} have attributes {attributes!r}; allowed is a list of objects")
+        found[place] = ClassList(tuple(names), tuple(ids), tuple(map(json.dumps, attributes)))
     check_field_classes(found)
     return found
 
@@ -116,9 +138,9 @@ def shared(parts: Sequence[DatasetClasses]) -> dict[str, ClassList]:
     """Return the class lists on which all datasets agree that have the field."""
     found: dict[str, ClassList] = {}
     for place in _places(parts):
-        lists = {classes for part in parts if (classes := part.of(place)) is not None}
-        if len(lists) == 1:
-            found[place] = lists.pop()
+        first, *others = [classes for part in parts if (classes := part.of(place)) is not None]
+        if all(map(first.means_the_same, others)):
+            found[place] = first
     return found
 
 
@@ -139,7 +161,7 @@ def check_same(parts: Sequence[DatasetClasses], *, fields: Collection[str] | Non
         lists = [(part, classes) for part in parts if (classes := part.of(place)) is not None]
         first, expected = lists[0]
         for part, classes in lists[1:]:
-            if classes != expected:
+            if not classes.means_the_same(expected):
                 raise LabelError(
                     f"{first.name} and {part.name} have different classes for {place!r} "
                     f"({_first_difference(expected, classes)}), so its numbers would mean different things: pack them "

@@ -196,7 +196,7 @@ def _features(manifests: Iterable[Manifest]) -> list[str]:
 def _class_list_lines(manifest: Manifest) -> list[str]:
     """Return how many classes each field with a class list has, and the first names."""
     lines = []
-    for place, (names, _) in manifest.field_classes.items():
+    for place, (names, *_) in manifest.field_classes.items():
         shown = [f"`{name}`" for name in names[:_NAMED_CLASSES] if name.isprintable() and "`" not in name]
         more = ["..."] if len(shown) < len(names) else []
         lines.append(f"- `{place}` has {counted(len(names), 'class', 'classes')}: {', '.join([*shown, *more])}")

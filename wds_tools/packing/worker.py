@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerError
+from wds_tools.format import objects
 from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.label import Label
 from wds_tools.format.label_lists import LABELS
@@ -35,6 +36,7 @@ from wds_tools.sources.base import FileState, Input, Record, Skip, Source, Sourc
 Advance = Callable[[int, int], None]
 """Called with (samples, bytes) as they are finished. It can raise an error to stop the work."""
 
+_MASK_ENDINGS = ("mask.png", "instance.png", "panoptic.png")
 _POLL_SECONDS = 0.1
 _COUNTERS = 1024  # one per process, by its process id; a lock would stay locked if its holder is killed
 
@@ -181,7 +183,11 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
         if LABELS in record.fields:
             raise SourceError(f"has labels, and another field {LABELS!r}: rename that field, or choose it as the label")
         fields[LABELS] = labels_field(entry.labels)
-    fields["json"] = json_field(entry, task.classes, record.facts)
+    facts = record.facts
+    if task.images.size is not None:
+        facts = objects.resized(facts, image.info.width, image.info.height)
+        _refuse_masks(record.fields)
+    fields["json"] = json_field(entry, task.classes, facts)
     return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label
 
 
@@ -197,6 +203,16 @@ def labelled(entry: Input, record: Record, classes: Sequence[str]) -> Input:
 
 def _class_number(label: Label, classes: Sequence[str]) -> int | None:
     return label.number if label.name is None else classes.index(label.name)
+
+
+def _refuse_masks(fields: Mapping[str, bytes]) -> None:
+    """Raise an error if a sample has a mask: it would not fit its image any more."""
+    for name in fields:
+        if name.endswith(_MASK_ENDINGS):
+            raise SourceError(
+                f"has the mask {name!r}, which would not fit the resized image: pack without --resize, and use a view "
+                "with like= when loading"
+            )
 
 
 def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardReport:

@@ -39,10 +39,21 @@ _LISTS = ("images", "annotations", "categories")
 _DESCRIPTIONS = ("info", "licenses", "type")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _KINDS = ("instances", "person_keypoints", "captions", "stuff", "panoptic", "image_info", "lvis_v1")
+_MERGED = ("instances_", "person_keypoints_", "captions_")
 _ROBOFLOW = "_annotations.coco"  # the name of Roboflow's files, one in the folder of each split
 _ELSEWHERE = re.compile(r"/|\.\.|[A-Za-z]:|[a-z0-9]+://")
 _decode = json.JSONDecoder().raw_decode
 _Id = int | str
+
+
+def is_coco(data: bytes) -> bool:
+    """Return whether a JSON file can be COCO: it has the words of its lists."""
+    return b'"images"' in data and (b'"annotations"' in data or b'"categories"' in data)
+
+
+def can_be_merged(path: str) -> bool:
+    """Return whether a file is one of those that COCO provides for the same images and annotations."""
+    return posixpath.basename(path).startswith(_MERGED)
 
 
 def parse(data: bytes, where: str) -> Annotations:

@@ -22,6 +22,7 @@ from wds_tools.sources.layouts import is_image_name, is_split_name
 from wds_tools.sources.remote_files import RemoteFiles, find_remote_files
 from wds_tools.sources.streams import is_stream
 from wds_tools.sources.tree import ClassFolders, TreeSource
+from wds_tools.sources.trees import is_zip
 from wds_tools.storage import is_url
 from wds_tools.storage.failures import clean_url
 from wds_tools.storage.listing import RemoteFile, list_objects
@@ -31,8 +32,9 @@ from wds_tools.wording import broken_url_remedy
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind
 _FILE_KINDS = ("hdf5", "numpy", "table", "tensors")  # read from a file; a table also as the folder that it is in
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
-_REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted")
 _TREES = ("folder", "tar", "zip")
+_ANNOTATED = ("coco", "yolo", "voc", "masks")  # trees of any kind in this layout
+_REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted", *_ANNOTATED)
 _PYTHON_KINDS = {"object", "stream"}
 _METADATA = ("metadata.csv", "metadata.jsonl")  # Hugging Face's tables of the images in the same folder
 
@@ -75,7 +77,7 @@ def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | N
         SourceError: As for `open_source`.
     """
     folders = _split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
-    if folders and (kind or detect(folders[0])) not in _TREES:
+    if folders and (kind or detect(folders[0])) not in (*_TREES, *_ANNOTATED):
         return {folder.name: open_source(folder, kind=kind, options=options) for folder in folders}
     return dict(open_source(src, kind=kind, options=options).splits())
 
@@ -84,6 +86,9 @@ def _open(src: str | Path, kind: str, options: SourceOptions, *, given: bool) ->
     """Return the source of a kind, and for a tree of files whether the user named it: then folders are classes."""
     if kind in _TREES:
         return TreeSource(src, options, tree=kind, layout=ClassFolders.kind if given else None)
+    if kind in _ANNOTATED:
+        tree = "tar" if is_tar(str(src)) else "zip" if is_zip(str(src)) else "folder"
+        return TreeSource(src, options, tree=tree, layout=kind)
     return _source_type(kind)(src, options)
 
 
@@ -333,6 +338,7 @@ KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     "arrow": ("arrow:ArrowSource", _has_extension(".arrow")),
     "parquet": ("parquet:ParquetSource", _has_extension(".parquet", ".pq")),
     "tfrecord": ("tfrecord:TfRecordSource", _is_tfrecord),
+    **dict.fromkeys(_ANNOTATED, ("tree:TreeSource", _not_detected)),  # `TreeSource` finds out the layout
     "folder": ("tree:TreeSource", _not_detected),
     "object": ("objects:ObjectSource", _not_detected),
     "stream": ("streams:StreamSource", _not_detected),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from wds_tools.sources.annotations import Annotations, packed
 from wds_tools.sources.layouts import is_image_name
 
 _IMAGE_FOLDERS = frozenset(["images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "inputs", "rgb"])
@@ -34,6 +36,8 @@ _MASK_ENDINGS = {
     "_L": "mask",  # CamVid
     "_P": "mask",  # CamVid with class numbers
 }
+_ANY_ENDING = re.compile(rf"({'|'.join(_MASK_ENDINGS)})\.[A-Za-z]+$")
+_JPEG = (".jpg", ".jpeg")
 _CITYSCAPES = ("_gtFine", "_gtCoarse")  # before the ending
 
 
@@ -54,11 +58,24 @@ class _Role(NamedTuple):
     field: str  # "" for an image
 
 
+def may_have_masks(names: Iterable[str]) -> bool:
+    """Return whether any name has a word for a mask: quick, because most trees of a million images have none."""
+    folders = set()
+    for name in names:
+        folder, _, last = name.rpartition("/")
+        folders.add(folder)
+        if _ANY_ENDING.search(last):
+            return True
+    words = {word for folder in folders for word in folder.lower().split("/")}
+    return not words.isdisjoint(_MASK_FOLDERS) or any(word.endswith(_FOLDER_ENDINGS) for word in words)
+
+
 def pairs(names: Iterable[str]) -> Pairs:
     """Pair images with masks: the same folders and stem, except for words that mean "image" or "mask".
 
     Such words are folders (``images`` and ``masks``, ``JPEGImages`` and ``SegmentationClass``, ``leftImg8bit`` and
-    ``gtFine``, ``train`` and ``trainannot``) and ends of names (``_leftImg8bit``, ``_gtFine_labelIds``, ``_mask``).
+    ``gtFine``, ``train`` and ``trainannot``) and ends of names (``_leftImg8bit``, ``_gtFine_labelIds``, ``_mask``). A
+    JPEG is a mask only in a folder of masks.
 
     >>> pairs(["images/1.jpg", "masks/1.png", "images/2.jpg"])
     Pairs(pairs=[('images/1.jpg', {'mask.png': 'masks/1.png'})], unpaired=['images/2.jpg'])
@@ -87,9 +104,14 @@ def pairs(names: Iterable[str]) -> Pairs:
     return Pairs(sorted(found.items()), sorted(unpaired))
 
 
+def without_objects(images: Iterable[str]) -> Annotations:
+    """Return the annotations of images that have only masks."""
+    return Annotations(images={image: packed({}) for image in images})
+
+
 def _role(name: str) -> _Role:
     *folders, file_name = name.split("/")
-    stem = posixpath.splitext(file_name)[0]
+    stem, extension = posixpath.splitext(file_name)
     kept, field = [], ""
     for folder in folders:
         word = folder.lower()
@@ -101,13 +123,13 @@ def _role(name: str) -> _Role:
             kept.append(folder[: -len(ending)])
         elif word not in _IMAGE_FOLDERS:
             kept.append(folder)
-    stem, ending_field = _without_ending(stem)
+    stem, ending_field = _without_ending(stem, may_be_mask=bool(field) or extension.lower() not in _JPEG)
     return _Role((*kept, stem), ending_field or field)
 
 
-def _without_ending(stem: str) -> tuple[str, str]:
+def _without_ending(stem: str, *, may_be_mask: bool) -> tuple[str, str]:
     """Return a stem without the end that states its role, and the field; "" if there is no such end."""
-    for ending, field in _MASK_ENDINGS.items():
+    for ending, field in _MASK_ENDINGS.items() if may_be_mask else ():
         if stem.endswith(ending) and len(stem) > len(ending):
             stem = stem.removesuffix(ending)
             for middle in _CITYSCAPES:

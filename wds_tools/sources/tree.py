@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -87,6 +88,11 @@ class Layout:
         self.given = given
         self.base = ""
 
+    @property
+    def ignores_splits(self) -> bool:
+        """Whether the user has stated that no folder is a split."""
+        return False
+
     @classmethod
     def matches(cls, files: Files) -> bool:
         """Return whether files are arranged in this layout."""
@@ -98,6 +104,10 @@ class Layout:
         Files that belong to no split are in the first.
         """
         raise NotImplementedError
+
+    def splits_error(self, where: str, splits: Iterable[str]) -> SourceError:
+        """Return the error for a tree of several splits."""
+        return layouts.splits_error(where, splits)
 
     def choose(self, split: str) -> None:
         """Take note of the split that is collected next. `splits` was called before."""
@@ -179,6 +189,11 @@ class ClassFolders(Layout):
         super().__init__(given=given)
         self._level: int | None = None
 
+    @property
+    def ignores_splits(self) -> bool:
+        """Whether the user named this layout: then all folders are classes."""
+        return self.given
+
     @classmethod
     def matches(cls, files: Files) -> bool:  # noqa: ARG003 - any files can be arranged so
         """Return True."""
@@ -253,8 +268,21 @@ class ClassFolders(Layout):
         return layouts.without_split(path.removeprefix(self.base), self._level)
 
 
-LAYOUTS: dict[str, type[Layout]] = {layout.kind: layout for layout in (ClassFolders,)}
-"""Name for ``--from`` -> layout, in the order in which they are tried."""
+LAYOUTS = {
+    "coco": "annotated:Coco",
+    "yolo": "annotated:Yolo",
+    "voc": "annotated:Voc",
+    "masks": "annotated:Masks",
+    "folder": "tree:ClassFolders",
+}
+"""Name for ``--from`` -> module and class, in the order in which they are tried."""
+
+
+def layout_type(kind: str) -> type[Layout]:
+    """Return the class of a layout, imported only now."""
+    module, name = LAYOUTS[kind].split(":")
+    found: type[Layout] = getattr(importlib.import_module(f"wds_tools.sources.{module}"), name)
+    return found
 
 
 class TreeSource(Source):
@@ -282,7 +310,7 @@ class TreeSource(Source):
         self.tree = _open_tree(src, tree, self.options.remote)
         self.name = self.tree.name
         self.split: str | None = None
-        self.layout = LAYOUTS[layout](given=True) if layout else None
+        self.layout = layout_type(layout)(given=True) if layout else None
 
     def splits(self) -> Mapping[str, TreeSource]:
         """Return a source for each split. They share the listing of the tree."""
@@ -304,9 +332,9 @@ class TreeSource(Source):
         """
         files = self._files()
         layout = self._layout_of(files)
-        splits = layout.splits(files) if self.split is not None or not layout.given else {}
+        splits = layout.splits(files) if self.split is not None or not layout.ignores_splits else {}
         if self.split is None and len(splits) > 1:
-            raise layouts.splits_error(self.name, splits)
+            raise layout.splits_error(self.name, splits)
         if splits:
             split = self.split or next(iter(splits))
             layout.choose(split)
@@ -346,7 +374,7 @@ class TreeSource(Source):
 
     def _layout_of(self, files: Files) -> Layout:
         if self.layout is None:
-            self.layout = next(layout for layout in LAYOUTS.values() if layout.matches(files))()
+            self.layout = next(found for kind in LAYOUTS if (found := layout_type(kind)).matches(files))()
             if not isinstance(self.layout, ClassFolders):
                 self.kind = self.layout.kind
         return self.layout

@@ -17,6 +17,7 @@ from wds_tools.sources.annotations import Annotations, Collected, packed, unpack
 MASKS = {"SegmentationClass": "mask.png", "SegmentationObject": "instance.png"}
 """Folder of masks -> field."""
 
+_PAIR_FOLDERS = frozenset(["jpegimages", "images", "annotations", "xmls", "labels"])
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MAX_DEPTH = 20
 _MAX_BYTES = 64 << 20  # 10,000 objects take 3 MB
@@ -257,11 +258,21 @@ def image_set(data: bytes, where: str) -> tuple[str, ...]:
     return tuple(name for line in lines if (name := line.strip().strip('"')))
 
 
-def is_split(path: str, classes: Iterable[str] = ()) -> bool:
-    """Return whether a file in ``ImageSets`` is a split, and not the list of one class such as ``cat_train.txt``.
+def mask_field(path: str) -> str:
+    """Return which field a mask is; "" if the file is not a mask.
 
-    >>> is_split("ImageSets/Main/train.txt"), is_split("ImageSets/Main/cat_train.txt", ["cat"])
-    (True, False)
+    >>> mask_field("VOC2012/SegmentationObject/1.png"), mask_field("VOC2012/JPEGImages/1.jpg")
+    ('instance.png', '')
     """
-    stem = posixpath.splitext(posixpath.basename(path))[0]
-    return path.endswith(".txt") and not any(stem.startswith(f"{name}_") for name in classes)
+    return MASKS.get(posixpath.basename(posixpath.dirname(path)), "")
+
+
+def pair_key(path: str) -> tuple[str, ...]:
+    """Return what an image and its XML file have in common: folders and name without what only states the kind.
+
+    >>> pair_key("VOC2012/JPEGImages/1.jpg") == pair_key("VOC2012/Annotations/1.xml")
+    True
+    """
+    folder, name = posixpath.split(path)
+    kept = [part for part in folder.split("/") if part.lower() not in _PAIR_FOLDERS]
+    return (*kept, posixpath.splitext(name)[0])

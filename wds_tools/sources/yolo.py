@@ -62,6 +62,7 @@ def parse_yaml(data: bytes, where: str) -> DataYaml:
             if not all(isinstance(entry, str) for entry in entries):
                 raise SourceError(f"{where}: {key} is not a path or a list of paths")
             splits[split] = tuple(posixpath.join(str(paths), entry.replace("\\", "/")) for entry in entries)
+    splits = {split: splits[split] for split in SPLITS if split in splits}
     shape = raw.get("kpt_shape")
     attributes: dict[str, Any] = {key: raw[key] for key in ("flip_idx", "kpt_names") if key in raw}
     parts = tuple(
@@ -127,6 +128,37 @@ def parse_names(data: bytes, where: str) -> tuple[str, ...]:
     while lines and not lines[-1]:
         lines.pop()
     return tuple(Classes(lines))
+
+
+def parse_list(data: bytes, where: str) -> tuple[str, ...]:
+    """Return the paths of images that a text file lists.
+
+    Raises:
+        SourceError: The file is not text.
+    """
+    return tuple(line.strip().replace("\\", "/") for line in _text(data, where).splitlines() if line.strip())
+
+
+def parse_darknet(data: bytes, names: tuple[str, ...], where: str) -> DataYaml:
+    """Return what ``obj.data`` of Darknet states: lines such as ``train = data/train.txt``.
+
+    Args:
+        data: The file.
+        names: What `parse_names` returned for ``obj.names``.
+        where: Its name, for messages.
+
+    Raises:
+        SourceError: The file is not text.
+    """
+    pairs = [line.partition("=") for line in _text(data, where).splitlines()]
+    found = {key.strip(): value.strip() for key, equals, value in pairs if equals}
+    splits = {_SPLIT_ALIASES.get(key, key): (value,) for key, value in found.items() if value}
+    roles = {"classes": "class list", "names": "class list", "train": "samples", "valid": "samples", "val": "samples"}
+    parts = tuple(
+        Part("entry", key, roles[key]) if key in roles else Part("entry", key, "", "is for the training program")
+        for key in found
+    )
+    return DataYaml(names, {split: splits[split] for split in SPLITS if split in splits}, None, {}, parts)
 
 
 def annotations_of(

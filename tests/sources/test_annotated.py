@@ -1,0 +1,439 @@
+"""Trees of images with annotations that other programs wrote, packed and read again."""
+
+import io
+import json
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.datasets import CocoDetection, VOCDetection
+
+import wds_tools as wt
+from wds_tools.errors import OptionError, SourceError
+
+FOREIGN = Path(__file__).parent.parent / "foreign"
+NAMES = ("cat", "dog", "fig tree")
+SPLIT_OF = {"photo_1.jpg": "train", "photo 3.jpg": "train", "photo_2.jpg": "val", "photo_4.jpg": "val"}
+BOXES = {  # what the programs were given: left, top, right, bottom, class number
+    "photo_1.jpg": [(10, 8, 30, 40, 0), (0, 0, 64, 48, 1)],
+    "photo_2.jpg": [(5, 5, 45, 35, 2), (12, 10, 20, 30, 0)],
+    "photo 3.jpg": [(1, 2, 39, 58, 1)],
+    "photo_4.jpg": [],
+}
+FIELDS = {
+    "image": wt.Image(),
+    "boxes": wt.Boxes(path="objects.box", format="xyxy", like="image"),
+    "classes": wt.Field("json", path="objects.category", like="boxes"),
+    "path": wt.Text("json", path="path"),
+}
+
+
+def tree_of(root, annotations, place):
+    """Copy annotations, and the images to ``place``, a text with {split} and {name}."""
+    shutil.copytree(FOREIGN / annotations, root, dirs_exist_ok=True)
+    for name, split in SPLIT_OF.items():
+        path = root / place.format(split=split, name=name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(FOREIGN / "images" / name, path)
+    return root
+
+
+def samples_of(dataset, fields=FIELDS):
+    """Return the samples of a dataset by the name of their image."""
+    loader = wt.make_loader(dataset, batch_size=1, fields=fields, num_workers=0)
+    return {Path(batch.path[0]).name: batch for batch in loader}
+
+
+def json_of(dataset):
+    with tarfile.open(Path(dataset) / "shard-000000.tar") as shard:
+        found = [json.loads(shard.extractfile(member).read()) for member in shard if member.name.endswith(".json")]
+    return {Path(one["path"]).name: one for one in found}
+
+
+def classes_of(report):
+    return report.manifest.field_classes["json:objects.category"]
+
+
+TREES = {
+    "coco": ("coco/datumaro_instances_mask", "images/{split}/{name}", "coco"),
+    "coco, panoptic": ("coco/datumaro_panoptic", "images/{split}/{name}", "coco"),
+    "coco, polygons": ("coco/datumaro_instances_poly", "{split}/{name}", "coco"),
+    "yolo": ("yolo/datumaro_boxes", "images/{split}/{name}", "yolo"),
+    "darknet": ("yolo/datumaro_darknet", "obj_{split}_data/{name}", "yolo"),
+    "voc": ("voc/datumaro", "JPEGImages/{name}", "voc"),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_tree_with_splits_becomes_a_dataset_for_each_with_its_boxes(name, tmp_path):
+    annotations, place, kind = TREES[name]
+    src = tree_of(tmp_path / "src", annotations, place)
+    with pytest.raises(SourceError, match=r"several splits \(train, val\): pack with --split folders"):
+        wt.pack(src, tmp_path / "one", images="keep")
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    found = {}
+    for split, report in reports.items():
+        assert report.manifest.source["kind"] == kind
+        assert classes_of(report).names == NAMES
+        there = samples_of(tmp_path / "out" / split)
+        assert {name for name, one in SPLIT_OF.items() if one == split} == there.keys()
+        found |= there
+    check_boxes(found)
+
+
+def check_boxes(found, atol=0.001):
+    for name, boxes in BOXES.items():
+        expected = torch.tensor([box[:4] for box in boxes], dtype=torch.float32).reshape(-1, 4)
+        torch.testing.assert_close(found[name].boxes[0], expected, atol=atol, rtol=0)
+        assert found[name].classes[0].tolist() == [box[4] for box in boxes]
+        pixels = np.asarray(Image.open(FOREIGN / "images" / name).convert("RGB"))
+        assert np.array_equal(found[name].image[0].permute(1, 2, 0).numpy(), pixels)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "place", "atol"),
+    [
+        ("yolo/supervision_boxes", "images/{name}", 0.001),
+        ("yolo/supervision_obb", "images/{name}", 0.001),
+        ("yolo/labelimg", "{name}", 1.01),  # it writes 1 for 0
+        ("yolo/label_studio", "images/{name}", 0.001),
+        ("voc/supervision_boxes", "images/{name}", 0),
+        ("voc/globox", "images/{name}", 0),
+        ("voc/pascal_voc_writer", "JPEGImages/{name}", 0),
+    ],
+)
+def test_a_tree_without_splits_becomes_one_dataset(annotations, place, atol, tmp_path):
+    src = tree_of(tmp_path / "src", annotations, place)
+    report = wt.pack(src, tmp_path / "out", images="keep")
+    assert report.manifest.source["kind"] == annotations.partition("/")[0]
+    assert classes_of(report).names == NAMES
+    assert not report.manifest.classes
+    check_boxes(samples_of(tmp_path / "out"), atol + 1e-6)
+
+
+@pytest.mark.frameworks
+def test_coco_is_what_torchvision_reads_from_it_with_pycocotools(tmp_path, capsys):
+    src = tree_of(tmp_path / "src", "coco/datumaro_instances_mask", "images/{split}/{name}")
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    for split in ("train", "val"):
+        theirs = CocoDetection(src / "images" / split, src / f"instances_{split}.json")
+        ours, facts = samples_of(tmp_path / "out" / split), json_of(tmp_path / "out" / split)
+        ids = classes_of(reports[split]).ids
+        assert len(theirs) == len(ours)
+        for number, (image, annotations) in zip(theirs.ids, theirs, strict=True):
+            name = theirs.coco.imgs[number]["file_name"]
+            assert np.array_equal(ours[name].image[0].permute(1, 2, 0).numpy(), np.asarray(image))
+            assert facts[name]["id"] == number
+            boxes = [[x, y, x + width, y + height] for x, y, width, height in (one["bbox"] for one in annotations)]
+            assert ours[name].boxes[0].tolist() == boxes
+            assert [ids[one] for one in ours[name].classes[0].tolist()] == [one["category_id"] for one in annotations]
+            for one, other in zip(facts[name]["objects"], annotations, strict=True):
+                outline = other["segmentation"]
+                assert one.get("rle" if isinstance(outline, dict) else "polygons") == outline
+                assert one.get("crowd", False) == bool(other["iscrowd"])
+    capsys.readouterr()
+
+
+def test_voc_is_what_torchvision_reads_from_it(tmp_path):
+    src = tree_of(tmp_path / "src", "voc/supervision_boxes", "JPEGImages/{name}")
+    sets = src / "ImageSets" / "Main"
+    sets.mkdir(parents=True)
+    (sets / "train.txt").write_text("photo_1\nphoto_2\n")
+    (sets / "val.txt").write_text("photo_4\n")
+    (sets / "trainval.txt").write_text("photo_1\nphoto_2\nphoto_4\n")
+    (sets / "cat_train.txt").write_text("photo_1  1\nphoto_2 -1\n")
+    shutil.copytree(src, tmp_path / "root" / "VOCdevkit" / "VOC2012")
+    theirs = VOCDetection(tmp_path / "root", year="2012", image_set="train")
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    assert list(reports) == ["train", "val"]
+    assert [(skip.path, skip.reason) for skip in reports["train"].skipped] == [
+        ("Annotations/photo 3.xml", "belongs to no image that is packed"),
+        ("ImageSets/Main/cat_train.txt", "is a list of images of which another list is used"),
+        ("ImageSets/Main/trainval.txt", "is a list of images of which another list is used"),
+        ("JPEGImages/photo 3.jpg", "is not listed in ImageSets"),
+    ]
+    ours = samples_of(tmp_path / "out" / "train")
+    for image, target in theirs:
+        sample = ours[target["annotation"]["filename"]]
+        assert np.array_equal(sample.image[0].permute(1, 2, 0).numpy(), np.asarray(image))
+        edges = [[float(one["bndbox"][edge]) for edge in ("xmin", "ymin", "xmax", "ymax")]
+                 for one in target["annotation"]["object"]]  # fmt: skip
+        assert sample.boxes[0].tolist() == [[x - 1, y - 1, right, bottom] for x, y, right, bottom in edges]
+        assert [NAMES[one] for one in sample.classes[0].tolist()] == [
+            one["name"] for one in target["annotation"]["object"]
+        ]
+
+
+def test_key_points_are_read_as_points_and_their_names_are_in_the_manifest(tmp_path):
+    src = tree_of(tmp_path / "src", "coco/datumaro_person_keypoints", "images/{split}/{name}")
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    attributes = json.loads(classes_of(reports["val"]).attributes[2])
+    assert attributes["keypoints"] == ["left", "right", "tail"]
+    assert attributes["skeleton"] == [[0, 1], [1, 2]]
+    fields = {**FIELDS, "points": wt.Keypoints(path="objects.keypoints", like="image")}
+    found = samples_of(tmp_path / "out" / "train", fields)
+    assert found["photo_1.jpg"].points[0].tolist() == [
+        [[11, 9, 2], [29, 9, 1], [0, 0, 0]],
+        [[1, 1, 2], [63, 1, 1], [0, 0, 0]],
+    ]
+    assert samples_of(tmp_path / "out" / "val", fields)["photo_4.jpg"].points[0].numel() == 0
+
+
+def test_captions_are_a_list_for_each_image(tmp_path):
+    src = tree_of(tmp_path / "src", "coco/datumaro_captions", "images/{split}/{name}")
+    wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    assert json_of(tmp_path / "out" / "train")["photo_1.jpg"]["captions"] == ["a cat", "a dog"]
+
+
+def test_instances_captions_and_key_points_of_the_same_images_become_one_sample(tmp_path):
+    src = tree_of(tmp_path / "src", "coco/datumaro_instances_poly", "images/{split}/{name}")
+    for kind in ("captions", "person_keypoints"):
+        shutil.copytree(FOREIGN / "coco" / f"datumaro_{kind}", src, dirs_exist_ok=True)
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    facts = json_of(tmp_path / "out" / "train")["photo_1.jpg"]
+    assert facts["captions"] == ["a cat", "a dog"]
+    assert facts["objects"][0]["polygons"]
+    assert facts["objects"][0]["keypoints"]
+    assert reports["train"].manifest.account.attached["annotations"] == 3
+
+
+def test_the_png_of_a_panoptic_image_is_a_field(tmp_path):
+    src = tree_of(tmp_path / "src", "coco/datumaro_panoptic", "images/{split}/{name}")
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    assert reports["train"].manifest.fields["panoptic.png"] == 2
+    fields = {**FIELDS, "panoptic": wt.Image("panoptic.png", mode="unchanged")}
+    [png] = (FOREIGN / "coco" / "datumaro_panoptic").rglob("photo 3.png")
+    ours = samples_of(tmp_path / "out" / "train", fields)["photo 3.jpg"].panoptic[0]
+    assert np.array_equal(ours.permute(1, 2, 0).numpy(), np.asarray(Image.open(png)))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "place", "masks"),
+    [
+        ("masks/camvid", "{split}/{name}", "{split}annot/{stem}.png"),
+        ("voc/datumaro_segmentation", "JPEGImages/{name}", "SegmentationClass/{stem}.png"),
+    ],
+)
+def test_images_with_masks_have_the_pixels_of_the_png(annotations, place, masks, tmp_path):
+    src = tree_of(tmp_path / "src", annotations, place)
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    assert {report.manifest.source["kind"] for report in reports.values()} == {"masks"}
+    fields = {"path": FIELDS["path"], "mask": wt.Image("mask.png", mode="unchanged")}
+    for split in ("train", "val"):
+        for name, batch in samples_of(tmp_path / "out" / split, fields).items():
+            path = src / masks.format(split=split, stem=Path(name).stem)
+            assert np.array_equal(batch.mask[0].permute(1, 2, 0).numpy(), np.asarray(Image.open(path)))
+
+
+def test_cityscapes_with_the_class_numbers_of_its_scripts(tmp_path):
+    src = tmp_path / "src"
+    shutil.copytree(FOREIGN / "masks" / "cityscapes", src)
+    for mask in sorted(src.rglob("*_labelIds.png")):
+        folder = src / "leftImg8bit" / mask.parent.relative_to(src / "gtFine")
+        folder.mkdir(parents=True)
+        Image.new("RGB", (64, 32), (9, 9, 9)).save(folder / mask.name.replace("gtFine_labelIds", "leftImg8bit"))
+    wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    loader = wt.make_loader(tmp_path / "out" / "val", batch_size=1, num_workers=0, fields={
+        "image": wt.Image(), "mask": wt.Mask("mask.png", like="image"),
+    })  # fmt: skip
+    [batch] = loader
+    [png] = (src / "gtFine" / "val").rglob("*_labelIds.png")
+    assert np.array_equal(batch.mask[0].numpy(), np.asarray(Image.open(png)))
+    assert {7, 26} <= set(batch.mask[0].unique().tolist())  # road, car
+
+
+def as_tar(src, path):
+    with tarfile.open(path, "w") as archive:
+        archive.add(src, ".")
+    return path
+
+
+def as_zip(src, path):
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(src.rglob("*")):
+            archive.write(file, file.relative_to(src))
+    return path
+
+
+def as_url(src, path):
+    for file in src.rglob("*"):
+        if file.is_file():
+            fsspec.filesystem("memory").pipe_file(f"/{path.name}/{file.relative_to(src)}", file.read_bytes())
+    return f"memory://{path.name}"
+
+
+@pytest.mark.parametrize("convert", [as_tar, as_zip, as_url])
+@pytest.mark.parametrize("kind", ["coco", "voc"])
+def test_the_same_tree_in_an_archive_or_at_a_url_gives_the_same_samples(convert, kind, tmp_path):
+    annotations, place, _ = TREES[kind]
+    src = tree_of(tmp_path / "src", annotations, place)
+    names = {as_tar: "src.tar", as_zip: "src.zip", as_url: f"{kind}-at-a-url"}
+    other = convert(src, tmp_path / names[convert])
+    wt.pack_splits(src, tmp_path / "a", split="folders", images="keep")
+    wt.pack_splits(other, tmp_path / "b", split="folders", images="keep", kind=kind, workers=1)
+    for split in ("train", "val"):
+        assert json_of(tmp_path / "a" / split) == json_of(tmp_path / "b" / split)
+
+
+def coco_file(**changes):
+    base = {
+        "images": [{"id": 1, "file_name": "photo_1.jpg", "width": 64, "height": 48}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 3, "bbox": [4, 8, 20, 16]}],
+        "categories": [{"id": 3, "name": "cat"}],
+    }
+    return json.dumps(base | changes)
+
+
+@pytest.fixture
+def src(tmp_path):
+    folder = tmp_path / "src"
+    (folder / "images").mkdir(parents=True)
+    shutil.copy(FOREIGN / "images" / "photo_1.jpg", folder / "images")
+    return folder
+
+
+def skipped(report):
+    return {skip.path: skip.reason for skip in report.skipped}
+
+
+def test_images_that_are_missing_or_not_listed_are_named(src, tmp_path):
+    shutil.copy(FOREIGN / "images" / "photo_2.jpg", src / "images")
+    (src / "notes.md").write_text("x")
+    images = json.loads(coco_file())["images"] + [{"id": 2, "file_name": "gone.jpg", "width": 5, "height": 5}]
+    (src / "labels.json").write_text(coco_file(images=images))
+    report = wt.pack(src, tmp_path / "out")
+    found = skipped(report)
+    assert found["gone.jpg"] == "is listed in labels.json, but there is no such file"
+    assert found["images/photo_2.jpg"] == "is not listed in labels.json"
+    assert "notes.md" in found
+    account = report.manifest.account
+    assert (account.given, account.packed, account.attached["annotations"]) == (5, 1, 1)
+
+
+def test_an_image_of_another_size_than_its_annotations_is_skipped_with_both_sizes(src, tmp_path):
+    images = [{"id": 1, "file_name": "photo_1.jpg", "width": 48, "height": 64}]
+    more = {"id": 2, "file_name": "photo_2.jpg", "width": 50, "height": 40}
+    shutil.copy(FOREIGN / "images" / "photo_2.jpg", src / "images")
+    (src / "labels.json").write_text(coco_file(images=[*images, more]))
+    [(path, reason)] = skipped(wt.pack(src, tmp_path / "out")).items()
+    assert path == "images/photo_1.jpg"
+    assert "an image of 48x64, and the image is 64x48 as it is shown" in reason
+
+
+def test_an_image_that_is_shown_rotated_has_the_size_that_is_shown(src, tmp_path):
+    rotated = Image.open(src / "images" / "photo_1.jpg")
+    exif = Image.Exif()
+    exif[274] = 6
+    rotated.save(src / "images" / "photo_1.jpg", exif=exif)
+    images = [{"id": 1, "file_name": "photo_1.jpg", "width": 48, "height": 64}]
+    (src / "labels.json").write_text(coco_file(images=images))
+    wt.pack(src, tmp_path / "out")
+    assert json_of(tmp_path / "out")["photo_1.jpg"]["width"] == 48
+
+
+def test_bad_objects_skip_their_image_and_are_an_error_with_strict(src, tmp_path):
+    bad = {"id": 7, "image_id": 1, "category_id": 3, "bbox": [4, 8, -20, 16]}
+    shutil.copy(FOREIGN / "images" / "photo_2.jpg", src / "images")
+    images = json.loads(coco_file())["images"] + [{"id": 2, "file_name": "photo_2.jpg", "width": 50, "height": 40}]
+    (src / "labels.json").write_text(coco_file(images=images, annotations=[bad]))
+    assert "annotation 7 has a box of negative size" in skipped(wt.pack(src, tmp_path / "out"))["images/photo_1.jpg"]
+    with pytest.raises(SourceError, match="annotation 7 has a box of negative size"):
+        wt.pack(src, tmp_path / "strict", strict=True)
+
+
+def test_several_coco_files_about_the_same_images_are_refused(src, tmp_path):
+    for name in ("a.json", "b.json"):
+        (src / name).write_text(coco_file())
+    with pytest.raises(SourceError, match=r"several COCO files about the same images, 'a\.json', 'b\.json'"):
+        wt.pack(src, tmp_path / "out")
+
+
+def test_splits_with_other_categories_are_refused(src, tmp_path):
+    (src / "train.json").write_text(coco_file())
+    (src / "val.json").write_text(coco_file(categories=[{"id": 3, "name": "dog"}]))
+    with pytest.raises(SourceError, match=r"train\.json and val\.json have different categories"):
+        wt.pack_splits(src, tmp_path / "out", split="folders")
+
+
+def test_a_layout_that_the_files_do_not_have_is_refused_with_what_it_needs(src, tmp_path):
+    for kind, needed in [("coco", "a JSON file"), ("yolo", "data.yaml"), ("voc", "an XML file"), ("masks", "masks")]:
+        with pytest.raises(SourceError, match=f"is not in the layout {kind}: it needs .*{needed}"):
+            wt.pack(src, tmp_path / "out", kind=kind)
+    with pytest.raises(OptionError, match="read as coco, which has no columns"):
+        wt.pack(src, tmp_path / "out", kind="coco", columns={"label": "x"})
+
+
+def test_folders_are_classes_if_the_user_says_so(src, tmp_path):
+    (src / "labels.json").write_text(coco_file())
+    assert wt.pack(src, tmp_path / "out", kind="folder").manifest.classes == ("images",)
+
+
+def test_other_annotations_of_the_same_images_are_another_source(src, tmp_path):
+    (src / "labels.json").write_text(coco_file())
+    wt.pack(src, tmp_path / "out")
+    (src / "labels.json").write_text(coco_file().replace("[4, 8, 20, 16]", "[4, 9, 20, 16]"))
+    with pytest.raises(wt.DestinationError, match="holds another dataset"):
+        wt.pack(src, tmp_path / "out")
+
+
+def test_boxes_polygons_and_points_move_with_resized_images(src, tmp_path):
+    one = {"id": 1, "image_id": 1, "category_id": 3, "bbox": [4, 8, 20, 16], "segmentation": [[4, 8, 24, 8, 24, 24]],
+           "keypoints": [4, 8, 2]}  # fmt: skip
+    (src / "labels.json").write_text(coco_file(annotations=[one]))
+    wt.pack(src, tmp_path / "out", images="resize", resize=(24, 16))
+    facts = json_of(tmp_path / "out")["photo_1.jpg"]
+    assert (facts["width"], facts["height"]) == (16, 24)
+    assert facts["objects"] == [
+        {"box": [1, 4, 6, 12], "category": 0, "polygons": [[1, 4, 6, 4, 6, 12]], "keypoints": [[1, 4, 2]], "id": 1}
+    ]
+
+
+def test_masks_are_not_left_behind_by_resized_images(tmp_path):
+    src = tree_of(tmp_path / "src", "masks/camvid", "{split}/{name}")
+    with pytest.raises(SourceError, match=r"has the mask 'mask\.png', which would not fit the resized image"):
+        wt.pack_splits(src, tmp_path / "out", split="folders", images="resize", resize=16)
+
+
+def test_yolo_without_a_label_for_some_images_says_how_many(tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    (src / "labels" / "photo_1.txt").unlink()
+    report = wt.pack(src, tmp_path / "out")
+    assert any(note.startswith("1 of 4 images have no label file") for note in report.manifest.account.notes)
+
+
+def test_a_class_number_beyond_the_names_is_an_error_of_the_whole_tree(tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    (src / "labels" / "photo_4.txt").write_text("3 0.5 0.5 0.1 0.1\n")
+    with pytest.raises(SourceError, match=r"labels/photo_4\.txt has class number 3, and data\.yaml has 3 names"):
+        wt.pack(src, tmp_path / "out")
+
+
+def test_roboflow_style_folders_with_one_json_each(tmp_path):
+    src = tmp_path / "src"
+    raw = json.loads((FOREIGN / "coco" / "supervision_boxes.json").read_text())
+    for folder, split in [("train", "train"), ("valid", "val")]:
+        there = [image for image in raw["images"] if SPLIT_OF[image["file_name"]] == split]
+        (src / folder).mkdir(parents=True)
+        ids = {image["id"] for image in there}
+        part = raw | {"images": there, "annotations": [one for one in raw["annotations"] if one["image_id"] in ids]}
+        (src / folder / "_annotations.coco.json").write_text(json.dumps(part))
+        for image in there:
+            shutil.copy(FOREIGN / "images" / image["file_name"], src / folder)
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    assert list(reports) == ["train", "valid"]
+    check_boxes({**samples_of(tmp_path / "out" / "train"), **samples_of(tmp_path / "out" / "valid")})
+
+
+def test_images_are_bytes_of_the_files(tmp_path):
+    src = tree_of(tmp_path / "src", "coco/datumaro_instances_box", "images/{split}/{name}")
+    wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    with tarfile.open(tmp_path / "out" / "train" / "shard-000000.tar") as shard:
+        images = {shard.extractfile(member).read() for member in shard if member.name.endswith(".jpg")}
+    assert images == {(FOREIGN / "images" / name).read_bytes() for name in ("photo_1.jpg", "photo 3.jpg")}
+    assert all(Image.open(io.BytesIO(data)).size for data in images)

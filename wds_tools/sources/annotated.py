@@ -1,0 +1,495 @@
+"""Trees of images with annotations: COCO, YOLO, VOC, and images with masks.
+
+Each layout finds its annotation files in the listing, parses them once for all splits, so that class numbers are the
+same in all of them, and states what becomes of every other file.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple
+
+import xxhash
+
+from wds_tools.errors import SourceError
+from wds_tools.format import codecs
+from wds_tools.format.field_classes import ClassList
+from wds_tools.format.label import quoted
+from wds_tools.format.objects import PLACE
+from wds_tools.sources import coco, layouts, masks, voc, yolo
+from wds_tools.sources.annotations import Annotations, completed, unpacked
+from wds_tools.sources.base import Collector, File, Record
+from wds_tools.sources.tree import Files, Layout
+
+_SIZE_BYTES = 64  # that `completed` may add to a sample
+_MAX_FILES = 50  # annotation files of COCO; in a tree with more JSON files, each describes an image
+_LOOKED_AT = 3
+
+
+class _Members(NamedTuple):
+    """The images of a split, and the files that list them."""
+
+    images: list[File]
+    lists: tuple[File, ...] = ()
+
+
+@dataclass(slots=True)
+class _Split:
+    """What a split is made of.
+
+    Attributes:
+        annotations: The annotations of its images.
+        images: Name of an image in ``annotations`` -> its file; an image that is missing has none.
+        parts: Path of an image -> field -> file.
+        used: Annotation files.
+        source: What lists the images, for messages.
+    """
+
+    annotations: Annotations
+    images: dict[str, File | None]
+    parts: dict[str, dict[str, File]] = field(default_factory=dict)
+    used: list[File] = field(default_factory=list)
+    source: str = ""
+
+
+class Annotated(Layout):
+    """Images whose objects are in other files."""
+
+    found_by: ClassVar[str]
+    """What the files of this layout are, for the message if there are none."""
+
+    annotation_ending: ClassVar[tuple[str, ...]] = ()
+    """How the names of files with the annotations of one image end."""
+
+    _plan: dict[str, _Split] | None = None
+    _split = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
+        """Return the files of each split. Files of no split are in the first."""
+        if self._plan is None:
+            if not self.matches(files):
+                raise SourceError(f"{files.where} is not in the layout {self.kind}: it needs {self.found_by}")
+            self._plan = self._read(files)
+        if list(self._plan) == [""]:
+            return {}
+        claimed = {
+            name: {file.path for file in [*filter(None, part.images.values()), *part.used, *_files_of(part.parts)]}
+            for name, part in self._plan.items()
+        }
+        everywhere = set().union(*claimed.values())
+        first = next(iter(self._plan))
+        return {
+            name: [
+                file for file in files.files if file.path in paths or (name == first and file.path not in everywhere)
+            ]
+            for name, paths in claimed.items()
+        }
+
+    def splits_error(self, where: str, splits: Iterable[str]) -> SourceError:
+        """Return the error for a tree of several splits."""
+        return SourceError(
+            f"{where} has several splits ({', '.join(splits)}): pack with --split folders (pack_splits), which packs a "
+            "dataset for each"
+        )
+
+    def choose(self, split: str) -> None:
+        """Collect this split next."""
+        self._split = split
+
+    def collect(self, found: Collector, files: Files) -> None:
+        """Add the images of the split, and state what becomes of all other files."""
+        assert self._plan is not None, "`splits` was called before"
+        split = self._plan[self._split]
+        self._state(found, files, split)
+        reasons = {skip.path: skip.reason for skip in split.annotations.skipped}
+        done = {file.path for file in split.used}
+        for name, file in split.images.items():
+            if file is None:
+                found.account.given += 1
+                found.skip(name, f"is listed in {split.source}, but there is no such file")
+                continue
+            parts = split.parts.get(file.path, {})
+            done |= {file.path, *(part.path for part in parts.values())}
+            if name in reasons:
+                self.skip(found, file, reasons[name])
+                for part in parts.values():
+                    self.skip(found, part, "belongs to an image that is skipped")
+            else:
+                facts = unpacked(split.annotations.images.pop(name))
+                self.add_image(found, file, parts=parts, facts=facts, extra=_SIZE_BYTES)
+        for file in files.files:
+            if file.path not in done:
+                self.skip(found, file, self._why_skipped(file, split))
+        self._plan = None
+
+    def _state(self, found: Collector, files: Files, split: _Split) -> None:
+        """State what the annotation files and their entries become."""
+        annotations = split.annotations
+        if split.used:
+            found.account.attach("annotations", len(split.used))
+        found.account.parts += annotations.parts
+        found.account.notes += annotations.notes
+        if annotations.names:
+            found.field_classes[PLACE] = ClassList(
+                annotations.names, annotations.ids, tuple(map(json.dumps, annotations.attributes))
+            )
+        digest = xxhash.xxh3_128(found.stamp.encode())
+        for file in split.used:
+            digest.update(files.read(file))
+        found.stamp = digest.hexdigest()
+
+    def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
+        """Return an image with its objects in pixels.
+
+        Raises:
+            SourceError: The annotations are for an image of another size.
+        """
+        record = super().record(image, parts, {})
+        data = record.image
+        if isinstance(data, bytes):
+            info = codecs.probe(data)
+            width, height = info.width, info.height
+        else:
+            height, width = data.shape[:2]
+        return record._replace(facts=completed(dict(facts), width, height))
+
+    def _read(self, files: Files) -> dict[str, _Split]:
+        """Return the splits by name; of a tree without splits, one with an empty name."""
+        raise NotImplementedError
+
+    def _why_skipped(self, file: File, split: _Split) -> str:
+        if layouts.is_image_name(file.path):
+            return f"is not listed in {split.source}"
+        if _is_list(file.path):
+            return "is a list of images of which another list is used"
+        is_annotation = file.path.lower().endswith(self.annotation_ending)
+        return "belongs to no image that is packed" if is_annotation else layouts.NOT_AN_IMAGE
+
+
+def _is_list(path: str) -> bool:
+    return path.endswith(".txt") and "ImageSets" in path.split("/")
+
+
+def _files_of(parts: Mapping[str, Mapping[str, File]]) -> Iterable[File]:
+    return (file for fields in parts.values() for file in fields.values())
+
+
+class Coco(Annotated):
+    """COCO: one JSON file per split, with the images anywhere in the tree."""
+
+    kind = "coco"
+    found_by = "a JSON file with 'images' and 'annotations'"
+
+    @classmethod
+    def matches(cls, files: Files) -> bool:
+        """Return whether there is a COCO file."""
+        return bool(_coco_files(files, first=True))
+
+    def _read(self, files: Files) -> dict[str, _Split]:
+        by_split: dict[str, list[File]] = {}
+        for file in _coco_files(files):
+            by_split.setdefault(coco.split_of(file.path), []).append(file)
+        if "" in by_split and len(by_split) > 1:
+            raise _several([file.path for same in by_split.values() for file in same])
+        plan = {name: _coco_split(files, name, same) for name, same in sorted(by_split.items())}
+        lists = {(part.annotations.ids, part.annotations.names): part.source for part in plan.values()}
+        lists.pop(((), ()), None)
+        if len(lists) > 1:
+            raise SourceError(
+                f"{' and '.join(list(lists.values())[:2])} have different categories, so a class number would mean "
+                "different things: make the lists equal, or pack them on their own"
+            )
+        return plan
+
+
+def _coco_files(files: Files, *, first: bool = False) -> list[File]:
+    """Return the JSON files that are COCO, or only the first. Those with the name of an image describe it."""
+    described = [file for file in files.others if file.path.lower().endswith(".json") and not file.reason]
+    stems = {posixpath.splitext(file.path)[0] for file in files.images} if described else set()
+    candidates = [file for file in described if posixpath.splitext(file.path)[0] not in stems]
+    if len(candidates) > _MAX_FILES:
+        return []
+    found = (file for file in candidates if coco.is_coco(files.read(file)))
+    return list(islice(found, 1) if first else found)
+
+
+def _several(paths: Sequence[str]) -> SourceError:
+    return SourceError(
+        f"there are several COCO files about the same images, {quoted(sorted(paths))}: it is not known which one is "
+        "meant. Keep one, or name them as COCO does: instances_train.json, person_keypoints_train.json, "
+        "captions_train.json"
+    )
+
+
+def _coco_split(files: Files, split: str, same: Sequence[File]) -> _Split:
+    """Return the split that COCO files of one split describe together."""
+    if len(same) > 1 and not all(coco.can_be_merged(file.path) for file in same):
+        raise _several([file.path for file in same])
+    source = posixpath.basename(same[0].path)
+    annotations = coco.parse(files.read(same[0]), same[0].path)
+    for file in same[1:]:
+        annotations = coco.merged(annotations, coco.parse(files.read(file), file.path), file.path)
+    names = [*annotations.images, *(skip.path for skip in annotations.skipped)]
+    paths = [file.path for file in files.images]
+    found = coco.find_images(names, paths, beside=same[0].path, split=split)
+    images = {name: files.by_path[found[name]] if name in found else None for name in names}
+    if names and not found:
+        raise SourceError(
+            f"no image of {same[0].path} is in {files.where}, such as {names[0]!r}: put the images into a folder below "
+            "it"
+        )
+    parts: dict[str, dict[str, File]] = {}
+    stem = posixpath.splitext(source)[0]
+    pngs = [png for fields in annotations.fields.values() for png in fields.values()]
+    there = coco.find_images(pngs, paths, beside=same[0].path, split=stem)
+    for name, fields in annotations.fields.items():
+        image = images[name]
+        for kind, png in fields.items() if image is not None else ():
+            if png not in there:
+                raise SourceError(f"{same[0].path} names {png!r}, but there is no such file in {files.where}")
+            assert image is not None, "tested above"
+            parts.setdefault(image.path, {})[kind] = files.by_path[there[png]]
+    return _Split(annotations, images, parts, list(same), source)
+
+
+class Yolo(Annotated):
+    """YOLO: ``data.yaml``, ``images/`` and ``labels/``; or Darknet's ``obj.data``; or ``classes.txt``."""
+
+    kind = "yolo"
+    found_by = "data.yaml (or classes.txt, obj.names) and a label file for an image, labels/1.txt for images/1.jpg"
+    annotation_ending = (".txt",)
+
+    @classmethod
+    def matches(cls, files: Files) -> bool:
+        """Return whether there are class names, and a label file for an image."""
+        if not any(_is_yolo_names(file.path) for file in files.others):
+            return False
+        return any(yolo.label_path(file.path) in files.by_path for file in files.images)
+
+    def _read(self, files: Files) -> dict[str, _Split]:
+        stated, beside, used = _yolo_names(files)
+        images = _yolo_splits(files, stated, beside)
+        labels = {file.path: files.by_path.get(yolo.label_path(file.path)) for file in files.images}
+        plan = {}
+        for split, members in images.items():
+            own = {file.path: labels[file.path] for file in members.images}
+            triples = (
+                (path, yolo.label_path(path), None if label is None else files.read(label))
+                for path, label in own.items()
+            )
+            annotations = yolo.annotations_of(triples, stated, where=beside)
+            label_files = [label for label in own.values() if label is not None]
+            named: dict[str, File | None] = {file.path: file for file in members.images}
+            plan[split] = _Split(
+                annotations, named, {}, [*used, *members.lists, *label_files], posixpath.basename(beside)
+            )
+            annotations.notes += _unlabelled(own, "label file")
+        return plan
+
+
+def _unlabelled(labels: Mapping[str, File | None], what: str) -> list[str]:
+    without = [path for path, label in labels.items() if label is None]
+    if not without:
+        return []
+    return [f"{len(without):,} of {len(labels):,} images have no {what}, and so no objects, such as {without[0]!r}"]
+
+
+def _is_yolo_names(path: str) -> bool:
+    name = posixpath.basename(path).lower()
+    return name.endswith((".yaml", ".yml")) or name in ("classes.txt", "obj.names")
+
+
+def _yolo_names(files: Files) -> tuple[yolo.DataYaml, str, list[File]]:
+    """Return what states the names, its path, and the files that were used."""
+    candidates = {
+        ending: [file for file in files.others if file.path.lower().endswith(ending)]
+        for ending in (("data.yaml", "data.yml"), (".yaml", ".yml"), ("obj.names",), ("classes.txt",))
+    }
+    for ending, same in candidates.items():
+        if len(same) > 1:
+            raise SourceError(
+                f"{files.where} has several files that can state the class names, "
+                f"{quoted(file.path for file in same)}: keep one"
+            )
+        if not same:
+            continue
+        [file] = same
+        data = files.read(file)
+        if ending[0].endswith(".yaml"):
+            return yolo.parse_yaml(data, file.path), file.path, [file]
+        names = yolo.parse_names(data, file.path)
+        darknet = files.by_path.get(posixpath.join(posixpath.dirname(file.path), "obj.data"))
+        if darknet is not None and ending == ("obj.names",):
+            return yolo.parse_darknet(files.read(darknet), names, darknet.path), darknet.path, [file, darknet]
+        return yolo.DataYaml(names, {}, None, {}, ()), file.path, [file]
+    raise SourceError(f"{files.where} has no class names for YOLO: add data.yaml with 'names'")
+
+
+def _yolo_splits(files: Files, stated: yolo.DataYaml, beside: str) -> dict[str, _Members]:
+    """Return the images of each split; all images with an empty name if the file states no splits."""
+    if not stated.splits:
+        return {"": _Members(files.images)}
+    folders = {posixpath.dirname(file.path) for file in files.files}
+    folders |= {folder[:end] for folder in folders for end, character in enumerate(folder) if character == "/"}
+    known = folders | files.by_path.keys()
+    plan: dict[str, _Members] = {}
+    for split, entries in stated.splits.items():
+        places = [place for entry in entries if (place := yolo.find_folder(entry, known, beside=beside)) is not None]
+        found = dict.fromkeys(file for place in places for file in _yolo_images(files, place))
+        lists = [files.by_path[place] for place in places if place in files.by_path]
+        if found:
+            plan[split] = _Members(list(found), tuple(file for file in lists if file not in files.images))
+    if not plan:
+        first = next(iter(stated.splits.values()))[0]
+        raise SourceError(f"{beside} names {first!r}, and there are no images in {files.where}: correct the path")
+    return plan
+
+
+def _yolo_images(files: Files, place: str) -> list[File]:
+    """Return the images in a folder, or those that a text file lists."""
+    listed = files.by_path.get(place)
+    if listed is None:
+        return [file for file in files.images if not place or file.path.startswith(f"{place}/")]
+    if layouts.is_image_name(place):
+        return [listed]
+    names = yolo.parse_list(files.read(listed), place)
+    found = [yolo.find_folder(name, files.by_path.keys(), beside=place) for name in names]
+    return [files.by_path[path] for path in found if path is not None and layouts.is_image_name(path)]
+
+
+class Voc(Annotated):
+    """Pascal VOC: ``Annotations/1.xml`` for ``JPEGImages/1.jpg``, or both in one folder; ``ImageSets/Main``."""
+
+    kind = "voc"
+    found_by = "an XML file <annotation> for an image, such as Annotations/1.xml for JPEGImages/1.jpg"
+    annotation_ending = (".xml",)
+
+    @classmethod
+    def matches(cls, files: Files) -> bool:
+        """Return whether an image has a VOC annotation."""
+        found = _xml_files(files)
+        first = [found[file.path] for file in files.images if file.path in found][:_LOOKED_AT]
+        return any(b"<annotation" in files.read(file)[:1000] for file in first)
+
+    def _read(self, files: Files) -> dict[str, _Split]:
+        segmented = [file for file in files.images if voc.mask_field(file.path)]
+        paths = {file.path for file in segmented}
+        images = [file for file in files.images if file.path not in paths]
+        annotation = _xml_files(files)
+        sets = _image_sets(files, images)
+        pairs = [(file.path, annotation.get(file.path)) for file in images]
+        everything = voc.annotations_of(
+            (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in pairs
+        )
+        parts: dict[str, dict[str, File]] = {}
+        stems = {posixpath.splitext(posixpath.basename(file.path))[0]: file.path for file in images}
+        for mask in segmented:
+            if owner := stems.get(posixpath.splitext(posixpath.basename(mask.path))[0]):
+                parts.setdefault(owner, {})[voc.mask_field(mask.path)] = mask
+        plan = {}
+        for split, members in sets.items():
+            own = {file.path: file for file in members.images}
+            plan[split] = _Split(
+                _only(everything, own),
+                dict(own),
+                {path: parts[path] for path in own if path in parts},
+                [*members.lists, *(annotation[path] for path in own if path in annotation)],
+                "ImageSets" if split else "Annotations",
+            )
+            plan[split].annotations.notes += _unlabelled({path: annotation.get(path) for path in own}, "XML file")
+        return plan
+
+
+def _only(annotations: Annotations, paths: Mapping[str, File]) -> Annotations:
+    """Return the annotations of some images."""
+    return Annotations(
+        annotations.names,
+        annotations.ids,
+        annotations.attributes,
+        {name: data for name, data in annotations.images.items() if name in paths},
+        {},
+        [skip for skip in annotations.skipped if skip.path in paths],
+        list(annotations.parts),
+        list(annotations.notes),
+    )
+
+
+def _xml_files(files: Files) -> dict[str, File]:
+    """Return the XML file of each image that has one."""
+    if not any(file.path.lower().endswith(".xml") for file in files.others):
+        return {}
+    found: dict[tuple[str, ...], File | None] = {}
+    for file in files.others:
+        if file.path.lower().endswith(".xml"):
+            key = voc.pair_key(file.path)
+            found[key] = None if key in found else file
+    pairs = {file.path: found.get(voc.pair_key(file.path)) for file in files.images if not voc.mask_field(file.path)}
+    return {path: xml for path, xml in pairs.items() if xml is not None}
+
+
+def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dict[str, _Members]:
+    """Return the images of each split: of the lists in ``ImageSets``, or of folders that are named like splits."""
+    stems = {posixpath.splitext(posixpath.basename(file.path))[0]: file for file in images}
+    sets: dict[str, _Members] = {}
+    for file in files.others:
+        folder, name = posixpath.split(file.path)
+        split = posixpath.splitext(name)[0]
+        if name.endswith(".txt") and folder.endswith(f"ImageSets/{kind}") and layouts.is_split_name(split):
+            there = [stems[stem] for stem in voc.image_set(files.read(file), file.path) if stem in stems]
+            if there:
+                sets[split] = _Members(there, (file,))
+    if {"train", "val"} <= sets.keys():
+        sets.pop("trainval", None)
+    return sets or _split_folders(images, files.where)
+
+
+def _split_folders(images: Sequence[File], where: str) -> dict[str, _Members]:
+    """Return images by the first folder that is named like a split; all with an empty name without such folders."""
+    sets: dict[str, list[File]] = {}
+    for file in images:
+        folders = file.path.split("/")[:-1]
+        sets.setdefault(next(filter(layouts.is_split_name, folders), ""), []).append(file)
+    if "" in sets and len(sets) > 1:
+        raise SourceError(
+            f"{where} has images in folders named like splits ({quoted(sorted(name for name in sets if name))}), and "
+            f"others such as {sets[''][0].path!r}: put all into splits, or pack the folders on their own"
+        )
+    return {name: _Members(there) for name, there in sorted(sets.items())}
+
+
+class Masks(Annotated):
+    """Images with masks of the same name: ``images/`` and ``masks/``, CamVid, Cityscapes, VOC without XML files."""
+
+    kind = "masks"
+    found_by = "masks with the names of the images, such as masks/1.png for images/1.jpg"
+
+    @classmethod
+    def matches(cls, files: Files) -> bool:
+        """Return whether at least half of the images have a mask."""
+        if not masks.may_have_masks(file.path for file in files.images):
+            return False
+        found = masks.pairs(file.path for file in files.images)
+        return 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0
+
+    def _read(self, files: Files) -> dict[str, _Split]:
+        found = masks.pairs(file.path for file in files.images)
+        images = [files.by_path[path] for path, _ in found.pairs]
+        parts = {path: {name: files.by_path[mask] for name, mask in fields.items()} for path, fields in found.pairs}
+        plan = {}
+        for split, members in _image_sets(files, images, "Segmentation").items():
+            own = {file.path: file for file in members.images}
+            facts = masks.without_objects(own)
+            plan[split] = _Split(facts, dict(own), {path: parts[path] for path in own}, list(members.lists), "a pair")
+        return plan
+
+    def _why_skipped(self, file: File, split: _Split) -> str:
+        if layouts.is_image_name(file.path):
+            return "has no mask, or is the mask of no image"
+        return super()._why_skipped(file, split)
