@@ -67,13 +67,15 @@ def records(path: Path, *examples: dict[str, Any]) -> Path:
     return path
 
 
-def test_several_labels_of_an_example_are_kept_in_json(tmp_path: Path, six: list[Photo]) -> None:
-    examples = [{"image/encoded": six[n].data, "image/class/label": [n, n + 1]} for n in range(2)]
+def test_several_labels_of_an_example_are_an_error_until_another_label_is_named(
+    tmp_path: Path, six: list[Photo]
+) -> None:
+    examples = [{"image/encoded": six[n].data, "image/class/label": [n, n + 1], "id": n} for n in range(2)]
     path = records(tmp_path / "a.tfrecord", *examples)
-    samples, _ = pack(path)
+    with pytest.raises(SourceError, match=r"has several labels in 'image/class/label' in 2 records; allowed is one"):
+        pack(path)
+    samples, _ = pack(path, columns={"label": "id"})
     assert [facts["image/class/label"] for _, facts in samples] == [[0, 1], [1, 2]]
-    with pytest.raises(SourceError, match=r"has 2 labels in 'image/class/label'; allowed is one"):
-        wt.pack(path, tmp_path / "dst", columns={"label": "image/class/label"})
 
 
 def test_another_feature_is_not_the_label_of_an_example_that_lacks_it(tmp_path: Path, six: list[Photo]) -> None:
@@ -97,7 +99,8 @@ def test_long_texts_and_further_images_of_an_example_are_kept(tmp_path: Path, si
         "raw": bytes(5000),
     }
     [(sample, facts)], _ = pack(records(tmp_path / "a.tfrecord", features))
-    assert facts == {"path": "a.tfrecord#0", "caption": "long " * 2000}
+    assert facts == {"path": "a.tfrecord#0"}
+    assert sample["txt"] == b"long " * 2000
     assert sample["mask.png"] == sample["image_segmentation_class_encoded.png"] == mask
     assert sample["jpg"] == six[0].data
 

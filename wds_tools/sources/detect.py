@@ -19,6 +19,7 @@ from wds_tools.sources.base import Source, SourceOptions, as_source_error
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar
 from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.image_tree import is_image_name
+from wds_tools.sources.index_file import is_litdata, is_mds
 from wds_tools.sources.remote_files import RemoteFiles, find_remote_files
 from wds_tools.sources.remote_folder import RemoteFolderSource
 from wds_tools.sources.streams import is_stream
@@ -310,6 +311,8 @@ def _not_detected(path: Path) -> bool:  # noqa: ARG001 - same signature as the o
 KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     "zarr": ("zarrs:ZarrSource", _is_zarr),
     "lmdb": ("lmdb:LmdbSource", _is_lmdb),
+    "mds": ("mds:MdsSource", is_mds),
+    "litdata": ("litdata:LitDataSource", is_litdata),
     "hdf5": ("hdf5:Hdf5Source", _is_hdf5),
     "numpy": ("numpy_files:NumpySource", _is_numpy),
     "tensors": ("tensors:TensorSource", _is_tensors),
