@@ -84,8 +84,8 @@ class ChunkFiles:
         count = int.from_bytes(data[:4], "little")
         if count != file.length or len(data) < 4 * (count + 2):
             raise SourceError(
-                f"{file.path} states {count:,} items, but its index states {file.length:,}: it is damaged or of another "
-                "dataset"
+                f"{file.path} states {count:,} items, but its index states {file.length:,}: it is damaged or of "
+                "another dataset"
             )
         offsets = np.frombuffer(data, "<u4", count + 1, 4).tolist()
         if offsets[0] < 4 * (count + 2) or offsets[-1] > len(data) or offsets != sorted(offsets):

@@ -1,0 +1,60 @@
+"""Formats that are recognised and refused, by files that their own programs wrote where these are installed."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wds_tools.sources.other_formats import HEAD_BYTES, refused_format
+
+DICOM = bytes(128) + b"DICM" + bytes(40)
+MATLAB = b"MATLAB 5.0 MAT-file Platform: posix, Created on: Mon Nov 23 12:00:00 2026".ljust(128)
+MXNET = (0xCED7230A).to_bytes(4, "little") + bytes(40)
+
+
+@pytest.mark.parametrize(
+    ("names", "head", "format_", "remedy"),
+    [
+        (["train.beton"], b"", "FFCV", "pack the images"),
+        (["photos.lance/", "_versions/", "data/"], b"", "Lance", "Parquet"),
+        (["dataset/", "_versions/", "data/"], b"", "Lance", "Parquet"),
+        (["scan.dcm"], b"", "DICOM", "PNG"),
+        (["scans/", "1.dcm", "2.dcm", "notes.txt"], b"", "DICOM", "PNG"),
+        (["IM0001"], DICOM, "DICOM", "PNG"),
+        (["digits.mat"], MATLAB, "MATLAB version 5", "numpy.savez"),
+        (["train.rec"], b"", "MXNet RecordIO", "im2rec"),
+        (["train.bin"], MXNET, "MXNet RecordIO", "im2rec"),
+        (["data_batch_1"], pickle.dumps({"data": 1}), "a pickle", "load it yourself"),
+        (["train.pkl"], b"", "a pickle", "load it yourself"),
+    ],
+)
+def test_a_format_is_named_with_the_way_out(names: list[str], head: bytes, format_: str, remedy: str) -> None:
+    found = refused_format(names, head[:HEAD_BYTES])
+    assert found is not None
+    assert format_ in found.name
+    assert remedy in found.remedy
+
+
+def test_a_file_by_scipy_is_named_if_scipy_is_there(tmp_path: Path) -> None:
+    scipy = pytest.importorskip("scipy.io")
+    scipy.savemat(tmp_path / "a.mat", {"X": np.zeros((2, 2))})
+    found = refused_format(["a.mat"], (tmp_path / "a.mat").read_bytes()[:HEAD_BYTES])
+    assert found is not None
+    assert "MATLAB" in found.name
+
+
+@pytest.mark.parametrize(
+    ("names", "head"),
+    [
+        (["photo.jpg"], b"\xff\xd8\xff\xe0"),
+        (["data.mat"], b"MATLAB 7.3 MAT-file"),  # HDF5, which is read
+        (["a.h5"], b"\x89HDF\r\n\x1a\n"),
+        (["photos/", "cat.jpg", "features.pkl"], b""),
+        (["readme"], b""),
+    ],
+)
+def test_what_is_read_is_not_refused(names: list[str], head: bytes) -> None:
+    assert refused_format(names, head) is None
