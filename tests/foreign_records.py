@@ -14,7 +14,6 @@ from PIL import Image
 from sources_conformance import image_of, stored
 
 import wds_tools as wt
-from wds_tools.sources.account import Account
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.detect import open_source
 
@@ -62,7 +61,7 @@ def checksum_of(pixels: np.ndarray) -> str:
     return hashlib.md5(np.ascontiguousarray(pixels).tobytes()).hexdigest()
 
 
-def account_of(src: Path, **options: Any) -> tuple[dict[str, str], Account]:
+def account_of(src: Path, **options: Any) -> tuple[dict[str, str], Any]:
     """Return name -> role or reason, and the account, of a listing."""
     account = open_source(src, options=SourceOptions(**options)).scan().account
     return {part.name: part.role or part.reason for part in account.parts}, account

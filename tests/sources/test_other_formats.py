@@ -1,12 +1,11 @@
-"""Formats that are recognised and refused, by files that their own programs wrote where these are installed."""
+"""Formats that are recognised and refused, by files that their own programs wrote, or by names and first bytes."""
 
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
-import numpy as np
 import pytest
+from foreign_records import FOREIGN
 
 from wds_tools.sources.other_formats import HEAD_BYTES, refused_format
 
@@ -38,12 +37,15 @@ def test_a_format_is_named_with_the_way_out(names: list[str], head: bytes, forma
     assert remedy in found.remedy
 
 
-def test_a_file_by_scipy_is_named_if_scipy_is_there(tmp_path: Path) -> None:
-    scipy = pytest.importorskip("scipy.io")
-    scipy.savemat(tmp_path / "a.mat", {"X": np.zeros((2, 2))})
-    found = refused_format(["a.mat"], (tmp_path / "a.mat").read_bytes()[:HEAD_BYTES])
+@pytest.mark.parametrize(("name", "format_"), [("scipy.mat", "MATLAB"), ("IM0001", "DICOM"), ("photos", "Lance")])
+def test_files_that_other_programs_wrote_are_named(name: str, format_: str) -> None:
+    path = FOREIGN / "refused" / name
+    names = [path.name]
+    if path.is_dir():
+        names += [f"{entry.name}/" if entry.is_dir() else entry.name for entry in path.iterdir()]
+    found = refused_format(names, b"" if path.is_dir() else path.read_bytes()[:HEAD_BYTES])
     assert found is not None
-    assert "MATLAB" in found.name
+    assert format_ in found.name
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ from wds_tools.sources.base import (
     stamp_files,
 )
 from wds_tools.sources.columns import IMAGE, LABEL
-from wds_tools.sources.image_tree import path_bytes, path_text
 from wds_tools.sources.lmdb_keys import (
     META,
     SPLITS,
@@ -40,6 +39,8 @@ from wds_tools.sources.lmdb_keys import (
     common_folders,
     grouped,
     image_pattern,
+    key_bytes,
+    key_text,
 )
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
@@ -102,7 +103,7 @@ class LmdbSource(RecordSource):
                     values: Mapping[str, Any] | str = self._values(transaction, key, location)
                 except SourceError as error:
                     values = str(error)
-                yield Item(path_text(key), location, values)
+                yield Item(key_text(key), location, values)
 
     def values(self, entry: Input) -> Mapping[str, Any]:
         """Return the values of a record.
@@ -113,7 +114,7 @@ class LmdbSource(RecordSource):
             SourceChangedError: The record was deleted.
         """
         with as_read_error("cannot be read", ValueError), self._transaction() as transaction:
-            values = self._values(transaction, path_bytes(entry.path), entry.location)
+            values = self._values(transaction, key_bytes(entry.path), entry.location)
             return {name: bytes(one) if isinstance(one, memoryview) else one for name, one in values.items()}
 
     def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002
@@ -137,9 +138,9 @@ class LmdbSource(RecordSource):
 
     def label_of(self, entry: Input) -> Label:
         """Return the first folder of a key as a label."""
-        key = path_bytes(entry.path)
+        key = key_bytes(entry.path)
         folder = class_folder(image_pattern(key).id_of(key), self.dropped) if entry.location[0] == _IMAGE else None
-        return name(path_text(folder)) if folder else NONE
+        return name(key_text(folder)) if folder else NONE
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
@@ -187,7 +188,7 @@ class LmdbSource(RecordSource):
         """Return a named database; None if there is none of this name."""
         if name not in self._opened:
             try:
-                self._opened[name] = self._env.open_db(path_bytes(name), create=False)
+                self._opened[name] = self._env.open_db(key_bytes(name), create=False)
             except (self._lmdb.IncompatibleError, self._lmdb.NotFoundError):
                 return None
         return self._opened[name]
@@ -203,7 +204,7 @@ class LmdbSource(RecordSource):
             for key, value in transaction.cursor():
                 has_images = has_images or codecs.sniff(value) is not None
                 if len(value) == _DATABASE_BYTES:
-                    possible.append(path_text(bytes(key)))
+                    possible.append(key_text(bytes(key)))
         names = [one for one in possible if self._open_database(one) is not None]
         found.account.declare("database", names)
         for role in (IMAGE, LABEL):
@@ -243,9 +244,9 @@ class LmdbSource(RecordSource):
             for stored, value in transaction.cursor():
                 key = bytes(stored)
                 if key in META and not codecs.sniff(value):
-                    found.account.declare("key", [path_text(key)])
-                    found.account.leave_out("key", path_text(key), "it describes the database")
-                elif path_text(key) not in self._opened or IMAGE in self.databases:
+                    found.account.declare("key", [key_text(key)])
+                    found.account.leave_out("key", key_text(key), "it describes the database")
+                elif key_text(key) not in self._opened or IMAGE in self.databases:
                     forms[key] = _form(value)
         before = len(forms)
         keys = self._of_split([key for key in forms if forms[key] != _OTHER], forms)
@@ -265,7 +266,7 @@ class LmdbSource(RecordSource):
         """Return the keys of the chosen split, and find the folders of classes."""
         ids = {key: image_pattern(key).id_of(key) for key in keys}
         if self.split is not None:
-            start = path_bytes(self.split.rstrip("/") + "/")
+            start = key_bytes(self.split.rstrip("/") + "/")
             ids = {key: id_ for key, id_ in ids.items() if id_.startswith(start)}
             if not ids:
                 raise SourceError(f"{self.path} has no key that begins with {self.split!r} (--column split=)")
@@ -273,7 +274,7 @@ class LmdbSource(RecordSource):
                 del forms[key]
         in_folders = [id_ for key, id_ in ids.items() if b"/" in id_ and forms[key] == _IMAGE]
         self.dropped = common_folders(in_folders)
-        first = {path_text(folder) for id_ in in_folders if (folder := class_folder(id_, self.dropped))}
+        first = {key_text(folder) for id_ in in_folders if (folder := class_folder(id_, self.dropped))}
         if first and first <= {*SPLITS, *map(str.capitalize, SPLITS), *map(str.upper, SPLITS)}:
             if len(first) > 1:
                 raise SourceError(
@@ -286,14 +287,14 @@ class LmdbSource(RecordSource):
     def _skip_alone(self, found: Collector, parts: Grouped) -> None:
         with self._transaction() as transaction:
             for key in parts.alone:
-                found.skip(path_text(key), _reason(transaction.get(key)))
+                found.skip(key_text(key), _reason(transaction.get(key)))
 
     def _values(self, transaction: Any, key: bytes, location: tuple[int, ...]) -> dict[str, Any]:
         """Return the values of a record, as views that are valid in the transaction."""
         form, pattern, *further = location
         value: memoryview | None = transaction.get(key)
         if value is None:
-            raise SourceChangedError(f"{self.path} changed while it was packed: {path_text(key)!r} was deleted")
+            raise SourceChangedError(f"{self.path} changed while it was packed: {key_text(key)!r} was deleted")
         values = {"image": value} if form == _IMAGE else self._datum(value) if form == _DATUM else _unpacked(value)
         id_ = self.patterns[pattern].id_of(key)
         for number in further:
@@ -382,7 +383,7 @@ def _unpacked(value: memoryview) -> dict[str, Any]:
 def _flatten(value: Any, path: str, values: dict[str, Any]) -> None:
     """Add a value by its path in dictionaries and in the outermost list, such as ``meta.width`` or ``1``."""
     if isinstance(value, dict):
-        value = {_key_text(key): one for key, one in value.items()}
+        value = {_name_text(key): one for key, one in value.items()}
         if {"nd", "type", "data"} <= value.keys():
             values[path] = _array(value)
             return
@@ -397,14 +398,14 @@ def _flatten(value: Any, path: str, values: dict[str, Any]) -> None:
         values[path] = Excluded("an extension type of msgpack")
 
 
-def _key_text(key: Any) -> str:
-    return path_text(key) if isinstance(key, bytes) else str(key)
+def _name_text(key: Any) -> str:
+    return key_text(key) if isinstance(key, bytes) else str(key)
 
 
 def _array(value: dict[str, Any]) -> Any:
     """Return an array or a number as msgpack-numpy stores it."""
     try:
-        dtype = np.dtype(_key_text(value["type"]))
+        dtype = np.dtype(_name_text(value["type"]))
         flat = np.frombuffer(value["data"], dtype)
         found = flat.reshape([int(side) for side in value["shape"]]) if value["nd"] else flat[0].item()
     except (TypeError, ValueError, KeyError, IndexError):

@@ -148,8 +148,18 @@ def common_folders(ids: list[bytes]) -> int:
 
 
 def _is_second_image(pattern: Pattern, key: bytes, records: Container[bytes]) -> bool:
-    return pattern.name.encode("utf-8", "surrogateescape") in _SECOND_IMAGES and pattern.id_of(key) in records
+    return key_bytes(pattern.name) in _SECOND_IMAGES and pattern.id_of(key) in records
+
+
+def key_text(key: bytes) -> str:
+    """Return a key as text; bytes that are not UTF-8 become surrogate escapes."""
+    return key.decode("utf-8", "surrogateescape")
+
+
+def key_bytes(text: str) -> bytes:
+    """Return the bytes of a key: the inverse of `key_text`."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _name(word: bytes) -> str:
-    return word.decode("utf-8", "surrogateescape").lower()
+    return key_text(word).lower()
