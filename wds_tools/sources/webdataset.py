@@ -18,10 +18,11 @@ from wds_tools.errors import ManifestError, ShardError, SourceError, StoreError
 from wds_tools.format import codecs, tar
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots, split_at_last_dot
+from wds_tools.format.field_classes import DatasetClasses, check_same
 from wds_tools.format.index import NO_LABEL, from_bytes
 from wds_tools.format.label import quoted
 from wds_tools.format.label_lists import LABELS
-from wds_tools.format.label_source import LabelSource
+from wds_tools.format.label_source import INDEX, LabelSource
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
@@ -40,7 +41,8 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import LABEL, facts_bytes
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, states_of
-from wds_tools.storage import is_url, open_store
+from wds_tools.storage import is_url, join, open_store, split_folder
+from wds_tools.storage.listing import RemoteFile
 from wds_tools.storage.patterns import has_pattern
 
 _Location = tuple[int, int, int]  # number of the shard, first byte, end
@@ -65,17 +67,21 @@ class WebDatasetSource(Source):
         super().__init__(shown_path(str(src)), options)
         self.path = str(src)
         self.remote = self.options.remote if is_url(self.path) else None
+        self.folder = self.path
         manifest = self._manifest()
-        self.indexed = manifest is not None
         self.label = LabelSource.parse(self.columns.get(LABEL, "cls"))
-        self.additions = manifest.additions if manifest is not None else ()
-        self._stated = manifest if manifest is not None and manifest.label is not None and not self.columns else None
-        self._own_classes = manifest.classes if manifest else None
-        self._field_classes = manifest.field_classes if manifest else {}
-        self._is_shuffled = manifest.shuffled if manifest else False
         self.paths = locate(
             src, is_tar, "tar", self.remote, [shard.name for shard in manifest.shards] if manifest else None
         )
+        self._is_shuffled = manifest.shuffled if manifest else False  # some shards of a dataset are not a random part
+        manifest = manifest or self._manifest_of_shards()
+        self.indexed = manifest is not None
+        self.additions = manifest.additions if manifest is not None else ()
+        self._stated = manifest if manifest is not None and manifest.label is not None and not self.columns else None
+        # After a merge, the shards have other class numbers than the manifest names.
+        is_other = bool(self.columns) and manifest is not None and manifest.label == INDEX
+        self._own_classes = manifest.classes if manifest and not is_other else None
+        self._field_classes = manifest.field_classes if manifest else {}
 
     def collect(self, found: Collector) -> None:
         """Add the samples of all shards, with their labels.
@@ -168,9 +174,9 @@ class WebDatasetSource(Source):
         """Return the labels of a shard by key, if the manifest states that they are those of its index."""
         if self._stated is None:
             return None
-        entry = self._stated.shards[number]
+        entry = next(shard for shard in self._stated.shards if shard.name == self.paths[number].name)
         with as_source_error(f"the index {entry.index} cannot be read", ManifestError):
-            data = open_store(self.path, remote=self.remote or RemoteOptions.of()).read(entry.index)
+            data = open_store(self.folder, remote=self.remote or RemoteOptions.of()).read(entry.index)
             index = from_bytes(data, name=entry.index, samples=entry.samples)
         labelled = np.flatnonzero(index.label != NO_LABEL).tolist()
         return {index.keys[row]: int(index.label[row]) for row in labelled}
@@ -178,7 +184,7 @@ class WebDatasetSource(Source):
     @cached_property
     def _added(self) -> AddedFields | None:
         """The fields that were added to the dataset later, if there are any."""
-        return AddedFields(self.path, self.additions, self.remote) if self.additions else None
+        return AddedFields(self.folder, self.additions, self.remote) if self.additions else None
 
     @cached_property
     def _mapped(self) -> TarFiles:
@@ -186,10 +192,43 @@ class WebDatasetSource(Source):
 
     def _manifest(self) -> Manifest | None:
         """Return the manifest of a folder; None without one."""
-        if has_pattern(self.path) or is_tar(self.path):
+        return None if has_pattern(self.path) or is_tar(self.path) else self._read_manifest(self.path)
+
+    def _manifest_of_shards(self) -> Manifest | None:
+        """Return the manifest of the folder of the shards that a path or pattern names; None without one.
+
+        Raises:
+            SourceError: The shards are of several folders, whose manifests state other labels or classes; or the
+                manifest does not list one of them.
+        """
+        folders = {split_folder(path.url if isinstance(path, RemoteFile) else str(path))[0] for path in self.paths}
+        found = {folder: manifest for folder in sorted(folders) if (manifest := self._read_manifest(folder))}
+        if not found:
             return None
-        store = open_store(self.path, remote=self.remote or RemoteOptions.of())
-        with as_source_error(shown_path(self.path), ManifestError):
+        self.folder, manifest = next(iter(found.items()))
+        stated = {(one.classes, one.label, bool(one.additions)) for one in found.values()}
+        check_same([DatasetClasses(name, one.classes, one.field_classes) for name, one in found.items()])
+        if (
+            len(found) < len(folders)
+            or len(stated) > 1
+            or (len(folders) > 1 and stated != {(manifest.classes, None, False)})
+        ):
+            raise SourceError(
+                f"{self.name} has shards of {len(folders)} folders, whose manifests state different classes or labels, "
+                "or which have none: pack the folders one by one, or join them first, with `wds-tools merge`"
+            )
+        listed = {shard.name for one in found.values() for shard in one.shards}
+        missing = [path.name for path in self.paths if path.name not in listed]
+        if missing and (manifest.label is not None or manifest.additions):
+            raise SourceError(
+                f"{self.name} has the shard {missing[0]}, which {join(self.folder, MANIFEST_NAME)} does not list: "
+                "index all shards of the folder with `wds-tools index`, or move it to another folder"
+            )
+        return manifest
+
+    def _read_manifest(self, folder: str) -> Manifest | None:
+        store = open_store(folder, remote=self.remote or RemoteOptions.of())
+        with as_source_error(shown_path(folder), ManifestError):
             try:
                 data = store.read(MANIFEST_NAME)
             except (FileNotFoundError, NotADirectoryError):
