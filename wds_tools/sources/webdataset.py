@@ -7,6 +7,7 @@ gets those that it lacks of ``path`` (shard and old key), ``class``, and ``key``
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -38,15 +39,18 @@ from wds_tools.sources.base import (
     as_read_error,
     as_source_error,
 )
-from wds_tools.sources.columns import LABEL, facts_bytes
+from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, states_of
 from wds_tools.storage import is_url, join, open_store, split_folder
 from wds_tools.storage.listing import RemoteFile
 from wds_tools.storage.patterns import has_pattern
+from wds_tools.wording import counted
 
 _Location = tuple[int, int, int]  # number of the shard, first byte, end
 _Fields = dict[str, memoryview]
+_IMAGES = tuple(name for name in IMAGE_FIELDS if name != "npy")
+_PHOTOGRAPHS = ("jpg", "jpeg", "webp", "avif")
 Split = Callable[[str], tuple[str, str] | None]
 """Splits the name of a member into key and field; None if it is not a field of a sample."""
 
@@ -54,13 +58,13 @@ Split = Callable[[str], tuple[str, str] | None]
 class WebDatasetSource(Source):
     """Tar shards of samples, plain or compressed: a shard, a pattern, or a folder; of a manifest, its shards.
 
-    The label may be a field, an entry of a JSON field as ``json:label``, or ``folder``, see `LabelSource`. By default
-    labels are those of the index if the manifest states where they come from, otherwise the field ``cls``.
+    The image is that of `image_field`; ``columns`` may name another field. The label may be a field, an entry of a JSON
+    field as ``json:label``, or ``folder``, see `LabelSource`. By default labels are those of the index if the manifest
+    states where they come from, otherwise the field ``cls``.
     """
 
     kind = "webdataset"
     unit = "sample"
-    roles = ("label",)
     split = staticmethod(split_name)
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
@@ -77,9 +81,11 @@ class WebDatasetSource(Source):
         manifest = manifest or self._manifest_of_shards()
         self.indexed = manifest is not None
         self.additions = manifest.additions if manifest is not None else ()
-        self._stated = manifest if manifest is not None and manifest.label is not None and not self.columns else None
+        self._stated = (
+            manifest if manifest is not None and manifest.label is not None and LABEL not in self.columns else None
+        )
         # After a merge, the shards have other class numbers than the manifest names.
-        is_other = bool(self.columns) and manifest is not None and manifest.label == INDEX
+        is_other = LABEL in self.columns and manifest is not None and manifest.label == INDEX
         self._own_classes = manifest.classes if manifest and not is_other else None
         self._field_classes = manifest.field_classes if manifest else {}
 
@@ -93,6 +99,7 @@ class WebDatasetSource(Source):
         inputs: list[Input] = []
         labels: list[Any] = []
         dots = Dots()
+        several = Counter[tuple[str, tuple[str, ...]]]()  # field of the image, other images
         for number, path in enumerate(self.paths):
             indexed = self._indexed_labels(number)
             added = self._added.spans(path.name) if self._added else []
@@ -100,10 +107,12 @@ class WebDatasetSource(Source):
                 for key, location, fields in samples(self._mapped[number], number, path.name, split=self.split):
                     found.account.given += 1
                     dots.add(key, fields)
-                    name, image = f"{path.name}/{key}", image_field(fields)
+                    name, image = f"{path.name}/{key}", self._image_field(fields)
                     if image is None:
-                        found.skip(name, f"has no image among its fields {quoted(fields)}")
+                        wanted = f"field {self.columns[IMAGE]!r}" if IMAGE in self.columns else "image"
+                        found.skip(name, f"has no {wanted} among its fields {quoted(fields)}")
                         continue
+                    several[image, tuple(other for other in _IMAGES if other in fields and other != image)] += 1
                     group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image)
                     spans = [part.get(key, ((0, 0), 0)) for part in added]
                     where = (*location, *(end for span, _ in spans for end in span))
@@ -112,6 +121,8 @@ class WebDatasetSource(Source):
                     labels.append(self._label(key, fields, name) if indexed is None else indexed.get(key))
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
             raise SourceError(f"{self.name} cannot be packed: {dots}. {_DOTS_REMEDY}")
+        if IMAGE not in self.columns:
+            found.account.notes += [_several_images(count, *names) for names, count in several.items() if names[1]]
         if LABEL in self.columns and all(label is None for label in labels):
             raise SourceError(
                 f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
@@ -146,16 +157,17 @@ class WebDatasetSource(Source):
         if len(found) != 1:
             raise SourceChangedError(f"{self.paths[number]} changed while it was packed")
         key, _, fields = found[0]
-        image = image_field(fields)
+        image = self._image_field(fields)
         if image is None:
             raise SourceChangedError(f"{self.paths[number]} changed while it was packed: sample {key!r} has no image")
         replaced = (image, "cls", "json", *([LABELS] if entry.labels is not None else []))
         kept = {name: bytes(data) for name, data in fields.items() if name not in replaced}
-        if codecs.sniff(fields[image]) in kept:
-            raise SourceError(
-                f"has an image of type {codecs.sniff(fields[image])} in field {image!r}, and another field named "
-                f"{codecs.sniff(fields[image])!r}: rename one of them"
-            )
+        kind = codecs.sniff(fields[image])
+        for name in IMAGE_FIELDS[: IMAGE_FIELDS.index(kind) + 1] if kind else ():  # loaders would take it as the image
+            if name in kept:
+                if f"other.{name}" in kept:
+                    raise SourceError(f"has fields {name!r} and 'other.{name}' next to its image: rename one of them")
+                kept[f"other.{name}"] = kept.pop(name)
         if self._added:
             kept |= self._added.fields(self.paths[number].name, list(zip(ends[::2], ends[1::2], strict=True)))
         facts = _json_object(fields.get("json"))
@@ -163,6 +175,11 @@ class WebDatasetSource(Source):
             kept["json"] = bytes(fields["json"])
             return Record(bytes(fields[image]), kept)
         return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)})
+
+    def _image_field(self, fields: Mapping[str, Any]) -> str | None:
+        """Return the field with the image of a sample: the chosen one, or by the rule of `image_field`; or None."""
+        chosen = self.columns.get(IMAGE)
+        return image_field(fields) if chosen is None else chosen if chosen in fields else None
 
     def _label(self, key: str, fields: _Fields, name: str) -> Any:
         try:
@@ -296,8 +313,23 @@ def samples(
 
 
 def image_field(fields: Mapping[str, Any]) -> str | None:
-    """Return the name of the field with the image of a sample; None without an image."""
-    return next((name for name in IMAGE_FIELDS if name in fields), None)
+    """Return the name of the field with the image of a sample; None without an image.
+
+    Fields for photographs come first: a PNG next to a JPEG is usually its mask.
+
+    >>> image_field({"png": b"", "jpeg": b""}), image_field({"mask.png": b"", "webp": b""}), image_field({"txt": b""})
+    ('jpeg', 'webp', None)
+    """
+    return next((name for name in (*_PHOTOGRAPHS, *IMAGE_FIELDS) if name in fields), None)
+
+
+def _several_images(count: int, image: str, others: tuple[str, ...]) -> str:
+    """Return the note about samples with several images."""
+    return (
+        f"{counted(count, 'sample')} with several images: {image!r} is packed as the image, and {quoted(others)} as "
+        f"further fields; if another one is the image, pass --column image={others[0]} "
+        f"(columns={{'image': {others[0]!r}}})"
+    )
 
 
 def _extra_bytes(key: str, fields: _Fields, image: str) -> int:
