@@ -17,9 +17,9 @@ READING_ORDER = {
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
         object_client s3_client fsspec_client clients schemes listing cache commit lock unfinished patterns upload local
         fetcher fetcher_process remote stream""",
-    "sources": """account base optional_dependencies pixels protobuf urls columns files remote_files compressed
-        added_fields arrays huggingface streams image_tree remote_folder objects table tfrecord arrow folder hdf5 lmdb
-        numpy_files parquet tar tensors zarrs zips webdataset detect""",
+    "sources": """account base optional_dependencies pixels protobuf urls columns roles files remote_files compressed
+        added_fields arrays arrow_columns batches streams image_tree remote_folder object_classes objects text_table
+        table tfrecord arrow folder hdf5 lmdb numpy_files parquet tar tensors zarrs zips webdataset detect""",
     "order": "keyed_random where selection tally sequence mixture saved_state ban buckets planner history quality",
     "images": "views buckets schedule decode resize native",
     "reading": "locations names shardset keys reader requested_fields read_ahead select banned stored_samples",

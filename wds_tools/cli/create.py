@@ -45,6 +45,11 @@ _label = click.option(
     help="Where labels are: a column; in shards a field such as cls, json:label for an entry of a JSON field, or "
     "`folder` for class folders.",
 )
+_encoding = click.option(
+    "--encoding",
+    metavar="NAME",
+    help="Encoding of a table, such as latin-1; by default UTF-8.",
+)
 _strict = click.option(
     "--strict",
     is_flag=True,
@@ -92,6 +97,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @_column
 @_label
 @label_type_option
+@_encoding
 @click.option(
     "--split",
     metavar="SPLITS",
@@ -145,6 +151,7 @@ def pack(
     columns: tuple[str, ...],
     label: str | None,
     label_type: LabelType | None,
+    encoding: str | None,
     split: str | None,
     classes: Path | None,
     strict: bool,
@@ -207,6 +214,7 @@ def pack(
         kind=kind,
         columns=_parse_columns(columns, label),
         label_type=label_type,
+        encoding=encoding,
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -292,6 +300,7 @@ def _pack_summary(report: PackReport) -> str:
 @_column
 @_label
 @label_type_option
+@_encoding
 @_strict
 @click.option("--fresh", is_flag=True, help="Remove what an interrupted append left, and start again.")
 @click.option("--images", type=_IMAGES, help="As given when the dataset was packed.")
@@ -310,6 +319,7 @@ def append(
     columns: tuple[str, ...],
     label: str | None,
     label_type: LabelType | None,
+    encoding: str | None,
     strict: bool,
     fresh: bool,
     images: str | None,
@@ -332,6 +342,7 @@ def append(
         kind=kind,
         columns=_parse_columns(columns, label),
         label_type=label_type,
+        encoding=encoding,
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,

@@ -28,6 +28,7 @@ class PackOptions:
     kind: str | None = None
     columns: Mapping[str, str] | None = None
     label_type: LabelType | None = None
+    encoding: str | None = None
     shard_bytes: int = 10**9
     seed: int = 0
     workers: int | None = None
@@ -56,6 +57,8 @@ class PackOptions:
             raise OptionError(f"class names {twice} are given twice; each class needs a unique name")
         if self.label_type not in (None, *get_args(LabelType)):
             raise OptionError(f"label_type={self.label_type!r}; allowed are {', '.join(get_args(LabelType))}")
+        if self.encoding is not None:
+            _check_encoding(self.encoding)
         index, count = self.task or (0, 1)
         if not 0 <= index < count:
             raise OptionError(f"invalid task {index} of {count}; allowed are indexes from 0 to count - 1")
@@ -70,7 +73,11 @@ class PackOptions:
     def source(self) -> SourceOptions:
         """What the user states about the source."""
         return SourceOptions(
-            classes=self.classes, columns=self.columns or {}, label_type=self.label_type, remote=self.remote
+            classes=self.classes,
+            columns=self.columns or {},
+            label_type=self.label_type,
+            encoding=self.encoding,
+            remote=self.remote,
         )
 
     def packs(self, number: int) -> bool:
@@ -98,3 +105,13 @@ def class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] |
     if not classes:
         raise OptionError("classes is empty; give at least one name, or omit it to use the names of the class folders")
     return tuple(classes)
+
+
+def _check_encoding(name: str) -> None:
+    try:
+        "".encode(name)
+    except (LookupError, TypeError) as error:
+        raise OptionError(
+            f"encoding={name!r} is not an encoding of text; allowed are the names that Python knows, such as utf-8, "
+            "utf-16, latin-1, cp1252 and shift-jis"
+        ) from error

@@ -55,6 +55,7 @@ def pack(
     kind: str | None = None,
     columns: Mapping[str, str] | None = None,
     label_type: LabelType | None = None,
+    encoding: str | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
@@ -92,6 +93,8 @@ def pack(
         columns: Names of the columns or arrays to use as ``image`` and ``label``. Common names are recognised.
         label_type: "name" or "number", if labels of unknown meaning are all names or all numbers. By default whole
             numbers, even if written as text, are class numbers, and other texts are names; both together are an error.
+        encoding: Encoding of a table in CSV or JSON, such as "latin-1" or "cp1252". By default UTF-8, or UTF-16 if
+            a byte order mark states that.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB"; headers and padding count. At least
             10,240. Only a shard with a single sample can be larger. Where images are changed, their sizes are
             estimated, so the limit is approximate.
@@ -144,6 +147,7 @@ def pack(
         kind=kind,
         columns=columns,
         label_type=label_type,
+        encoding=encoding,
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,

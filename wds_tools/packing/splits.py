@@ -37,6 +37,7 @@ def pack_splits(
     kind: str | None = None,
     columns: Mapping[str, str] | None = None,
     label_type: LabelType | None = None,
+    encoding: str | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
@@ -64,6 +65,7 @@ def pack_splits(
         kind: Format of ``src``, as for `pack`; detected by default.
         columns: Names of columns or arrays, as for `pack`.
         label_type: As for `pack`.
+        encoding: Encoding of a table, as for `pack`.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
         seed: Seed of the draw and of the one-time shuffle.
         workers: Number of worker processes, as for `pack`.
@@ -95,6 +97,7 @@ def pack_splits(
         kind=kind,
         columns=columns,
         label_type=label_type,
+        encoding=encoding,
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,
