@@ -227,6 +227,8 @@ def lengths(column: pa.Array) -> list[int | None]:
     column = _plain(column)
     if pa.types.is_struct(column.type):
         column = _plain(pc.struct_field(column, "bytes"))
+    if pa.types.is_null(column.type):
+        return [None] * len(column)
     is_list = _is_bytes_in_list(column.type)
     found: list[int | None] = (pc.list_value_length if is_list else pc.binary_length)(column).to_pylist()
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
@@ -211,8 +212,9 @@ class ObjectSource(Source):
                 self._own = self._renamed = Classes()
                 return
             raise LabelError(
-                f"item {number} of the {self.name} has label {own!r}, and its attribute 'targets' has {target!r}, as "
-                "with a target_transform: the class names of the object are not those of the labels, pass classes=[...]"
+                f"item {number} of the {self.name} has label {own!r}, and its attribute 'targets' has "
+                f"{parse(target).number}, as with a target_transform: the class names of the object are not those of "
+                "the labels, pass classes=[...]"
             )
 
     def _set_classes(self, labels: Labels) -> None:
@@ -340,7 +342,7 @@ def _may_be_image(value: Any) -> bool:
 
 def _one_value(value: Any) -> Any:
     """Return an array or tensor with a single value as that value."""
-    return value.item() if hasattr(value, "item") and np.ndim(value) > 0 and np.size(value) == 1 else value
+    return value.item() if getattr(value, "shape", ()) and math.prod(value.shape) == 1 else value
 
 
 def _single_label(value: Any, path: str) -> Any:
