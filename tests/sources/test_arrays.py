@@ -167,9 +167,9 @@ def test_labels_of_another_length_are_an_error(tmp_path: Path) -> None:
     assert role(path, "labels", label="").reason == "it has 4 rows, and there are 6 images"
 
 
-def test_one_hot_labels_are_an_error_that_shows_how_to_convert_them(tmp_path: Path) -> None:
+def test_one_hot_labels_are_labels(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "labels": np.eye(3, dtype=int)[labels()]})
-    assert "convert one-hot rows with argmax(1)" in refusal(path)
+    packed(path, tmp_path).check(rgb(), labels())
 
 
 def test_labels_of_shape_n_1_are_labels(tmp_path: Path) -> None:

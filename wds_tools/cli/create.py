@@ -50,6 +50,11 @@ _label_separator = click.option(
     metavar="TEXT",
     help="Text between the labels of a sample, such as ' ' or ',', if a text is several labels; by default it is one.",
 )
+_encoding = click.option(
+    "--encoding",
+    metavar="NAME",
+    help="Encoding of a table, such as latin-1; by default UTF-8.",
+)
 _strict = click.option(
     "--strict",
     is_flag=True,
@@ -98,6 +103,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @_label
 @label_type_option
 @_label_separator
+@_encoding
 @click.option(
     "--split",
     metavar="SPLITS",
@@ -157,6 +163,7 @@ def pack(
     label: str | None,
     label_type: LabelType | None,
     label_separator: str | None,
+    encoding: str | None,
     split: str | None,
     classes: Path | None,
     strict: bool,
@@ -221,6 +228,7 @@ def pack(
         columns=_parse_columns(columns, label),
         label_type=label_type,
         label_separator=label_separator,
+        encoding=encoding,
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -315,6 +323,7 @@ def _pack_summary(report: PackReport) -> str:
 @_label
 @label_type_option
 @_label_separator
+@_encoding
 @_strict
 @click.option("--fresh", is_flag=True, help="Remove what an interrupted append left, and start again.")
 @click.option("--images", type=_IMAGES, help="As given when the dataset was packed.")
@@ -334,6 +343,7 @@ def append(
     label: str | None,
     label_type: LabelType | None,
     label_separator: str | None,
+    encoding: str | None,
     strict: bool,
     fresh: bool,
     images: str | None,
@@ -357,6 +367,7 @@ def append(
         columns=_parse_columns(columns, label),
         label_type=label_type,
         label_separator=label_separator,
+        encoding=encoding,
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,

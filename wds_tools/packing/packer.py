@@ -62,6 +62,7 @@ def pack(
     columns: Mapping[str, str] | None = None,
     label_type: LabelType | None = None,
     label_separator: str | None = None,
+    encoding: str | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
@@ -103,6 +104,8 @@ def pack(
         label_separator: Text between the labels of a sample, such as " " or ",", if a text has several. By default
             a text is one label. Samples with several labels, as lists are too, get a field ``labels.json``, a list of
             class numbers, instead of ``cls``; load it with `MultiHot`.
+        encoding: Encoding of a table in CSV or JSON, such as "latin-1" or "cp1252". By default UTF-8, or UTF-16 if
+            a byte order mark states that.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB"; headers and padding count. At least
             10,240. Only a shard with a single sample can be larger. Where images are changed, their sizes are
             estimated, so the limit is approximate.
@@ -158,6 +161,7 @@ def pack(
         columns=columns,
         label_type=label_type,
         label_separator=label_separator,
+        encoding=encoding,
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,

@@ -39,6 +39,7 @@ def pack_splits(
     columns: Mapping[str, str] | None = None,
     label_type: LabelType | None = None,
     label_separator: str | None = None,
+    encoding: str | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
@@ -68,6 +69,7 @@ def pack_splits(
         columns: Names of columns or arrays, as for `pack`.
         label_type: As for `pack`.
         label_separator: As for `pack`.
+        encoding: Encoding of a table, as for `pack`.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
         seed: Seed of the draw and of the one-time shuffle.
         workers: Number of worker processes, as for `pack`.
@@ -101,6 +103,7 @@ def pack_splits(
         columns=columns,
         label_type=label_type,
         label_separator=label_separator,
+        encoding=encoding,
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import suppress
 from pathlib import Path
@@ -18,10 +16,11 @@ from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.format.sample import split_name
 from wds_tools.packing.encode import encode_field
 from wds_tools.sources.base import as_source_error
-from wds_tools.sources.columns import check_unique, field_name, is_text_field, plain_name
+from wds_tools.sources.columns import field_name, is_text_field, plain_name
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.sources.parquet import is_parquet
+from wds_tools.sources.text_table import MORE, TextTable
 from wds_tools.sources.webdataset import samples
 
 KeyedFields = tuple[str, dict[str, bytes]]
@@ -119,36 +118,17 @@ def _from_table(path: Path, key: str, fields: Mapping[str, str]) -> Iterator[Key
 
 
 def _rows_of_table(path: Path) -> Iterator[dict[str, Any]]:
-    with (
-        as_source_error(f"{path} cannot be read", ValueError, csv.Error),
-        path.open(encoding="utf-8-sig", newline="") as file,
-    ):
-        if path.suffix.lower() in (".jsonl", ".ndjson"):
-            for line in file:
-                if line.strip():
-                    yield _json_object(path, line)
-            return
-        header = file.readline()
-        separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
-        file.seek(0)
-        rows = csv.reader(file, delimiter=separator)
-        columns = next(rows, [])
-        check_unique(columns, where=str(path))
-        for values in rows:
-            if any(values[len(columns) :]):
-                raise SourceError(
-                    f"{path}, line {rows.line_num}: {len(values)} values for {len(columns)} columns: put values that "
-                    "contain the separator in quotes"
-                )
-            if values:
-                yield {**dict.fromkeys(columns), **dict(zip(columns, values, strict=False))}
-
-
-def _json_object(path: Path, line: str) -> dict[str, Any]:
-    row = json.loads(line)
-    if not isinstance(row, dict):
-        raise SourceError(f'{path}: a line is {line[:40]!r}; expected an object with the key, such as {{"key": ...}}')
-    return row
+    with as_source_error(f"{path} cannot be read"):
+        path.stat()
+    table = TextTable(path)
+    for location, row in table.rows():
+        if MORE in row:
+            raise SourceError(
+                f"{table.position(location)}: {len(table.columns) + len(row[MORE])} values for {len(table.columns)} "
+                "columns: put values that contain the separator in quotes"
+            )
+        table.check_encoding(row, location)
+        yield row if table.is_json else {**dict.fromkeys(table.columns), **row}
 
 
 def _table_value(path: Path, field: str, value: Any) -> bytes:
