@@ -179,7 +179,9 @@ def _explain(error: BaseException, run: Run) -> tuple[str, int]:
         return f"ended by {signal.Signals(error.code - 128).name}", error.code  # bench turns signals into SystemExit
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx else "wds-tools"
-        return f"{error.format_message()} See `{path} --help`.", 2
+        message = error.format_message()
+        end = "" if message.endswith((".", "?", "?)")) else "."
+        return f"{message}{end} See `{path} --help`.", 2
     if isinstance(error, WdsToolsError):
         return str(error), 2 if isinstance(error, _WRONG_ARGUMENT) else run.failure_code
     if message := _system_message(error):

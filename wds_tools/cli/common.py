@@ -91,6 +91,18 @@ def first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMES]) + more
 
 
+def check_writable(path: Path | None) -> None:
+    """Refuse an output file without a folder, before the work that it is for.
+
+    Raises:
+        OptionError: Its folder does not exist.
+    """
+    from wds_tools.errors import OptionError
+
+    if path is not None and not path.parent.is_dir():
+        raise OptionError(f"cannot write {path}: no folder {path.parent}")
+
+
 def next_steps(calls: Mapping[str, str]) -> str:
     """Return what to do with new datasets: commands that describe them, and statements that load them.
 
