@@ -74,7 +74,7 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
 )
 @click.pass_obj
 def cli(run: Run, debug: bool) -> None:
-    """Shard an image dataset once, stream it into PyTorch training as fast as the hardware allows."""
+    """Pack an image dataset into shards once, and stream it into PyTorch training."""
     run.debug = debug
     if debug:
         logger = logging.getLogger("wds_tools")

@@ -38,7 +38,8 @@ def _parse_storage_options(
 label_type_option = click.option(
     "--label-type",
     type=click.Choice(["name", "number"]),
-    help="What labels are if their text can be both; by default 3 and 3.0 are numbers, other texts names.",
+    help="Whether labels are names or numbers, where their text could be either; by default 3 and 3.0 are numbers, "
+    "other texts names.",
 )
 
 

@@ -277,7 +277,7 @@ def plan(
     manifest, and the labels in the indexes of all but very large datasets.
 
     With --state FILE --step N it prints the samples of a step, past or future, with their keys and
-    crops. A run with --where, --subset or --class-weights needs the same ones here.
+    crops. If the run had --where, --subset or --class-weights, give the same ones here.
     """
     from wds_tools.inspection.forecast import forecast, format_forecast, parse_shuffle
     from wds_tools.inspection.forecast_chart import forecast_chart
