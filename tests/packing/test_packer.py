@@ -767,14 +767,14 @@ def test_packing_again_is_an_error_if_a_shard_of_the_dataset_is_missing(small: P
 def test_a_destination_inside_the_source_is_refused(small: Path, inside: str) -> None:
     before = contents(small)
     for src in (small, f"file://{small}"):
-        with pytest.raises(DestinationError, match="is inside the source"):
+        with pytest.raises(OptionError, match="is inside the source"):
             pack(src, small / inside, workers=1)
     assert contents(small) == before
 
 
 def test_a_destination_that_links_into_the_source_is_refused(small: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(small)
-    with pytest.raises(DestinationError, match="is inside the source"):
+    with pytest.raises(OptionError, match="is inside the source"):
         pack(small, tmp_path / "link" / "out", workers=1)
 
 

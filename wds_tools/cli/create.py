@@ -326,9 +326,9 @@ def _pack_summary(report: PackReport) -> str:
 @_encoding
 @_strict
 @click.option("--fresh", is_flag=True, help="Remove what an interrupted append left, and start again.")
-@click.option("--images", type=_IMAGES, help="As given when the dataset was packed.")
-@click.option("--resize", metavar="SIZE", help="As given when the dataset was packed.")
-@click.option("--quality", type=int, help="As given when the dataset was packed.")
+@click.option("--images", type=_IMAGES, help="The same value as when the dataset was packed.")
+@click.option("--resize", metavar="SIZE", help="The same value as when the dataset was packed.")
+@click.option("--quality", type=int, help="The same value as when the dataset was packed.")
 @storage_option
 @click.pass_obj
 def append(

@@ -193,8 +193,8 @@ def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
     """Open ``src``.
 
     Raises:
-        OptionError: More than one worker for a source that can be read only in this process.
-        DestinationError: ``dst`` or the spool folder is inside ``src``.
+        OptionError: More than one worker for a source that can be read only in this process, or ``dst`` or the spool
+            folder is inside ``src``.
     """
     check_place(src, dst, options)
     source = open_source(src, kind=options.kind, options=options.source)
@@ -296,7 +296,7 @@ def _refuse_inside(src: Any, dst: Path) -> None:
         raise _inside(src, dst)
 
 
-def _inside(src: object, dst: object) -> DestinationError:
-    return DestinationError(
+def _inside(src: object, dst: object) -> OptionError:
+    return OptionError(
         f"the destination {dst} is inside the source {src}, so shards would become input: choose a folder outside"
     )

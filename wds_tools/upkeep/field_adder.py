@@ -314,7 +314,7 @@ class _Run:
                     self._add(record, shard if found else None)
                 bar.update(len(batch))
         if not self.known:
-            example = f", such as {self.unknown_key!r}" if self.unknown_key is not None else ""
+            example = f", such as {self.unknown_key!r}," if self.unknown_key is not None else ""
             own = next(iter(self._names_of(0)), None)
             raise SourceError(
                 f"none of the {self.unknown:,} keys of the source{example} is a {self.match} of the dataset, such as "

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wds_tools.errors import OptionError, SampleError, ShardError, SourceError
+from wds_tools.errors import MissingSourceError, OptionError, SampleError, ShardError, SourceError
 from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.format.sample import split_name
 from wds_tools.packing.encode import encode_field
@@ -22,6 +22,8 @@ from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.sources.parquet import is_parquet
 from wds_tools.sources.text_table import MORE, TextTable
 from wds_tools.sources.webdataset import samples
+from wds_tools.storage.patterns import has_pattern
+from wds_tools.wording import broken_url_remedy
 
 KeyedFields = tuple[str, dict[str, bytes]]
 """Key of a sample, and its new fields."""
@@ -41,12 +43,16 @@ def keyed_fields(source: Any, *, key: str, fields: Mapping[str, str]) -> Iterato
         fields: Column of each field, in tables, or its name in files and shards; empty takes all.
 
     Raises:
+        MissingSourceError: The source does not exist.
         SourceError: The source cannot be read, or has no column of keys.
         OptionError: An object that is not a source.
     """
     if not isinstance(source, (str, Path)):
         return _from_python(source, fields)
     path = Path(source)
+    if not path.exists() and not has_pattern(str(source)):
+        missing = f"{source} cannot be read: no such file or folder; check the path"
+        raise MissingSourceError(broken_url_remedy(str(source)) or missing)
     kind = _kind(path)
     if kind == "table":
         return _from_table(path, key, fields)
