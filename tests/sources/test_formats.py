@@ -793,9 +793,7 @@ def test_a_folder_of_images_is_detected_whatever_other_files_it_has(tmp_path: Pa
 
 
 def test_an_unknown_kind_is_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(
-        OptionError, match=r"unknown format 'excel' .* allowed are arrow, coco, dotted, folder "
-    ):
+    with pytest.raises(OptionError, match=r"unknown format 'excel' .* allowed are arrow, coco, dotted, folder "):
         scan_as(tmp_path, "excel")
     for src, kind in ((Items([]), "hdf5"), (Items([]), "stream"), (tmp_path, "object"), (tmp_path, "stream")):
         with pytest.raises(OptionError, match=f"kind='{kind}'"):

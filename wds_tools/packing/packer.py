@@ -15,7 +15,7 @@ from wds_tools.format.manifest import Manifest
 from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.config import Engine, PackOptions, class_names
 from wds_tools.packing.destination import Destination, check_startable, manifest_of
-from wds_tools.packing.estimate import plan_listing, process_count
+from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.preview import Preview, preview, show_account
 from wds_tools.packing.remote_destination import open_destination, parse_destination
@@ -197,7 +197,8 @@ def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
             folder is inside ``src``.
     """
     check_place(src, dst, options)
-    source = open_source(src, kind=options.kind, options=options.source)
+    with nothing_written():
+        source = open_source(src, kind=options.kind, options=options.source)
     if source.in_process and (options.workers or 1) > 1:
         raise OptionError(
             f"workers={options.workers}, but a Python object can be packed only in this process: leave workers out"
@@ -219,11 +220,13 @@ def check_place(src: Any, dst: Path | str, options: PackOptions) -> None:
             _refuse_inside(src, folder)
 
 
-def pack_listing(source: Source, listing: Listing, dst: Path | str, options: PackOptions) -> PackReport:
-    """Pack the inputs of a listing, which may be only a part of the source."""
+def pack_listing(
+    source: Source, listing: Listing, dst: Path | str, options: PackOptions, *, deep: bool | None = None
+) -> PackReport:
+    """Pack the inputs of a listing, which may be only a part of the source; ``deep`` is that of `plan_listing`."""
     started = time.monotonic()
     check_strict([(source, listing)], options)
-    plan = plan_listing(source, listing, options)
+    plan = plan_listing(source, listing, options, deep=deep)
     destination = open_destination(
         dst,
         spool=options.spool,

@@ -15,6 +15,7 @@ from wds_tools.format.label import Classes, LabelType
 from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.card import commit_card, split_card
 from wds_tools.packing.config import PackOptions, class_names
+from wds_tools.packing.estimate import packs_deep
 from wds_tools.packing.packer import PackReport, check_place, open_input, pack_listing
 from wds_tools.packing.preview import show_account
 from wds_tools.packing.remote_destination import parse_destination, publish_card
@@ -129,8 +130,10 @@ def pack_splits(
     for source, listing in () if dry_run else shown:
         show_account(source, listing, progress=progress)
     check_strict(list(parts.values()), options)
+    # One decision for all splits, however small one of them is.
+    deep = packs_deep([(source, listing.inputs) for source, listing in parts.values()], options)
     reports = {
-        name: pack_listing(source, listing, parse_destination(join(str(location), name)), options)
+        name: pack_listing(source, listing, parse_destination(join(str(location), name)), options, deep=deep)
         for name, (source, listing) in parts.items()
     }
     if not dry_run:
