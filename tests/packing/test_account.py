@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import webdataset
 from buckets import Bucketful
 from PIL import Image
 from terminals import in_terminal
@@ -276,6 +277,19 @@ def test_the_accounts_of_shares_add_up_to_that_of_the_source(untidy: Path, tmp_p
     assert accounts == [report.account for report in reports.values()]
     assert sum(account.given for account in accounts) == 9
     assert sum(account.packed for account in accounts) == 6
+
+
+def test_a_field_whose_place_another_label_takes_is_left_out_by_name(tmp_path: Path) -> None:
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        writer.write({"__key__": "1", "jpg": jpeg(1), "cls": 3, "json": {"kind": "cat"}, "txt": "a cat"})
+    account = wt.pack(tmp_path / "a.tar", tmp_path / "dst", columns={"label": "json:kind"}, **OPTIONS).account
+    assert {(part.name, part.role, part.reason) for part in account.parts} == {
+        ("jpg", "image", ""),
+        ("cls", "", "labels are json:kind"),
+        ("json", "label", ""),
+        ("json", "entries of json", ""),
+        ("txt", "field txt", ""),
+    }
 
 
 # --- Datasets that were packed before manifests had an account ---
