@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -199,6 +200,22 @@ def test_the_same_source_gives_the_same_manifest_at_another_path(untidy: Path, t
     for number, src in enumerate((untidy, tmp_path / "elsewhere" / untidy.name)):
         wt.pack(src, tmp_path / str(number), **OPTIONS)
     assert (tmp_path / "0" / "manifest.json").read_bytes() == (tmp_path / "1" / "manifest.json").read_bytes()
+
+
+def test_a_reason_with_the_path_of_the_source_is_the_same_at_another_path(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        pixels = np.arange(4 * 8 * 8 * 3, dtype=np.uint8).reshape(4, 8, 8, 3)
+        chunk = file.create_dataset("images", data=pixels, chunks=(2, 8, 8, 3), compression="gzip").id.get_chunk_info(0)
+    damaged = bytearray((tmp_path / "a.h5").read_bytes())
+    damaged[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
+    accounts = []
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.h5").write_bytes(damaged)
+        accounts.append(wt.pack(tmp_path / folder / "a.h5", tmp_path / folder / "dst", **OPTIONS).account)
+    assert accounts[0].skipped == accounts[1].skipped
+    ((reason, count),) = accounts[0].skipped.items()
+    assert (count, reason.partition(":")[0]) == (2, "a.h5 cannot be read")
 
 
 def test_a_manifest_holds_a_limited_number_of_names_and_reasons() -> None:
