@@ -56,16 +56,6 @@ LOADS_TORCH_WHEN_USED = {
 }
 MAY_IMPORT_TORCH = {"loading", "bench"}
 NO_INPUT_OR_OUTPUT = {"format", "order", "images"}
-PACKS = {"format", "sources", "reading", "packing", "upkeep"}
-MAY_ZIP_UNEQUAL = {
-    "format.codecs",  # lists of offsets and lengths of a TIFF, of which one may be missing
-    "sources.array_roles",  # compares two paths
-    "sources.batches",  # compares paths
-    "sources.table",  # a row may end early, and longer ones are refused
-    "sources.text_table",  # the same
-    "sources.tensors",  # images with or without labels
-    "upkeep.field_source",  # a row may end early, and longer ones are refused
-}
 MAX_LINES = 600
 CSRC = PACKAGE / "images" / "csrc"
 NATIVE = "images._native"
@@ -115,17 +105,6 @@ def test_only_loading_and_bench_import_torch_at_the_top_level(path):
     if name in LOADS_TORCH_WHEN_USED or name.partition(".")[0] in MAY_IMPORT_TORCH:
         return  # inside a function; test_imports_without_a_loader_do_not_load_torch checks this
     assert not imports(path)[1] & {"torch", "torchvision"}
-
-
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_zip_states_whether_it_is_strict_and_is_where_data_are_packed(path):
-    """A list that is shorter than its partner would otherwise leave values out without a word."""
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    calls = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "zip"]
-    stated = [word.value.value for node in calls for word in node.keywords if word.arg == "strict"]
-    assert len(stated) == len(calls)
-    if name_of(path).partition(".")[0] in PACKS and name_of(path) not in MAY_ZIP_UNEQUAL:
-        assert all(stated)
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
