@@ -26,6 +26,7 @@ from wds_tools.format.label_lists import LABELS
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.images import native
+from wds_tools.packing.geometry import resized
 from wds_tools.packing.plan import json_field, labels_field, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
@@ -185,6 +186,8 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
         if LABELS in record.fields:
             raise SourceError(f"has labels, and another field {LABELS!r}: rename that field, or choose it as the label")
         fields[LABELS] = labels_field(entry.labels)
+    if task.images.size is not None:
+        record = resized(record, (image.info.height, image.info.width))
     fields["json"] = json_field(entry, task.classes, record.facts)
     return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label
 
