@@ -13,6 +13,7 @@ from wds_tools.errors import DecodeError, SourceError, StoreError
 from wds_tools.format import codecs
 from wds_tools.options import available_cores
 from wds_tools.packing.config import PackOptions
+from wds_tools.packing.geometry import resized
 from wds_tools.packing.plan import Plan, extension_kind, make_plan
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.sources.base import Input, Listing, Record, Source, SourceStoreError
@@ -24,6 +25,7 @@ _MAX_HEAD_READS = 64
 _ESTIMATE_STREAM = 3  # gives this use of the seed its own random numbers
 _ESTIMATE_READS = 32
 _DEPTH_READS = 32
+_GEOMETRY_READS = 8
 _EIGHT_BITS = ("jpg", "webp", "gif", "avif")  # types that have no 16 bits per channel
 
 
@@ -64,6 +66,20 @@ def planned_bytes(inputs: Sequence[Input], source: Source, images: ImageOptions,
     return sum(sizes) // len(sizes) if sizes else None
 
 
+def check_geometry(source: Source, inputs: Sequence[Input], images: ImageOptions) -> None:
+    """Check before packing that masks and boxes of the first images can be resized with them.
+
+    Raises:
+        OptionError: They cannot.
+    """
+    for entry in inputs[:_GEOMETRY_READS] if images.size is not None else ():
+        with suppress(SourceError, DecodeError):
+            record = source.read(entry)
+            info = transcode(record.image, images).info if record.fields or record.facts else None
+            if info is not None:
+                resized(record, (info.height, info.width))
+
+
 def plan_listing(source: Source, listing: Listing, options: PackOptions, *, deep: bool | None = None) -> Plan:
     """Plan the inputs of a listing, which may be only a part of the source.
 
@@ -74,9 +90,11 @@ def plan_listing(source: Source, listing: Listing, options: PackOptions, *, deep
         deep: Whether images with 16 bits per channel are packed; None: if most of these inputs are such images.
 
     Raises:
+        OptionError: Images would be resized, and their masks or boxes cannot be.
         StoreError: The source fails. Nothing was written.
     """
     with nothing_written():
+        check_geometry(source, listing.inputs, options.images)
         plan = make_plan(
             listing,
             kind=source.kind,
