@@ -167,13 +167,16 @@ def test_labels_of_another_length_are_an_error(tmp_path: Path) -> None:
     assert role(path, "labels", label="").reason == "it has 4 rows, and there are 6 images"
 
 
-def test_one_hot_labels_are_an_error_that_shows_how_to_convert_them(tmp_path: Path) -> None:
-    path = npz(tmp_path, {"images": rgb(), "labels": np.eye(3, dtype=int)[labels()]})
-    assert "convert one-hot rows with argmax(1)" in refusal(path)
+def test_labels_with_several_numbers_per_image_are_an_error_if_they_are_not_0_and_1(tmp_path: Path) -> None:
+    path = npz(tmp_path, {"images": rgb(), "labels": np.arange(N * 3).reshape(N, 3)})
+    assert "labels of integers and shape [6, 3] in 'labels'; allowed are one number or name per image" in refusal(path)
+    found = packed(path, tmp_path, label="")
+    assert [np.load(io.BytesIO(sample["labels.npy"])).tolist()[0] for sample in found.samples] == [0, 3, 6, 9, 12, 15]
 
 
-def test_labels_of_shape_n_1_are_labels(tmp_path: Path) -> None:
-    packed(npz(tmp_path, {"images": rgb(), "labels": labels()[:, None]}), tmp_path).check(rgb(), labels())
+@pytest.mark.parametrize("shape", [(N, 1), (N, 1, 1, 1)])
+def test_labels_with_axes_of_one_value_are_labels(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    packed(npz(tmp_path, {"x": rgb(), "y": labels().reshape(shape)}), tmp_path).check(rgb(), labels())
 
 
 @every_format
@@ -199,6 +202,11 @@ def test_as_many_class_names_as_images_are_not_labels(tmp_path: Path) -> None:
     found = packed(path, tmp_path)
     found.check(rgb(), labels())
     assert found.classes == tuple(names)
+
+
+def test_texts_that_can_be_class_names_or_the_class_of_each_image_are_an_error(tmp_path: Path) -> None:
+    arrays = {"images": rgb()[:3], "labels": np.array([2, 0, 1]), "categories": ["sea", "cat", "dog"]}
+    assert "'categories' as images and as classes" in refusal(npz(tmp_path, arrays))
 
 
 def test_two_lists_of_class_names_are_an_error(tmp_path: Path) -> None:
@@ -282,6 +290,13 @@ def test_fortran_order_and_big_endian_values_are_read(tmp_path: Path) -> None:
 def test_text_that_is_not_utf_8_is_an_error_that_names_the_row(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "title": np.array([b"caf\xe9"] * N)})
     assert "array 'title' has text in row 0 that is not UTF-8" in refusal(path)
+
+
+def test_a_second_text_goes_into_json(tmp_path: Path) -> None:
+    texts = {name: [f"{name} {row}" for row in range(N)] for name in ("caption", "text")}
+    found = packed(npz(tmp_path, {"images": rgb(), **texts}), tmp_path)
+    assert found.samples[2]["txt"] == b"caption 2"
+    assert found.facts[2]["text"] == "text 2"
 
 
 def test_several_texts_per_image_become_a_list_in_json(tmp_path: Path) -> None:
@@ -380,6 +395,23 @@ def test_lists_of_samples_are_read_even_if_sizes_differ(tmp_path: Path, form: st
     found = packed(tmp_path / "a.pt", tmp_path)
     found.check([image[: 8 + row] for row, image in enumerate(rgb())], None if form == "list of images" else labels())
     assert found.classes == (CLASSES if form == "dictionaries" else ())
+
+
+def test_pairs_of_images_and_labels_in_a_dictionary_are_splits(tmp_path: Path) -> None:
+    pairs = {name: (torch.from_numpy(rgb(seed)), torch.from_numpy(labels())) for seed, name in enumerate(("a", "b"))}
+    torch.save(pairs, tmp_path / "a.pt")
+    assert "'a/images uint8[6, 12, 14, 3]', 'b/images" in refusal(tmp_path / "a.pt")
+    packed(tmp_path / "a.pt", tmp_path, image="b/images").check(rgb(1), labels())
+    assert role(tmp_path / "a.pt", "a/labels", image="b/images").reason == "it belongs to 'a/images'"
+
+
+@pytest.mark.parametrize("form", ["bytes", "tensors"])
+def test_encoded_images_in_a_list_are_packed_byte_for_byte(tmp_path: Path, form: str) -> None:
+    files = [data if form == "bytes" else torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in encoded()]
+    torch.save({"image": files, "label": labels().tolist()}, tmp_path / "a.pt")
+    found = packed(tmp_path / "a.pt", tmp_path)
+    assert [sample["jpg"] for sample in found.samples] == encoded()
+    assert found.labels == labels().tolist()
 
 
 def test_boxes_of_different_numbers_become_a_field_each(tmp_path: Path) -> None:

@@ -104,6 +104,22 @@ def test_groups_of_classes_below_splits_are_packed_by_the_name_of_the_split(tmp_
     assert found.classes == CLASSES
 
 
+def test_groups_of_classes_without_labels_are_packed_without(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for row, image in enumerate(rgb()):
+            file[f"{NAMES[row]}/{row}"] = image
+    assert not any("cls" in sample for sample in packed(tmp_path / "a.h5", tmp_path, label="").samples)
+    assert "has no 'kind' for the label" in refusal(tmp_path / "a.h5", label="kind")
+
+
+def test_other_data_in_the_group_of_a_class_is_an_error(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for row, image in enumerate(rgb()):
+            file[f"{NAMES[row]}/{row}"] = image
+        file["sea/count"] = 2
+    assert "images in group 'sea', and 'sea/count', which is not one" in refusal(tmp_path / "a.h5")
+
+
 def test_a_group_for_each_image_is_an_error(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for row, image in enumerate(rgb()):

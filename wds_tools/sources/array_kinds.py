@@ -6,6 +6,7 @@ Zarr.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -155,20 +156,18 @@ def to_bytes(value: Any) -> bytes:
     """Return the encoded image in a row, without the zeros with which HDF5 and NumPy fill bytes of one length."""
     if isinstance(value, np.ndarray):
         return np.asarray(value, np.uint8).tobytes()
-    data = (
-        value
-        if isinstance(value, bytes)
-        else value.encode("utf-8", "surrogateescape")
-        if isinstance(value, str)
-        else value.tobytes()
-    )
+    data: bytes = value if isinstance(value, bytes) else value.tobytes()
     return data.rstrip(b"\0") if sniff(data) in _ENDS_ITSELF else data
 
 
+def is_column(array: Any) -> bool:
+    """Return whether an array has one value in each row: [N], [N, 1], [N, 1, 1] and so on."""
+    return bool(array.ndim and math.prod(array.shape[1:]) == 1)
+
+
 def flat(array: Any) -> Any:
-    """Return the values of an array of shape [N] or [N, 1], as [N]."""
-    values = array[:]
-    return values[:, 0] if values.ndim == 2 else values
+    """Return the values of an array with one value in each row, as [N]."""
+    return np.asarray(array[:]).reshape(-1)
 
 
 def texts_of(values: Any, what: str) -> list[str]:
@@ -190,12 +189,15 @@ def texts_of(values: Any, what: str) -> list[str]:
 
 
 def values_of(array: Any, what: str) -> list[Any]:
-    """Return the values of an array of shape [N] or [N, 1] as labels: numbers, texts, and names of an enumeration.
+    """Return the values of an array as labels: numbers, texts, names of an enumeration, or a list of them in each row.
 
     Raises:
         SourceError: Text is not UTF-8, or a number has no name in the enumeration.
     """
-    values, kind = flat(array), kind_of(array)
+    kind = kind_of(array)
+    if not is_column(array) or kind in ("lists", "items"):
+        return [np.asarray(array[row]).tolist() for row in range(array.shape[0])]
+    values = flat(array)
     if kind == "text":
         return list(texts_of(values, what))
     if kind == "names":

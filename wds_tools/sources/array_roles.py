@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import SourceError
 from wds_tools.sources import array_kinds
-from wds_tools.sources.array_contents import CLASS_NAMES, Contents, role_rank, split_of, words_of
+from wds_tools.sources.array_contents import CLASS_NAMES, Contents, in_another_split, role_rank, split_of, words_of
 from wds_tools.sources.array_kinds import Items, kind_of
 from wds_tools.sources.base import MAX_RECORD_BYTES
 from wds_tools.sources.columns import (
@@ -88,8 +88,8 @@ def find_roles(contents: Contents, columns: Mapping[str, str], where: str) -> Ro
             roles.left_out[name] = reason
         else:
             rest[name] = array
-    roles.labels = contents.labels
-    label = _find_label(contents, rest, image, columns, roles, where) if contents.labels is None else None
+    roles.labels = contents.labels if LABEL not in columns else None
+    label = _find_label(contents, rest, image, columns, roles, where) if roles.labels is None else None
     if label is not None:
         roles.labels = array_kinds.values_of(rest.pop(label), f"{where}: array {label!r}")
         roles.used[label] = "label"
@@ -198,7 +198,7 @@ def _not_beside(name: str, array: Any, image: str, images: Any, arrays: Mapping[
     """Return why an array does not have the rows of the images; "" if it has."""
     if array.shape[0] != images.shape[0]:
         return f"it has {counted(array.shape[0], 'row')}, and there are {counted(images.shape[0], 'image')}"
-    if split_of(image) and split_of(name) and split_of(name) != split_of(image):
+    if in_another_split(name, image):
         return f"it belongs to another split than {image!r}"
     for other, candidate in arrays.items():
         if other == image or not _is_images(candidate) or other.split("/")[-1] != image.rsplit("/", maxsplit=1)[-1]:
@@ -218,16 +218,17 @@ def _not_beside(name: str, array: Any, image: str, images: Any, arrays: Mapping[
 def _find_label(
     contents: Contents, rest: Mapping[str, Any], image: str, columns: Mapping[str, str], roles: Roles, where: str
 ) -> str | None:
-    if columns.get(LABEL) == "":
-        return None
     if LABEL in columns:
+        if columns[LABEL] == "":
+            return None
         return _named_label(contents, rest, columns, roles, where)
     ranked: dict[str, int] = {}
     unclear = []
     pool = _without_class_names({name: array for name, array in rest.items() if _holds_scalars(array)})
-    for name, array in pool.items():
+    lists = {name: array for name, array in rest.items() if role_rank(name, LABEL) == 2 and _holds_several(array)}
+    for name, array in {**pool, **lists}.items():
         rank = role_rank(name, LABEL)
-        reason = _not_label(name, array, pool)
+        reason = "" if name in lists else _not_label(name, array, pool)
         if reason and rank:
             roles.notes.append(
                 f"array {name!r} is not packed as the label, because it {reason}; --column label={name} changes that"
@@ -261,25 +262,26 @@ def _named_label(
     if name in roles.left_out:
         raise SourceError(f"{where}: {name!r} cannot be the label: {roles.left_out[name]}")
     find_column(LABEL, rest, columns, where=where)
-    if not _holds_scalars(rest[name]):
-        raise _shape_error(name, rest[name], where)
+    if not _holds_scalars(rest[name]) and not _holds_several(rest[name]):
+        raise _label_error(name, rest[name], where)
     return name
 
 
-def _shape_error(name: str, array: Any, where: str) -> SourceError:
+def _label_error(name: str, array: Any, where: str) -> SourceError:
     return SourceError(
-        f"{where} has labels of shape {list(array.shape)} in {name!r}; allowed is one number or name per image: "
-        "convert one-hot rows with argmax(1), or pass --column label= if they are not labels"
+        f"{where} has labels of {kind_of(array)} and shape {list(array.shape)} in {name!r}; allowed are one number or "
+        "name per image, and rows of 0 and 1 with a value for each class: name others with --column label=NAME, or "
+        "pass --column label= if there are no labels"
     )
 
 
 def _refuse_named_like_labels(contents: Contents, rest: Mapping[str, Any], image: str, where: str) -> None:
-    """Raise an error if an array has the usual name of labels, but is not one value per image."""
+    """Raise an error if an array has the usual name of labels, but they are not those of the images."""
     _refuse_unusable(contents, where, lambda part: part.is_array and role_rank(part.name, LABEL) == 2)
     for name, array in contents.arrays.items():
         if name == image or role_rank(name, LABEL) < 2 or kind_of(array) not in ("integers", "names", "text", "lists"):
             continue
-        if split_of(image) and split_of(name) and split_of(name) != split_of(image):
+        if in_another_split(name, image):
             continue
         if name not in rest and _holds_scalars(array) and "_".join(words_of(name)) not in CLASS_NAMES:
             images = contents.arrays[image]
@@ -288,14 +290,21 @@ def _refuse_named_like_labels(contents: Contents, rest: Mapping[str, Any], image
                 f"allowed is one label per image: correct the file, or pass --column label= if {name!r} has no labels"
             )
         if name in rest and (array.ndim == 2 or kind_of(array) == "lists"):
-            raise _shape_error(name, array, where)
+            raise _label_error(name, array, where)
 
 
 def _holds_scalars(array: Any) -> bool:
     """Return whether an array has one number, text or boolean in each row."""
-    is_column = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
     kinds = ("integers", "booleans", "numbers", "names", "text")
-    return is_column and kind_of(array) in kinds and not array_kinds.is_encoded(array)
+    return array_kinds.is_column(array) and kind_of(array) in kinds and not array_kinds.is_encoded(array)
+
+
+def _holds_several(array: Any) -> bool:
+    """Return whether an array has several labels in each row: a list of them, or 0 and 1 for each class."""
+    kind = kind_of(array)
+    if kind in ("lists", "items"):
+        return bool(array.ndim < 3)
+    return array.ndim == 2 and kind in ("integers", "booleans", "numbers") and bool(np.isin(array[:], (0, 1)).all())
 
 
 def _without_class_names(pool: dict[str, Any]) -> dict[str, Any]:
@@ -331,8 +340,7 @@ def _repeats(array: Any) -> bool:
 
 
 def _is_class_names(name: str, array: Any) -> bool:
-    is_list = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
-    if "_".join(words_of(name)) not in CLASS_NAMES or kind_of(array) != "text" or not is_list:
+    if "_".join(words_of(name)) not in CLASS_NAMES or kind_of(array) != "text" or not array_kinds.is_column(array):
         return False
     values = array_kinds.flat(array).tolist()
     return len(set(values)) == len(values)
@@ -356,6 +364,7 @@ def _find_classes(contents: Contents, label: str, rest: dict[str, Any], roles: R
             continue
         rest.pop(name, None)
         names = tuple(array_kinds.texts_of(array_kinds.flat(array), f"{where}: array {name!r}"))
+        _check_not_of_rows(name, names, roles, where)
         _take_classes(roles, name, names, where)
         roles.left_out.pop(name, None)
         roles.used[name] = "class names"
@@ -365,6 +374,18 @@ def _find_classes(contents: Contents, label: str, rest: dict[str, Any], roles: R
             roles.names_in.append(part)
     if contents.counts_from_one and roles.classes:
         _check_numbers(label, roles, where)
+
+
+def _check_not_of_rows(name: str, names: tuple[str, ...], roles: Roles, where: str) -> None:
+    """Check that a list of names is that of the classes by number, not that of the class of each image."""
+    numbers = roles.labels or []
+    is_either = len(names) == len(numbers) == len(set(map(str, numbers)))  # no class occurs twice
+    by_number = dict(enumerate(names))
+    if is_either and any(by_number.get(number) != text for number, text in zip(numbers, names, strict=True)):
+        raise SourceError(
+            f"{where} has as many texts in {name!r} as images and as classes: they can be the names of the classes by "
+            "number, or the class of each image. Remove them and pass --classes, or name them with --column label="
+        )
 
 
 def _take_classes(roles: Roles, name: str, names: tuple[str, ...], where: str) -> None:
@@ -399,7 +420,7 @@ def _place(name: str, array: Any, image: str, roles: Roles, where: str) -> None:
     text_field = field_name(last)
     if kind == "text" and array.ndim == 1 and not array_kinds.is_encoded(array):
         texts = array_kinds.texts_of(array[:], f"{where}: array {name!r}")
-        if text_field and is_text_field(text_field):
+        if text_field and is_text_field(text_field) and text_field not in roles.texts:
             _add(roles.texts, text_field, texts, where)
             roles.used[name] = f"field {text_field}"
             return

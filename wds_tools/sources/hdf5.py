@@ -65,7 +65,8 @@ class _Tree:
     def __init__(self, h5py: Any, file: Any, path: Path) -> None:
         self._h5py, self._path = h5py, path
         self.unusable: list[Unusable] = []
-        self.attributes = {str(name): file.attrs.get(name) for name in _attribute_names(file)}
+        self.attributes: dict[str, Any] = {}
+        self._add_attributes("", file)
         names: dict[int, list[str]] = {}
         items: dict[str, Any] = {}
         for name, item in self._walk(file):
@@ -117,12 +118,13 @@ class _Tree:
             self.unusable.append(Unusable("array", name, f"it is a link to {link.path!r}, which does not exist", True))
             return None
 
-    def _add_attributes(self, name: str, item: Any) -> None:
+    def _add_attributes(self, owner: str, item: Any) -> None:
         for attribute in _attribute_names(item):
+            name = f"{owner}@{attribute}" if owner else attribute
             try:
-                self.attributes[f"{name}@{attribute}"] = item.attrs.get(attribute)
+                self.attributes[name] = item.attrs.get(attribute)
             except (OSError, TypeError):  # a type that h5py does not know
-                self.attributes[f"{name}@{attribute}"] = None
+                self.attributes[name] = None
 
     def _add(self, name: str, item: Any) -> None:
         """Add a dataset, if it has data."""
@@ -204,6 +206,13 @@ def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | Non
     if not found or any(_has_rows_of_images(item) for item in tree.datasets.values()):
         return None
     _check_groups(found, inside, where)
+    for group, items in groups.items():
+        if group not in found and any(map(_is_one_image, items.values())):
+            other = next(name for name, item in items.items() if not _is_one_image(item))
+            raise SourceError(
+                f"{where} has images in group {group!r}, and {other!r}, which is not one; allowed are groups with only "
+                "one dataset per image: remove it, or save all images in one array"
+            )
     rest = {name: item for group, items in groups.items() if group not in found for name, item in items.items()}
     images = {name: item for items in found.values() for name, item in items.items()}
     contents = Contents({chosen or "images": of_items([_Image(item) for item in images.values()])}, _unusable(tree))

@@ -157,8 +157,7 @@ class _Cell:
         self.ndim = len(self.shape)
 
     def __getitem__(self, part: Any) -> NDArray[Any]:
-        values: NDArray[Any] = self._item[()].T.reshape(self.shape)
-        return values[part]
+        return np.asarray(self._item[()].T.reshape(self.shape)[part])
 
 
 def _orient(found: Contents, large: Mapping[str, Any]) -> None:
@@ -166,9 +165,13 @@ def _orient(found: Contents, large: Mapping[str, Any]) -> None:
     lengths = {array.shape[0] for array in found.arrays.values()}
     counts = {array.shape[0] for array in found.arrays.values() if array.dtype == object or array.ndim > 1}
     axes: dict[str, int | None] = {}
-    for name, item in large.items():
+    for name, item in sorted(
+        large.items(), key=lambda entry: -entry[1].ndim
+    ):  # four axes show how many images there are
         if item.ndim > 2:
-            axes[name] = _row_axis(tuple(reversed(item.shape)), lengths)
+            shape = tuple(reversed(item.shape))
+            axis = axes[name] = _row_axis(shape, lengths)
+            lengths |= {shape[axis]} if axis is not None and item.ndim > 3 else set()
     counts |= {tuple(reversed(large[name].shape))[axis] for name, axis in axes.items() if axis is not None}
     for name, item in large.items():
         shape = tuple(reversed(item.shape))
@@ -213,7 +216,7 @@ class _Rows:
             values = values.transpose(0, *range(self.ndim - 1, 0, -1))
         else:
             values = values.T
-        return values.astype(bool) if self._is_logical else values
+        return np.asarray(values, bool if self._is_logical else None)
 
 
 def _size(item: Any) -> str:
