@@ -214,6 +214,13 @@ def test_two_lists_of_class_names_are_an_error(tmp_path: Path) -> None:
     assert "two lists of class names" in refusal(path)
 
 
+def test_a_mask_named_labels_is_a_field_with_a_note(tmp_path: Path) -> None:
+    found = packed(npz(tmp_path, {"images": rgb(), "labels": grey()}), tmp_path)
+    found.check(rgb(), None)
+    assert [pixels.tolist() for pixels in found.pixels("labels.png")] == grey().tolist()
+    assert "'labels' is not the label, because it has not one number or name per image" in found.notes
+
+
 # Layouts
 
 
@@ -335,6 +342,22 @@ def test_groups_of_zarr_are_read_with_their_own_labels_and_attributes(tmp_path: 
     assert by_name["test/sharp"].reason == "it belongs to another split than 'train/images'"
 
 
+def test_text_of_a_fixed_length_in_zarr_is_a_label(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
+    group.create_array("images", data=rgb())
+    group.create_array("labels", data=np.array([CLASSES[number].encode() for number in labels()]))
+    found = packed(tmp_path / "a.zarr", tmp_path)
+    found.check(rgb(), labels())
+    assert found.classes == CLASSES
+
+
+def test_shards_of_zarr_are_read(tmp_path: Path) -> None:
+    root = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=3)
+    root.create_array("images", shape=rgb().shape, dtype="u1", chunks=(1, 12, 14, 3), shards=(4, 12, 14, 3))[:] = rgb()
+    root.create_array("labels", data=labels())
+    packed(tmp_path / "a.zarr", tmp_path).check(rgb(), labels())
+
+
 def test_text_and_times_of_zarr_are_kept(tmp_path: Path) -> None:
     group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
     group.create_array("images", data=rgb())
@@ -382,18 +405,26 @@ def test_dictionaries_in_a_tensor_file_are_read_with_a_path(tmp_path: Path) -> N
     assert by_name["epoch"] == by_name["note"] == "it is a single value, not one for each image"
 
 
-@pytest.mark.parametrize("form", ["pairs", "dictionaries", "list of images"])
+@pytest.mark.parametrize("form", ["pairs", "dictionaries", "dictionaries of one size", "list of images"])
 def test_lists_of_samples_are_read_even_if_sizes_differ(tmp_path: Path, form: str) -> None:
     images = [torch.from_numpy(image[: 8 + row]).permute(2, 0, 1).contiguous() for row, image in enumerate(rgb())]
     samples = list(zip(images, labels().tolist(), strict=True))
     content: dict[str, Any] = {
         "pairs": samples,
         "dictionaries": [{"img": image, "label": CLASSES[label], "n": label} for image, label in samples],
+        "dictionaries of one size": [
+            {"img": torch.from_numpy(image), "mask": torch.from_numpy(image[..., 0].copy()), "label": label}
+            for image, label in zip(rgb(), labels().tolist(), strict=True)
+        ],
         "list of images": images,
     }
     torch.save(content[form], tmp_path / "a.pt")
     found = packed(tmp_path / "a.pt", tmp_path)
-    found.check([image[: 8 + row] for row, image in enumerate(rgb())], None if form == "list of images" else labels())
+    heights = [12 if form == "dictionaries of one size" else 8 + row for row in range(N)]
+    expected = [image[:height] for image, height in zip(rgb(), heights, strict=True)]
+    found.check(expected, None if form == "list of images" else labels())
+    if form == "dictionaries of one size":
+        assert [pixels.tolist() for pixels in found.pixels("mask.png")] == grey().tolist()
     assert found.classes == (CLASSES if form == "dictionaries" else ())
 
 

@@ -79,7 +79,9 @@ class Contents:
         if names is not None:
             self.class_names[kind, name] = names
         else:
-            self.unusable.append(Unusable(kind, name, "it is a single value, not one for each image"))
+            is_attribute = kind == "attribute"
+            reason = "attributes are not packed" if is_attribute else "it is a single value, not one for each image"
+            self.unusable.append(Unusable(kind, name, reason))
 
 
 def words_of(name: str) -> list[str]:

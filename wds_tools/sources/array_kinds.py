@@ -50,7 +50,7 @@ _ENDS_ITSELF = ("jpg", "png", "gif")  # zeros at the end are never a part of suc
 
 def kind_of(array: Any) -> Kind:
     """Return what the values of an array are."""
-    if isinstance(array, Items):
+    if type(array) is Items:  # a Stack has a type of its own
         return "items"
     metadata = array.dtype.metadata or {}
     if "enum" in metadata:
@@ -154,7 +154,7 @@ def is_encoded(array: Any) -> bool:
 
 def to_bytes(value: Any) -> bytes:
     """Return the encoded image in a row, without the zeros with which HDF5 and NumPy fill bytes of one length."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.ndim:
         return np.asarray(value, np.uint8).tobytes()
     data: bytes = value if isinstance(value, bytes) else value.tobytes()
     return data.rstrip(b"\0") if sniff(data) in _ENDS_ITSELF else data

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import SourceError
 from wds_tools.sources import array_kinds
 from wds_tools.sources.array_contents import CLASS_NAMES, Contents, in_another_split, role_rank, split_of, words_of
-from wds_tools.sources.array_kinds import Items, kind_of
+from wds_tools.sources.array_kinds import kind_of
 from wds_tools.sources.base import MAX_RECORD_BYTES
 from wds_tools.sources.columns import (
     IMAGE,
@@ -96,6 +96,8 @@ def find_roles(contents: Contents, columns: Mapping[str, str], where: str) -> Ro
         _find_classes(contents, label, rest, roles, where)
     for name, array in rest.items():
         _place(name, array, image, roles, where)
+        if roles.labels is None and LABEL not in columns and role_rank(name, LABEL) == 2 and not _holds_scalars(array):
+            roles.notes.append(f"array {name!r} is not the label, because it has not one number or name per image")
     return roles
 
 
@@ -105,7 +107,7 @@ def _group(name: str) -> str:
 
 def _described(name: str, array: Any) -> str:
     shape = list(array.shape)
-    return f"{name} {'arrays' if isinstance(array, Items) and array.ndim == 1 else array.dtype}{shape}"
+    return f"{name} {'arrays' if kind_of(array) == 'items' else array.dtype}{shape}"
 
 
 # The image
@@ -138,12 +140,13 @@ def _refuse_unusable(contents: Contents, where: str, test: Any) -> None:
     """Raise an error for a part that has the name of a role, but cannot be used."""
     for part in contents.unusable:
         if test(part):
-            raise SourceError(f"{where}: {part.name!r} cannot be used: {part.reason}")
+            remedy = "; --column label= leaves it out" if role_rank(part.name, LABEL) == 2 else ""
+            raise SourceError(f"{where}: {part.name!r} cannot be used: {part.reason}{remedy}")
 
 
 def _is_images(array: Any) -> bool:
     """Return whether the type and shape of an array are those of images."""
-    if kind_of(array) == "items" and array.ndim == 1:
+    if kind_of(array) == "items":
         return bool(array.are_images())
     return (array.ndim in (3, 4) and array.dtype == np.uint8 and kind_of(array) != "names") or array_kinds.is_encoded(
         array
@@ -165,7 +168,7 @@ def _layout(arrays: Mapping[str, Any], name: str, where: str) -> str:
         SourceError: It is not known, or the type is not that of images.
     """
     array, what = arrays[name], f"{where}: array {name!r}"
-    if array.ndim == 1 and kind_of(array) == "items":
+    if kind_of(array) == "items":
         if not array.are_images():
             raise SourceError(f"{what} has rows of different shapes that are not all uint8 images: convert them")
         for row in range(array.shape[0]):
@@ -303,7 +306,7 @@ def _holds_several(array: Any) -> bool:
     """Return whether an array has several labels in each row: a list of them, or 0 and 1 for each class."""
     kind = kind_of(array)
     if kind in ("lists", "items"):
-        return bool(array.ndim < 3)
+        return True
     return array.ndim == 2 and kind in ("integers", "booleans", "numbers") and bool(np.isin(array[:], (0, 1)).all())
 
 
