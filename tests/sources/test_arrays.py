@@ -134,7 +134,7 @@ def test_coordinates_and_numbers_with_fractions_are_not_labels(tmp_path: Path, w
 
 def test_pairs_of_integer_coordinates_are_not_labels(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "x": labels(), "y": labels()})
-    assert "1 array that could be the label: 'x int64[6]'" in refusal(path)
+    assert "2 arrays that could be the label: 'x int64[6]', 'y int64[6]'" in refusal(path)
     packed(path, tmp_path, label="y").check(rgb(), labels())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -255,13 +256,16 @@ def test_values_of_different_numbers_per_row_become_fields(path: Path) -> None:
     with h5py.File(path, "a") as file:
         boxes = file.create_dataset("boxes", (N,), h5py.vlen_dtype("f4"))
         thumbnails = file.create_dataset("thumbnail", (N,), h5py.vlen_dtype("u1"))
+        tags = file.create_dataset("tags", (N,), h5py.vlen_dtype(h5py.string_dtype()))
         for row in range(N):
             boxes[row], thumbnails[row] = np.arange(row), np.frombuffer(encoded()[row], "u1")
+            tags[row] = ["a", "é"][: row % 3]
     found = packed(path, path.parent)
     found.check(rgb(), labels())
     for row, sample in enumerate(found.samples):
-        assert np.load(__import__("io").BytesIO(sample["boxes.npy"])).tolist() == list(range(row))
+        assert np.load(io.BytesIO(sample["boxes.npy"])).tolist() == list(range(row))
         assert sample["thumbnail.jpg"] == encoded()[row]
+        assert found.facts[row]["tags"] == ["a", "é"][: row % 3]
 
 
 def test_opaque_bytes_are_encoded_images(tmp_path: Path) -> None:

@@ -61,6 +61,12 @@ def kind_of(array: Any) -> Kind:
     return _KINDS.get(array.dtype.kind, "objects")
 
 
+def base_kind(array: Any) -> Kind:
+    """Return what the values in the rows of variable length of an HDF5 array are."""
+    base = np.dtype(array.dtype.metadata["vlen"])
+    return "text" if (base.metadata or {}).get("vlen") in (str, bytes) else _KINDS.get(base.kind, "objects")
+
+
 class Field:
     """A field of an array of records, as an array."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ from wds_tools.sources.pixels import CHANNELS, check_pixels
 from wds_tools.wording import counted
 
 _POSITION = re.compile(r"arr_[0-9]+")  # the names that numpy.savez gives
+_STORED = ("integers", "booleans", "numbers", "complex")  # kinds of values that become fields of their own
 _FEW = 100  # rows; among so few, each may have a class of its own
 _FLATTENED = 16  # values in a row of two dimensions, from which on it is probably an image without its shape
 
@@ -80,11 +81,11 @@ def find_roles(contents: Contents, columns: Mapping[str, str], where: str) -> Ro
     image = _find_image(contents, columns, where)
     images = arrays[image]
     roles = Roles(images, _layout(arrays, image, where), used={image: "image"})
-    rest = {}
+    rest, others = {}, _other_groups(image, arrays)
     for name, array in arrays.items():
         if name == image:
             continue
-        if reason := _not_beside(name, array, image, images, arrays):
+        if reason := _not_beside(name, array, image, images, others):
             roles.left_out[name] = reason
         else:
             rest[name] = array
@@ -197,22 +198,37 @@ def _has_companion(arrays: Mapping[str, Any], image: str) -> bool:
     return any(name != image and array.ndim and array.shape[0] == rows for name, array in arrays.items())
 
 
-def _not_beside(name: str, array: Any, image: str, images: Any, arrays: Mapping[str, Any]) -> str:
-    """Return why an array does not have the rows of the images; "" if it has."""
+def _not_beside(name: str, array: Any, image: str, images: Any, others: Mapping[str, str]) -> str:
+    """Return why an array does not have the rows of the images; "" if it has.
+
+    Args:
+        name: Name of the array.
+        array: The array.
+        image: Name of the array of images.
+        images: The images.
+        others: Result of `_other_groups`.
+    """
     if array.shape[0] != images.shape[0]:
         return f"it has {counted(array.shape[0], 'row')}, and there are {counted(images.shape[0], 'image')}"
     if in_another_split(name, image):
         return f"it belongs to another split than {image!r}"
-    for other, candidate in arrays.items():
-        if other == image or not _is_images(candidate) or other.split("/")[-1] != image.rsplit("/", maxsplit=1)[-1]:
-            continue
-        ours, theirs = image.split("/"), other.split("/")
-        differing = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
-        if differing is not None and name.split("/")[: differing + 1] == theirs[: differing + 1]:
-            if words_of(other) != words_of(image):  # images/train next to masks/train
-                continue
-            return f"it belongs to {other!r}"
-    return ""
+    parts = name.split("/")
+    owner = next((others[path] for end in range(len(parts)) if (path := "/".join(parts[: end + 1])) in others), None)
+    return f"it belongs to {owner!r}" if owner else ""
+
+
+def _other_groups(image: str, arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Return the groups that have images of their own with the same name, and the path of these images."""
+    ours = image.split("/")
+    found = {}
+    for other, array in arrays.items():
+        theirs = other.split("/")
+        same_name = theirs[-1] == ours[-1] and words_of(other) == words_of(image)  # not images/train and masks/train
+        if other != image and same_name and _is_images(array):
+            differing = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+            if differing is not None:
+                found["/".join(theirs[: differing + 1])] = other
+    return found
 
 
 # The label
@@ -221,25 +237,12 @@ def _not_beside(name: str, array: Any, image: str, images: Any, arrays: Mapping[
 def _find_label(
     contents: Contents, rest: Mapping[str, Any], image: str, columns: Mapping[str, str], roles: Roles, where: str
 ) -> str | None:
+    """Return the array of labels: the one that the user named, or the only one with a usual name and type."""
     if LABEL in columns:
         if columns[LABEL] == "":
             return None
         return _named_label(contents, rest, columns, roles, where)
-    ranked: dict[str, int] = {}
-    unclear = []
-    pool = _without_class_names({name: array for name, array in rest.items() if _holds_scalars(array)})
-    lists = {name: array for name, array in rest.items() if role_rank(name, LABEL) == 2 and _holds_several(array)}
-    for name, array in {**pool, **lists}.items():
-        rank = role_rank(name, LABEL)
-        reason = "" if name in lists else _not_label(name, array, pool)
-        if reason and rank:
-            roles.notes.append(
-                f"array {name!r} is not packed as the label, because it {reason}; --column label={name} changes that"
-            )
-        elif not reason and (rank or kind_of(array) == "names"):
-            ranked[name] = rank
-        elif not reason and kind_of(array) == "integers" and (_POSITION.fullmatch(name) or _repeats(array)):
-            unclear.append(name)
+    ranked, unclear = _label_candidates(rest, roles)
     best = max(ranked.values(), default=0)
     found = [name for name, rank in ranked.items() if rank == best] or unclear
     if best < 2:
@@ -254,6 +257,27 @@ def _find_label(
         f"{where} has {counted(len(found), 'array')} that could be the label: {shown}: name it, as in --column "
         f"label={found[0]} (columns={{'label': {found[0]!r}}}), or pass --column label= if there are no labels"
     )
+
+
+def _label_candidates(rest: Mapping[str, Any], roles: Roles) -> tuple[dict[str, int], list[str]]:
+    """Return the rank of the name of each array that can be the label, and the arrays of which it is not clear."""
+    ranked: dict[str, int] = {}
+    unclear = []
+    pool = _without_class_names({name: array for name, array in rest.items() if _holds_scalars(array)})
+    lists = {name: array for name, array in rest.items() if role_rank(name, LABEL) == 2 and _holds_several(array)}
+    may_be_coordinates = {"x", "y"} <= {name.lower() for name in pool}
+    for name, array in {**pool, **lists}.items():
+        rank = role_rank(name, LABEL)
+        reason = "" if name in lists else _not_label(name, array)
+        if reason and rank:
+            roles.notes.append(
+                f"array {name!r} is not packed as the label, because it {reason}; --column label={name} changes that"
+            )
+        elif not reason and (rank or kind_of(array) == "names") and not (may_be_coordinates and name.lower() == "y"):
+            ranked[name] = rank
+        elif not reason and (rank or (kind_of(array) == "integers" and (_POSITION.fullmatch(name) or _repeats(array)))):
+            unclear.append(name)
+    return ranked, unclear
 
 
 def _named_label(
@@ -316,7 +340,7 @@ def _without_class_names(pool: dict[str, Any]) -> dict[str, Any]:
     return {name: array for name, array in pool.items() if not (numbers and _is_class_names(name, array))}
 
 
-def _not_label(name: str, array: Any, pool: Iterable[str]) -> str:
+def _not_label(name: str, array: Any) -> str:
     """Return why values are not labels; "" if they can be."""
     values, kind = array_kinds.flat(array), kind_of(array)
     if kind == "numbers":
@@ -328,8 +352,6 @@ def _not_label(name: str, array: Any, pool: Iterable[str]) -> str:
     distinct = len(set(values.tolist()))
     if kind != "names" and distinct == len(values) > _FEW:
         return "has another value in every row"
-    if name.lower() == "y" and "x" in map(str.lower, pool):
-        return "is next to 'x', so that both may be coordinates"
     return ""
 
 
@@ -435,6 +457,10 @@ def _place(name: str, array: Any, image: str, roles: Roles, where: str) -> None:
     elif (kind in ("integers", "booleans", "numbers") and array.ndim == 1) or kind == "time":
         _add(roles.facts, fact_name(plain), np.asarray(array[:]), where)
         roles.used[name] = "json"
+    elif kind == "lists" and array.ndim == 1 and array_kinds.base_kind(array) == "text":
+        lists = [array_kinds.texts_of(array[row], f"{where}: array {name!r}") for row in range(array.shape[0])]
+        _add(roles.facts, fact_name(plain), lists, where)
+        roles.used[name] = "json"
     elif kind == "text" and not array_kinds.is_encoded(array):
         values = np.asarray(array[:])
         texts = array_kinds.texts_of(values.reshape(-1), f"{where}: array {name!r}")
@@ -449,9 +475,11 @@ def _place_field(name: str, array: Any, plain: str, roles: Roles, where: str) ->
     kind = kind_of(array)
     if array_kinds.is_encoded(array):
         extension, packed = "", f"field {plain} with the extension of its type"
-    elif kind == "items" or (kind in ("lists", "bytes") and array.ndim == 1):
+    elif kind == "items" or (
+        kind in ("lists", "bytes") and array.ndim == 1 and array_kinds.base_kind(array) in _STORED
+    ):
         extension, packed = "npy", f"field {plain}.npy"
-    elif kind in ("integers", "booleans", "numbers", "complex", "names"):
+    elif kind in (*_STORED, "names"):
         if math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
             roles.left_out[name] = f"rows of shape {list(array.shape[1:])} are too large"
             return
