@@ -80,10 +80,10 @@ def test_every_array_is_packed_or_left_out_with_a_reason(tmp_path: Path, write: 
         ("labels", "label", ""),
         ("mask", "field mask.png", ""),
         ("boxes", "field boxes.npy", ""),
-        ("score", "json", ""),
+        ("score", "entries of json", ""),
         ("caption", "field txt", ""),
-        ("photographer", "json", ""),
-        ("mean", "", f"it has 3 rows, and there are {N} images"),
+        ("photographer", "entries of json", ""),
+        ("mean", "", f"has 3 rows, and there are {N} images"),
     }
     found = packed(path, tmp_path)
     found.check(rgb(), labels())
@@ -164,7 +164,7 @@ def test_images_that_are_flattened_are_an_error_even_next_to_masks(tmp_path: Pat
 def test_labels_of_another_length_are_an_error(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "labels": labels()[:4]})
     assert "4 labels in 'labels', but 6 images in 'images'" in refusal(path)
-    assert role(path, "labels", label="").reason == "it has 4 rows, and there are 6 images"
+    assert role(path, "labels", label="").reason == "has 4 rows, and there are 6 images"
 
 
 def test_labels_with_several_numbers_per_image_are_an_error_if_they_are_not_0_and_1(tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ def test_splits_in_one_file_are_packed_one_at_a_time_with_their_own_labels(tmp_p
     path = write(tmp_path, arrays)
     assert "pack each split by itself" in refusal(path)
     packed(path, tmp_path, image="x_test").check(rgb(1), labels()[::-1])
-    assert role(path, "y_train", image="x_test").reason == "it belongs to another split than 'x_test'"
-    assert role(path, "x_train", image="x_test").reason == "it belongs to another split than 'x_test'"
+    assert role(path, "y_train", image="x_test").reason == "belongs to another split than 'x_test'"
+    assert role(path, "x_train", image="x_test").reason == "belongs to another split than 'x_test'"
 
 
 @every_format
@@ -273,7 +273,7 @@ def test_records_of_a_npy_file_are_read_by_their_fields(tmp_path: Path) -> None:
 def test_pickled_objects_in_a_npz_file_are_left_out_or_refused_if_they_are_the_labels(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=rgb(), labels=labels(), meta=np.array({"a": 1}, object), n=np.array(3))
     assert "because they are pickles" in role(tmp_path / "a.npz", "meta").reason
-    assert role(tmp_path / "a.npz", "n").reason == "it is a single value, not one for each image"
+    assert role(tmp_path / "a.npz", "n").reason == "is a single value, not one for each image"
     np.savez(tmp_path / "b.npz", images=rgb(), labels=np.array(["cat"] * N, object))
     assert "'labels' cannot be used" in refusal(tmp_path / "b.npz")
 
@@ -339,7 +339,7 @@ def test_groups_of_zarr_are_read_with_their_own_labels_and_attributes(tmp_path: 
     assert by_name["train/labels@class_names"].role == "class names"
     assert by_name["version"].kind == "attribute"
     assert by_name["version"].reason
-    assert by_name["test/sharp"].reason == "it belongs to another split than 'train/images'"
+    assert by_name["test/sharp"].reason == "belongs to another split than 'train/images'"
 
 
 def test_text_of_a_fixed_length_in_zarr_is_a_label(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_dictionaries_in_a_tensor_file_are_read_with_a_path(tmp_path: Path) -> N
     found.check(rgb(1), labels())
     assert found.classes == CLASSES
     by_name = {part.name: part.reason for part in parts(tmp_path / "a.pt", image="data/val/images")}
-    assert by_name["epoch"] == by_name["note"] == "it is a single value, not one for each image"
+    assert by_name["epoch"] == by_name["note"] == "is a single value, not one for each image"
 
 
 @pytest.mark.parametrize("form", ["pairs", "dictionaries", "dictionaries of one size", "list of images"])
@@ -433,7 +433,7 @@ def test_pairs_of_images_and_labels_in_a_dictionary_are_splits(tmp_path: Path) -
     torch.save(pairs, tmp_path / "a.pt")
     assert "'a/images uint8[6, 12, 14, 3]', 'b/images" in refusal(tmp_path / "a.pt")
     packed(tmp_path / "a.pt", tmp_path, image="b/images").check(rgb(1), labels())
-    assert role(tmp_path / "a.pt", "a/labels", image="b/images").reason == "it belongs to 'a/images'"
+    assert role(tmp_path / "a.pt", "a/labels", image="b/images").reason == "belongs to 'a/images'"
 
 
 @pytest.mark.parametrize("form", ["bytes", "tensors"])

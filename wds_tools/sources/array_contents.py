@@ -80,7 +80,7 @@ class Contents:
             self.class_names[kind, name] = names
         else:
             is_attribute = kind == "attribute"
-            reason = "attributes are not packed" if is_attribute else "it is a single value, not one for each image"
+            reason = "is an attribute" if is_attribute else "is a single value, not one for each image"
             self.unusable.append(Unusable(kind, name, reason))
 
 

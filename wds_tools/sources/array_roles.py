@@ -142,7 +142,7 @@ def _refuse_unusable(contents: Contents, where: str, test: Any) -> None:
     for part in contents.unusable:
         if test(part):
             remedy = "; --column label= leaves it out" if role_rank(part.name, LABEL) == 2 else ""
-            raise SourceError(f"{where}: {part.name!r} cannot be used: {part.reason}{remedy}")
+            raise SourceError(f"{where}: {part.name!r} cannot be used: it {part.reason}{remedy}")
 
 
 def _is_images(array: Any) -> bool:
@@ -209,12 +209,12 @@ def _not_beside(name: str, array: Any, image: str, images: Any, others: Mapping[
         others: Result of `_other_groups`.
     """
     if array.shape[0] != images.shape[0]:
-        return f"it has {counted(array.shape[0], 'row')}, and there are {counted(images.shape[0], 'image')}"
+        return f"has {counted(array.shape[0], 'row')}, and there are {counted(images.shape[0], 'image')}"
     if in_another_split(name, image):
-        return f"it belongs to another split than {image!r}"
+        return f"belongs to another split than {image!r}"
     parts = name.split("/")
     owner = next((others[path] for end in range(len(parts)) if (path := "/".join(parts[: end + 1])) in others), None)
-    return f"it belongs to {owner!r}" if owner else ""
+    return f"belongs to {owner!r}" if owner else ""
 
 
 def _other_groups(image: str, arrays: Mapping[str, Any]) -> dict[str, str]:
@@ -287,7 +287,7 @@ def _named_label(
     name = columns[LABEL]
     _refuse_unusable(contents, where, lambda part: part.name == name)
     if name in roles.left_out:
-        raise SourceError(f"{where}: {name!r} cannot be the label: {roles.left_out[name]}")
+        raise SourceError(f"{where}: {name!r} cannot be the label: it {roles.left_out[name]}")
     find_column(LABEL, rest, columns, where=where)
     if not _holds_scalars(rest[name]) and not _holds_several(rest[name]):
         raise _label_error(name, rest[name], where)
@@ -450,22 +450,22 @@ def _place(name: str, array: Any, image: str, roles: Roles, where: str) -> None:
             roles.used[name] = f"field {text_field}"
             return
         _add(roles.facts, fact_name(plain), texts, where)
-        roles.used[name] = "json"
+        roles.used[name] = "entries of json"
     elif kind == "names" and array.ndim == 1:
         _add(roles.facts, fact_name(plain), [label.name for label in array_kinds.values_of(array, name)], where)
-        roles.used[name] = "json"
+        roles.used[name] = "entries of json"
     elif (kind in ("integers", "booleans", "numbers") and array.ndim == 1) or kind == "time":
         _add(roles.facts, fact_name(plain), np.asarray(array[:]), where)
-        roles.used[name] = "json"
+        roles.used[name] = "entries of json"
     elif kind == "lists" and array.ndim == 1 and array_kinds.base_kind(array) == "text":
         lists = [array_kinds.texts_of(array[row], f"{where}: array {name!r}") for row in range(array.shape[0])]
         _add(roles.facts, fact_name(plain), lists, where)
-        roles.used[name] = "json"
+        roles.used[name] = "entries of json"
     elif kind == "text" and not array_kinds.is_encoded(array):
         values = np.asarray(array[:])
         texts = array_kinds.texts_of(values.reshape(-1), f"{where}: array {name!r}")
         _add(roles.facts, fact_name(plain), np.array(texts, object).reshape(values.shape).tolist(), where)
-        roles.used[name] = "json"
+        roles.used[name] = "entries of json"
     else:
         _place_field(name, array, plain, roles, where)
 
@@ -481,12 +481,12 @@ def _place_field(name: str, array: Any, plain: str, roles: Roles, where: str) ->
         extension, packed = "npy", f"field {plain}.npy"
     elif kind in (*_STORED, "names"):
         if math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
-            roles.left_out[name] = f"rows of shape {list(array.shape[1:])} are too large"
+            roles.left_out[name] = f"has rows of shape {list(array.shape[1:])}, which are too large"
             return
         extension = "png" if _is_mask(array, roles) else "npy"
         packed = f"field {plain}.{extension}"
     else:
-        roles.left_out[name] = f"values of type {array.dtype} cannot be packed"
+        roles.left_out[name] = f"has values of type {array.dtype}, which cannot be packed"
         return
     _add(roles.others, plain, array, where)
     roles.extensions[plain] = extension

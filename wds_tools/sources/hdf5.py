@@ -23,7 +23,6 @@ from wds_tools.sources.base import as_read_error
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.pixels import CHANNELS
-from wds_tools.wording import counted
 
 _ERRORS = (KeyError, ValueError, RuntimeError, TypeError)
 
@@ -78,7 +77,7 @@ class _Tree:
             best = max(same, key=lambda name: max(role_rank(name, IMAGE), role_rank(name, LABEL)))
             for name in same:
                 if name != best:
-                    self.unusable.append(Unusable("array", name, f"it is the same dataset as {best!r}"))
+                    self.unusable.append(Unusable("array", name, f"is the same dataset as {best!r}"))
             self._add(best, items[best])
 
     def _walk(self, root: Any) -> Iterator[tuple[str, Any]]:
@@ -94,7 +93,7 @@ class _Tree:
                 if isinstance(item, self._h5py.Group):
                     address = self._h5py.h5o.get_info(item.id).addr
                     if address in entered:
-                        self.unusable.append(Unusable("group", name, "it is the same group as another"))
+                        self.unusable.append(Unusable("group", name, "is the same group as another"))
                         continue
                     entered.add(address)
                     self._add_attributes(name, item)
@@ -102,7 +101,7 @@ class _Tree:
                 elif isinstance(item, self._h5py.Dataset):
                     yield name, item
                 elif item is not None:
-                    self.unusable.append(Unusable("entry", name, "it is a type without data"))
+                    self.unusable.append(Unusable("entry", name, "is a type without data"))
             pending += reversed(below)
 
     def _item(self, group: Any, key: str, name: str) -> Any | None:
@@ -115,7 +114,7 @@ class _Tree:
         except KeyError:
             if not isinstance(link, self._h5py.SoftLink):
                 raise
-            self.unusable.append(Unusable("array", name, f"it is a link to {link.path!r}, which does not exist", True))
+            self.unusable.append(Unusable("array", name, f"is a link to {link.path!r}, which does not exist", True))
             return None
 
     def _add_attributes(self, owner: str, item: Any) -> None:
@@ -134,10 +133,10 @@ class _Tree:
         try:
             dtype = item.dtype
         except TypeError as error:
-            self.unusable.append(Unusable("array", name, f"h5py cannot read its type ({error})", True))
+            self.unusable.append(Unusable("array", name, f"has a type that h5py cannot read ({error})", True))
             return
         if item.shape is None:
-            self.unusable.append(Unusable("array", name, "it has no data (a null dataspace)", True))
+            self.unusable.append(Unusable("array", name, "has no data (a null dataspace)", True))
         elif _has_references(self._h5py, dtype):
             self.references[name] = item
         else:
@@ -181,7 +180,7 @@ def _flat_contents(tree: _Tree) -> Contents:
 
 
 def _unusable(tree: _Tree) -> list[Unusable]:
-    reason = "it has references to other objects or regions"
+    reason = "has references to other objects or regions"
     return [*tree.unusable, *(Unusable("array", name, reason, True) for name in tree.references)]
 
 
@@ -218,10 +217,10 @@ def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | Non
     contents = Contents({chosen or "images": of_items([_Image(item) for item in images.values()])}, _unusable(tree))
     contents.arrays["name"] = np.array(list(images))
     contents.labels = [class_name(name[len(inside) :].partition("/")[0]) for name in images]
-    contents.used += [("group", group, f"class of {counted(len(items), 'image')}") for group, items in found.items()]
-    reason = "it is not in a group of images"
+    contents.used += [("group", group, "class") for group in found]
+    reason = "is not in a group of images"
     contents.unusable += [Unusable("array", name, reason) for name in (*others, *rest)]
-    contents.unusable += [Unusable("attribute", name, "attributes are not packed") for name in tree.attributes]
+    contents.unusable += [Unusable("attribute", name, "is an attribute") for name in tree.attributes]
     return contents
 
 

@@ -129,9 +129,7 @@ class _Reader:
         if kinds <= {int, float}:
             return np.asarray(value, float)
         names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
-        raise SourceError(
-            f"it is a {type(value).__name__} of {names}; read are lists of tensors, of numbers and of text"
-        )
+        raise SourceError(f"is a {type(value).__name__} of {names}; read are lists of tensors, of numbers and of text")
 
     def _columns(self, content: Sequence[Any]) -> dict[str, Any]:
         """Return a list at the top of a file as images and labels."""
@@ -199,6 +197,4 @@ def _to_numpy(tensor: Any) -> Any:
     ) as error:  # NumPy lacks bfloat16 and smaller types, whose values are also of float32
         if str(tensor.layout) == "torch.strided" and tensor.is_floating_point():
             return tensor.detach().float().numpy()
-        raise SourceError(
-            f"it is a tensor of {tensor.dtype} in the layout {tensor.layout}, which is not read"
-        ) from error
+        raise SourceError(f"is a tensor of {tensor.dtype} in the layout {tensor.layout}, which is not read") from error
