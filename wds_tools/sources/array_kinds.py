@@ -201,8 +201,10 @@ def values_of(array: Any, what: str) -> list[Any]:
         SourceError: Text is not UTF-8, or a number has no name in the enumeration.
     """
     kind = kind_of(array)
-    if not is_column(array) or kind in ("lists", "items"):
+    if kind in ("lists", "items"):
         return [np.asarray(array[row]).tolist() for row in range(array.shape[0])]
+    if not is_column(array):
+        return list(np.asarray(array[:]))  # rows of 0 and 1, which are not lists of class numbers
     values = flat(array)
     if kind == "text":
         return list(texts_of(values, what))
