@@ -145,7 +145,7 @@ def test_other_values_beside_tensors_are_kept(tmp_path: Path, pixels: np.ndarray
 def test_a_list_of_more_than_images_and_labels_is_an_error(tmp_path: Path, pixels: np.ndarray) -> None:
     images, labels = torch.from_numpy(pixels), torch.tensor(LABELS)
     torch.save((images, labels, labels), tmp_path / "a.pt")
-    with pytest.raises(SourceError, match=r"contains a tuple of 3 values; allowed are images alone and \(images, "):
+    with pytest.raises(SourceError, match=r"contains a tuple of 3 values; allowed are images alone, \(images, "):
         wt.pack(tmp_path / "a.pt", tmp_path / "dst")
 
 

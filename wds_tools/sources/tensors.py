@@ -149,8 +149,8 @@ class _Reader:
         ):
             return {"images": list(content)}
         raise SourceError(
-            f"{self._where} contains a {type(content).__name__} of {len(content)} values; allowed are images alone and "
-            "(images, labels), or a list of images, of pairs (image, label) or of dictionaries with equal keys: stack "
+            f"{self._where} contains a {type(content).__name__} of {len(content)} values; allowed are images alone, "
+            "(images, labels), a list of images, of pairs (image, label) or of dictionaries with equal keys: stack "
             "images with torch.stack, and save further values in a dictionary"
         )
 
