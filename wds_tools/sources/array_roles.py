@@ -298,8 +298,8 @@ def _label_error(name: str, array: Any, where: str) -> SourceError:
     kind = "" if kind_of(array) in (*_STORED, "text") else f", which are {kind_of(array)}"
     return SourceError(
         f"{where} has labels of shape {list(array.shape)} in {name!r}{kind}; allowed are one number or name per image, "
-        "and rows of 0 and 1 with a value for each class: name others with --column label=NAME, or pass --column label= "
-        "if there are no labels"
+        "and rows of 0 and 1 with a value for each class: name others with --column label=NAME, or pass --column "
+        "label= if there are no labels"
     )
 
 
