@@ -35,8 +35,6 @@ def usual_names(role: str) -> frozenset[str]:
 def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, where: str) -> str | None:
     """Return the column that the user named for a role, otherwise the first with a usual name, or None.
 
-    For the label, an empty name states that there is none.
-
     Args:
         role: `IMAGE` or `LABEL`.
         names: All columns.
@@ -48,8 +46,6 @@ def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, 
     """
     names = list(names)
     if role in columns:
-        if role == LABEL and columns[role] == "":
-            return None
         if columns[role] in names:
             return columns[role]
         raise SourceError(f"{where} has no {columns[role]!r} for the {role}; it has {_listed(names)}")

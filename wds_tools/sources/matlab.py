@@ -155,7 +155,9 @@ class _Cell:
         self.ndim = len(self.shape)
 
     def __getitem__(self, part: Any) -> NDArray[Any]:
-        return np.asarray(self._item[()].T.reshape(self.shape)[part])
+        values: NDArray[Any] = self._item[()].T.reshape(self.shape)
+        row: NDArray[Any] = values[part]
+        return row
 
 
 def _orient(found: Contents, large: Mapping[str, Any]) -> None:
