@@ -247,7 +247,7 @@ def test_the_layout_is_found_from_the_shape_unless_it_is_ambiguous() -> None:
 
 def test_arrays_of_objects_are_refused_because_they_are_pickles(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.array([b"x", None], object))
-    with pytest.raises(SourceError, match="objects are not read, because they are pickles"):
+    with pytest.raises(SourceError, match="has objects, which are not read, because they are pickles"):
         scan(tmp_path / "a.npz")
 
 

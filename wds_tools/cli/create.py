@@ -37,7 +37,8 @@ _column = click.option(
     "columns",
     multiple=True,
     metavar="ROLE=NAME",
-    help="Column to use as image or label, such as label=species; by default found by name. Repeatable.",
+    help="Column to use as image or label, such as label=species; by default found by name. label= states that there "
+    "are no labels. Repeatable.",
 )
 _label = click.option(
     "--label",
