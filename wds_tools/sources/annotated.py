@@ -21,7 +21,7 @@ from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import quoted
 from wds_tools.format.objects import PLACE
 from wds_tools.sources import coco, layouts, masks, voc, yolo
-from wds_tools.sources.annotations import Annotations, completed, unpacked
+from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, File, Record
 from wds_tools.sources.tree import Files, Layout
 
@@ -122,7 +122,7 @@ class Annotated(Layout):
                 for part in parts.values():
                     self.skip(found, part, "belongs to an image that is skipped")
             else:
-                facts = unpacked(split.annotations.images.pop(name))
+                facts = split.annotations.images.pop(name)
                 self.add_image(found, file, parts=parts, facts=facts, extra=_SIZE_BYTES)
         for file in files.files:
             if file.path not in done:
