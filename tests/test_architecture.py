@@ -13,8 +13,8 @@ PACKAGE = Path(wds_tools.__file__).parent
 # Folders, and the modules of each, in reading order. A module imports only what comes before it.
 READING_ORDER = {
     "": "errors wording terminal stages lru_cache storage_options options reporting",
-    "format": """jpeg pages sample tar label label_source field_classes objects codecs account manifest index
-        index_builder index_edit dots totals""",
+    "format": """jpeg pages sample tar codecs label_lists label label_source field_classes objects account manifest
+        index index_builder index_edit dots totals""",
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
         object_client s3_client fsspec_client clients schemes listing maps cache commit lock unfinished patterns upload
         local fetcher fetcher_process remote stream""",

@@ -37,6 +37,7 @@ NAMES = [
     "MissingSourceError",
     "MixUp",
     "Mixture",
+    "MultiHot",
     "Normalize",
     "NotADatasetError",
     "OptionError",

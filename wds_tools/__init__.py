@@ -51,7 +51,20 @@ if TYPE_CHECKING:
     from wds_tools.loading.batch_steps import Normalize
     from wds_tools.loading.dataset import StreamingDataset
     from wds_tools.loading.factory import make_loader
-    from wds_tools.loading.fields import Array, Boxes, Field, Frames, Image, Key, Keypoints, Label, Mask, Pad, Text
+    from wds_tools.loading.fields import (
+        Array,
+        Boxes,
+        Field,
+        Frames,
+        Image,
+        Key,
+        Keypoints,
+        Label,
+        Mask,
+        MultiHot,
+        Pad,
+        Text,
+    )
     from wds_tools.loading.loader import Loader
     from wds_tools.loading.rand_augment import RandAugment
     from wds_tools.loading.statistics import LoaderStats, PeriodStats
@@ -103,6 +116,7 @@ _HOMES = {
     "MissingSourceError": "errors",
     "MixUp": "loading.augment",
     "Mixture": "order.mixture",
+    "MultiHot": "loading.fields",
     "Normalize": "loading.batch_steps",
     "NotADatasetError": "errors",
     "OptionError": "errors",
@@ -175,6 +189,7 @@ __all__ = [
     "MissingSourceError",
     "MixUp",
     "Mixture",
+    "MultiHot",
     "Normalize",
     "NotADatasetError",
     "OptionError",

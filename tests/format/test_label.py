@@ -63,10 +63,10 @@ def test_fractions_and_numbers_beyond_int64_are_errors(value: Any) -> None:
         parse(value)
 
 
-@pytest.mark.parametrize("value", [[1, 2], {"a": 1}, object(), 1j])
+@pytest.mark.parametrize("value", [{"a": 1}, object(), 1j])
 def test_other_types_are_errors(value: Any) -> None:
     with pytest.raises(LabelError, match="label"):
-        Labels("t.csv").add(value) if isinstance(value, (list, dict)) else parse(value)
+        Labels("t.csv").add(value) if isinstance(value, dict) else parse(value)
 
 
 @given(st.integers(0, 2**63 - 1), st.sampled_from(["{}", " {}", "{}.0", "+{}", "{}\n"]))
@@ -211,3 +211,92 @@ def test_numbering_depends_on_the_values_and_not_on_their_order(values: list[Any
 def test_a_number_is_never_negative() -> None:
     assert number(-1) is NONE
     assert number(0) == Label(0)
+
+
+# --- several labels of a sample ---
+
+
+def several(*values: Any, given: Any = None, own: Any = None, **options: Any) -> tuple[Any, tuple[str, ...]]:
+    labels = Labels("t.csv", **options)
+    labels.extend(values)
+    numbered = labels.numbered(given, own)
+    return numbered.several, tuple(numbered.classes)
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers", "classes"),
+    [
+        ([[3, 1], [1], []], [(3, 1), (1,), ()], ()),
+        ([["dog", "cat"], ["cat"]], [(1, 0), (0,)], ("cat", "dog")),
+        ([[" dog ", "cat"], None, float("nan"), ""], [(1, 0), None, None, None], ("cat", "dog")),
+        ([np.array([2, 7]), (7, 5)], [(2, 7), (7, 5)], ()),
+        ([{"b", "a"}, "a"], [(0, 1), (0,)], ("a", "b")),
+        (['["cat", "dog"]', "['dog']", "[]"], [(0, 1), (1,), ()], ("cat", "dog")),
+        ([[3, 3, 5]], [(3, 5)], ()),
+        ([["3", "3.0", 5]], [(3, 5)], ()),
+        ([[3, None, "nan"]], [(3,)], ()),
+        ([[0, 1, 1], [0, 0, 0]], [(1, 2), ()], ()),
+        ([[0.0, 1.0], [1.0, 1.0], None], [(1,), (0, 1), None], ()),
+        ([[True, False], [True, True]], [(0,), (0, 1)], ()),
+        ([[0, 1], [0]], [(0, 1), (0,)], ()),
+    ],
+)
+def test_lists_are_several_labels(values: list[Any], numbers: list[Any], classes: tuple[str, ...]) -> None:
+    assert several(*values) == (numbers, classes)
+
+
+def test_lists_with_a_single_one_are_one_label() -> None:
+    labels = Labels("t.csv")
+    labels.extend([[0, 1, 0], None, [1, 0, 0]])
+    numbered = labels.numbered(["cat", "dog", "fig"])
+    assert numbered.several is None
+    assert numbered.numbers.tolist() == [1, -1, 0]
+    assert numbered.classes == ("cat", "dog", "fig")
+    assert "lists of 0 and 1 for 3 classes, so a sample has one label" in numbered.notes[0]
+
+
+def test_classes_of_lists_are_matched_by_name() -> None:
+    assert several([0, 1], [1], own=["cat", "dog"], given=["dog", "cat", "fig"]) == (
+        [(1, 0), (0,)], ("dog", "cat", "fig"),
+    )  # fmt: skip
+    assert several([0, 1, 1], [1, 1, 0], own=["a", "b", "c"], given=["c", "b", "a"]) == (
+        [(1, 0), (2, 1)], ("c", "b", "a"),
+    )  # fmt: skip
+    assert several([0, 1], [1, 0], own=["a", "b", "c"])[0] == [(0, 1), (1, 0)]  # too short for one value for each class
+
+
+def test_text_has_several_labels_only_with_a_separator() -> None:
+    assert several("cat dog", " dog", None, separator=" ") == ([(0, 1), (1,), None], ("cat", "dog"))
+    assert several("1,3", "2", "", separator=",") == ([(1, 3), (2,), None], ())
+    assert several("polar bear", "bear") == (None, ("bear", "polar bear"))
+    assert several("cat dog", "cat", "dog", label_type="name") == (None, ("cat", "cat dog", "dog"))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["cat dog", "dog", "cat"], "--label-separator ' ' .* --label-type name"),
+        (["1|2", "1", "2"], r"--label-separator '\|'"),
+        ([[1, "cat"]], "labels that are numbers ('1') and labels that are names ('cat')"),
+        ([[0.5, 0.25]], "'0.5|0.5 is not a whole number"),
+        ([[2**63]], "does not fit into 64 bits"),
+        ([[[1], [2]]], "of type list; allowed are numbers, names, and lists of these"),
+        ([np.ones((2, 2))], "allowed are numbers, names, and lists of these"),
+        ([{"a": 1}], "of type dict"),
+        ([[True, False], [True]], "lists of 0 and 1, or of booleans"),
+        ([[1, 0, None], [0, 0, 1]], "some values are missing"),
+        ([[1, 0, -1], [0, 0, 1]], "some values are missing"),
+        ([[1, 0, 1], 1], "lists of 0 and 1"),
+        (["[1 2 3]"], "is not a list.*--label-type name"),
+    ],
+)
+def test_lists_that_are_not_labels_are_errors(values: list[Any], message: str) -> None:
+    with pytest.raises(LabelError, match=message.replace("('", r"\('").replace("')", r"'\)")):
+        several(*values)
+
+
+def test_lists_of_0_and_1_need_a_name_for_each_class() -> None:
+    with pytest.raises(
+        LabelError, match="lists of 3 values as labels, one for each class, but there are 2 class names"
+    ):
+        several([0, 1, 1], given=["cat", "dog"])

@@ -43,6 +43,7 @@ any_inputs = st.lists(
         location=st.just(()),
         group=st.just(-1),
         extra=st.just(0),
+        labels=st.none() | st.lists(st.integers(0, 10**6), max_size=300).map(tuple),
     ),
     min_size=1,
     max_size=30,
@@ -64,11 +65,13 @@ def test_a_shard_has_exactly_the_planned_length(tmp_path_factory: pytest.TempPat
     with ShardFile(path) as shard:
         for position, entry in enumerate(inputs):
             fields = {"jpg": bytes(entry.size), "cls": b"%d" % entry.label, "json": json_field(entry, CLASSES)}
+            if entry.labels is not None:
+                fields["labels.json"] = json.dumps(entry.labels, separators=(",", ":")).encode()
             shard.write(Sample(sample_key(position), fields))
     planned = sum(sample_bytes(entry, CLASSES) for entry in inputs) + len(END)
     assert path.stat().st_size == planned
     with tarfile.open(path) as archive:
-        assert len(archive.getmembers()) == 3 * len(inputs)
+        assert len(archive.getmembers()) == sum(3 + (entry.labels is not None) for entry in inputs)
 
 
 def test_a_pax_header_counts_in_the_planned_size() -> None:

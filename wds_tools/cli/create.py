@@ -45,6 +45,11 @@ _label = click.option(
     help="Where labels are: a column; in shards a field such as cls, json:label for an entry of a JSON field, or "
     "`folder` for class folders.",
 )
+_label_separator = click.option(
+    "--label-separator",
+    metavar="TEXT",
+    help="Text between the labels of a sample, such as ' ' or ',', if a text is several labels; by default it is one.",
+)
 _strict = click.option(
     "--strict",
     is_flag=True,
@@ -92,6 +97,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @_column
 @_label
 @label_type_option
+@_label_separator
 @click.option(
     "--split",
     metavar="SPLITS",
@@ -150,6 +156,7 @@ def pack(
     columns: tuple[str, ...],
     label: str | None,
     label_type: LabelType | None,
+    label_separator: str | None,
     split: str | None,
     classes: Path | None,
     strict: bool,
@@ -213,6 +220,7 @@ def pack(
         kind=kind,
         columns=_parse_columns(columns, label),
         label_type=label_type,
+        label_separator=label_separator,
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -271,13 +279,16 @@ def _parse_columns(values: Sequence[str], label: str | None) -> dict[str, str]:
 
 
 def _pack_summary(report: PackReport) -> str:
+    from wds_tools.format.label_lists import LABELS
     from wds_tools.packing.work_folder import SKIPPED_NAME
     from wds_tools.storage import join
     from wds_tools.wording import counted
 
     manifest, written = report.manifest, len(report.manifest.shards) - report.kept
-    unnamed = "labels without class names" if manifest.has_labels else "no labels"
-    classes = counted(len(manifest.classes), "class", "classes") if manifest.classes else unnamed
+    several = manifest.field_classes.get(LABELS)
+    names = several.names if several else manifest.classes
+    unnamed = "labels without class names" if manifest.has_labels or LABELS in manifest.fields else "no labels"
+    classes = counted(len(names), "class", "classes") if names else unnamed
     size = f"{amount(report.packed, len(manifest.shards), manifest.bytes, noun='image')}, {classes}"
     if not report.complete:
         lines = [f"{report.dst} now has {counted(len(manifest.shards), 'shard')}: {size}"]
@@ -303,6 +314,7 @@ def _pack_summary(report: PackReport) -> str:
 @_column
 @_label
 @label_type_option
+@_label_separator
 @_strict
 @click.option("--fresh", is_flag=True, help="Remove what an interrupted append left, and start again.")
 @click.option("--images", type=_IMAGES, help="As given when the dataset was packed.")
@@ -321,6 +333,7 @@ def append(
     columns: tuple[str, ...],
     label: str | None,
     label_type: LabelType | None,
+    label_separator: str | None,
     strict: bool,
     fresh: bool,
     images: str | None,
@@ -343,6 +356,7 @@ def append(
         kind=kind,
         columns=_parse_columns(columns, label),
         label_type=label_type,
+        label_separator=label_separator,
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -368,6 +382,7 @@ def append(
 @_workers
 @_label
 @label_type_option
+@_label_separator
 @click.option(
     "--images",
     type=_IMAGES,
@@ -388,6 +403,7 @@ def reshard(
     workers: int | None,
     label: str | None,
     label_type: LabelType | None,
+    label_separator: str | None,
     images: str | None,
     resize: str | None,
     quality: int | None,
@@ -411,6 +427,7 @@ def reshard(
         workers=workers,
         label=label,
         label_type=label_type,
+        label_separator=label_separator,
         images=images or ("keep" if resize is None else "resize"),
         resize=resize,
         quality=quality,

@@ -2,7 +2,7 @@
 
 A source states only what kind of label it has: `name` for class folders, `number` for integers whose meaning is known,
 and the value itself for a column of unknown meaning, which `parse` reads. `Labels` collects them and numbers them once,
-when all are known.
+when all are known. A sample may have several labels: its value is then a list.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError
+from wds_tools.format.label_lists import Form, Lists, items_of
 from wds_tools.wording import counted
 
 LabelType = Literal["name", "number"]
@@ -40,6 +41,8 @@ _MISSING = frozenset(["nan", "NaN", "NAN", "None", "null", "NULL", "<NA>", "NaT"
 BOOLEANS = ("false", "true")
 """The classes of booleans, however they are written."""
 
+_SEPARATORS = (" ", ",", ";", "|")  # that texts with several labels usually have
+
 
 class Label(NamedTuple):
     """The label of a sample: a number, a name, or neither; never both.
@@ -55,6 +58,9 @@ class Label(NamedTuple):
 
 NONE = Label()
 """No label."""
+
+_ONE_AND_ZERO = frozenset([Label(0), Label(1)])
+_TRUE_AND_FALSE = frozenset(Label(name=text) for text in BOOLEANS)
 
 
 def number(value: int) -> Label:
@@ -211,14 +217,19 @@ class Numbered(NamedTuple):
     """The labels of a dataset as class numbers.
 
     Attributes:
-        numbers: int64 [n], `NO_NUMBER` for a sample without a label.
+        numbers: int64 [n], `NO_NUMBER` for a sample without a label, and for all samples if they have several.
         classes: Class names by number; empty if labels are only numbers, or if there are none.
         notes: What a user should know about values that were read as no label, or in an unexpected way.
+        form: What the values are.
+        several: The class numbers of each sample, each once, None for a sample without a label; None if a sample has at
+            most one label.
     """
 
     numbers: NDArray[np.int64]
     classes: Classes
     notes: tuple[str, ...]
+    form: Form = Form()
+    several: list[tuple[int, ...] | None] | None = None
 
 
 class Labels:
@@ -227,22 +238,40 @@ class Labels:
     Args:
         where: Name of the source, for error messages.
         label_type: Whether values of unknown meaning are all names or all numbers; None decides by `parse`.
+        separator: Text between the labels of a sample, if a text has several; None if it is one label.
+        form: What the values are, if other samples of the source have shown it.
     """
 
-    def __init__(self, where: str, *, label_type: LabelType | None = None) -> None:
+    def __init__(
+        self,
+        where: str,
+        *,
+        label_type: LabelType | None = None,
+        separator: str | None = None,
+        form: Form | None = None,
+    ) -> None:
         self._where = where
         self._label_type = label_type
-        self._codes = array("q")  # of each sample
+        self._separator = separator
+        self._form = form
+        self._lists = Lists()
+        self._codes = array("q")  # of all values of all samples
         self._code_of: dict[tuple[type, Any], int] = {}  # by type too, because 1, 1.0 and True are equal
         self._values: list[Any] = []  # different values, by code
 
     def add(self, value: Any) -> None:
-        """Add the label of the next sample: a `Label`, or a value that `parse` reads.
+        """Add the label of the next sample: a `Label`, a value that `parse` reads, or a list of these.
 
         Raises:
-            LabelError: The value is neither a number nor a text, such as a list.
+            LabelError: The value is neither a number nor a text nor a list of these.
         """
         value = _scalar(value)
+        items = items_of(value, self._separator, as_text=self._label_type == "name")
+        self._lists.add(None if items is None else len(items))
+        for item in [value] if items is None else items:
+            self._add_value(_scalar(item))
+
+    def _add_value(self, value: Any) -> None:
         if isinstance(value, float) and math.isnan(value):  # each NaN would be another value
             value = None
         try:
@@ -250,7 +279,7 @@ class Labels:
         except TypeError as error:  # it has no hash
             raise LabelError(
                 f"{self._where} has label {str(value)[:_MAX_TEXT]!r} of type {type(value).__name__}; allowed are "
-                "numbers and names: choose another label (--label, --column label=...)"
+                "numbers, names, and lists of these: choose another label (--label, --column label=...)"
             ) from error
         if code == len(self._values):
             self._values.append(value)
@@ -262,20 +291,29 @@ class Labels:
             self.add(value)
 
     def numbered(self, given: Iterable[str] | None = None, own: Iterable[str] | None = None) -> Numbered:
-        """Return the class number of every sample.
+        """Return the class number of every sample, or its class numbers.
 
         Numbers stay as they are. Names are numbered by ``own`` or ``given``, otherwise in sorted order. Booleans are
-        the classes ``false`` and ``true``.
+        the classes ``false`` and ``true``. Lists of equal length with only 0 and 1, or booleans, have one value for
+        each class; if a single value of each is 1, samples have one label.
 
         Args:
             given: Class names by number that the user gave.
             own: Class names by number that the source has.
 
         Raises:
-            LabelError: Labels are both numbers and names, have fractions, or are not among the classes.
+            LabelError: Labels are both numbers and names, have fractions, or are not among the classes; or it is not
+                clear whether a sample has several.
         """
         given, own = Classes(given or ()), Classes(own or ())
+        form = self._form or self._found_form(own or given)
+        if self._lists.has_lists and form == Form():
+            raise LabelError(f"{self._where} has a list of labels, and other samples have one label each")
+        if form.width:
+            return self._numbered_rows(form, given, own)
         labels = self._labels(own or given)
+        if not (own or given or self._label_type):
+            self._refuse_joined()
         self._refuse_both_kinds(labels)
         found = {label.name for label in labels if label.name is not None}
         if len(found) > MAX_CLASSES:
@@ -298,8 +336,84 @@ class Labels:
             classes = given
         codes = np.array(self._codes, np.int64)
         is_labelled = bool(by_code.max(initial=-1) >= 0)
+        classes = classes if is_labelled or given or own else Classes()
         notes = self._notes(labels, np.bincount(codes, minlength=len(labels)))
-        return Numbered(by_code[codes], classes if is_labelled or given or own else Classes(), notes)
+        if not form.is_several:
+            return Numbered(by_code[codes], classes, notes)
+        several, repeated = self._lists.split(by_code[codes], NO_NUMBER)
+        if repeated:
+            notes = (*notes, f"{counted(repeated, 'sample')} with the same label several times: it is kept once")
+        return Numbered(np.full(len(several), NO_NUMBER), classes, notes, form, several)
+
+    def _found_form(self, known: Classes) -> Form:
+        """Return what the values are: one label, a list of labels, or a list with 0 or 1 for each class.
+
+        Raises:
+            LabelError: Lists of 0 and 1, or of booleans, can be neither of these.
+        """
+        if not self._lists.has_lists or self._label_type is not None:
+            return Form(self._lists.has_lists)
+        codes, in_lists = np.array(self._codes, np.int64), self._lists.are_in_lists()
+        try:
+            labels = {parse(self._values[code]) for code in np.unique(codes[in_lists])}
+        except LabelError:
+            return Form(is_several=True)  # `_labels` reports all errors
+        flags, width = labels - {NONE}, self._lists.common_length
+        if not flags or not (flags <= _ONE_AND_ZERO or flags <= _TRUE_AND_FALSE):
+            return Form(is_several=True)
+        if flags <= _ONE_AND_ZERO and (width < 2 or (width == 2 and known and len(known) != width)):
+            return Form(is_several=True)
+        singles = {self._values[code] for code in np.unique(codes[~in_lists])}
+        if width < 2 or NONE in labels or {parse(value) for value in singles} - {NONE}:
+            raise LabelError(
+                f"{self._where} has lists of 0 and 1, or of booleans, as labels, and not all have the same length, or "
+                "some values are missing; allowed are lists with 0 or 1 for each class, and lists of class numbers: "
+                "correct the labels, or pass --label-type number (label_type='number') for class numbers"
+            )
+        return Form(is_several=True, width=width)
+
+    def _numbered_rows(self, form: Form, given: Classes, own: Classes) -> Numbered:
+        """Return the labels where each list has 0 or 1 for each class."""
+        width, codes, in_lists = form.width, np.array(self._codes, np.int64), self._lists.are_in_lists()
+        if self._lists.has_lists and self._lists.common_length != width:
+            raise LabelError(f"{self._where} has a list of {self._lists.common_length} values; others have {width}")
+        if (known := own or given) and len(known) != width:
+            raise LabelError(
+                f"{self._where} has lists of {width} values as labels, one for each class, but there are "
+                f"{counted(len(known), 'class name')}: name all classes (--classes, classes=)"
+            )
+        is_one = np.array([parse(value) in (Label(1), Label(name="true")) for value in self._values], np.bool_)
+        rows = is_one[codes[in_lists]].reshape(-1, width)
+        if self._form is None and (rows.sum(1) == 1).all():
+            form = form._replace(is_several=False)
+        if not form.is_several and (rows.sum(1) != 1).any():
+            raise LabelError(f"{self._where} has a list without a single 1 as label, unlike other samples")
+        new = own.matched(given, where=self._where) if own and given else np.arange(width)
+        has_list = self._lists.lengths >= 0
+        numbers = np.full(len(has_list), NO_NUMBER)
+        several: list[tuple[int, ...] | None] | None = None
+        meaning = "several labels"
+        if form.is_several:
+            found = iter(rows)
+            several = [tuple(new[np.flatnonzero(next(found))].tolist()) if known else None for known in has_list]
+        else:
+            numbers[has_list] = new[rows.argmax(1)]
+            meaning = "one label, as a single value is 1"
+        note = f"the labels are lists of 0 and 1 for {width} classes, so a sample has {meaning}"
+        return Numbered(numbers, Classes(given or own), (note,), form, several)
+
+    def _refuse_joined(self) -> None:
+        """Raise an error if a text consists of other labels, such as "cat dog" where there are "cat" and "dog"."""
+        texts = {text for value in self._values if isinstance(value, str) and (text := value.strip())}
+        for text in sorted(texts):
+            for separator in _SEPARATORS:
+                parts = [part.strip() for part in text.split(separator)]
+                if len(parts) > 1 and texts.issuperset(parts):
+                    raise LabelError(
+                        f"{self._where} has the label {text!r}, and its parts {quoted(parts)} are labels too: pass "
+                        f"--label-separator {separator!r} (label_separator={separator!r}) if it means several labels, "
+                        "or --label-type name (label_type='name') if it is the name of a class"
+                    )
 
     def _labels(self, known: Classes) -> list[Label]:
         """Return the label that each different value is."""

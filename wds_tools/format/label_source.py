@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wds_tools.errors import OptionError
+from wds_tools.format.codecs import view_npy
 from wds_tools.format.label import name
 
 FOLDER = "folder"
@@ -16,6 +17,7 @@ FOLDER = "folder"
 INDEX = "index"
 """In a manifest: the labels are those of the indexes, and the shards have others, as after a merge."""
 
+_JSON = ("json", "jsn")
 _MAX_LABEL_BYTES = 4096  # of a field of text
 
 
@@ -58,20 +60,25 @@ class LabelSource:
         return f"{self.field}:{'.'.join(self.path)}" if self.path else self.field
 
     def value(self, key: str, content: bytes | memoryview | None) -> Any:
-        """Return the label of a sample as it is stored: a value for `Labels.add`, or None. A folder has its parents.
+        """Return the label of a sample as it is stored: a value or a list for `Labels.add`, or None.
+
+        A folder has its parents.
 
         Args:
             key: Key of the sample.
             content: Content of the field, if there is one.
 
         Raises:
-            ValueError: The field is not JSON, or its entry is a list or an object.
+            ValueError: The field is not JSON or npy, as its name states, or its entry is an object.
         """
         if self.field is None:
             return key.rpartition("/")[0].removeprefix("./").strip("/") or None
         if content is None:
             return None
-        return self._entry(bytes(content)) if self.path else bytes(content[:_MAX_LABEL_BYTES])
+        kind = self.field.rpartition(".")[2]
+        if kind == "npy":
+            return view_npy(content)
+        return self._entry(bytes(content)) if self.path or kind in _JSON else bytes(content[:_MAX_LABEL_BYTES])
 
     def resolved(self, values: Sequence[Any]) -> list[Any]:
         """Return the labels of all samples for `Labels`: of folders, the names of the class folders."""
@@ -87,9 +94,9 @@ class LabelSource:
             raise ValueError(f"field {self.field!r} is not JSON: {error}") from error
         for word in self.path:
             found = found.get(word) if isinstance(found, dict) else None
-        if isinstance(found, (list, dict)):
+        if isinstance(found, dict):
             raise ValueError(  # noqa: TRY004 - the type of a value in a file
-                f"label {str(self)!r} is {json.dumps(found)[:80]}; allowed are a whole number and a name"
+                f"label {str(self)!r} is {json.dumps(found)[:80]}; allowed are whole numbers, names, and lists of these"
             )
         return found
 

@@ -195,7 +195,7 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         (
             "'image', 'label', '__key__' or a stored field, lists of them, and mappings from the name in the batch to "
             "such a name or to wds_tools.Image(...), Frames(...), Mask(...), Array(...), Boxes(...), Keypoints(...), "
-            "Text(...), Label(), Key() or Field(...)"
+            "Text(...), Label(), MultiHot(...), Key() or Field(...)"
         ),
     ),
     "transform": (_or_none(callable), "functions of one image, transforms of torchvision and Albumentations, and None"),

@@ -19,10 +19,10 @@ from wds_tools.loading.bad_samples import is_sample_error
 from wds_tools.loading.batch_padding import fit_values, padded_values
 from wds_tools.loading.collate import map_tensors
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Array, Boxes, Field, Frames, Image, Key, Keypoints, Label, Mask, Text
+from wds_tools.loading.fields import Array, Boxes, Field, Frames, Image, Key, Keypoints, Label, Mask, MultiHot, Text
 from wds_tools.loading.frame_values import load_frames
 from wds_tools.loading.image_values import load_images
-from wds_tools.loading.object_values import load_boxes, load_fields, load_keypoints, load_texts
+from wds_tools.loading.object_values import load_boxes, load_fields, load_keypoints, load_multi_hot, load_texts
 from wds_tools.loading.part import Part
 from wds_tools.loading.pixel_values import load_pixels
 from wds_tools.loading.recipe import Recipe
@@ -205,6 +205,7 @@ _LOADERS: dict[type, Callable[[Part, Column], Any]] = {
     Key: lambda part, _: part.rows.keys(),
     Keypoints: load_keypoints,
     Label: lambda part, _: part.labels(),
+    MultiHot: load_multi_hot,
     Text: load_texts,
 }
 

@@ -124,8 +124,8 @@ def make_loader(
             channel, otherwise uint8. With a single name that is not in a list (``fields="image"``), a batch is the
             value itself instead of a named tuple.
             Or a mapping from the name in the batch to what it is: `Image`, `Frames`, `Mask`, `Array`, `Boxes`,
-            `Keypoints`, `Text`, `Label`, `Key`, `Field`, or a name as above. ``view`` and ``transform`` then belong to
-            `Image`.
+            `Keypoints`, `Text`, `Label`, `MultiHot`, `Key`, `Field`, or a name as above. ``view`` and ``transform``
+            then belong to `Image`.
         transform: Function of one image, a uint8 tensor [3, height, width], called in the worker; or an Albumentations
             transform. Random number generators are seeded from the position of the sample in the epoch. If the function
             returns a tuple, list or dictionary of tensors, such as two crops, ``image`` is a tuple, list or dictionary

@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeAlias
 
 from wds_tools.errors import OptionError
+from wds_tools.format.label_lists import LABELS
 from wds_tools.images.schedule import AnyView, is_view
 from wds_tools.loading.field_checks import (
     check_choice,
@@ -326,6 +327,44 @@ class Label:
 
 
 @dataclass(frozen=True)
+class MultiHot:
+    """Several class numbers of a sample: a float32 tensor [batch, classes], 1 for each of its classes, otherwise 0.
+
+    As ``torch.nn.BCEWithLogitsLoss`` takes it.
+
+    Attributes:
+        field: Stored field with a list of class numbers or names: ``"labels.json"`` (the default), as `pack` writes it,
+            or other JSON.
+        path: Names that lead to the list in JSON, see `Boxes`. Lists in lists are joined, so that
+            ``MultiHot("json", path="objects.category")`` has the classes of all objects.
+        classes: Number of classes, or their names by number. None (the default) takes the class list of the dataset.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    field: str = LABELS
+    _: KW_ONLY
+    path: str = ""
+    classes: int | Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_field(self, "'labels.json' or 'json'")
+        check_text(self, "path")
+        is_names = not isinstance(self.classes, (int, str, type(None)))
+        if self.classes is not None and not (is_length(self.classes) or (is_names and len(self.classes) > 0)):  # type: ignore[arg-type]
+            raise OptionError(
+                f"wds_tools.MultiHot(classes={self.classes!r}); allowed are whole numbers of 1 and more, lists of "
+                "class names, and None for the class list of the dataset"
+            )
+
+    @property
+    def place(self) -> str:
+        """The place of the numbers, as in `Manifest.field_classes`."""
+        return f"{self.field}:{self.path}" if self.path else self.field
+
+
+@dataclass(frozen=True)
 class Key:
     """The key of a sample: a list of strings."""
 
@@ -420,4 +459,4 @@ class Frames:
         check_pad(self, Pad, axes=1)
 
 
-FieldSpec: TypeAlias = Image | Frames | Mask | Array | Boxes | Keypoints | Text | Label | Key | Field
+FieldSpec: TypeAlias = Image | Frames | Mask | Array | Boxes | Keypoints | Text | Label | MultiHot | Key | Field

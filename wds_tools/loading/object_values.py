@@ -15,7 +15,7 @@ from wds_tools.errors import MissingFieldError, SampleError
 from wds_tools.images.views import Regions
 from wds_tools.loading.collate import number_array
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Boxes, Field, Keypoints, Text
+from wds_tools.loading.fields import Boxes, Field, Keypoints, MultiHot, Text
 from wds_tools.loading.part import Part
 from wds_tools.loading.user_functions import call_for_sample, seeded
 from wds_tools.order.keyed_random import key_of
@@ -108,6 +108,36 @@ def load_texts(part: Part, column: Column) -> list[Any]:
             raise _invalid(part, i, spec, f"{type(value).__name__}", "text: use path=, such as 'captions.0'")
         texts.append(text)
     return texts if spec.encode is None else _results(part, column, "encode", spec.encode, texts)
+
+
+def load_multi_hot(part: Part, column: Column) -> list[torch.Tensor]:
+    """Return for each sample 1 for each of its classes: float32 [classes].
+
+    Raises:
+        SampleError: A value is neither the number nor the name of a class.
+    """
+    spec = column.spec
+    assert isinstance(spec, MultiHot)
+    names = spec.classes if isinstance(spec.classes, tuple) else ()
+    count = len(names) if names else spec.classes
+    numbers = {name: number for number, name in enumerate(names)}
+    assert isinstance(count, int), "open_dataset() has set the classes"
+    found = []
+    for i, value in enumerate(values_at(part, spec.field, spec.path)):
+        row = torch.zeros(count)
+        for one in _flattened(value):
+            number = numbers.get(one) if isinstance(one, str) else one
+            if type(number) is not int or not 0 <= number < count:
+                allowed = f"class numbers from 0 to {count - 1}{', and class names' if names else ''}"
+                raise _invalid(part, i, spec, f"the label {str(one)[:40]!r}", allowed)
+            row[number] = 1
+        found.append(row)
+    return found
+
+
+def _flattened(value: Any) -> list[Any]:
+    """Return the elements of a list and of the lists in it; a single value is a list of one."""
+    return [one for part in value for one in _flattened(part)] if isinstance(value, list) else [value]
 
 
 def _results(part: Part, column: Column, option: str, function: Callable[[Any], Any], values: list[Any]) -> list[Any]:

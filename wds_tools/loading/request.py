@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from wds_tools.images.schedule import AnyView, views_in
 from wds_tools.images.views import View
 from wds_tools.loading.bad_samples import ErrorPolicy
 from wds_tools.loading.columns import Column, Fields, buckets_of, columns_of
-from wds_tools.loading.fields import Frames, Label, Transform
+from wds_tools.loading.fields import Frames, Label, MultiHot, Transform
 from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sample_transform import check_sample_transform
@@ -174,6 +175,7 @@ def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
         shares = whole_shares(mixture.weights)
         order = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
     _check_classes(shards, columns)
+    columns = tuple(_with_classes(column, shards) for column in columns)
     _start_reading_indexes(shards, order, request.batch_size * world.world_size)
     buckets = buckets_of(columns)
     if buckets:
@@ -193,6 +195,26 @@ def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
         has_default_lanes=request.lanes is None,
         banned=() if request.ban is None else tuple(banned_ids(shards, request.ban)),
     )
+
+
+def _with_classes(column: Column, shards: ShardSet) -> Column:
+    """Return a column with the classes of the dataset, if it is a `MultiHot` without classes.
+
+    Raises:
+        OptionError: The dataset has no class list for it.
+    """
+    spec = column.spec
+    if not isinstance(spec, MultiHot):
+        return column
+    classes: Any = spec.classes
+    if classes is None:
+        if spec.place not in shards.manifest.field_classes:
+            raise OptionError(
+                f"wds_tools.MultiHot({spec.field!r}{f', path={spec.path!r}' if spec.path else ''}): {shards.name} has "
+                f"no class list for {spec.place!r}: give the number of classes or their names, as classes=20"
+            )
+        classes = shards.manifest.field_classes[spec.place].names
+    return replace(column, spec=replace(spec, classes=classes if isinstance(classes, int) else tuple(classes)))
 
 
 def _check_classes(shards: ShardSet, columns: Sequence[Column]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError
 from wds_tools.format.field_classes import DatasetClasses, check_same
 from wds_tools.format.label import Classes, LabelType
+from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.config import PackOptions
@@ -35,6 +36,7 @@ def append(
     kind: str | None = None,
     columns: Mapping[str, str] | None = None,
     label_type: LabelType | None = None,
+    label_separator: str | None = None,
     shard_bytes: int | str | None = None,
     seed: int = 0,
     workers: int | None = None,
@@ -59,6 +61,7 @@ def append(
         kind: Format of ``src``, as for `pack`; detected by default.
         columns: Names of columns or arrays, as for `pack`.
         label_type: As for `pack`.
+        label_separator: As for `pack`.
         shard_bytes: Maximum size of a new shard in bytes, or as text such as "4MB"; that of the dataset by default.
         seed: Seed of the one-time shuffle of the new samples.
         workers: Number of worker processes, as for `pack`.
@@ -91,6 +94,7 @@ def append(
         kind=kind,
         columns=columns,
         label_type=label_type,
+        label_separator=label_separator,
         shard_bytes=parse_bytes(shard_bytes or parts[-1]["shard_bytes"], what="shard_bytes"),
         seed=seed,
         workers=workers,
@@ -158,10 +162,19 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     """List the inputs to append. Known classes keep their numbers, and new ones get the next numbers."""
     source = open_input(src, dst, options)
     listing = list_inputs(source, options.progress)
+    is_several = any(entry.labels is not None for entry in listing.inputs)
+    if is_several != (LABELS in onto.fields):
+        raise OptionError(
+            f"the samples of {src if is_several else dst} have several labels each, those of "
+            f"{dst if is_several else src} do not: append samples that are labelled in the same way"
+        )
+    if (several := onto.field_classes.get(LABELS)) and LABELS in listing.field_classes:
+        listing = listing.with_classes(Classes(several.names).united(listing.label_classes)[0])
+        onto = replace(onto, field_classes={**onto.field_classes, LABELS: listing.field_classes[LABELS]})
     check_same(
         [
             classes_of(onto, str(dst)),
-            DatasetClasses(str(src), listing.classes, listing.field_classes),
+            DatasetClasses(str(src), listing.classes, listing.field_classes, [LABELS] if is_several else []),
         ]
     )
     if bool(listing.classes) != bool(onto.classes):
@@ -197,6 +210,7 @@ def reshard(
     fresh: bool = False,
     label: str | None = None,
     label_type: LabelType | None = None,
+    label_separator: str | None = None,
     images: str | None = "keep",
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
@@ -217,6 +231,7 @@ def reshard(
         fresh: Remove what an earlier pack left in ``dst``, and start over.
         label: Where labels are, as for `index_shards`. By default where the manifest states, otherwise ``cls``.
         label_type: As for `pack`.
+        label_separator: As for `pack`.
         images: As for `pack`, but by default ``keep``: images are copied unchanged. None chooses as `pack` does.
         resize: New size of the images, as for `pack`.
         quality: JPEG quality of resized images, as for `pack`.
@@ -243,6 +258,7 @@ def reshard(
         fresh=fresh,
         columns=None if label is None else {"label": label},
         label_type=label_type,
+        label_separator=label_separator,
         images=images,
         resize=resize,
         quality=quality,

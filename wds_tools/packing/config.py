@@ -28,6 +28,7 @@ class PackOptions:
     kind: str | None = None
     columns: Mapping[str, str] | None = None
     label_type: LabelType | None = None
+    label_separator: str | None = None
     shard_bytes: int = 10**9
     seed: int = 0
     workers: int | None = None
@@ -57,6 +58,12 @@ class PackOptions:
             raise OptionError(f"class names {twice} are given twice; each class needs a unique name")
         if self.label_type not in (None, *get_args(LabelType)):
             raise OptionError(f"label_type={self.label_type!r}; allowed are {', '.join(get_args(LabelType))}")
+        if self.label_separator == "":
+            raise OptionError("label_separator is empty; allowed are texts such as ' ', ',' and '|'")
+        self._check_mode()
+
+    def _check_mode(self) -> None:
+        """Check what this call does: all, one of several tasks, or a preview."""
         index, count = self.task or (0, 1)
         if not 0 <= index < count:
             raise OptionError(f"invalid task {index} of {count}; allowed are indexes from 0 to count - 1")
@@ -73,7 +80,11 @@ class PackOptions:
     def source(self) -> SourceOptions:
         """What the user states about the source."""
         return SourceOptions(
-            classes=self.classes, columns=self.columns or {}, label_type=self.label_type, remote=self.remote
+            classes=self.classes,
+            columns=self.columns or {},
+            label_type=self.label_type,
+            label_separator=self.label_separator,
+            remote=self.remote,
         )
 
     def packs(self, number: int) -> bool:

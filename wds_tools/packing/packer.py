@@ -61,6 +61,7 @@ def pack(
     kind: str | None = None,
     columns: Mapping[str, str] | None = None,
     label_type: LabelType | None = None,
+    label_separator: str | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
@@ -99,6 +100,9 @@ def pack(
         columns: Names of the columns or arrays to use as ``image`` and ``label``. Common names are recognised.
         label_type: "name" or "number", if labels of unknown meaning are all names or all numbers. By default whole
             numbers, even if written as text, are class numbers, and other texts are names; both together are an error.
+        label_separator: Text between the labels of a sample, such as " " or ",", if a text has several. By default
+            a text is one label. Samples with several labels, as lists are too, get a field ``labels.json``, a list of
+            class numbers, instead of ``cls``; load it with `MultiHot`.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB"; headers and padding count. At least
             10,240. Only a shard with a single sample can be larger. Where images are changed, their sizes are
             estimated, so the limit is approximate.
@@ -153,6 +157,7 @@ def pack(
         kind=kind,
         columns=columns,
         label_type=label_type,
+        label_separator=label_separator,
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,

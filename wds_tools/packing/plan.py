@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.format.field_classes import FieldClasses, to_raw
+from wds_tools.format.label_lists import LABELS
 from wds_tools.format.tar import END
 from wds_tools.sources.base import WINDOW_BYTES, Input, Listing, field_bytes
 
@@ -64,7 +65,18 @@ def json_field(entry: Input, classes: Sequence[str], facts: Mapping[str, Any] | 
 def sample_bytes(entry: Input, classes: Sequence[str]) -> int:
     """Return the size of a sample in a shard in bytes, if its image is as large as the input."""
     total = field_bytes(entry.size) + field_bytes(len(json_field(entry, classes))) + entry.extra
+    if entry.labels is not None:
+        total += field_bytes(len(labels_field(entry.labels)))
     return total if entry.label is None else total + field_bytes(len(str(entry.label)))
+
+
+def labels_field(labels: Iterable[int]) -> bytes:
+    """Return the field `LABELS`.
+
+    >>> labels_field([3, 1])
+    b'[3,1]'
+    """
+    return _compact(list(labels)).encode()
 
 
 def _compact(value: Any) -> str:
@@ -209,6 +221,12 @@ class Plan:
     field_classes: FieldClasses = field(default_factory=dict)
 
     @property
+    def label_classes(self) -> tuple[str, ...]:
+        """Class names of the labels by number, whether a sample has one label or several."""
+        several = self.field_classes.get(LABELS)
+        return several.names if several else self.classes
+
+    @property
     def shards(self) -> int:
         """Number of shards."""
         return len(self.boundaries) - 1
@@ -286,6 +304,8 @@ def digest(
         hasher.update(
             b"%s\0%d\0%d\n" % (entry.path.encode("utf-8", "surrogateescape"), entry.size, _label_number(entry))
         )
+        if entry.labels is not None:
+            hasher.update(labels_field(entry.labels))
     return hasher.hexdigest()
 
 

@@ -15,7 +15,7 @@ from wds_tools.errors import DecodeError, SourceError
 from wds_tools.format import codecs
 from wds_tools.format.account import shown
 from wds_tools.format.label import Classes
-from wds_tools.packing.worker import class_number
+from wds_tools.packing.worker import labelled
 from wds_tools.sources.base import Input, Listing, Record, Source
 from wds_tools.sources.remote_files import shown_path
 from wds_tools.terminal import shows_progress
@@ -36,6 +36,7 @@ class PreviewedSample:
         path: Its path in the source.
         label: Class number, None without a label.
         class_name: Name of the class; None if it has none.
+        labels: Class numbers, in a source whose samples may have several labels; otherwise None.
         kind: Type of the image, such as ``jpg``; ``png`` for an image that is stored as pixels.
         width: Width in pixels, after the EXIF orientation is applied.
         height: Height in pixels, after the EXIF orientation is applied.
@@ -46,6 +47,7 @@ class PreviewedSample:
     path: str
     label: int | None = None
     class_name: str | None = None
+    labels: tuple[int, ...] | None = None
     kind: str = ""
     width: int = 0
     height: int = 0
@@ -57,6 +59,8 @@ class PreviewedSample:
             return f"{shown(self.path)}: cannot be packed: {shown(self.problem)}"
         name = "" if self.class_name is None else f" ({shown(self.class_name)})"
         label = "no label" if self.label is None else f"label {self.label}{name}"
+        if self.labels is not None:
+            label = f"labels {', '.join(map(str, self.labels[:_FIELDS])) or 'none'}"
         named = [f"{shown(name)}={value}" for name, value in list(self.fields.items())[:_FIELDS]]
         more = [f"{len(self.fields) - _FIELDS} more"] if len(self.fields) > _FIELDS else []
         parts = [label, f"{self.kind} {self.width}x{self.height}", ", ".join([*named, *more])]
@@ -84,7 +88,7 @@ def preview(source: Source, listing: Listing) -> Preview:
     last, count = len(listing.inputs) - 1, min(SAMPLES, len(listing.inputs))
     chosen = [listing.inputs[number * last // max(1, count - 1)] for number in range(count)]
     return Preview(
-        tuple(account_lines(source, listing)), tuple(_sample(source, entry, listing.classes) for entry in chosen)
+        tuple(account_lines(source, listing)), tuple(_sample(source, entry, listing.label_classes) for entry in chosen)
     )
 
 
@@ -109,15 +113,19 @@ def account_lines(source: Source, listing: Listing) -> list[str]:
 def _labels(listing: Listing) -> str:
     """Return the labels of a listing as text: the number of classes and the first of them."""
     if listing.reads_labels:
-        known = f" ({_examples(listing.classes)})" if listing.classes else ""
+        known = f" ({_examples(listing.label_classes)})" if listing.label_classes else ""
         return f"; labels{known} are read with the images"
-    numbers = sorted({entry.label for entry in listing.inputs if entry.label is not None})
-    if numbers and listing.classes:
-        names = [listing.classes[number] for number in numbers]
+    numbers = sorted({number for entry in listing.inputs for number in _numbers(entry)})
+    if numbers and listing.label_classes:
+        names = [listing.label_classes[number] for number in numbers]
         return f", {counted(len(names), 'class', 'classes')} ({_examples(names)})"
     if numbers:
         return f", {counted(len(numbers), 'class', 'classes')} without names ({_examples(list(map(str, numbers)))})"
     return " without labels"
+
+
+def _numbers(entry: Input) -> tuple[int, ...]:
+    return entry.labels or (() if entry.label is None else (entry.label,))
 
 
 def _examples(names: Sequence[str]) -> str:
@@ -132,11 +140,12 @@ def _sample(source: Source, entry: Input, classes: Classes) -> PreviewedSample:
         kind, width, height = _image(record)
     except (SourceError, DecodeError) as error:
         return PreviewedSample(entry.path, problem=str(error))
-    label = entry.label if record.label is None else class_number(record.label, classes)
+    entry = labelled(entry, record, classes)
+    label = entry.label
     name = classes[label] if label is not None and label < len(classes) else None
     values = {field: _content(field, data) for field, data in record.fields.items()}
     values |= {fact: _short(json.dumps(value, ensure_ascii=False)) for fact, value in record.facts.items()}
-    return PreviewedSample(entry.path, label, name, kind, width, height, values)
+    return PreviewedSample(entry.path, label, name, entry.labels, kind, width, height, values)
 
 
 def _image(record: Record) -> tuple[str, int, int]:

@@ -22,6 +22,7 @@ from wds_tools.format.field_classes import ClassList, class_lists
 from wds_tools.format.index import NO_LABEL, shard_entry
 from wds_tools.format.index_edit import relabel
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, parse
+from wds_tools.format.label_lists import LABELS, Form, items_of
 from wds_tools.format.manifest import MANIFEST_NAME, ImageStats, Manifest, ShardEntry
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.tar import END, padded
@@ -258,6 +259,13 @@ class ShardWriter:
             raise SampleError(f"a sample has __key__ {key!r}; expected text, such as '000042'")
         names = sorted(name for name in values if not name.startswith("_"))
         try:
+            if LABELS in values:
+                values = {**values, LABELS: self._several(values[LABELS])}
+            if self._encoder is True and items_of(values.get("cls"), None) is not None:
+                raise SampleError(
+                    f"cls is the list {str(values['cls'])[:40]}; allowed is one label: several labels of a sample are "
+                    f"the field {LABELS!r}"
+                )
             return Sample(key, {name: self._encode_one(name, values[name]) for name in names})
         except SampleError as error:
             error.key = key
@@ -276,6 +284,28 @@ class ShardWriter:
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise SampleError(f"field {name!r} holds {type(value).__name__}, which is not encoded; expected bytes")
         return bytes(value)
+
+    def _several(self, value: Any) -> Any:
+        """Return the labels of a sample as class numbers, if the writer knows the classes.
+
+        Raises:
+            SampleError: They are not among the classes; or they are names, and the classes are not known.
+        """
+        items = items_of(value.decode() if isinstance(value, bytes) else value, None)
+        known = self._field_classes.get(LABELS)
+        if known is None and (not items or not all(isinstance(item, str) for item in items)):
+            return value
+        labels = Labels(LABELS, form=Form(is_several=True))
+        labels.add(value if items is None else items)
+        if known is None:
+            raise SampleError(
+                f"{LABELS!r} has the names {items}, whose numbers are not known: name the classes, as in "
+                f"field_classes={{{LABELS!r}: ['cat', 'dog']}}"
+            )
+        try:
+            return list((labels.numbered(own=known.names).several or [()])[0] or ())
+        except LabelError as error:
+            raise SampleError(str(error)) from error
 
     def _label(self, sample: Sample) -> Label:
         """Return the label of a sample. Where classes are known, it is their number; other names get numbers later.
@@ -311,7 +341,8 @@ class ShardWriter:
 
     def _number_names(self) -> Classes:
         """Number the labels that are names, write them to the indexes, and return the classes."""
-        numbers, classes, _ = self._labels.numbered(self._classes)
+        numbered = self._labels.numbered(self._classes)
+        numbers, classes = numbered.numbers, numbered.classes
         stop = 0
         for number, entry in enumerate(self._entries):
             start, stop = stop, stop + entry.samples

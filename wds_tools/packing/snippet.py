@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from wds_tools.format.index import NO_LABEL, Index
+from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.views import CenterCrop, RandomResizedCrop
@@ -74,23 +75,28 @@ def first_call(dataset: str, manifest: Manifest, *, side: int, split: str = "", 
             bits per channel.
     """
     names, deep = _usable_fields(manifest, indexes)
+    several = LABELS in names and "image" in names
     held_out = split.startswith(_HELD_OUT)
     view = f"wds_tools.{spell(_view(side, held_out=held_out))}"
     options = {
         "batch_size": f"{_batch_size(manifest.samples)}",
-        "view": view if "image" in names and not deep else "",
-        "fields": _spell_unchanged(names, view) if deep else spell_fields(names),
+        "view": view if "image" in names and not (deep or several) else "",
+        "fields": _spell_specs(names, view, deep=deep) if deep or several else spell_fields(names),
         "shuffle": "" if held_out else "True",
         "tail": "'mask'" if held_out else "",
     }
     return spell_call(dataset, options, name=_variable(split))
 
 
-def _spell_unchanged(names: tuple[str, ...], view: str) -> str:
-    """Return the value of ``fields=`` for images with all their bits."""
-    specs = {"image": f"wds_tools.Image(view={view}, mode='unchanged')", "label": "wds_tools.Label()"}
-    specs[_CAPTION] = f"wds_tools.Text({_CAPTION!r})"
-    return "{" + ", ".join(f"{name!r}: {specs[name]}" for name in names) + "}"
+def _spell_specs(names: tuple[str, ...], view: str, *, deep: bool) -> str:
+    """Return the value of ``fields=`` as a mapping: for images with all their bits, and for several labels."""
+    mode = ", mode='unchanged'" if deep else ""
+    specs = {"image": f"wds_tools.Image(view={view}{mode})", "label": "wds_tools.Label()"}
+    specs |= {_CAPTION: f"wds_tools.Text({_CAPTION!r})", LABELS: "wds_tools.MultiHot()"}
+    values = {name: specs.get(name) or f"wds_tools.Field({name!r})" for name in names}
+    return (
+        "{" + ", ".join(f"{('labels' if name == LABELS else name)!r}: {value}" for name, value in values.items()) + "}"
+    )
 
 
 def _usable_fields(manifest: Manifest, indexes: Iterable[Index]) -> tuple[tuple[str, ...], bool]:
@@ -104,7 +110,8 @@ def _usable_fields(manifest: Manifest, indexes: Iterable[Index]) -> tuple[tuple[
         deep = deep or any(mode.endswith(_SIXTEEN_BITS) for mode in index.mode)
     if known:
         caption = [_CAPTION] if _CAPTION in everywhere else []
-        return USUAL_FIELDS if labels else ("image", *caption), deep
+        several = [LABELS] if LABELS in everywhere and LABELS in manifest.field_classes else []
+        return USUAL_FIELDS if labels else ("image", *several, *caption), deep
     others = [name for name in everywhere if name not in ("cls", *IMAGE_FIELDS)]
     return (*others, *(["label"] if labels else [])) or ("__key__",), False
 

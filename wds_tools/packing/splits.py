@@ -38,6 +38,7 @@ def pack_splits(
     kind: str | None = None,
     columns: Mapping[str, str] | None = None,
     label_type: LabelType | None = None,
+    label_separator: str | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
@@ -66,6 +67,7 @@ def pack_splits(
         kind: Format of ``src``, as for `pack`; detected by default.
         columns: Names of columns or arrays, as for `pack`.
         label_type: As for `pack`.
+        label_separator: As for `pack`.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
         seed: Seed of the draw and of the one-time shuffle.
         workers: Number of worker processes, as for `pack`.
@@ -98,6 +100,7 @@ def pack_splits(
         kind=kind,
         columns=columns,
         label_type=label_type,
+        label_separator=label_separator,
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,
@@ -211,11 +214,11 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
             f"{src} has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
         )
     parts = {name: (source, list_inputs(source, options.progress)) for name, source in sources.items()}
-    named = {listing.classes for _, listing in parts.values()}
+    named = {listing.label_classes for _, listing in parts.values()}
     if options.classes is not None or len(named) == 1:
         return parts
     classes = Classes.sorted(name for names in named for name in names)
-    if all(listing.classes for _, listing in parts.values()):
+    if all(listing.label_classes for _, listing in parts.values()):
         return {name: (source, listing.with_classes(classes)) for name, (source, listing) in parts.items()}
     # A split whose labels are numbers is listed again, to check that they are among these classes.
     again = open_splits(src, kind=options.kind, options=replace(options, classes=classes).source)

@@ -23,10 +23,11 @@ from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerE
 from wds_tools.format import objects
 from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.label import Label
+from wds_tools.format.label_lists import LABELS
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.images import native
-from wds_tools.packing.plan import json_field, sample_key, shard_name
+from wds_tools.packing.plan import json_field, labels_field, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
@@ -55,6 +56,7 @@ class ShardTask:
         threads: Number of samples that are encoded at the same time.
         deep: Whether images with 16 bits per channel are packed, as in `Plan`.
         files: `Listing.files`.
+        label_classes: Class names of samples with several labels.
     """
 
     number: int
@@ -67,6 +69,7 @@ class ShardTask:
     threads: int
     deep: bool = True
     files: tuple[FileState, ...] = ()
+    label_classes: tuple[str, ...] = ()
 
 
 def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
@@ -160,8 +163,7 @@ def make_sample(task: ShardTask, position: int, entry: Input) -> _EncodedSample:
 
 
 def _encode_record(task: ShardTask, position: int, entry: Input, record: Record) -> _EncodedSample:
-    if record.label is not None:
-        entry = entry._replace(label=class_number(record.label, task.classes))
+    entry = labelled(entry, record, task.label_classes)
     image = transcode(record.image, task.images)
     if image.info.mode.endswith(";16") and not task.deep:
         raise DecodeError(
@@ -177,6 +179,10 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
     fields = {image.kind: image.data}
     if entry.label is not None:
         fields["cls"] = b"%d" % entry.label
+    if entry.labels is not None:
+        if LABELS in record.fields:
+            raise SourceError(f"has labels, and another field {LABELS!r}: rename that field, or choose it as the label")
+        fields[LABELS] = labels_field(entry.labels)
     facts = record.facts
     if task.images.size is not None:
         facts = objects.resized(facts, image.info.width, image.info.height)
@@ -185,8 +191,17 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
     return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label
 
 
-def class_number(label: Label, classes: Sequence[str]) -> int | None:
-    """Return the class number of a label that was read with its input."""
+def labelled(entry: Input, record: Record, classes: Sequence[str]) -> Input:
+    """Return an input with the labels of its record, if they are known only after reading."""
+    if record.label is None:
+        return entry
+    if isinstance(record.label, Label):
+        return entry._replace(label=_class_number(record.label, classes))
+    numbers = (_class_number(label, classes) for label in record.label)
+    return entry._replace(labels=tuple(number for number in numbers if number is not None))
+
+
+def _class_number(label: Label, classes: Sequence[str]) -> int | None:
     return label.number if label.name is None else classes.index(label.name)
 
 

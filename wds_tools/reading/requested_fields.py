@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from wds_tools.errors import MissingFieldError
+from wds_tools.format.label_lists import LABELS
 from wds_tools.format.sample import IMAGE_FIELDS
+
+_SEVERAL = (
+    "Its samples have several labels: load them as fields={'image': wds_tools.Image(...), 'labels': "
+    "wds_tools.MultiHot()}"
+)
 
 
 def check_fields(fields: Sequence[str], available: Iterable[str], *, has_labels: bool = False) -> None:
@@ -30,4 +36,5 @@ def check_fields(fields: Sequence[str], available: Iterable[str], *, has_labels:
         raise MissingFieldError(
             f"fields={tuple(fields)!r}: the dataset has no {', '.join(map(repr, missing))}; "
             f"it has {', '.join(sorted(virtual) + sorted(stored))}"
+            + (f". {_SEVERAL}" if "label" in missing and LABELS in stored else "")
         )

@@ -91,7 +91,9 @@ def find_roles(contents: Contents, columns: Mapping[str, str], where: str) -> Ro
     roles.labels = contents.labels
     label = _find_label(contents, rest, image, columns, roles, where) if contents.labels is None else None
     if label is not None:
-        roles.labels = array_kinds.values_of(rest.pop(label), f"{where}: array {label!r}")
+        found = rest.pop(label)
+        flags = _holds_flags(found)
+        roles.labels = list(found[:]) if flags else array_kinds.values_of(found, f"{where}: array {label!r}")
         roles.used[label] = "label"
         _find_classes(contents, label, rest, roles, where)
     for name, array in rest.items():
@@ -224,7 +226,7 @@ def _find_label(
         return _named_label(contents, rest, columns, roles, where)
     ranked: dict[str, int] = {}
     unclear = []
-    pool = _without_class_names({name: array for name, array in rest.items() if _holds_scalars(array)})
+    pool = _without_class_names({name: array for name, array in rest.items() if _holds_labels(name, array)})
     for name, array in pool.items():
         rank = role_rank(name, LABEL)
         reason = _not_label(name, array, pool)
@@ -261,15 +263,15 @@ def _named_label(
     if name in roles.left_out:
         raise SourceError(f"{where}: {name!r} cannot be the label: {roles.left_out[name]}")
     find_column(LABEL, rest, columns, where=where)
-    if not _holds_scalars(rest[name]):
+    if not _holds_scalars(rest[name]) and not _holds_flags(rest[name]):
         raise _shape_error(name, rest[name], where)
     return name
 
 
 def _shape_error(name: str, array: Any, where: str) -> SourceError:
     return SourceError(
-        f"{where} has labels of shape {list(array.shape)} in {name!r}; allowed is one number or name per image: "
-        "convert one-hot rows with argmax(1), or pass --column label= if they are not labels"
+        f"{where} has labels of shape {list(array.shape)} in {name!r}; allowed are one number or name per image, and "
+        "rows of 0 and 1 with a value for each class: pass --column label= if they are not labels"
     )
 
 
@@ -289,6 +291,16 @@ def _refuse_named_like_labels(contents: Contents, rest: Mapping[str, Any], image
             )
         if name in rest and (array.ndim == 2 or kind_of(array) == "lists"):
             raise _shape_error(name, array, where)
+
+
+def _holds_labels(name: str, array: Any) -> bool:
+    return _holds_scalars(array) or (role_rank(name, LABEL) > 0 and _holds_flags(array))
+
+
+def _holds_flags(array: Any) -> bool:
+    """Return whether each row has a 0 or a 1 for each class: several labels."""
+    is_table = array.ndim == 2 and array.shape[1] > 1 and kind_of(array) in ("integers", "booleans", "numbers")
+    return is_table and bool(np.isin(array[:], (0, 1)).all())
 
 
 def _holds_scalars(array: Any) -> bool:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import ClassList, FieldClasses
-from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, quoted
+from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, Numbered, quoted
+from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.options import RemoteOptions
 from wds_tools.wording import one_line
@@ -72,6 +73,7 @@ class Input(NamedTuple):
         extra: Bytes that the other fields take in a shard, as exact as ``size``.
         parts: Field -> further file of this sample, if the source is a tree of files.
         facts: Entries for the ``json`` field that are known from the listing, as compressed JSON; empty without any.
+        labels: Class numbers, in a source whose samples may have several labels; otherwise None.
     """
 
     path: str
@@ -82,6 +84,7 @@ class Input(NamedTuple):
     extra: int = 0
     parts: tuple[tuple[str, File], ...] = ()
     facts: bytes = b""
+    labels: tuple[int, ...] | None = None
 
 
 class Record(NamedTuple):
@@ -91,13 +94,13 @@ class Record(NamedTuple):
         image: Encoded bytes, or uint8 pixels [H, W] or [H, W, 1 | 3 | 4] in the order R, G, B, A.
         fields: Other fields by name, encoded.
         facts: Entries of the ``json`` field besides path and class.
-        label: The label, if it is known only after reading.
+        label: The label, or all labels, if they are known only after reading.
     """
 
     image: bytes | NDArray[np.uint8]
     fields: Mapping[str, bytes] = MappingProxyType({})
     facts: Mapping[str, Any] = MappingProxyType({})
-    label: Label | None = None
+    label: Label | tuple[Label, ...] | None = None
 
 
 class FileState(NamedTuple):
@@ -145,10 +148,19 @@ class Listing:
     earlier: Account | None = None
     field_classes: FieldClasses = field(default_factory=dict)
 
+    @property
+    def label_classes(self) -> Classes:
+        """Class names of the labels by number, whether a sample has one label or several."""
+        several = self.field_classes.get(LABELS)
+        return Classes(several.names) if several else self.classes
+
     def with_classes(self, classes: Classes) -> Listing:
         """Return a listing with other classes, which include all of its own. Labels get the numbers of their names."""
         numbers = classes.numbers()
-        new = [numbers[name] for name in self.classes]
+        new = [numbers[name] for name in self.label_classes]
+        if LABELS in self.field_classes:
+            inputs = [entry._replace(labels=tuple(new[one] for one in entry.labels or ())) for entry in self.inputs]
+            return replace(self, inputs=inputs, field_classes={**self.field_classes, LABELS: ClassList(tuple(classes))})
         inputs = [entry if entry.label is None else entry._replace(label=new[entry.label]) for entry in self.inputs]
         return replace(self, inputs=inputs, classes=classes)
 
@@ -161,12 +173,14 @@ class SourceOptions:
         classes: Class names by number.
         columns: Role (``image``, ``label``) -> column.
         label_type: Whether labels of unknown meaning are all names or all numbers.
+        label_separator: Text between the labels of a sample, if a text has several.
         remote: How URLs are read.
     """
 
     classes: tuple[str, ...] | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     label_type: LabelType | None = None
+    label_separator: str | None = None
     remote: RemoteOptions = field(default_factory=RemoteOptions.of)
 
 
@@ -187,8 +201,7 @@ class Collector:
         shuffled: `Listing.shuffled`.
         files: `Listing.files`.
         earlier: `Listing.earlier`.
-        reads_labels: `Listing.reads_labels`.
-        reads_labels: Whether labels are known only when inputs are read.
+        form_after_reading: What the labels are, if they are known only when inputs are read; otherwise None.
         field_classes: `Listing.field_classes`: a source adds the lists of the numbers that it packs in other fields.
     """
 
@@ -202,13 +215,13 @@ class Collector:
         self.shuffled = False
         self.files: tuple[FileState, ...] = ()
         self.earlier: Account | None = None
-        self.reads_labels = False
+        self.form_after_reading: Form | None = None
         self.field_classes: dict[str, ClassList] = {}
         self._given = options.classes
-        self._labels = Labels(where, label_type=options.label_type)
+        self._labels = Labels(where, label_type=options.label_type, separator=options.label_separator)
 
     def add(self, entry: Input, label: Any = NONE) -> None:
-        """Add an input and its label: a `Label`, or a value whose meaning is not known."""
+        """Add an input and its label: a `Label`, a value whose meaning is not known, or a list of these."""
         self.inputs.append(entry)
         self._labels.add(label)
 
@@ -223,21 +236,25 @@ class Collector:
             LabelError: Invalid labels, or labels that do not match the classes.
             SourceError: There is no input.
         """
-        numbers, classes, notes = self._labels.numbered(self._given, self.classes)
-        inputs = self.inputs
-        if self._given and (numbers == NO_NUMBER).all() and not self.reads_labels:
+        numbered = self._labels.numbered(self._given, self.classes)
+        inputs, labelled = self.inputs, _labelled(self.inputs, numbered)
+        if self._given and not any(labelled) and self.form_after_reading is None:
             raise LabelError(
                 f"{self.where} has no labels, but class names were given ({quoted(self._given)}): name the label "
                 "(--label, --column label=...), or omit --classes (classes=)"
             )
-        if (numbers != NO_NUMBER).any():
-            pairs = list(zip(inputs, numbers.tolist(), strict=True))
-            inputs = [entry._replace(label=number) for entry, number in pairs if number != NO_NUMBER]
-            self.skipped += [Skip(entry.path, "has no label") for entry, number in pairs if number == NO_NUMBER]
+        if any(labelled):
+            pairs = zip(inputs, labelled, strict=True)
+            self.skipped += [Skip(entry.path, "has no label") for entry, found in pairs if found is None]
+            inputs = [entry for entry in labelled if entry is not None]
+        classes = numbered.classes
+        if (self.form_after_reading or numbered.form).is_several:
+            self.field_classes |= {LABELS: ClassList(tuple(classes))} if classes else {}
+            classes = Classes()
         if not inputs:
             reason = f"; the first, {self.skipped[0].path!r}: {self.skipped[0].reason}" if self.skipped else ""
             raise SourceError(f"{self.where} contains no image that can be packed{reason}")
-        self.account.notes += notes
+        self.account.notes += numbered.notes
         self.account.close(len(inputs), (skip.reason for skip in self.skipped))
         return Listing(
             inputs,
@@ -247,10 +264,21 @@ class Collector:
             self.stamp,
             self.shuffled,
             self.files,
-            self.reads_labels,
+            self.form_after_reading is not None,
             self.earlier,
             self.field_classes,
         )
+
+
+def _labelled(inputs: Iterable[Input], numbered: Numbered) -> list[Input | None]:
+    """Return inputs with their class numbers; None for an input without a label."""
+    if numbered.several is not None:
+        pairs = zip(inputs, numbered.several, strict=True)
+        return [None if labels is None else entry._replace(labels=labels) for entry, labels in pairs]
+    return [
+        None if number == NO_NUMBER else entry._replace(label=number)
+        for entry, number in zip(inputs, numbered.numbers.tolist(), strict=True)
+    ]
 
 
 class Source:

@@ -90,14 +90,14 @@ def find_roles(schema: pa.Schema, columns: Mapping[str, str], where: str) -> Rol
     if image is None:
         raise no_image_error(where, [f"{name} {schema.field(name).type}" for name in schema.names])
     others = [name for name in schema.names if name not in images]
-    class_labels = [name for name in others if _type(features.get(name)) == "ClassLabel"]
+    class_labels = [name for name in others if _class_label(features.get(name))]
     if LABEL in columns or len(class_labels) != 1:
         label = find_column(LABEL, others, columns, where=where)
     else:
         label = class_labels[0]
     if label is not None and pa.types.is_floating(schema.field(label).type) and LABEL not in columns:
         label = None  # a regression target, which becomes an entry of the json field
-    names = features.get(label, {}).get("names") if label else None
+    names = _class_label(features.get(label)).get("names") if label else None
     rest = [name for name in others if name != label and not _is_binary(schema.field(name).type)]
     fields = _fields(schema, rest)
     return Roles(
@@ -145,11 +145,20 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
         return {}
     if not isinstance(features, dict):
         return {}
-    return {name: value for name, value in features.items() if isinstance(value, dict)}
+    return {name: value for name, value in features.items() if isinstance(value, (dict, list))}
 
 
-def _type(feature: Mapping[str, Any] | None) -> Any:
-    return (feature or {}).get("_type")
+def _class_label(feature: Any) -> Mapping[str, Any]:
+    """Return the `ClassLabel` that a feature is or has a list of; empty if it is none."""
+    if isinstance(feature, list):  # as older versions of datasets write lists
+        feature = feature[0] if feature else None
+    if not isinstance(feature, Mapping):
+        return {}
+    return feature if _type(feature) == "ClassLabel" else _class_label(feature.get("feature"))
+
+
+def _type(feature: Any) -> Any:
+    return feature.get("_type") if isinstance(feature, Mapping) else None
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -97,7 +97,9 @@ def _variable(file: Any, item: Any) -> Any:
     if kind == "char":
         texts = _texts(item)
         return texts[0] if len(texts) == 1 else np.array(texts)
-    if kind not in _NUMBERS or item.dtype.names:
+    if item.dtype.names:
+        raise SourceError("it has complex numbers, which are not read: save real(x) and imag(x)")
+    if kind not in _NUMBERS:
         raise SourceError(
             f"it is of MATLAB's class {kind or 'unknown'!r}, which is not read: save numbers, or text by cellstr(x)"
         )

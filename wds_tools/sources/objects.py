@@ -22,6 +22,7 @@ from wds_tools.format import codecs
 from wds_tools.format.label import BOOLEANS, Classes, Label, Labels
 from wds_tools.format.label import name as name_label
 from wds_tools.format.label import number as label_number
+from wds_tools.format.label_lists import Form
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import (
     Collector,
@@ -74,6 +75,7 @@ class ObjectSource(Source):
         super().__init__(type(items).__name__, options)
         self.items = items
         self._left_out: set[str] = set()
+        self._form = Form()
         self._own = self._renamed = Classes(self._class_names())  # by the numbers of the items; as they are packed
 
     def collect(self, found: Collector) -> None:
@@ -89,7 +91,7 @@ class ObjectSource(Source):
             raise SourceError(f"the {self.name} has no items")
         failure: SourceError | None = None
         digest, sizes, extras = xxhash.xxh3_128(), [], []
-        labels = Labels(self.name, label_type=self.options.label_type)
+        labels = self._labels(self.name)
         for number in sorted({(count - 1) * step // max(1, _PROBED_ITEMS - 1) for step in range(_PROBED_ITEMS)}):
             entry = Input(f"{self.name}#{number}", 0, None, (number,))
             try:
@@ -113,8 +115,8 @@ class ObjectSource(Source):
         size, extra = (max(1, sum(values) // max(1, len(values))) for values in (sizes, extras))
         for number in range(count):
             found.add(Input(f"{self.name}#{number}", size, None, (number,), -1, extra + 1024))
-        self._set_classes(labels)
-        found.classes, found.reads_labels = self._own or None, True
+        self._form = self._set_classes(labels)
+        found.classes, found.form_after_reading = self._own or None, self._form
         found.stamp = digest.hexdigest()
 
     def _class_names(self) -> tuple[str, ...]:
@@ -124,14 +126,18 @@ class ObjectSource(Source):
         are_names = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
         return tuple(names) if are_names else ()
 
-    def _set_classes(self, labels: Labels) -> None:
-        """Decide what the labels of items mean, from those of some items.
+    def _labels(self, where: str, form: Form | None = None) -> Labels:
+        return Labels(where, label_type=self.options.label_type, separator=self.options.label_separator, form=form)
+
+    def _set_classes(self, labels: Labels) -> Form:
+        """Decide what the labels of items mean, from those of some items, and return what they are.
 
         Raises:
             LabelError: Labels are names, and there is no list of classes; or they do not match that list.
         """
         given = self.options.classes
-        found = labels.numbered(given, self._own).classes
+        numbered = labels.numbered(given, self._own)
+        found = numbered.classes
         if not self._own and not given and found not in ((), BOOLEANS):
             raise LabelError(
                 f"the {self.name} has label {found[0]!r}, but its class names are not known: pass classes=[...]"
@@ -140,6 +146,7 @@ class ObjectSource(Source):
         self._renamed = self._own
         if given:
             self._renamed = Classes(given[number] for number in self._own.matched(given, where=self.name))
+        return numbered.form
 
     def read(self, entry: Input) -> Record:
         """Read an item.
@@ -198,11 +205,12 @@ class ObjectSource(Source):
         """Return the class names of a map-style dataset of Hugging Face, whose only `ClassLabel` is the label."""
         features = getattr(self.items, "features", None)
         features = features if isinstance(features, Mapping) else {}
-        labels = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
+        lists = {name: getattr(feature, "feature", feature) for name, feature in features.items()}
+        labels = [name for name, feature in lists.items() if type(feature).__name__ == "ClassLabel"]
         if len(labels) == 1:
             self.columns.setdefault(LABEL, labels[0])
         label = find_column(LABEL, features, self.columns, where="features") if features else None
-        return getattr(features[label], "names", None) if label else None
+        return getattr(lists[label], "names", None) if label else None
 
     def _warn(self, what: str) -> None:
         """Warn once that a part of the items is not packed."""
@@ -215,14 +223,18 @@ class ObjectSource(Source):
                 what,
             )
 
-    def _label(self, value: Any, path: str) -> Label:
-        """Return the label of an item: the name of its class if there are class names, otherwise its number."""
-        labels = Labels(path, label_type=self.options.label_type)
+    def _label(self, value: Any, path: str) -> Label | tuple[Label, ...]:
+        """Return the label of an item, or its labels: names of classes if there are any, otherwise numbers."""
+        labels = self._labels(path, self._form)
         labels.add(value)
-        numbers, classes, _ = labels.numbered(own=self._own)
-        if classes and not self._own:
+        numbered = labels.numbered(own=self._own)
+        if numbered.classes and not self._own:
             raise LabelError(f"{path} has label {value!r}, but the class names are not known: pass classes=[...]")
-        number = int(numbers[0])
+        if numbered.several is not None:
+            return tuple(map(self._label_of, numbered.several[0] or ()))
+        return self._label_of(int(numbered.numbers[0]))
+
+    def _label_of(self, number: int) -> Label:
         return label_number(number) if number < 0 or not self._own else name_label(self._renamed[number])
 
 

@@ -7,6 +7,8 @@ Files are read with ``torch.load(weights_only=True)``, which creates only tensor
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,7 @@ from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import SourceStoreError, is_system_error
 
 _PAIR = ("images", "labels")
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _IMAGE_AXES = 3
 _PARAMETERS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
@@ -33,20 +36,28 @@ class TensorSource(ArraySource):
         import torch  # noqa: PLC0415 - only this source needs torch
 
         try:
-            content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Validating sparse", UserWarning)
+                content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # torch.load raises many types of error for invalid files
             if is_system_error(error):
                 raise SourceStoreError(f"{self.path} cannot be read: {error}") from error
-            first_line = str(error).strip().partition("\n")[0][:200]
             raise SourceError(
-                f"{self.path} cannot be read as tensors: {first_line}; "
-                "allowed are tensors in dictionaries, lists and tuples"
+                f"{self.path} cannot be read as tensors: {_reason(error)}; allowed are tensors, numbers and text in "
+                "dictionaries, lists and tuples"
             ) from error
         contents = Contents({})
         _Reader(contents, torch, str(self.path)).add(content)
         if not contents.arrays:
             raise SourceError(f"{self.path} contains no tensor of images; expected {{'images': ..., 'labels': ...}}")
         return contents
+
+
+def _reason(error: Exception) -> str:
+    """Return why a file cannot be loaded: of torch's long advice, only the class that it does not create."""
+    if found := _GLOBAL.search(str(error)):
+        return f"it has objects of {found[1]}, which are not created, because a pickle can run code"
+    return str(error).strip().partition("\n")[0][:200]
 
 
 class _Reader:

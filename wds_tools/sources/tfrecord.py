@@ -77,7 +77,7 @@ class TfRecordSource(Source):
         """
         states = file_states(self.paths)
         inputs: list[Input] = []
-        labels: list[tuple[str | None, Any]] = []  # name of the feature, value
+        labels: list[tuple[str | None, Values]] = []  # name of the feature, its values
         for file, path in enumerate(self.paths):
             for number, (start, size) in enumerate(records(self._mapped[file], path)):
                 found.account.given += 1
@@ -91,11 +91,12 @@ class TfRecordSource(Source):
                     continue
                 extra = facts_bytes(record.facts) + sum(field_bytes(len(data)) for data in record.fields.values())
                 inputs.append(Input(name, len(record.image), None, (file, start, size), -1, extra))
-                labels.append((label, _label(features[label]) if label else None))
+                labels.append((label, features[label] if label else []))
         # Where a record lacks the feature of the labels, another one with a usual name is not its label.
         self.label = self._pick(LABEL, {label: [] for label, _ in labels if label}) if labels else None
-        for entry, (label, value) in zip(inputs, labels, strict=True):
-            found.add(entry, value if label == self.label else None)
+        is_list = any(len(values) > 1 for label, values in labels if label == self.label)
+        for entry, (label, values) in zip(inputs, labels, strict=True):
+            found.add(entry, _label(values, is_list=is_list) if label == self.label else None)
         found.files = states
         found.stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
 
@@ -126,7 +127,7 @@ class TfRecordSource(Source):
 
         Args:
             features: All features.
-            label: Name of the one that is the label. If it has several values, it is kept as an entry of ``json``.
+            label: Name of the one that is the label.
         """
         image = self._pick(IMAGE, features)
         values = features[image] if image else []
@@ -135,12 +136,9 @@ class TfRecordSource(Source):
                 f"has no image feature with a known name; it has {', '.join(map(repr, list(features)[:12]))}: name "
                 "the feature, as in --column image=NAME (columns={'image': 'NAME'})"
             )
-        count = len(features.get(label or "", ()))
-        if LABEL in self.columns and count > 1:
-            raise SourceError(f"has {count} labels in {label!r}; allowed is one: choose another feature")
         fields, facts = {}, {}
         for name, others in features.items():
-            if name == image or (name == label and count < 2):
+            if name in (image, label):
                 continue
             content = others[0] if len(others) == 1 else None
             kind = codecs.sniff(content) if isinstance(content, memoryview) else None
@@ -192,10 +190,9 @@ def masked_crc(data: memoryview) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _label(values: Values) -> Any:
-    if len(values) != 1:
-        return None
-    return bytes(values[0]) if isinstance(values[0], memoryview) else values[0]
+def _label(values: Values, *, is_list: bool) -> Any:
+    plain = [bytes(value) if isinstance(value, memoryview) else value for value in values]
+    return plain if is_list else next(iter(plain), None)
 
 
 def _fact(values: Values) -> Any | None:

@@ -20,6 +20,7 @@ from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots, split_at_last_dot
 from wds_tools.format.index import NO_LABEL, from_bytes
 from wds_tools.format.label import quoted
+from wds_tools.format.label_lists import LABELS
 from wds_tools.format.label_source import LabelSource
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
@@ -152,7 +153,8 @@ class WebDatasetSource(Source):
         image = image_field(fields)
         if image is None:
             raise SourceChangedError(f"{self.paths[number]} changed while it was packed: sample {key!r} has no image")
-        kept = {name: bytes(data) for name, data in fields.items() if name not in (image, "cls", "json")}
+        replaced = (image, "cls", "json", *([LABELS] if entry.labels is not None else []))
+        kept = {name: bytes(data) for name, data in fields.items() if name not in replaced}
         if codecs.sniff(fields[image]) in kept:
             raise SourceError(
                 f"has an image of type {codecs.sniff(fields[image])} in field {image!r}, and another field named "

@@ -71,7 +71,7 @@ def record_count(source: Any) -> int | None:
                 lines = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
             return lines - path.name.lower().endswith((".csv", ".tsv"))  # their first line names the columns
         if kind == "parquet":
-            return sum(pq.read_metadata(part).num_rows for part in find_files(path, is_parquet, "Parquet"))
+            return sum(int(pq.read_metadata(part).num_rows) for part in find_files(path, is_parquet, "Parquet"))
         if kind == "folder":
             return sum(file.is_file() for file in path.rglob("*"))
     return None

@@ -14,12 +14,21 @@ import xxhash
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from wds_tools.errors import DestinationError, ManifestError, OptionError, ShardError, StoreError, WdsToolsError
+from wds_tools.errors import (
+    DestinationError,
+    LabelError,
+    ManifestError,
+    OptionError,
+    ShardError,
+    StoreError,
+    WdsToolsError,
+)
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots
 from wds_tools.format.index import NO_LABEL, Index, from_bytes, index_names, shard_entry, to_bytes
 from wds_tools.format.index_edit import add_columns, is_index, relabel
 from wds_tools.format.label import NO_NUMBER, Classes, Labels, LabelType, Numbered
+from wds_tools.format.label_lists import several_in_an_index
 from wds_tools.format.label_source import INDEX, LabelSource
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import Totals
@@ -291,10 +300,21 @@ def _number(jobs: Sequence[_Job], classes: tuple[str, ...] | None, label_type: L
     labels = Labels(f"{where}, {jobs[0].source}", label_type=label_type)
     labels.extend(jobs[0].source.resolved([value for job in jobs for value in job.labels]))
     if classes is not None:
-        return labels.numbered(classes)
+        return _one_each(labels.numbered(classes), jobs[0])
     known = Classes(dict.fromkeys(name for job in jobs if job.old for name in job.old.classes))
-    found = labels.numbered()
+    found = _one_each(labels.numbered(), jobs[0])
     return labels.numbered(own=known.united(found.classes)[0]) if known and found.classes else found
+
+
+def _one_each(numbered: Numbered, job: _Job) -> Numbered:
+    """Return labels of which a sample has at most one: there is one in the index.
+
+    Raises:
+        LabelError: A sample may have several.
+    """
+    if numbered.several is None:
+        return numbered
+    raise LabelError(f"{job.folder.name}: {several_in_an_index(str(job.source))}")
 
 
 def _divided(numbers: NDArray[np.int64], counts: Sequence[int]) -> list[NDArray[np.int64]]:

@@ -13,6 +13,7 @@ from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.index import Index
 from wds_tools.format.index_builder import IndexBuilder
 from wds_tools.format.label import parse
+from wds_tools.format.label_lists import items_of, several_in_an_index
 from wds_tools.format.label_source import LabelSource
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.format.tar import Bytes, Member
@@ -140,6 +141,8 @@ class _ShardScan:
             value = self.label.value(key, self._contents.get(self.label.field or ""))
         except ValueError as error:
             raise ShardError(f"{error}: choose another label, or fix the sample", shard=self.shard, key=key) from error
+        if items_of(value, None) is not None:
+            raise ShardError(several_in_an_index(str(self.label)), shard=self.shard, key=key)
         self.labels.append(value)
         try:
             return None if self.label.field is None else parse(value).number

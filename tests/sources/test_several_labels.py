@@ -1,0 +1,332 @@
+"""Samples with several labels in files of other programs: a field ``labels.json`` and its class list."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import webdataset
+import zarr
+from PIL import Image
+from tfrecords import example, frame
+
+import wds_tools as wt
+from wds_tools.errors import LabelError, MissingFieldError, OptionError, SampleError, SourceError
+from wds_tools.format.field_classes import ClassList
+from wds_tools.format.manifest import Manifest, from_json
+from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.stored_samples import stored_samples
+
+NAMES = ("cat", "dog", "fig")
+LABELS = [[2, 0], [1], [], [0, 1, 2]]
+WORDS = [[NAMES[number] for number in one] for one in LABELS]
+HOT = np.array([[number in one for number in range(3)] for one in LABELS], np.uint8)
+PIXELS = np.stack([np.full((8, 8, 3), 60 * number, np.uint8) for number in range(4)])
+
+
+def png(number: int) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(PIXELS[number]).save(out, "PNG")
+    return out.getvalue()
+
+
+def table_of(tmp_path: Path, labels: list[Any]) -> pd.DataFrame:
+    for number in range(4):
+        (tmp_path / f"{number}.png").write_bytes(png(number))
+    return pd.DataFrame({"path": [f"{number}.png" for number in range(len(labels))], "labels": labels})
+
+
+def csv_with_separators(tmp_path: Path) -> dict[str, Any]:
+    table = table_of(tmp_path, [" ".join(words) for words in WORDS])
+    table.drop(2).to_csv(tmp_path / "t.csv", index=False)
+    return {"src": tmp_path / "t.csv", "label_separator": " "}
+
+
+def csv_of_python_lists(tmp_path: Path) -> dict[str, Any]:
+    table_of(tmp_path, WORDS).to_csv(tmp_path / "t.csv", index=False)
+    return {"src": tmp_path / "t.csv"}
+
+
+def json_lines(tmp_path: Path) -> dict[str, Any]:
+    table_of(tmp_path, WORDS).to_json(tmp_path / "t.jsonl", orient="records", lines=True)
+    return {"src": tmp_path / "t.jsonl"}
+
+
+def parquet_of_names(tmp_path: Path) -> dict[str, Any]:
+    frame = pd.DataFrame({"image": [png(number) for number in range(4)], "labels": WORDS})
+    frame.to_parquet(tmp_path / "t.parquet")
+    return {"src": tmp_path / "t.parquet"}
+
+
+def parquet_of_numbers(tmp_path: Path) -> dict[str, Any]:
+    frame = pd.DataFrame({"image": [png(number) for number in range(4)], "labels": LABELS})
+    frame.to_parquet(tmp_path / "t.parquet")
+    return {"src": tmp_path / "t.parquet", "classes": NAMES}
+
+
+def hugging_face() -> Any:
+    import datasets
+
+    features = datasets.Features(
+        {"image": datasets.Image(), "tags": datasets.Sequence(datasets.ClassLabel(names=list(NAMES)))}
+    )
+    images = [Image.fromarray(pixels) for pixels in PIXELS]
+    return datasets.Dataset.from_dict({"image": images, "tags": LABELS}, features=features)
+
+
+def hugging_face_parquet(tmp_path: Path) -> dict[str, Any]:
+    hugging_face().to_parquet(tmp_path / "t.parquet")
+    return {"src": tmp_path / "t.parquet"}
+
+
+def hugging_face_on_disk(tmp_path: Path) -> dict[str, Any]:
+    hugging_face().save_to_disk(tmp_path / "saved")
+    return {"src": tmp_path / "saved"}
+
+
+def hugging_face_stream(tmp_path: Path) -> dict[str, Any]:
+    return {"src": hugging_face().to_iterable_dataset()}
+
+
+def hugging_face_object(tmp_path: Path) -> dict[str, Any]:
+    return {"src": hugging_face()}
+
+
+def hdf5_rows(tmp_path: Path) -> dict[str, Any]:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"], file["labels"] = PIXELS, HOT.astype(np.float32)
+        file["class_names"] = list(NAMES)
+    return {"src": tmp_path / "a.h5"}
+
+
+def numpy_rows(tmp_path: Path) -> dict[str, Any]:
+    np.savez(tmp_path / "a.npz", images=PIXELS, labels=HOT.astype(bool))
+    return {"src": tmp_path / "a.npz", "classes": NAMES}
+
+
+def zarr_rows(tmp_path: Path) -> dict[str, Any]:
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+    group["images"], group["labels"] = PIXELS, HOT
+    group.attrs["classes"] = list(NAMES)
+    return {"src": tmp_path / "a.zarr"}
+
+
+def tensors(tmp_path: Path) -> dict[str, Any]:
+    torch.save({"images": torch.from_numpy(PIXELS), "labels": torch.from_numpy(HOT)}, tmp_path / "a.pt")
+    return {"src": tmp_path / "a.pt", "classes": NAMES}
+
+
+class Items(torch.utils.data.Dataset[Any]):
+    """A dataset of torch, as torchvision's CelebA: an image, and 0 or 1 for each attribute."""
+
+    classes = NAMES
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> Any:
+        return Image.fromarray(PIXELS[number]), torch.from_numpy(HOT[number])
+
+
+def torch_dataset(tmp_path: Path) -> dict[str, Any]:
+    return {"src": Items()}
+
+
+def shards_of_webdataset(tmp_path: Path) -> dict[str, Any]:
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        for number, words in enumerate(WORDS):
+            writer.write({"__key__": f"{number}", "png": png(number), "json": {"labels": words}})
+    return {"src": tmp_path / "a.tar", "columns": {"label": "json:labels"}}
+
+
+def shards_with_rows(tmp_path: Path) -> dict[str, Any]:
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        for number, row in enumerate(HOT):
+            writer.write({"__key__": f"{number}", "png": png(number), "target.npy": row})
+    return {"src": tmp_path / "a.tar", "columns": {"label": "target.npy"}, "classes": NAMES}
+
+
+SOURCES = [
+    csv_with_separators, csv_of_python_lists, json_lines, parquet_of_names, parquet_of_numbers, hugging_face_parquet,
+    hugging_face_on_disk, hugging_face_stream, hugging_face_object, hdf5_rows, numpy_rows, zarr_rows, tensors,
+    torch_dataset, shards_of_webdataset, shards_with_rows,
+]  # fmt: skip
+
+
+def manifest_of(folder: Path) -> Manifest:
+    return from_json((folder / "manifest.json").read_bytes())
+
+
+def stored(folder: Path) -> dict[int, list[str]]:
+    """Return the names of the labels of each sample, by the grey value of its image."""
+    shards = open_shards(folder)
+    names = shards.manifest.field_classes["labels.json"].names
+    found = {}
+    for number in range(len(shards.locations)):
+        for sample in stored_samples(shards, number):
+            assert "cls" not in sample.fields
+            image = next(data for name, data in sample.fields.items() if name in ("png", "jpg"))
+            grey = Image.open(io.BytesIO(bytes(image))).convert("L").getpixel((0, 0))
+            found[int(grey) // 60] = [names[label] for label in json.loads(bytes(sample.fields["labels.json"]))]
+    return found
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda function: function.__name__)
+def test_several_labels_become_a_field_with_a_class_list(
+    source: Callable[[Path], dict[str, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "src").mkdir()
+    report = wt.pack(dst=tmp_path / "d", workers=1, **source(tmp_path / "src"))
+    assert dict(report.manifest.field_classes) == {"labels.json": ClassList(NAMES)}
+    assert report.manifest.classes == ()
+    expected = {number: sorted(words) for number, words in enumerate(WORDS)}
+    if source is csv_with_separators:
+        del expected[2]  # pandas reads an empty text as a missing value
+    assert {number: sorted(words) for number, words in stored(tmp_path / "d").items()} == expected
+
+
+@pytest.fixture
+def packed_labels(tmp_path: Path) -> Path:
+    (tmp_path / "src").mkdir()
+    wt.pack(dst=tmp_path / "packed_labels", workers=1, shuffle=False, **json_lines(tmp_path / "src"))
+    return tmp_path / "packed_labels"
+
+
+def test_a_batch_has_1_for_each_label(packed_labels: Path) -> None:
+    fields = {"image": wt.Image(), "labels": wt.MultiHot()}
+    with wt.make_loader(packed_labels, batch_size=4, fields=fields, num_workers=0) as loader:
+        (batch,) = loader
+    assert batch.labels.dtype == torch.float32
+    assert torch.equal(batch.labels, torch.from_numpy(HOT).float())
+    torch.nn.functional.binary_cross_entropy_with_logits(torch.zeros(4, 3), batch.labels)
+    dataset = wt.StreamingDataset(packed_labels, batch_size=2, fields={"labels": wt.MultiHot()})
+    assert torch.equal(torch.stack([sample.labels for sample in dataset]), torch.from_numpy(HOT).float())
+
+
+def test_labels_of_a_json_entry_are_loaded_by_number_and_by_name(tmp_path: Path) -> None:
+    with wt.ShardWriter(tmp_path / "d" / "a-%d.tar") as writer:
+        for number, words in enumerate(WORDS):
+            objects = [{"category": one} for one in LABELS[number]]
+            writer.write({"__key__": f"{number}", "png": png(number), "json": {"words": words, "objects": objects}})
+    fields = {
+        "words": wt.MultiHot("json", path="words", classes=NAMES),
+        "objects": wt.MultiHot("json", path="objects.category", classes=3),
+    }
+    with wt.make_loader(tmp_path / "d", batch_size=4, fields=fields, num_workers=0) as loader:
+        (batch,) = loader
+    assert torch.equal(batch.words, torch.from_numpy(HOT).float())
+    assert torch.equal(batch.objects, torch.from_numpy(HOT).float())
+
+
+@pytest.mark.parametrize(("classes", "found"), [(2, "2"), (["cat", "dog"], "fig")])
+def test_a_label_that_is_not_among_the_classes_is_an_error(tmp_path: Path, classes: Any, found: str) -> None:
+    with wt.ShardWriter(tmp_path / "d" / "a-%d.tar") as writer:
+        writer.write({"__key__": "0", "json": {"labels": [2 if classes == 2 else "fig"]}})
+    fields = {"labels": wt.MultiHot("json", path="labels", classes=classes)}
+    with (
+        wt.make_loader(tmp_path / "d", batch_size=1, fields=fields, num_workers=0) as loader,
+        pytest.raises(SampleError, match=f"has the label '{found}'; allowed are class numbers from 0 to 1"),
+    ):
+        next(iter(loader))
+
+
+def test_labels_without_class_list_need_their_number(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    arguments = parquet_of_numbers(tmp_path / "src") | {"classes": None}
+    wt.pack(dst=tmp_path / "d", workers=1, **arguments)
+    with pytest.raises(OptionError, match=r"no class list for 'labels.json': give the number of classes"):
+        wt.make_loader(tmp_path / "d", batch_size=1, fields={"labels": wt.MultiHot()})
+    with pytest.raises(MissingFieldError, match=r"several labels: load them as .*MultiHot\(\)"):
+        wt.make_loader(tmp_path / "d", batch_size=1)
+
+
+@pytest.mark.parametrize("classes", [0, True, [], "cat"])
+def test_classes_that_are_none_are_refused(classes: Any) -> None:
+    with pytest.raises(OptionError, match="MultiHot"):
+        wt.MultiHot(classes=classes)
+
+
+def test_reshard_append_merge_and_splits_keep_the_labels(packed_labels: Path, tmp_path: Path) -> None:
+    wt.reshard(packed_labels, tmp_path / "again", workers=1, shuffle=True)
+    assert stored(tmp_path / "again") == dict(enumerate(WORDS))
+    more = pd.DataFrame({"path": ["0.png", "1.png"], "labels": [["dog", "ant"], ["ant"]]})
+    more.to_json(tmp_path / "src" / "more.jsonl", orient="records", lines=True)
+    wt.append(tmp_path / "src" / "more.jsonl", packed_labels, workers=1)
+    assert manifest_of(packed_labels).field_classes == {"labels.json": ClassList((*NAMES, "ant"))}
+    assert stored(packed_labels) == {0: ["dog", "ant"], 1: ["ant"], 2: [], 3: WORDS[3]}
+    with pytest.raises(LabelError, match="'ant' or no name"):
+        wt.merge([packed_labels, tmp_path / "again"], tmp_path / "merged")
+    wt.pack(tmp_path / "src" / "more.jsonl", tmp_path / "same", classes=(*NAMES, "ant"), workers=1)
+    wt.merge([packed_labels, tmp_path / "same"], tmp_path / "merged")
+    assert manifest_of(tmp_path / "merged").field_classes == manifest_of(packed_labels).field_classes
+    reports = wt.pack_splits(tmp_path / "src" / "t.jsonl", tmp_path / "splits", split="a=0.5,b=0.5", workers=1)
+    assert {report.manifest.field_classes["labels.json"] for report in reports.values()} == {ClassList(NAMES)}
+
+
+def test_samples_with_one_label_and_with_several_are_not_in_one_dataset(packed_labels: Path, tmp_path: Path) -> None:
+    pd.DataFrame({"path": ["0.png"], "label": ["cat"]}).to_csv(tmp_path / "src" / "one.csv", index=False)
+    with pytest.raises(OptionError, match="have several labels each"):
+        wt.append(tmp_path / "src" / "one.csv", packed_labels, workers=1)
+
+
+def test_one_hot_rows_are_one_label(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"], file["labels"] = PIXELS[:3], np.eye(3)[[2, 0, 1]]
+    manifest = wt.pack(tmp_path / "a.h5", tmp_path / "d", classes=NAMES, workers=1, shuffle=False).manifest
+    assert (manifest.classes, dict(manifest.field_classes)) == (NAMES, {})
+    assert open_shards(tmp_path / "d").index(0).label.tolist() == [2, 0, 1]
+
+
+def test_features_of_tfrecord_with_several_values_are_several_labels(tmp_path: Path) -> None:
+    records = [
+        {"image/encoded": png(number), "image/class/label": list(map(float, LABELS[number]))} for number in (0, 1, 3)
+    ]
+    (tmp_path / "a.tfrecord").write_bytes(b"".join(frame(example(record)) for record in records))
+    wt.pack(tmp_path / "a.tfrecord", tmp_path / "d", classes=NAMES, workers=1)
+    assert stored(tmp_path / "d") == {number: WORDS[number] for number in (0, 1, 3)}
+
+
+def test_an_array_of_other_numbers_is_not_several_labels(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"], file["labels"] = PIXELS, np.arange(12).reshape(4, 3)
+    with pytest.raises(
+        SourceError, match=r"labels of shape \[4, 3\] in 'labels'; allowed are one number or name per image, and rows"
+    ):
+        wt.pack(tmp_path / "a.h5", tmp_path / "d", workers=1)
+
+
+def test_a_writer_numbers_names_by_its_class_list(tmp_path: Path) -> None:
+    with wt.ShardWriter(tmp_path / "d" / "a-%d.tar", field_classes={"labels.json": NAMES}) as writer:
+        for number, words in enumerate(WORDS):
+            writer.write({"__key__": f"{number}", "png": png(number), "labels.json": words})
+        with pytest.raises(SampleError, match=r"class 'ant' in labels.json is not among the given classes"):
+            writer.write({"__key__": "4", "labels.json": ["ant"]})
+        with pytest.raises(SampleError, match="label 3, but there are only 3 class names"):
+            writer.write({"__key__": "4", "labels.json": [3]})
+    assert stored(tmp_path / "d") == dict(enumerate(WORDS))
+
+
+def test_a_writer_refuses_names_without_numbers_and_lists_in_cls(tmp_path: Path) -> None:
+    with wt.ShardWriter(tmp_path / "d" / "a-%d.tar") as writer:
+        with pytest.raises(SampleError, match=r"'labels.json' has the names .'cat'., whose numbers are not known"):
+            writer.write({"__key__": "0", "labels.json": ["cat"]})
+        with pytest.raises(SampleError, match=r"several labels of a sample are the field 'labels.json'"):
+            writer.write({"__key__": "0", "cls": [1, 2]})
+        writer.write({"__key__": "0", "labels.json": [1, 2]})
+
+
+def test_packed_names_are_not_one_class(tmp_path: Path) -> None:
+    table_of(tmp_path, ["cat dog", "dog", "cat"]).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(
+        LabelError, match="'cat dog', and its parts 'cat', 'dog' are labels too: pass --label-separator"
+    ):
+        wt.pack(tmp_path / "t.csv", tmp_path / "d", workers=1)
+    assert not (tmp_path / "d").exists()

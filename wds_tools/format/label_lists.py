@@ -1,0 +1,133 @@
+"""Samples with several labels: what counts as a list, and how long the list of each sample is. No I/O."""
+
+from __future__ import annotations
+
+import ast
+import json
+from array import array
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.errors import LabelError
+
+LABELS = "labels.json"
+"""The field of samples with several labels: a JSON list of class numbers."""
+
+_NO_LIST = -1
+
+
+class Form(NamedTuple):
+    """What the labels of a source are.
+
+    Attributes:
+        is_several: Whether a sample may have several labels.
+        width: Number of classes, if values are lists with 0 or 1 for each class; 0 if they are labels, or lists of
+            labels. Lists in which a single value is 1 are one label.
+    """
+
+    is_several: bool = False
+    width: int = 0
+
+
+def items_of(value: Any, separator: str | None, *, as_text: bool = False) -> list[Any] | None:
+    """Return the labels of a sample that has a list of them, otherwise None.
+
+    >>> items_of([3, 1], None), items_of('["cat", "dog"]', None), items_of("['cat']", None), items_of("cat, dog", ",")
+    ([3, 1], ['cat', 'dog'], ['cat'], ['cat', 'dog'])
+    >>> items_of("cat dog", None), items_of("", " ")
+    (None, None)
+
+    Args:
+        value: The value of the sample. Text in brackets is a list, as JSON or Python writes it.
+        separator: Text between the labels of a sample.
+        as_text: Whether a text without separator is a name, even in brackets.
+
+    Raises:
+        LabelError: A text in brackets is not a list.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if separator is not None:
+            return [part.strip() for part in text.split(separator) if part.strip()] or None
+        return None if as_text or not (text.startswith("[") and text.endswith("]")) else _list_in(text)
+    if isinstance(value, (list, set, frozenset)) or type(value) is tuple:
+        return list(value) if isinstance(value, (list, tuple)) else sorted(value, key=repr)
+    if hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1:
+        return list(value.tolist())
+    return None
+
+
+def _list_in(text: str) -> list[Any]:
+    """Return the list that a text is; pandas writes lists to CSV as Python does."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list):
+            return found
+    raise LabelError(
+        f"label {text[:40]!r} is not a list, as JSON or Python writes it: correct it, or pass --label-type name "
+        "(label_type='name') if it is the name of a class"
+    )
+
+
+def several_in_an_index(place: str) -> str:
+    """Return the text of the error that a sample has several labels at a place, where there can be only one."""
+    field, _, path = place.partition(":")
+    loaded = f"{field!r}{f', path={path!r}' if path else ''}"
+    return (
+        f"a sample has several labels in {place!r}, and an index has one for each sample: choose another --label, and "
+        f"load these with wds_tools.MultiHot({loaded}, classes=...); or write the samples again, with "
+        f"`wds-tools reshard --label {place}`"
+    )
+
+
+class Lists:
+    """Which samples have a list of labels, and how long it is."""
+
+    def __init__(self) -> None:
+        self._lengths = array("q")  # of each sample; _NO_LIST for a single value
+        self.has_lists = False
+
+    def add(self, length: int | None) -> None:
+        """Add the next sample: the length of its list, None for a single value."""
+        self.has_lists = self.has_lists or length is not None
+        self._lengths.append(_NO_LIST if length is None else length)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Length of the list of each sample, int64 [samples]; -1 for a single value."""
+        return np.array(self._lengths, np.int64)
+
+    @property
+    def common_length(self) -> int:
+        """The length that all lists have; 0 if they differ."""
+        lengths = np.unique(self.lengths[self.lengths != _NO_LIST])
+        return int(lengths[0]) if len(lengths) == 1 else 0
+
+    def are_in_lists(self) -> NDArray[np.bool_]:
+        """Return for each value of all samples whether it is in a list: bool [values]."""
+        lengths = self.lengths
+        return np.repeat(lengths != _NO_LIST, np.where(lengths == _NO_LIST, 1, lengths))
+
+    def split(self, numbers: NDArray[np.int64], missing: int) -> tuple[list[tuple[int, ...] | None], int]:
+        """Return the class numbers of each sample, each once, and how many samples name a class several times.
+
+        Args:
+            numbers: Class number of each value of all samples, int64 [values].
+            missing: What stands for no label: a sample with this single value has None.
+        """
+        found: list[tuple[int, ...] | None] = []
+        start = repeated = 0
+        values = numbers.tolist()
+        for length in self._lengths:
+            stop = start + max(length, 0) + (length == _NO_LIST)
+            known = [number for number in values[start:stop] if number != missing]
+            different = tuple(dict.fromkeys(known))
+            repeated += len(different) < len(known)
+            found.append(None if length == _NO_LIST and not known else different)
+            start = stop
+        return found, repeated
