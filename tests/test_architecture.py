@@ -16,12 +16,12 @@ READING_ORDER = {
     "format": """jpeg pages sample tar codecs label_lists label label_source field_classes objects account manifest
         index index_builder index_edit dots totals""",
     "storage": """base failures retry client_base tls_socket http_pool http_requests http_client object_options
-        object_client s3_client fsspec_client clients schemes listing maps cache commit lock unfinished patterns upload
-        local fetcher fetcher_process remote stream""",
-    "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed
-        added_fields array_contents array_kinds array_roles arrays huggingface streams layouts trees annotations coco
-        yolo voc masks tree annotated objects table tfrecord arrow matlab hdf5 lmdb numpy_files parquet tensors zarrs
-        webdataset detect""",
+        object_client s3_client fsspec_client clients schemes listing maps cache commit lock unfinished patterns
+        upload local fetcher fetcher_process remote stream""",
+    "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed added_fields
+        array_contents array_kinds array_roles arrays huggingface streams layouts trees annotations coco yolo voc
+        masks tree objects table record_values record_roles records tfrecord arrow matlab hdf5 lmdb_keys lmdb
+        numpy_files parquet tensors zarrs webdataset index_file other_formats detect annotated chunks litdata mds""",
     "order": "keyed_random where selection tally sequence mixture saved_state ban buckets planner history quality",
     "images": "views buckets schedule decode resize native",
     "reading": "locations names shardset keys reader requested_fields read_ahead select banned stored_samples",
@@ -33,9 +33,8 @@ READING_ORDER = {
         workers request batch_steps handover augment rand_augment ring advice cleanup cuda copier pacing epochs sheet
         explanation tasks pools statistics diagnosis stats_output ceiling dataset web_source web_dataset pipeline bridge
         loader factory""",
-    "upkeep": """members export_formats energon_database checksums shard_scan shard_table index_folder indexer
-        merger copier resealer restore exporter field_source spool field_adder content_check
-        verifier unpacker""",
+    "upkeep": """members export_formats energon_database checksums shard_scan shard_table index_folder indexer merger
+        copier resealer restore exporter field_source spool field_adder content_check verifier unpacker""",
     ".": "webdataset",  # at the top level too, after what it imports
     "inspection": "svg machine doctor datacheck stats forecast forecast_chart contact_sheet saved_step",
     "service": """limits tokens config ranges contents catalogue local_files metrics blocks upstream libraries answers

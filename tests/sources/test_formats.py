@@ -388,7 +388,7 @@ def test_a_truncated_or_damaged_tfrecord_is_an_error_that_names_the_byte(tmp_pat
     with pytest.raises(SourceError, match=rf"damaged or truncated at byte {len(record):,}"):
         scan(path)
     path.write_bytes(b"\x1f\x8b" + record)
-    with pytest.raises(SourceError, match="gunzip"):
+    with pytest.raises(SourceError, match="cannot be decompressed after byte 0"):
         scan(path)
 
 

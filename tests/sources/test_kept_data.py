@@ -95,7 +95,8 @@ def test_long_texts_and_further_images_of_an_example_are_kept(tmp_path: Path, si
         "raw": bytes(5000),
     }
     [(sample, facts)], _ = pack(records(tmp_path / "a.tfrecord", features))
-    assert facts == {"path": "a.tfrecord#0", "caption": "long " * 2000}
+    assert facts == {"path": "a.tfrecord#0"}
+    assert sample["txt"] == b"long " * 2000
     assert sample["mask.png"] == sample["image_segmentation_class_encoded.png"] == mask
     assert sample["jpg"] == six[0].data
 

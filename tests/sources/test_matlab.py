@@ -1,7 +1,8 @@
 """Files of MATLAB 7.3 in `tests/foreign/matlab`.
 
 hdf5storage 0.2.2 wrote them, by ``savemat(name, {...}, format="7.3", store_python_metadata=False, oned_as="row",
-compress=True)``, and scipy 1.17.1 wrote ``v5.mat``, by ``scipy.io.savemat``. ``expected.npz`` has the images [N, H, W, C]
+compress=True)``, and scipy 1.17.1 wrote ``v5.mat``, by ``scipy.io.savemat``. ``expected.npz`` has the images
+[N, H, W, C]
 and the class numbers.
 """
 

@@ -216,8 +216,8 @@ def test_pack_refuses_an_entry_that_is_not_a_label(tmp_path: Path) -> None:
     json_shard(tmp_path / "a.tar", [{"a": 1}])
     with pytest.raises(SourceError, match=r"a.tar/000: label 'json:label' is {\"a\": 1}; allowed are"):
         wt.reshard(tmp_path / "a.tar", tmp_path / "dst", label="json:label")
-    with pytest.raises(OptionError, match="the role 'image'; allowed are 'label'"):
-        wt.pack(tmp_path / "a.tar", tmp_path / "dst", kind="webdataset", columns={"image": "jpg"})
+    with pytest.raises(OptionError, match="the role 'pixels'; allowed are 'image' and 'label'"):
+        wt.pack(tmp_path / "a.tar", tmp_path / "dst", kind="webdataset", columns={"pixels": "jpg"})
 
 
 # --- several folders ---

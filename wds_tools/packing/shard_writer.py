@@ -261,11 +261,9 @@ class ShardWriter:
         try:
             if LABELS in values:
                 values = {**values, LABELS: self._several(values[LABELS])}
-            if self._encoder is True and items_of(values.get("cls"), None) is not None:
-                raise SampleError(
-                    f"cls is the list {str(values['cls'])[:40]}; allowed is one label: several labels of a sample are "
-                    f"the field {LABELS!r}"
-                )
+            if self._encoder is True and not isinstance(values.get("cls", ""), (str, bytes)):
+                values = _with_label(values)
+            names = [name for name in names if name in values]
             return Sample(key, {name: self._encode_one(name, values[name]) for name in names})
         except SampleError as error:
             error.key = key
@@ -391,6 +389,26 @@ def _refuse_unsupported(**given: object) -> None:
             f"{', '.join(wrong)} is not supported: a shard is an uncompressed tar file with constant headers, "
             "renamed when complete; omit it (the docstring of ShardWriter has the reasons)"
         )
+
+
+def _with_label(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sample whose ``cls`` is text: 3.0 is 3, True is "true"; without ``cls`` if it is no label, such as NaN.
+
+    Raises:
+        SampleError: It is not a label, or a list of labels.
+    """
+    value = values["cls"]
+    if items_of(value, None) is not None:
+        raise SampleError(
+            f"cls is the list {str(value)[:40]}; allowed is one label: several labels of a sample are the field "
+            f"{LABELS!r}"
+        )
+    try:
+        label = parse(value)
+    except LabelError as error:
+        raise SampleError(f"cls: {error}; allowed are whole numbers and names") from error
+    rest = {name: one for name, one in values.items() if name != "cls"}
+    return rest if label == NONE else {**rest, "cls": label.name or str(label.number)}
 
 
 def _check_pattern(pattern: str, number: int) -> str:

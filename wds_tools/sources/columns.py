@@ -49,8 +49,17 @@ def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, 
         if columns[role] in names:
             return columns[role]
         raise SourceError(f"{where} has no {columns[role]!r} for the {role}; it has {_listed(names)}")
-    by_lower_case = {name.lower(): name for name in reversed(names)}
-    return next((by_lower_case[usual] for usual in _USUAL_NAMES[role].split() if usual in by_lower_case), None)
+    return next(iter(usual_columns(role, names)), None)
+
+
+def usual_columns(role: str, names: Iterable[str]) -> list[str]:
+    """Return the columns with a usual name for a role, the most usual one first.
+
+    >>> usual_columns(LABEL, ["y", "width", "Label"])
+    ['Label', 'y']
+    """
+    by_lower_case = {name.lower(): name for name in reversed(list(names))}
+    return [by_lower_case[usual] for usual in _USUAL_NAMES[role].split() if usual in by_lower_case]
 
 
 def check_unique(names: Sequence[str], *, where: str) -> None:

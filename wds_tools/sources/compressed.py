@@ -45,18 +45,19 @@ def tar_stem(name: str) -> str:
     return name[: len(name) - len(suffix)]
 
 
-class TarFiles:
-    """Tar archives with the methods of `MappedFiles`, some of them compressed.
+class DecompressedFiles:
+    """Files with the methods of `MappedFiles`, some of them compressed.
 
     Args:
-        files: The archives as they are stored.
-        names: Their file names.
+        files: The files as they are stored.
+        names: Their names.
+        codecs: For each file, the name of its codec in pyarrow; None if it is not compressed.
     """
 
-    def __init__(self, files: MappedFiles | RemoteFiles, names: list[str]) -> None:
+    def __init__(self, files: MappedFiles | RemoteFiles, names: list[str], codecs: list[str | None]) -> None:
         self._files = files
         self._names = names
-        self._codecs = [next((codec for end, codec in CODECS.items() if n.lower().endswith(end)), None) for n in names]
+        self._codecs = codecs
         self._chunks = LRUCache[tuple[int, int], memoryview](max_bytes=2 * WINDOW_BYTES)
         self._open: dict[int, _Decompressed] = {}
 
@@ -91,6 +92,14 @@ class TarFiles:
         if len(part) < stop - start:
             raise SourceChangedError(f"{self._names[number]} changed while it was packed: it ends before byte {stop:,}")
         return part
+
+
+class TarFiles(DecompressedFiles):
+    """Tar archives, some of them compressed, as their names show."""
+
+    def __init__(self, files: MappedFiles | RemoteFiles, names: list[str]) -> None:
+        codecs = [next((codec for end, codec in CODECS.items() if n.lower().endswith(end)), None) for n in names]
+        super().__init__(files, names, codecs)
 
 
 class _Decompressed:

@@ -18,7 +18,9 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, SourceOptions, as_source_error
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar
 from wds_tools.sources.files import MappedFiles
+from wds_tools.sources.index_file import is_litdata, is_mds
 from wds_tools.sources.layouts import is_image_name, is_split_name
+from wds_tools.sources.other_formats import HEAD_BYTES, OtherFormat, refused_format
 from wds_tools.sources.remote_files import RemoteFiles, find_remote_files
 from wds_tools.sources.streams import is_stream
 from wds_tools.sources.tree import ClassFolders, TreeSource
@@ -186,7 +188,7 @@ def detect(path: Path) -> str:
     """Return the kind of a file or folder; ``"folder"`` for a folder that fits no other kind.
 
     Raises:
-        SourceError: A file that fits no kind.
+        SourceError: A file that fits no kind, or a format that is known and not read.
     """
     if not path.exists() and has_pattern(str(path)):
         path = Path(expand_pattern(str(path))[0])
@@ -195,6 +197,8 @@ def detect(path: Path) -> str:
     for kind, (_, matches) in KINDS.items():
         if path.exists() and matches(path):
             return kind
+    if path.exists() and (other := _other_format(path)) is not None:
+        raise SourceError(f"{path} is {other.name}, which is not read: {other.remedy}")
     if path.is_file() and is_image_name(path.name):
         raise SourceError(f"{path} is a single image: name the folder that contains it")
     if path.exists() and not path.is_dir():
@@ -203,6 +207,15 @@ def detect(path: Path) -> str:
             f"the format with --from (kind=): {_all_names()}"
         )
     return "folder"
+
+
+def _other_format(path: Path) -> OtherFormat | None:
+    """Return the format of a file or folder if it is known and not read."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return refused_format([path.name], file.read(HEAD_BYTES))
+    folders = (f"{found.name}/" for found in islice(path.glob("*"), _MAX_NAMES) if found.is_dir())
+    return refused_format([f"{path.name}/", *folders, *_file_names(path)])
 
 
 def _split_folders(path: Path) -> list[Path]:
@@ -327,6 +340,8 @@ def _not_detected(path: Path) -> bool:  # noqa: ARG001 - same signature as the o
 KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     "zarr": ("zarrs:ZarrSource", _is_zarr),
     "lmdb": ("lmdb:LmdbSource", _is_lmdb),
+    "mds": ("mds:MdsSource", is_mds),
+    "litdata": ("litdata:LitDataSource", is_litdata),
     "hdf5": ("hdf5:Hdf5Source", _is_hdf5),
     "numpy": ("numpy_files:NumpySource", _is_numpy),
     "tensors": ("tensors:TensorSource", _is_tensors),

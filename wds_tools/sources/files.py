@@ -13,7 +13,7 @@ from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.sources.base import SourceChangedError, as_read_error
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 
-_SPLIT = re.compile(r"(train|training|test|validation|valid|val|dev)(?![a-z])", re.IGNORECASE)
+_SPLIT = re.compile(r"(?:^|.*?[-_.])(train|training|test|validation|valid|val|dev)(?![a-z])", re.IGNORECASE)
 
 
 def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[Path, ...]:
@@ -41,11 +41,11 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
     paths = sorted(path for path in found if not path.is_dir())
     if not paths:
         raise MissingSourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
-    splits = sorted({match[0].lower() for path in paths if (match := _SPLIT.match(_name_with_split(root, path)))})
+    splits = sorted({match[1].lower() for path in paths if (match := _SPLIT.match(_name_with_split(root, path)))})
     if len(splits) > 1:
         raise SourceError(
             f"{root} contains several splits ({', '.join(splits)}): pack one at a time, by its folder or by "
-            f"a pattern such as '{paths[0].parent}/{splits[0]}*{paths[0].suffix}'"
+            f"a pattern such as '{paths[0].parent}/*{splits[0]}*'"
         )
     return tuple(paths)
 
@@ -53,7 +53,7 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
 def _name_with_split(root: Path, path: Path) -> str:
     """Return the name that may begin with a split: that of a folder below the root, otherwise that of the file."""
     folders = path.relative_to(root).parts[:-1]
-    return next((name for name in folders if _SPLIT.fullmatch(name)), path.name)
+    return next((name for name in folders if (match := _SPLIT.fullmatch(name)) and match[1] == name), path.name)
 
 
 def map_file(path: Path) -> memoryview:

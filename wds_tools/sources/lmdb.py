@@ -1,53 +1,82 @@
-"""LMDB databases whose values are encoded images, or messages of Caffe's ``Datum`` that contain one.
+"""LMDB databases whose values are encoded images, messages of Caffe's ``Datum``, or records by msgpack.
 
-Labels come from keys ``class/name``, from pairs ``image-000000001`` and ``label-000000001``, or
-from the ``Datum``. Values that are pickles, which some tools write, are skipped: unpickling can run
-code.
+Values of several keys can be one record, such as ``image-000000001`` and ``label-000000001``. Labels are among the
+values of a record, or the first folder of its key. Pickles are never read: unpickling can run code.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from wds_tools.errors import SourceError
+import numpy as np
+
+from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format import codecs
-from wds_tools.format.label import name, parse
+from wds_tools.format.label import NONE, Label, name, parse, quoted
 from wds_tools.sources.base import (
     Collector,
     Input,
-    Record,
-    Source,
     SourceChangedError,
     SourceOptions,
     SourceStoreError,
     as_read_error,
     as_source_error,
-    field_bytes,
     file_states,
     stamp_files,
 )
+from wds_tools.sources.columns import IMAGE, LABEL
+from wds_tools.sources.lmdb_keys import (
+    META,
+    SPLITS,
+    Grouped,
+    Pattern,
+    class_folder,
+    common_folders,
+    grouped,
+    image_pattern,
+    key_bytes,
+    key_text,
+)
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
-from wds_tools.sources.trees import path_bytes, path_text
+from wds_tools.sources.record_values import PICKLE, Excluded, is_text
+from wds_tools.sources.records import Item, RecordSource
+from wds_tools.wording import counted
 
-_IMAGE_KEY = re.compile(rb"image-(\d+)$")
-_PLAIN, _DATUM = 0, 1  # what a value is: an encoded image, or a Datum
+_IMAGE, _DATUM, _MSGPACK, _OTHER = range(4)  # what a value is
+_DATABASE_BYTES = 48  # length of the value that describes a named database
+_MAX_DATABASES = 126
+_ORDERS = ("RGB", "BGR")
 
 
-class LmdbSource(Source):
-    """An LMDB database: a folder with ``data.mdb``, or the file itself. Its lock file is not used."""
+class LmdbSource(RecordSource):
+    """An LMDB database: a folder with ``data.mdb``, or the file itself. Its lock file is not used.
+
+    Besides image and label, ``columns`` may name: for ``image`` and ``label``, named databases with the same keys; for
+    ``split``, the first folder of the keys to read; for ``channels``, the order of raw pixels, RGB or BGR.
+    """
 
     kind = "lmdb"
-    roles = ()
+    roles = ("image", "label", "split", "channels")
+    preferred = MappingProxyType({LABEL: ("1", "0")})  # of lists such as [image, label]
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
         self.path = Path(src)
+        self.stamped = repr(sorted(self.columns.items()))
+        self.split = self.columns.pop("split", None)
+        self.order = self.columns.pop("channels", None)
+        if self.order not in (None, *_ORDERS):
+            raise OptionError(f"channels={self.order!r}; allowed are {' and '.join(_ORDERS)}, as in channels=BGR")
+        self.bgr = self.order == "BGR"
+        self.databases: dict[str, str] = {}  # role -> name of a named database
+        self.patterns: list[Pattern] = []
+        self.dropped = 0  # folders of keys that contain all class folders
 
     def collect(self, found: Collector) -> None:
         """Add the records in the order of their keys.
@@ -58,41 +87,67 @@ class LmdbSource(Source):
         data = self.path / "data.mdb" if self.path.is_dir() else self.path
         states = file_states([data])
         with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
-            images = list(self._find_images(found))
-        found.account.given += len(images)
-        labels = [label for _, _, _, label in images]
-        texts = [None] * len(images)
-        if all(label is None for label in labels) and all(b"/" in key for key, _, _, _ in images):
-            labels = [name(path_text(key.partition(b"/")[0])) for key, _, _, _ in images]
-        elif any(isinstance(label, bytes) and parse(label).name is not None for label in labels):
-            labels, texts = texts, labels  # transcriptions, as in text recognition datasets, not classes
-        for (key, size, form, _), label, text in zip(images, labels, texts, strict=True):
-            found.add(Input(path_text(key), size, None, (form,), -1, field_bytes(len(text)) if text else 0), label)
+            self._choose_databases(found)
+            self._group(found)
+            super().collect(found)
+        if self.found_roles and self.found_roles.label is None and any(entry.label for entry in found.inputs):
+            found.account.notes.append("the label is the first folder of the key")
         found.files = states
-        found.stamp = stamp_files([data])
+        found.stamp = stamp_files([data]) + self.stamped
 
-    def read(self, entry: Input) -> Record:
-        """Read one record.
+    def items(self) -> Iterator[Item]:
+        """Yield the records in the order of their keys."""
+        with self._transaction() as transaction:
+            for key, location in self._records:
+                try:
+                    values: Mapping[str, Any] | str = self._values(transaction, key, location)
+                except SourceError as error:
+                    values = str(error)
+                yield Item(key_text(key), location, values)
+
+    def values(self, entry: Input) -> Mapping[str, Any]:
+        """Return the values of a record.
 
         Raises:
             SourceError: The record is damaged.
             SourceStoreError: The database cannot be read.
             SourceChangedError: The record was deleted.
         """
-        key = path_bytes(entry.path)
         with as_read_error("cannot be read", ValueError), self._transaction() as transaction:
-            value = transaction.get(key)
-            if value is None:
-                raise SourceChangedError(f"{self.path} changed while it was packed: {entry.path!r} was deleted")
-            image = bytes(parse_datum(value)[0] if entry.location == (_DATUM,) else value)
-            text = transaction.get(_label_key(key)) if entry.extra else None
-            return Record(image, {"txt": bytes(text)} if text is not None else {})
+            values = self._values(transaction, key_bytes(entry.path), entry.location)
+            return {name: bytes(one) if isinstance(one, memoryview) else one for name, one in values.items()}
+
+    def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002
+        """Return whether the labels of ``image-N`` and ``label-N`` are texts to recognise, not classes.
+
+        Raises:
+            LabelError: They can be either.
+        """
+        texts = [value for value in values if isinstance(value, str)]
+        if self.options.label_type == "name" or not any(_is_name(text) for text in texts):
+            return False
+        if not any(pattern.before == b"label-" for pattern in self.patterns):
+            return False
+        if len(set(texts)) <= len(texts) // 2:
+            raise LabelError(
+                f"{self.path} has texts in label-N ({quoted(sorted(set(texts))[:3])}), {len(set(texts)):,} different "
+                f"ones for {len(texts):,} images: pass --label label (columns={{'label': 'label'}}) if they are "
+                "classes; texts to recognise are different for most images"
+            )
+        return True
+
+    def label_of(self, entry: Input) -> Label:
+        """Return the first folder of a key as a label."""
+        key = key_bytes(entry.path)
+        folder = class_folder(image_pattern(key).id_of(key), self.dropped) if entry.location[0] == _IMAGE else None
+        return name(key_text(folder)) if folder else NONE
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        """Begin a transaction. An error of LMDB concerns the database, not a single record."""
+        """Begin a transaction of the images. An error of LMDB concerns the database, not a single record."""
         try:
-            with self._env.begin(buffers=True) as transaction:
+            self._database(LABEL)
+            with self._env.begin(buffers=True, db=self._database(IMAGE)) as transaction:
                 yield transaction
         except self._lmdb.Error as error:
             raise SourceStoreError(f"{self.path} cannot be read as LMDB: {error}") from error
@@ -106,7 +161,13 @@ class LmdbSource(Source):
         is_folder = self.path.is_dir()
         data = self.path / "data.mdb" if is_folder else self.path
         opened = self._lmdb.open(
-            str(self.path), subdir=is_folder, readonly=True, lock=False, readahead=False, create=False, max_dbs=0
+            str(self.path),
+            subdir=is_folder,
+            readonly=True,
+            lock=False,
+            readahead=False,
+            create=False,
+            max_dbs=_MAX_DATABASES,
         )
         needed = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
         if data.stat().st_size < needed:  # reading past the end would kill the process with SIGBUS
@@ -114,41 +175,261 @@ class LmdbSource(Source):
             raise SourceError(f"{data} is truncated: it has {data.stat().st_size:,} of {needed:,} bytes, copy it again")
         return opened
 
-    def _find_images(self, found: Collector) -> Iterator[tuple[bytes, int, int, Any]]:
-        """Yield (key, length of the image, _PLAIN or _DATUM, label) of each image."""
+    @cached_property
+    def _opened(self) -> dict[str, Any]:
+        return {}
+
+    def _database(self, role: str) -> Any:
+        """Return the database of a role; None for the unnamed one. It must not be called in a transaction."""
+        database = self.databases.get(role)
+        return None if database is None else self._open_database(database)
+
+    def _open_database(self, name: str) -> Any:
+        """Return a named database; None if there is none of this name."""
+        if name not in self._opened:
+            try:
+                self._opened[name] = self._env.open_db(key_bytes(name), create=False)
+            except (self._lmdb.IncompatibleError, self._lmdb.NotFoundError):
+                return None
+        return self._opened[name]
+
+    def _choose_databases(self, found: Collector) -> None:
+        """Find the named databases, and those that the user named.
+
+        Raises:
+            SourceError: There are named databases, and none was chosen.
+        """
+        has_images, possible = False, []
         with self._env.begin(buffers=True) as transaction:
+            for key, value in transaction.cursor():
+                has_images = has_images or codecs.sniff(value) is not None
+                if len(value) == _DATABASE_BYTES:
+                    possible.append(key_text(bytes(key)))
+        names = [one for one in possible if self._open_database(one) is not None]
+        found.account.declare("database", names)
+        for role in (IMAGE, LABEL):
+            if self.columns.get(role) in names:
+                self.databases[role] = self.columns.pop(role)
+                found.account.use("database", self.databases[role], role)
+        if names and IMAGE not in self.databases and not has_images:
+            raise SourceError(
+                f"{self.path} has the named databases {quoted(names)}: name the one with the images, as in "
+                f"--column image={names[0]} (columns={{'image': {names[0]!r}}}), and --label for one with labels "
+                "of the same keys"
+            )
+        for database in names:
+            if database not in self.databases.values():
+                found.account.leave_out("database", database, "it was not named with --column image=")
+        self._refuse_several_values()
+
+    def _refuse_several_values(self) -> None:
+        """Raise an error if a chosen database may have several values per key, of which only one would be read."""
+        databases = {name: self._open_database(name) for name in self.databases.values()}
+        with self._env.begin() as transaction:
+            for name, database in databases.items():
+                if database.flags(transaction)["dupsort"]:
+                    raise SourceError(
+                        f"{self.path}: the database {name!r} has several values per key (dupsort); allowed is one: "
+                        "write each value with a key of its own"
+                    )
+
+    def _group(self, found: Collector) -> None:
+        """Find which keys are the records, and account for all others.
+
+        Raises:
+            SourceError: Keys begin with the names of splits, and none was chosen.
+        """
+        forms: dict[bytes, int] = {}
+        with self._transaction() as transaction:
             for stored, value in transaction.cursor():
                 key = bytes(stored)
-                if key.startswith(b"label-"):
-                    continue
-                if codecs.sniff(value):
-                    label = transaction.get(_label_key(key))
-                    yield key, len(value), _PLAIN, bytes(label) if label is not None else None
-                    continue
-                datum, reason = _datum(value)
-                if datum is None:
-                    found.account.given += 1
-                    found.skip(path_text(key), reason)
-                else:
-                    yield key, len(datum[0]), _DATUM, datum[1]
+                if key in META and not codecs.sniff(value):
+                    found.account.declare("key", [key_text(key)])
+                    found.account.leave_out("key", key_text(key), "it describes the database")
+                elif key_text(key) not in self._opened or IMAGE in self.databases:
+                    forms[key] = _form(value)
+        before = len(forms)
+        keys = self._of_split([key for key in forms if forms[key] != _OTHER], forms)
+        if len(forms) < before:
+            found.account.notes.append(f"{counted(before - len(forms), 'key')} outside {self.split!r} left out")
+        parts = grouped(keys, [key for key in forms if forms[key] == _OTHER])
+        self._skip_alone(found, parts)
+        found.account.given += len(parts.alone)
+        numbers: dict[Pattern, int] = {}
+        self._records = []
+        for pattern, key, further in parts.records:
+            used = [numbers.setdefault(one, len(numbers)) for one in (pattern, *further)]
+            self._records.append((key, (forms[key], *used)))
+        self.patterns = list(numbers)
+
+    def _of_split(self, keys: list[bytes], forms: dict[bytes, int]) -> list[bytes]:
+        """Return the keys of the chosen split, and find the folders of classes."""
+        ids = {key: image_pattern(key).id_of(key) for key in keys}
+        if self.split is not None:
+            start = key_bytes(self.split.rstrip("/") + "/")
+            ids = {key: id_ for key, id_ in ids.items() if id_.startswith(start)}
+            if not ids:
+                raise SourceError(f"{self.path} has no key that begins with {self.split!r} (--column split=)")
+            for key in [key for key in forms if not image_pattern(key).id_of(key).startswith(start)]:
+                del forms[key]
+        in_folders = [id_ for key, id_ in ids.items() if b"/" in id_ and forms[key] == _IMAGE]
+        self.dropped = common_folders(in_folders)
+        first = {key_text(folder) for id_ in in_folders if (folder := class_folder(id_, self.dropped))}
+        if first and first <= {*SPLITS, *map(str.capitalize, SPLITS), *map(str.upper, SPLITS)}:
+            if len(first) > 1:
+                raise SourceError(
+                    f"{self.path} has keys for each split ({quoted(sorted(first))}), which are not classes: pack "
+                    f"one at a time, with --column split={min(first)} (columns={{'split': {min(first)!r}}})"
+                )
+            self.dropped += 1
+        return list(ids)
+
+    def _skip_alone(self, found: Collector, parts: Grouped) -> None:
+        with self._transaction() as transaction:
+            for key in parts.alone:
+                found.skip(key_text(key), _reason(transaction.get(key)))
+
+    def _values(self, transaction: Any, key: bytes, location: tuple[int, ...]) -> dict[str, Any]:
+        """Return the values of a record, as views that are valid in the transaction."""
+        form, pattern, *further = location
+        value: memoryview | None = transaction.get(key)
+        if value is None:
+            raise SourceChangedError(f"{self.path} changed while it was packed: {key_text(key)!r} was deleted")
+        values = {"image": value} if form == _IMAGE else self._datum(value) if form == _DATUM else _unpacked(value)
+        id_ = self.patterns[pattern].id_of(key)
+        for number in further:
+            other = self.patterns[number]
+            stored = transaction.get(other.key(id_))
+            values[f"{other.name}_" if other.name in values else other.name] = _small(stored)
+        if LABEL in self.databases:
+            values["label"] = _small(transaction.get(key, db=self._opened[self.databases[LABEL]]))
+        return values
+
+    def _datum(self, value: memoryview) -> dict[str, Any]:
+        """Return the image and the label of a Datum.
+
+        Raises:
+            SourceError: It has raw pixels of which the order of colours is not known, or floats.
+        """
+        with as_source_error("is not a Datum", ValueError):
+            datum = parse_datum(value)
+        if codecs.sniff(datum.data):
+            return {"image": datum.data, "label": datum.label}
+        channels, height, width = datum.shape
+        if datum.floats:
+            raise SourceError(f"is a Datum of {datum.floats:,} floats; allowed are encoded images and bytes of pixels")
+        if channels not in (1, 3) or height < 1 or width < 1 or channels * height * width != len(datum.data):
+            raise SourceError(
+                f"is a Datum of raw pixels with {len(datum.data):,} bytes, but states {channels} x {height} x {width}; "
+                "allowed are 1 and 3 channels"
+            )
+        if channels == 3 and self.order is None:
+            raise SourceError(
+                "is a Datum of raw pixels, whose channel order is not known: pass --column channels=BGR (as OpenCV and "
+                "Caffe write them) or channels=RGB"
+            )
+        pixels = np.frombuffer(datum.data, np.uint8).reshape(datum.shape)
+        return {"image": pixels[0] if channels == 1 else pixels.transpose(1, 2, 0), "label": datum.label}
 
 
-def _label_key(key: bytes) -> bytes:
-    """Return the key of an image's label. For an image without a number it is ``label-``, which no record has."""
-    return _IMAGE_KEY.sub(rb"label-\1", key) if _IMAGE_KEY.match(key) else b"label-"
-
-
-def _datum(value: memoryview) -> tuple[tuple[memoryview, int] | None, str]:
-    """Return (image, label) of a Datum and "", or None and the reason why it is skipped."""
-    head = bytes(value[:2])
-    if head[:1] == b"\x80" and head[1:] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return None, "is a pickle, which is never read: write the encoded image itself as the value"
+def _form(value: memoryview) -> int:
+    """Return what a value is, by its first bytes."""
+    if codecs.sniff(value):
+        return _IMAGE
+    if _is_pickle(value):
+        return _OTHER
+    first = value[0] if len(value) else 0
+    is_map = 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
+    if (is_map or 0x90 <= first <= 0x9F or first in (0xDC, 0xDD)) and not is_text(value) and _has_image(value):
+        return _MSGPACK
     try:
-        data, label = parse_datum(value)
+        datum = parse_datum(value)
     except ValueError:
-        data, label = memoryview(b""), 0
-    if codecs.sniff(data):
-        return (data, label), ""
-    if len(data) > len(value) // 2:
-        return None, "is a Datum of raw pixels, whose channel order is not known: write encoded images"
-    return None, f"is not a {codecs.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}"
+        return _OTHER
+    is_datum = codecs.sniff(datum.data) or datum.floats or (min(datum.shape) > 0 and len(datum.data))
+    return _DATUM if is_datum else _OTHER
+
+
+def _is_pickle(value: memoryview) -> bool:
+    return bytes(value[:1]) == b"\x80" and bytes(value[1:2]) in (b"\x02", b"\x03", b"\x04", b"\x05")
+
+
+def _has_image(value: memoryview) -> bool:
+    """Return whether a value by msgpack has an image, or an array; values such as a list of keys do not."""
+    try:
+        values = _unpacked(value)
+    except SourceError:
+        return False
+    return any(
+        isinstance(one, (np.ndarray, Excluded)) or (isinstance(one, bytes) and not is_text(one))
+        for one in values.values()
+    )
+
+
+def _unpacked(value: memoryview) -> dict[str, Any]:
+    """Return a dictionary or a list by msgpack as names and values.
+
+    Raises:
+        SourceError: It is not one.
+    """
+    msgpack = import_optional("msgpack", "LMDB with values by msgpack")
+    with as_source_error("cannot be read as msgpack", ValueError, msgpack.UnpackException):
+        found = msgpack.unpackb(value, raw=True, strict_map_key=False, use_list=True)
+    values: dict[str, Any] = {}
+    _flatten(found, "", values)
+    return values
+
+
+def _flatten(value: Any, path: str, values: dict[str, Any]) -> None:
+    """Add a value by its path in dictionaries and in the outermost list, such as ``meta.width`` or ``1``."""
+    if isinstance(value, dict):
+        value = {_name_text(key): one for key, one in value.items()}
+        if {"nd", "type", "data"} <= value.keys():
+            values[path] = _array(value)
+            return
+    elif isinstance(value, list) and not path:
+        value = {str(number): one for number, one in enumerate(value)}
+    if isinstance(value, dict) and value:
+        for key, one in value.items():
+            _flatten(one, f"{path}.{key}" if path else key, values)
+    elif isinstance(value, (bytes, bool, int, float, list, dict, type(None))):
+        values[path] = value
+    else:
+        values[path] = Excluded("an extension type of msgpack")
+
+
+def _name_text(key: Any) -> str:
+    return key_text(key) if isinstance(key, bytes) else str(key)
+
+
+def _array(value: dict[str, Any]) -> Any:
+    """Return an array or a number as msgpack-numpy stores it."""
+    try:
+        dtype = np.dtype(_name_text(value["type"]))
+        flat = np.frombuffer(value["data"], dtype)
+        found = flat.reshape([int(side) for side in value["shape"]]) if value["nd"] else flat[0].item()
+    except (TypeError, ValueError, KeyError, IndexError):
+        return Excluded("an array of Python objects, or of a structured type")
+    is_encoded = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype == np.uint8
+    return bytes(value["data"]) if is_encoded and codecs.sniff(value["data"]) else found
+
+
+def _small(value: memoryview | None) -> Any:
+    """Return a value that belongs to an image: bytes, or None."""
+    return PICKLE if value is not None and _is_pickle(value) else value
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return parse(text).name is not None
+    except LabelError:  # such as 0.5
+        return True
+
+
+def _reason(value: memoryview) -> str:
+    """Return why a value without an image is skipped."""
+    if _is_pickle(value):
+        return "is a pickle, which is never read: write the encoded image itself as the value"
+    if is_text(value):
+        return "belongs to no image with the same number or name in its key"
+    return f"is not a {codecs.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}"

@@ -158,7 +158,8 @@ class _Cell:
 
     def __getitem__(self, part: Any) -> NDArray[Any]:
         values: NDArray[Any] = self._item[()].T.reshape(self.shape)
-        return values[part]
+        row: NDArray[Any] = values[part]
+        return row
 
 
 def _orient(found: Contents, large: Mapping[str, Any]) -> None:
@@ -208,7 +209,7 @@ class _Rows:
         self.chunks = (max(chunks, _BLOCK_BYTES // row_bytes if axis == 0 else 1),)
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
-        values = self._item[rows] if self._axis == -1 else self._item[..., rows]
+        values: NDArray[Any] = self._item[rows] if self._axis == -1 else self._item[..., rows]
         if isinstance(rows, slice) and self._axis == -1:
             values = values.transpose(0, *range(self.ndim - 1, 0, -1))
         else:

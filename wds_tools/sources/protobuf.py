@@ -1,4 +1,4 @@
-"""A parser for two protocol buffer messages: ``tf.train.Example`` and Caffe's ``Datum``.
+"""A parser for protocol buffer messages: ``tf.train.Example``, ``SequenceExample`` and Caffe's ``Datum``.
 
 Source: https://protobuf.dev/programming-guides/encoding/. Values of bytes are slices of the buffer,
 without a copy.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
@@ -15,34 +16,63 @@ _MAX_VARINT_BYTES = 10
 Values = list[memoryview] | list[int] | list[float]
 
 
-def parse_example(data: memoryview) -> dict[str, Values]:
-    """Return the features of a ``tf.train.Example`` by name.
+def parse_example(data: memoryview) -> dict[str, Values | list[Values]]:
+    """Return the features of a ``tf.train.Example`` or ``tf.train.SequenceExample`` by name.
+
+    The feature lists of a ``SequenceExample`` are lists with the values of each step.
 
     Raises:
         ValueError: The data is not a valid message.
     """
-    features: dict[str, Values] = {}
+    features: dict[str, Values | list[Values]] = {}
     for number, content in _messages(data):
-        for inner, entry in _messages(content) if number == 1 else ():
-            if inner == 1:
-                parts = dict(_messages(entry))
-                features[str(parts.get(1, b""), "utf-8", "surrogateescape")] = _feature(parts.get(2, memoryview(b"")))
+        if number not in (1, 2):
+            continue
+        for inner, entry in _messages(content):
+            if inner != 1:
+                continue
+            parts = dict(_messages(entry))
+            name, value = str(parts.get(1, b""), "utf-8", "surrogateescape"), parts.get(2, memoryview(b""))
+            if number == 2 and name in features:
+                raise ValueError(f"the feature {name!r} is in the context and in the feature lists")
+            features[name] = (
+                _feature(value) if number == 1 else [_feature(step) for kind, step in _messages(value) if kind == 1]
+            )
     return features
 
 
-def parse_datum(data: memoryview) -> tuple[memoryview, int]:
-    """Return (data, label) of a Caffe ``Datum``. Its flag ``encoded`` is ignored: the data shows whether it is set.
+class Datum(NamedTuple):
+    """Caffe's ``Datum``.
+
+    Attributes:
+        data: An encoded image, or raw pixels [channels, height, width].
+        label: The label; None if it is not set.
+        shape: Channels, height and width of raw pixels.
+        floats: Number of values of ``float_data``.
+    """
+
+    data: memoryview
+    label: int | None
+    shape: tuple[int, int, int]
+    floats: int
+
+
+def parse_datum(data: memoryview) -> Datum:
+    """Return a Caffe ``Datum``. Its flag ``encoded`` is ignored: the data shows whether it is set.
 
     Raises:
         ValueError: The data is not a valid message.
     """
-    content, label = memoryview(b""), 0
+    content, numbers, floats = memoryview(b""), dict[int, int](), 0
     for number, kind, value in fields(data):
         if number == 4 and isinstance(value, memoryview):
             content = value
-        elif number == 5 and kind == _VARINT and isinstance(value, int):
-            label = _signed(value)
-    return content, label
+        elif number == 6 and isinstance(value, memoryview):
+            floats += len(value) // 4
+        elif kind == _VARINT and isinstance(value, int):
+            numbers[number] = _signed(value)
+    shape = (numbers.get(1, 0), numbers.get(2, 0), numbers.get(3, 0))
+    return Datum(content, numbers.get(5), shape, floats)
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:

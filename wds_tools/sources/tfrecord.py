@@ -2,51 +2,40 @@
 
 Source: https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details". Both
 checksums of each record are verified: that of the length when records are listed, that of the data
-when a record is read.
+when a record is read. Files may be compressed as a whole with gzip or zlib, the two kinds that TensorFlow writes.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from wds_tools.errors import SourceError
-from wds_tools.format import codecs
+from wds_tools.format.tar import Bytes
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     Collector,
     Input,
-    Record,
-    Source,
     SourceOptions,
     as_source_error,
-    field_bytes,
     file_states,
     stamp_files,
 )
-from wds_tools.sources.columns import (
-    IMAGE,
-    LABEL,
-    fact_name,
-    facts_bytes,
-    field_name,
-    find_column,
-    plain_name,
-)
+from wds_tools.sources.columns import IMAGE, LABEL
+from wds_tools.sources.compressed import DecompressedFiles
 from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import Values, parse_example
+from wds_tools.sources.record_values import Repeated
+from wds_tools.sources.records import Item, RecordSource
 
 _NAME = re.compile(r"\.(tfrecords?|tfrec)(\b|_|$)|-\d{5}-of-\d{5}$", re.IGNORECASE)
-_FEATURES = {
-    IMAGE: ("image/encoded", "image_raw", "encoded", "image_bytes"),
-    LABEL: ("image/class/label", "class_label"),
-}
+_MAX_NAMES_BYTES = 1 << 24
 
 
 def is_tfrecord(name: str) -> bool:
@@ -58,16 +47,23 @@ def is_tfrecord(name: str) -> bool:
     return _NAME.search(name) is not None
 
 
-class TfRecordSource(Source):
-    """Memory-mapped TFRecord files: a file, a pattern, or a folder with the files of one split."""
+class TfRecordSource(RecordSource):
+    """TFRecord files: a file, a pattern, or a folder with the files of one split."""
 
     kind = "tfrecord"
+    part = "feature"
+    preferred = MappingProxyType(
+        {
+            IMAGE: ("image/encoded", "image_raw", "encoded", "image_bytes"),
+            LABEL: ("image/class/label", "class_label"),
+            "names": ("image/class/text",),
+        }
+    )
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
         self.path = Path(src)
         self.paths = find_files(self.path, is_tfrecord, "TFRecord")
-        self.label: str | None = None  # name of the feature, which `collect` finds
 
     def collect(self, found: Collector) -> None:
         """Add the records of all files.
@@ -76,112 +72,94 @@ class TfRecordSource(Source):
             SourceError: A file is truncated or damaged between records, or no record has an image.
         """
         states = file_states(self.paths)
-        inputs: list[Input] = []
-        labels: list[tuple[str | None, Values]] = []  # name of the feature, its values
-        for file, path in enumerate(self.paths):
-            for number, (start, size) in enumerate(records(self._mapped[file], path)):
-                found.account.given += 1
-                name = f"{path.name}#{number}"
-                try:
-                    features = self._parse(self._mapped[file][start : start + size])
-                    label = self._pick(LABEL, features)
-                    record = self._record(features, label)
-                except SourceError as error:
-                    found.skip(name, str(error))
-                    continue
-                extra = facts_bytes(record.facts) + sum(field_bytes(len(data)) for data in record.fields.values())
-                inputs.append(Input(name, len(record.image), None, (file, start, size), -1, extra))
-                labels.append((label, features[label] if label else []))
-        # Where a record lacks the feature of the labels, another one with a usual name is not its label.
-        self.label = self._pick(LABEL, {label: [] for label, _ in labels if label}) if labels else None
-        is_list = any(len(values) > 1 for label, values in labels if label == self.label)
-        for entry, (label, values) in zip(inputs, labels, strict=True):
-            found.add(entry, _label(values, is_list=is_list) if label == self.label else None)
+        super().collect(found)
+        self._add_class_names(found)
         found.files = states
         found.stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
 
-    def read(self, entry: Input) -> Record:
-        """Read one record.
+    def items(self) -> Iterator[Item]:
+        """Yield the records of all files."""
+        for file, path in enumerate(self.paths):
+            data = self._files[file]
+            for number, (start, size) in enumerate(records(data, path)):
+                location = (file, start, size)
+                values: Mapping[str, Any] | str
+                try:
+                    values = _values(memoryview(data[start : start + size]))
+                except SourceError as error:
+                    values = str(error)
+                yield Item(f"{path.name}#{number}", location, values, self._files.group(file, start))
+
+    def values(self, entry: Input) -> Mapping[str, Any]:
+        """Return the features of a record.
 
         Raises:
             SourceError: The checksum does not match.
         """
         file, start, size = entry.location
-        data = self._mapped.slice(file, start, start + size + 4)
+        data = self._files.slice(file, start, start + size + 4)
         if masked_crc(data[:size]) != int.from_bytes(data[size:], "little"):
             raise SourceError(
                 f"record at byte {start - 12:,} of {self.paths[file].name} is damaged: its checksum does not match"
             )
-        return self._record(self._parse(data[:size]), self.label)
+        return _values(data[:size])
 
     @cached_property
-    def _mapped(self) -> MappedFiles:
-        return MappedFiles(self.paths)
+    def _files(self) -> DecompressedFiles:
+        files = MappedFiles(self.paths)
+        codecs = ["gzip" if _is_compressed(files[file]) else None for file in range(len(self.paths))]
+        return DecompressedFiles(files, [str(path) for path in self.paths], codecs)
 
-    def _parse(self, data: memoryview) -> dict[str, Values]:
-        with as_source_error("is not a tf.train.Example", ValueError):
-            return parse_example(data)
-
-    def _record(self, features: Mapping[str, Values], label: str | None) -> Record:
-        """Return the image and the other features of a record.
-
-        Args:
-            features: All features.
-            label: Name of the one that is the label.
-        """
-        image = self._pick(IMAGE, features)
-        values = features[image] if image else []
-        if len(values) != 1 or not isinstance(values[0], memoryview):
-            raise SourceError(
-                f"has no image feature with a known name; it has {', '.join(map(repr, list(features)[:12]))}: name "
-                "the feature, as in --column image=NAME (columns={'image': 'NAME'})"
-            )
-        fields, facts = {}, {}
-        for name, others in features.items():
-            if name in (image, label):
+    def _add_class_names(self, found: Collector) -> None:
+        """Add the class names that TensorFlow Datasets writes to ``NAME.labels.txt``, for the label ``NAME``."""
+        folder = self.path if self.path.is_dir() else self.paths[0].parent
+        paths = {path.name: path for path in folder.glob("*.labels.txt")}
+        found.account.declare("file", paths)
+        label = self.found_roles.label if self.found_roles else None
+        for name, path in paths.items():
+            if label is None or name != f"{label.replace('/', '-')}.labels.txt" or found.classes:
+                found.account.leave_out("file", name, "not the class names of the label")
                 continue
-            content = others[0] if len(others) == 1 else None
-            kind = codecs.sniff(content) if isinstance(content, memoryview) else None
-            if isinstance(content, memoryview) and kind:
-                field = field_name(name)
-                field = field if field and field.endswith(f".{kind}") else f"{plain_name(name)}.{kind}"
-                if field in fields:
-                    raise SourceError(f"has two features that would be the field {field!r}: rename one of them")
-                fields[field] = bytes(content)
-            elif (fact := _fact(others)) is not None:
-                facts[fact_name(name)] = fact
-        return Record(bytes(values[0]), fields, facts)
-
-    def _pick(self, role: str, features: Mapping[str, Values]) -> str | None:
-        known = next((name for name in _FEATURES[role] if name in features), None)
-        return (
-            known if known and role not in self.columns else find_column(role, features, self.columns, where="record")
-        )
+            with as_source_error(f"{path} cannot be read", UnicodeDecodeError), path.open("rb") as file:
+                found.classes = tuple(line.strip() for line in str(file.read(_MAX_NAMES_BYTES), "utf-8").splitlines())
+            found.account.use("file", name, "class names")
 
 
-def records(data: memoryview, path: Path) -> Iterator[tuple[int, int]]:
+def records(data: Bytes, path: Path) -> Iterator[tuple[int, int]]:
     """Yield (offset, length) of the data of each record.
+
+    Args:
+        data: The file, decompressed. Its length may be known only at its end.
+        path: Its path, for messages.
 
     Raises:
         SourceError: The file is truncated or damaged, so that the following records cannot be found.
     """
     position = 0
-    while position < len(data):
-        head = data[position : position + 12]
-        if len(head) < 12 or masked_crc(head[:8]) != int.from_bytes(head[8:], "little"):
-            if bytes(data[:2]) == b"\x1f\x8b":  # also the start of a record of, for example, 35,615 bytes
-                raise SourceError(f"{path} is compressed: unpack it first, with gunzip")
+    while head := data[position : position + 12]:
+        if not _is_head(head):
             raise SourceError(
                 f"{path} is not a TFRecord file, or is damaged or truncated at byte {position:,}: copy it again"
             )
         (size,) = struct.unpack("<Q", head[:8])
-        if size > min(MAX_RECORD_BYTES, len(data) - position - 16):
+        if size > MAX_RECORD_BYTES or len(data[position + 12 + size : position + 16 + size]) < 4:
             raise SourceError(
-                f"{path}: the record at byte {position:,} states {size:,} bytes, but {len(data) - position:,} are "
-                f"left and {MAX_RECORD_BYTES:,} are allowed: the file is truncated or damaged, copy it again"
+                f"{path}: the record at byte {position:,} states {size:,} bytes, but the file ends before, or more "
+                f"than {MAX_RECORD_BYTES:,} bytes, which are allowed: it is truncated or damaged, copy it again"
             )
         yield position + 12, size
         position += size + 16
+
+
+def _is_head(head: Bytes) -> bool:
+    """Return whether bytes are the length of a record and its checksum."""
+    return len(head) == 12 and masked_crc(memoryview(head[:8])) == int.from_bytes(head[8:], "little")
+
+
+def _is_compressed(data: memoryview) -> bool:
+    """Return whether a file is compressed: a record may begin with the same bytes, but has a checksum."""
+    is_zlib = len(data) > 2 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
+    return (bytes(data[:2]) == b"\x1f\x8b" or is_zlib) and not _is_head(data[:12])
 
 
 def masked_crc(data: memoryview) -> int:
@@ -190,23 +168,18 @@ def masked_crc(data: memoryview) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _label(values: Values, *, is_list: bool) -> Any:
-    plain = [bytes(value) if isinstance(value, memoryview) else value for value in values]
-    return plain if is_list else next(iter(plain), None)
+def _values(data: memoryview) -> dict[str, Any]:
+    """Return the features of a record. Those of a SequenceExample have one value per step.
+
+    Raises:
+        SourceError: It is not a valid message.
+    """
+    with as_source_error("is not a tf.train.Example", ValueError):
+        features = parse_example(data)
+    return {name: _repeated(values) for name, values in features.items()}
 
 
-def _fact(values: Values) -> Any | None:
-    """Return a feature for the json field: one value or a list; None for bytes that are not text."""
-    plain: list[Any] = []
-    for value in values:
-        if not isinstance(value, memoryview):
-            plain.append(value if math.isfinite(value) else None)  # JSON has no NaN
-            continue
-        try:
-            text = str(value, "utf-8")
-        except UnicodeDecodeError:
-            return None
-        if "\0" in text:  # raw pixels of a mask may be valid UTF-8
-            return None
-        plain.append(text)
-    return plain[0] if len(plain) == 1 else plain
+def _repeated(values: Values | list[Values]) -> Repeated:
+    if any(isinstance(step, list) for step in values):
+        return Repeated(step[0] if len(step) == 1 else step for step in values if isinstance(step, list))
+    return Repeated(values)

@@ -7,6 +7,7 @@ gets those that it lacks of ``path`` (shard and old key), ``class``, and ``key``
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +19,11 @@ from wds_tools.errors import ManifestError, ShardError, SourceError, StoreError
 from wds_tools.format import codecs, tar
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots, split_at_last_dot
+from wds_tools.format.field_classes import DatasetClasses, check_same
 from wds_tools.format.index import NO_LABEL, from_bytes
 from wds_tools.format.label import quoted
 from wds_tools.format.label_lists import LABELS
-from wds_tools.format.label_source import LabelSource
+from wds_tools.format.label_source import INDEX, LabelSource
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
@@ -37,15 +39,19 @@ from wds_tools.sources.base import (
     as_read_error,
     as_source_error,
 )
-from wds_tools.sources.columns import LABEL, facts_bytes
+from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, states_of
-from wds_tools.storage import is_url, open_store
+from wds_tools.storage import is_url, join, open_store, split_folder
+from wds_tools.storage.listing import RemoteFile
 from wds_tools.storage.patterns import has_pattern
+from wds_tools.wording import counted
 
 _NOT_A_FIELD = "its name has no key or no extension"
 _Location = tuple[int, int, int]  # number of the shard, first byte, end
 _Fields = dict[str, memoryview]
+_IMAGES = tuple(name for name in IMAGE_FIELDS if name != "npy")
+_PHOTOGRAPHS = ("jpg", "jpeg", "webp", "avif")
 Split = Callable[[str], tuple[str, str] | None]
 """Splits the name of a member into key and field; None if it is not a field of a sample."""
 
@@ -53,31 +59,37 @@ Split = Callable[[str], tuple[str, str] | None]
 class WebDatasetSource(Source):
     """Tar shards of samples, plain or compressed: a shard, a pattern, or a folder; of a manifest, its shards.
 
-    The label may be a field, an entry of a JSON field as ``json:label``, or ``folder``, see `LabelSource`. By default
-    labels are those of the index if the manifest states where they come from, otherwise the field ``cls``.
+    The image is that of `image_field`; ``columns`` may name another field. The label may be a field, an entry of a JSON
+    field as ``json:label``, or ``folder``, see `LabelSource`. By default labels are those of the index if the manifest
+    states where they come from, otherwise the field ``cls``.
     """
 
     kind = "webdataset"
     unit = "sample"
-    roles = ("label",)
     split = staticmethod(split_name)
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(shown_path(str(src)), options)
         self.path = str(src)
         self.remote = self.options.remote if is_url(self.path) else None
+        self.folder = self.path
         manifest = self._manifest()
-        self.indexed = manifest is not None
         self.label = LabelSource.parse(self.columns.get(LABEL, "cls"))
-        self.additions = manifest.additions if manifest is not None else ()
-        self._stated = manifest if manifest is not None and manifest.label is not None and not self.columns else None
-        self._own_classes = manifest.classes if manifest else None
-        self._earlier = manifest.account if manifest else None
-        self._field_classes = manifest.field_classes if manifest else {}
-        self._is_shuffled = manifest.shuffled if manifest else False
         self.paths = locate(
             src, is_tar, "tar", self.remote, [shard.name for shard in manifest.shards] if manifest else None
         )
+        self._is_shuffled = manifest.shuffled if manifest else False  # some shards of a dataset are not a random part
+        manifest = manifest or self._manifest_of_shards()
+        self.indexed = manifest is not None
+        self.additions = manifest.additions if manifest is not None else ()
+        self._stated = (
+            manifest if manifest is not None and manifest.label is not None and LABEL not in self.columns else None
+        )
+        # After a merge, the shards have other class numbers than the manifest names.
+        is_other = LABEL in self.columns and manifest is not None and manifest.label == INDEX
+        self._own_classes = manifest.classes if manifest and not is_other else None
+        self._field_classes = manifest.field_classes if manifest else {}
+        self._earlier = manifest.account if manifest else None
 
     def collect(self, found: Collector) -> None:
         """Add the samples of all shards, with their labels.
@@ -89,6 +101,7 @@ class WebDatasetSource(Source):
         inputs: list[Input] = []
         labels: list[Any] = []
         dots, parts = Dots(), _Parts()
+        several = Counter[tuple[str, tuple[str, ...]]]()  # field of the image, other images
         for number, path in enumerate(self.paths):
             indexed = self._indexed_labels(number)
             added = self._added.spans(path.name) if self._added else []
@@ -98,12 +111,14 @@ class WebDatasetSource(Source):
                 ):
                     found.account.given += 1
                     dots.add(key, fields)
-                    name, image = f"{path.name}/{key}", image_field(fields)
+                    name, image = f"{path.name}/{key}", self._image_field(fields)
                     if image is None:
-                        found.skip(name, f"has no image among its fields {quoted(fields)}")
+                        wanted = f"field {self.columns[IMAGE]!r}" if IMAGE in self.columns else "image"
+                        found.skip(name, f"has no {wanted} among its fields {quoted(fields)}")
                         parts.add(fields, None)
                         continue
                     parts.add(fields, image)
+                    several[image, tuple(other for other in _IMAGES if other in fields and other != image)] += 1
                     group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image)
                     spans = [part.get(key, ((0, 0), 0)) for part in added]
                     where = (*location, *(end for span, _ in spans for end in span))
@@ -112,6 +127,8 @@ class WebDatasetSource(Source):
                     labels.append(self._label(key, fields, name) if indexed is None else indexed.get(key))
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
             raise SourceError(f"{self.name} cannot be packed: {dots}. {_DOTS_REMEDY}")
+        if IMAGE not in self.columns:
+            found.account.notes += [_several_images(count, *names) for names, count in several.items() if names[1]]
         if LABEL in self.columns and all(label is None for label in labels):
             raise SourceError(
                 f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
@@ -150,16 +167,17 @@ class WebDatasetSource(Source):
         if len(found) != 1:
             raise SourceChangedError(f"{self.paths[number]} changed while it was packed")
         key, _, fields = found[0]
-        image = image_field(fields)
+        image = self._image_field(fields)
         if image is None:
             raise SourceChangedError(f"{self.paths[number]} changed while it was packed: sample {key!r} has no image")
         replaced = (image, "cls", "json", *([LABELS] if entry.labels is not None else []))
         kept = {name: bytes(data) for name, data in fields.items() if name not in replaced}
-        if codecs.sniff(fields[image]) in kept:
-            raise SourceError(
-                f"has an image of type {codecs.sniff(fields[image])} in field {image!r}, and another field named "
-                f"{codecs.sniff(fields[image])!r}: rename one of them"
-            )
+        kind = codecs.sniff(fields[image])
+        for name in IMAGE_FIELDS[: IMAGE_FIELDS.index(kind) + 1] if kind else ():  # loaders would take it as the image
+            if name in kept:
+                if f"other.{name}" in kept:
+                    raise SourceError(f"has fields {name!r} and 'other.{name}' next to its image: rename one of them")
+                kept[f"other.{name}"] = kept.pop(name)
         if self._added:
             kept |= self._added.fields(self.paths[number].name, list(zip(ends[::2], ends[1::2], strict=True)))
         facts = _json_object(fields.get("json"))
@@ -167,6 +185,11 @@ class WebDatasetSource(Source):
             kept["json"] = bytes(fields["json"])
             return Record(bytes(fields[image]), kept)
         return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)})
+
+    def _image_field(self, fields: Mapping[str, Any]) -> str | None:
+        """Return the field with the image of a sample: the chosen one, or by the rule of `image_field`; or None."""
+        chosen = self.columns.get(IMAGE)
+        return image_field(fields) if chosen is None else chosen if chosen in fields else None
 
     def _label(self, key: str, fields: _Fields, name: str) -> Any:
         try:
@@ -178,9 +201,9 @@ class WebDatasetSource(Source):
         """Return the labels of a shard by key, if the manifest states that they are those of its index."""
         if self._stated is None:
             return None
-        entry = self._stated.shards[number]
+        entry = next(shard for shard in self._stated.shards if shard.name == self.paths[number].name)
         with as_source_error(f"the index {entry.index} cannot be read", ManifestError):
-            data = open_store(self.path, remote=self.remote or RemoteOptions.of()).read(entry.index)
+            data = open_store(self.folder, remote=self.remote or RemoteOptions.of()).read(entry.index)
             index = from_bytes(data, name=entry.index, samples=entry.samples)
         labelled = np.flatnonzero(index.label != NO_LABEL).tolist()
         return {index.keys[row]: int(index.label[row]) for row in labelled}
@@ -188,7 +211,7 @@ class WebDatasetSource(Source):
     @cached_property
     def _added(self) -> AddedFields | None:
         """The fields that were added to the dataset later, if there are any."""
-        return AddedFields(self.path, self.additions, self.remote) if self.additions else None
+        return AddedFields(self.folder, self.additions, self.remote) if self.additions else None
 
     @cached_property
     def _mapped(self) -> TarFiles:
@@ -196,10 +219,43 @@ class WebDatasetSource(Source):
 
     def _manifest(self) -> Manifest | None:
         """Return the manifest of a folder; None without one."""
-        if has_pattern(self.path) or is_tar(self.path):
+        return None if has_pattern(self.path) or is_tar(self.path) else self._read_manifest(self.path)
+
+    def _manifest_of_shards(self) -> Manifest | None:
+        """Return the manifest of the folder of the shards that a path or pattern names; None without one.
+
+        Raises:
+            SourceError: The shards are of several folders, whose manifests state other labels or classes; or the
+                manifest does not list one of them.
+        """
+        folders = {split_folder(path.url if isinstance(path, RemoteFile) else str(path))[0] for path in self.paths}
+        found = {folder: manifest for folder in sorted(folders) if (manifest := self._read_manifest(folder))}
+        if not found:
             return None
-        store = open_store(self.path, remote=self.remote or RemoteOptions.of())
-        with as_source_error(shown_path(self.path), ManifestError):
+        self.folder, manifest = next(iter(found.items()))
+        stated = {(one.classes, one.label, bool(one.additions)) for one in found.values()}
+        check_same([DatasetClasses(name, one.classes, one.field_classes) for name, one in found.items()])
+        if (
+            len(found) < len(folders)
+            or len(stated) > 1
+            or (len(folders) > 1 and stated != {(manifest.classes, None, False)})
+        ):
+            raise SourceError(
+                f"{self.name} has shards of {len(folders)} folders, whose manifests state different classes or labels, "
+                "or which have none: pack the folders one by one, or join them first, with `wds-tools merge`"
+            )
+        listed = {shard.name for one in found.values() for shard in one.shards}
+        missing = [path.name for path in self.paths if path.name not in listed]
+        if missing and (manifest.label is not None or manifest.additions):
+            raise SourceError(
+                f"{self.name} has the shard {missing[0]}, which {join(self.folder, MANIFEST_NAME)} does not list: "
+                "index all shards of the folder with `wds-tools index`, or move it to another folder"
+            )
+        return manifest
+
+    def _read_manifest(self, folder: str) -> Manifest | None:
+        store = open_store(folder, remote=self.remote or RemoteOptions.of())
+        with as_source_error(shown_path(folder), ManifestError):
             try:
                 data = store.read(MANIFEST_NAME)
             except (FileNotFoundError, NotADirectoryError):
@@ -325,8 +381,23 @@ def samples(
 
 
 def image_field(fields: Mapping[str, Any]) -> str | None:
-    """Return the name of the field with the image of a sample; None without an image."""
-    return next((name for name in IMAGE_FIELDS if name in fields), None)
+    """Return the name of the field with the image of a sample; None without an image.
+
+    Fields for photographs come first: a PNG next to a JPEG is usually its mask.
+
+    >>> image_field({"png": b"", "jpeg": b""}), image_field({"mask.png": b"", "webp": b""}), image_field({"txt": b""})
+    ('jpeg', 'webp', None)
+    """
+    return next((name for name in (*_PHOTOGRAPHS, *IMAGE_FIELDS) if name in fields), None)
+
+
+def _several_images(count: int, image: str, others: tuple[str, ...]) -> str:
+    """Return the note about samples with several images."""
+    return (
+        f"{counted(count, 'sample')} with several images: {image!r} is packed as the image, and {quoted(others)} as "
+        f"further fields; if another one is the image, pass --column image={others[0]} "
+        f"(columns={{'image': {others[0]!r}}})"
+    )
 
 
 def _extra_bytes(key: str, fields: _Fields, image: str) -> int:

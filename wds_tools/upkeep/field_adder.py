@@ -26,10 +26,15 @@ from tqdm import tqdm
 
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError, SampleError, SourceError, WdsToolsError
 from wds_tools.format import manifest as manifests
+from wds_tools.format.field_classes import ClassList, FieldClasses, to_raw
 from wds_tools.format.index import ABSENT, index_name
+from wds_tools.format.label import NO_NUMBER, Labels
+from wds_tools.format.label_lists import LABELS, Form
+from wds_tools.format.label_source import LabelSource
 from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest, ShardEntry
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import Totals
+from wds_tools.packing.encode import encode_field
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.reading.names import is_pattern, split_manifest
@@ -131,7 +136,9 @@ def add_fields(
             run = _Run(shards, work, match, strict, progress)
             run.read(keyed_fields(source, key=key, fields=fields or {}), record_count(source))
             added = run.write()
-            _list_addition(folder / manifest_name, shards.manifest, Addition(name, added.fingerprint, added.fields))
+            _list_addition(
+                folder / manifest_name, shards.manifest, Addition(name, added.fingerprint, added.fields), run.classes
+            )
     except OSError as error:
         if isinstance(error, WdsToolsError):
             raise
@@ -175,7 +182,10 @@ def remove_fields(dataset: str | os.PathLike[str], name: str) -> Addition:
         names = ", ".join(repr(addition.folder) for addition in old.additions) or "none"
         raise OptionError(f"{folder} has no added fields {name!r}; it has {names}")
     try:
-        _write_additions(path, [addition for addition in old.additions if addition is not found])
+        lists = {
+            place: one for place, one in old.field_classes.items() if LabelSource.parse(place).field not in found.fields
+        }
+        _write_additions(path, [addition for addition in old.additions if addition is not found], lists)
     except OSError as error:
         raise DestinationError(
             f"cannot write to {folder}: {error.strerror or error}; the dataset is unchanged"
@@ -277,7 +287,10 @@ class _Run:
     unknown: int = 0
     unknown_key: str | None = None
     known: int = 0
+    classes: tuple[str, ...] = ()
     _fields: set[str] = field(default_factory=set)
+    _labels: Labels = field(default_factory=lambda: Labels(LABELS))
+    _form: Form | None = None
 
     def read(self, records: Iterator[KeyedFields], total: int | None) -> None:
         """Read the source, and sort its records by shard.
@@ -309,6 +322,8 @@ class _Run:
             )
         if self.strict and self.unknown:
             raise SourceError(f"{self.unknown:,} keys of the source are unknown, such as {self.unknown_key!r}")
+        numbered = self._labels.numbered()
+        self.classes, self._form = tuple(numbered.classes), numbered.form
 
     def _add(self, record: KeyedFields, shard: int | None) -> None:
         key, fields = record
@@ -319,6 +334,8 @@ class _Run:
         for name in fields.keys() - self._fields:
             self._check_field(name)
         self.known += 1
+        if LABELS in fields:
+            self._labels.add(_json_list(key, fields[LABELS]))
         if fields:
             self.spool.add(shard, record)
 
@@ -394,6 +411,14 @@ class _Run:
         hidden = not shows_progress(self.progress)
         return tqdm(desc=what, total=total, unit=" samples", disable=hidden, file=sys.stderr)
 
+    def _class_numbers(self, data: bytes) -> bytes:
+        """Return the labels of a sample as a list of class numbers."""
+        labels = Labels(LABELS, form=self._form)
+        labels.add(json.loads(data))
+        numbered = labels.numbered(own=self.classes)
+        numbers = numbered.numbers.tolist() if numbered.several is None else numbered.several[0] or ()
+        return encode_field(LABELS, [number for number in numbers if number != NO_NUMBER])
+
     def _write_shard(self, number: int, name: str) -> ShardFile:
         found: dict[str, dict[str, bytes]] = {}
         for key, fields in self.spool.records(number):
@@ -404,21 +429,40 @@ class _Run:
         keys = self.shards.index(number, keep=False).keys
         with ShardFile(self.work.folder / name) as shard:
             for key, name_in_source in zip(keys, self._names_of(number), strict=True):
-                if fields := found.get(name_in_source, {}):
+                fields = found.get(name_in_source, {})
+                if LABELS in fields:
+                    fields[LABELS] = self._class_numbers(fields[LABELS])
+                if fields:
                     shard.write(Sample(key, dict(sorted(fields.items()))))
         return shard
+
+
+def _json_list(key: str, data: bytes) -> Any:
+    """Return the labels in a field `LABELS` of the source: numbers, or names that get numbers."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"field {LABELS!r} of {key!r} is not JSON: {error}") from error
 
 
 def _hashes(keys: Iterable[str]) -> NDArray[np.uint64]:
     return np.array([xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass")) for key in keys], np.uint64)
 
 
-def _list_addition(path: Path, expected: Manifest, addition: Addition) -> None:
-    """Add an addition to the manifest, which must be the one that was opened."""
+def _list_addition(path: Path, expected: Manifest, addition: Addition, classes: tuple[str, ...]) -> None:
+    """Add an addition to the manifest, which must be the one that was opened.
+
+    Args:
+        path: The manifest.
+        expected: The manifest that was opened.
+        addition: The addition.
+        classes: Class names of the field `LABELS` in it.
+    """
     current = _read_manifest(path)
     if current.checksum != expected.checksum:
         raise DestinationError(f"{path} was changed while fields were added: run the same command again")
-    _write_additions(path, [*current.additions, addition])
+    lists = {LABELS: ClassList(classes)} if classes else {}
+    _write_additions(path, [*current.additions, addition], {**current.field_classes, **lists})
 
 
 def _read_manifest(path: Path) -> Manifest:
@@ -428,9 +472,12 @@ def _read_manifest(path: Path) -> Manifest:
         raise NotADatasetError(f"{path} does not exist; name the folder of a dataset, or its manifest") from None
 
 
-def _write_additions(path: Path, additions: Iterable[Addition]) -> None:
+def _write_additions(path: Path, additions: Iterable[Addition], field_classes: FieldClasses) -> None:
     raw, _ = manifests.from_unsealed(path.read_bytes(), name=str(path))
-    raw.pop("additions", None)
+    for name in ("additions", "field_classes"):
+        raw.pop(name, None)
+    if field_classes:
+        raw["field_classes"] = to_raw(field_classes)
     if listed := [asdict(addition) for addition in additions]:
         raw["additions"] = listed
     commit_bytes(path, manifests.seal(raw).encode())

@@ -216,7 +216,7 @@ def _index(
             for job in jobs:
                 _index_folder(job, bar, dots_in_fields=dots_in_fields, is_chosen=bool(job.label or label_type))
         numbered = _number(jobs, classes, label_type)
-        if any(job.label for job in jobs) and (numbered.numbers == NO_NUMBER).all():
+        if any(job.label for job in jobs) and all(value is None for job in jobs for value in job.labels):
             fields = dict.fromkeys(name for job in jobs for name in job.totals.fields)
             raise ShardError(
                 f"no sample has the label {jobs[0].label!r}; the fields are {', '.join(fields)}: choose another label, "

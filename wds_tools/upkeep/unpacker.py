@@ -14,6 +14,10 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from wds_tools.errors import DestinationError, MissingFieldError, OptionError, WdsToolsError
+from wds_tools.format.field_classes import to_raw
+from wds_tools.format.index import NO_LABEL
+from wds_tools.format.label_source import INDEX, LabelSource
+from wds_tools.format.manifest import Manifest
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import ShardSet, open_shards
@@ -25,6 +29,9 @@ from wds_tools.upkeep.restore import WORK_NAME, RestoreFolder, check_path
 
 UnpackLayout = Literal["paths", "keys", "shards"]
 LAYOUTS = ("paths", "keys", "shards")
+
+CLASS_LISTS_NAME = "field_classes.json"
+"""File with the class lists of fields, which the files of the samples do not have."""
 
 _IMAGE_EXTENSIONS = tuple(f".{name}" for name in IMAGE_FIELDS)
 
@@ -65,7 +72,8 @@ def unpack(
     An image that was packed from a file gets its path back, which is in the ``json`` field of the
     sample; raw pixels become ``cat/1.jpg.npy``. Fields without further information (``cls`` and
     ``json`` as `pack` wrote them) are omitted. Other fields are written next to the image, as
-    ``cat/1.jpg.txt``. A sample without a path becomes files named ``<key>.<field>``.
+    ``cat/1.jpg.txt``. A sample without a path becomes files named ``<key>.<field>``. The class lists of
+    fields are written to ``field_classes.json``.
 
     The folder must be empty, or not exist. After an interruption the same call continues: files that exist with the
     same content are kept.
@@ -117,9 +125,10 @@ def unpack(
         with RestoreFolder(report.dst, overwrite=overwrite) as folder:
             with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
                 for number in range(len(shards.locations)):
-                    for sample in stored_samples(shards, number):
+                    for sample in _with_indexed_labels(shards, number):
                         _restore(folder, sample, wanted, layout, report)
                         bar.update()
+                _put_class_lists(folder, shards.manifest, wanted, report)
             os.sync()  # once at the end: an fsync for each of a million files would take hours
     except OSError as error:
         if isinstance(error, WdsToolsError):
@@ -130,6 +139,30 @@ def unpack(
         ) from error
     report.seconds = time.monotonic() - started
     return report
+
+
+def _with_indexed_labels(shards: ShardSet, number: int) -> Iterator[StoredSample]:
+    """Yield the samples of a shard. ``cls`` has the class numbers of the index where the shard has others."""
+    index = shards.index(number)
+    for row, sample in enumerate(stored_samples(shards, number)):
+        if shards.manifest.label == INDEX and "cls" in sample.fields and index.label[row] != NO_LABEL:
+            sample.fields["cls"] = memoryview(b"%d" % index.label[row])
+        yield sample
+
+
+def _put_class_lists(
+    folder: RestoreFolder, manifest: Manifest, wanted: frozenset[str] | None, report: UnpackReport
+) -> None:
+    """Write the class lists of the fields that were written, as the manifest has them."""
+    lists = {
+        place: classes
+        for place, classes in manifest.field_classes.items()
+        if wanted is None or LabelSource.parse(place).field in wanted
+    }
+    if lists:
+        data = json.dumps(to_raw(lists), indent=2).encode()
+        report.written += folder.put(CLASS_LISTS_NAME, data)
+        report.bytes += len(data)
 
 
 def _restore(

@@ -1,0 +1,85 @@
+"""Which field of a sample is its image, in shards that webdataset wrote."""
+
+from __future__ import annotations
+
+import io
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import webdataset
+from PIL import Image
+
+import wds_tools as wt
+from wds_tools.errors import SourceError
+from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.stored_samples import stored_samples
+
+
+def encoded(kind: str, grey: int) -> bytes:
+    out = io.BytesIO()
+    Image.new("L", (16, 16), grey).save(out, kind)
+    return out.getvalue()
+
+
+PHOTO, MASK = encoded("JPEG", 200), encoded("PNG", 1)
+
+
+def shard(folder: Path, *samples: dict[str, bytes]) -> Path:
+    with webdataset.TarWriter(str(folder / "a.tar"), encoder=False) as writer:
+        for number, fields in enumerate(samples):
+            writer.write({"__key__": f"{number}", **fields})
+    return folder / "a.tar"
+
+
+def packed(src: Path, dst: Path, **options: Any) -> list[dict[str, int]]:
+    """Pack, and return the grey value of each image field of each sample; that of the image is under "image"."""
+    wt.pack(src, dst, kind="webdataset", workers=1, shuffle=False, **options)
+    with wt.make_loader(dst, batch_size=1, fields="image", num_workers=0) as loader:
+        images = [int(batch[0, 0, 0, 0]) for batch in loader]
+    found = []
+    for grey, sample in zip(images, stored_samples(open_shards(dst), 0), strict=True):
+        fields = {name: bytes(data) for name, data in sample.fields.items() if name != "json"}
+        found.append(
+            {"image": grey} | {name: Image.open(io.BytesIO(data)).getpixel((0, 0)) for name, data in fields.items()}
+        )
+    return found
+
+
+@pytest.mark.parametrize("extension", ["jpg", "jpeg"])
+def test_a_png_next_to_a_jpeg_is_not_the_image(
+    tmp_path: Path, extension: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    src = shard(tmp_path, {extension: PHOTO, "png": MASK, "seg.png": MASK})
+    with caplog.at_level(logging.WARNING, logger="wds_tools"):
+        assert packed(src, tmp_path / "d") == [{"image": 200, "jpg": 200, "png": 1, "seg.png": 1}]
+    assert f"1 sample with several images: '{extension}' is packed as the image, and 'png' as further" in caplog.text
+    assert "--column image=png" in caplog.text
+
+
+def test_a_png_next_to_a_webp_is_kept_under_another_name(tmp_path: Path) -> None:
+    src = shard(tmp_path, {"webp": encoded("WEBP", 200), "png": MASK})
+    assert packed(src, tmp_path / "d") == [{"image": 200, "webp": (200, 200, 200), "other.png": 1}]
+
+
+@pytest.mark.parametrize("options", [{}, {"resize": 8}], ids=["crop-ready", "resize"])
+def test_another_field_can_be_chosen_as_the_image(
+    tmp_path: Path, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    src = shard(tmp_path, {"jpg": PHOTO, "png": encoded("PNG", 100)})
+    with caplog.at_level(logging.WARNING, logger="wds_tools"):
+        (sample,) = packed(src, tmp_path / "d", columns={"image": "png"}, **options)
+    assert (sample["image"], sample["other.jpg"]) == (100, 200)
+    assert not caplog.text
+
+
+def test_a_mask_alone_is_not_an_image(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"has no image among its fields 'mask.png'"):
+        wt.pack(shard(tmp_path, {"mask.png": MASK}), tmp_path / "d", kind="webdataset", workers=1)
+
+
+def test_samples_without_the_chosen_image_are_named(tmp_path: Path) -> None:
+    src = shard(tmp_path, {"jpg": PHOTO, "left.jpg": PHOTO}, {"jpg": PHOTO})
+    report = wt.pack(src, tmp_path / "d", kind="webdataset", columns={"image": "left.jpg"}, workers=1)
+    assert [skip.reason for skip in report.skipped] == ["has no field 'left.jpg' among its fields 'jpg'"]

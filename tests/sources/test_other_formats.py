@@ -1,0 +1,60 @@
+"""Formats that are recognised and refused, by files that their own programs wrote, or by names and first bytes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from foreign_records import FOREIGN
+
+import wds_tools as wt
+from wds_tools.errors import SourceError
+from wds_tools.sources.other_formats import HEAD_BYTES, refused_format
+
+DICOM = bytes(128) + b"DICM" + bytes(40)
+MATLAB = b"MATLAB 5.0 MAT-file Platform: posix, Created on: Mon Nov 23 12:00:00 2026".ljust(128)
+MXNET = (0xCED7230A).to_bytes(4, "little") + bytes(40)
+
+
+@pytest.mark.parametrize(
+    ("names", "head", "format_", "remedy"),
+    [
+        (["train.beton"], b"", "FFCV", "pack the images"),
+        (["photos.lance/", "_versions/", "data/"], b"", "Lance", "Parquet"),
+        (["dataset/", "_versions/", "data/"], b"", "Lance", "Parquet"),
+        (["scan.dcm"], b"", "DICOM", "PNG"),
+        (["scans/", "1.dcm", "2.dcm", "notes.txt"], b"", "DICOM", "PNG"),
+        (["IM0001"], DICOM, "DICOM", "PNG"),
+        (["digits.mat"], MATLAB, "MATLAB version 5", "numpy.savez"),
+        (["train.rec"], b"", "MXNet RecordIO", "im2rec"),
+        (["train.bin"], MXNET, "MXNet RecordIO", "im2rec"),
+        (["data_batch_1"], pickle.dumps({"data": 1}), "a pickle", "load it yourself"),
+        (["train.pkl"], b"", "a pickle", "load it yourself"),
+    ],
+)
+def test_a_format_is_named_with_the_way_out(names: list[str], head: bytes, format_: str, remedy: str) -> None:
+    found = refused_format(names, head[:HEAD_BYTES])
+    assert found is not None
+    assert format_ in found.name
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(("name", "format_"), [("scipy.mat", "MATLAB"), ("IM0001", "DICOM"), ("photos", "Lance")])
+def test_files_that_other_programs_wrote_are_named(name: str, format_: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=rf"{name} (is|cannot be read).*{format_}"):
+        wt.pack(FOREIGN / "refused" / name, tmp_path / "dst")
+
+
+@pytest.mark.parametrize(
+    ("names", "head"),
+    [
+        (["photo.jpg"], b"\xff\xd8\xff\xe0"),
+        (["data.mat"], b"MATLAB 7.3 MAT-file"),  # HDF5, which is read
+        (["a.h5"], b"\x89HDF\r\n\x1a\n"),
+        (["photos/", "cat.jpg", "features.pkl"], b""),
+        (["readme"], b""),
+    ],
+)
+def test_what_is_read_is_not_refused(names: list[str], head: bytes) -> None:
+    assert refused_format(names, head) is None

@@ -1,0 +1,375 @@
+"""One table of label values, through every door by which labels come into a dataset. Each has one expected result."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import h5py
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import webdataset
+import zarr
+from PIL import Image
+from pyarrow import feather
+from tfrecords import example, frame
+
+import wds_tools as wt
+from wds_tools.errors import LabelError, OptionError, SampleError, ShardError, SourceError
+from wds_tools.format.index import NO_LABEL
+from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.stored_samples import stored_samples
+
+REFUSED = "refused"
+NAN = float("nan")
+LARGEST = 2**63 - 1
+TABLE: list[tuple[list[Any], Any]] = [
+    ([3, 1], [3, 1]),
+    (["3", "1"], [3, 1]),
+    (["3.0", " 1 "], [3, 1]),
+    ([3.0, 1.0], [3, 1]),
+    ([LARGEST, 0], [LARGEST, 0]),
+    ([2**63, 0], REFUSED),
+    ([-1, 1], [None, 1]),
+    ([-1, -2], [None, None]),
+    ([" cat", "dog"], ["cat", "dog"]),
+    (["polar bear", "dog"], ["polar bear", "dog"]),
+    (["Cat", "cat"], ["Cat", "cat"]),
+    (["007", "008"], ["007", "008"]),
+    (["007", "7"], REFUSED),
+    (["fig", "3"], REFUSED),
+    (["", "cat"], [None, "cat"]),
+    (["nan", "cat"], [None, "cat"]),
+    (["None", "cat"], [None, "cat"]),
+    ([None, "cat"], [None, "cat"]),
+    ([None, 1], [None, 1]),
+    ([NAN, 1.0], [None, 1]),
+    ([True, False], ["true", "false"]),
+    (["TRUE", "False"], ["true", "false"]),
+    ([0.5, 1.0], REFUSED),
+    (["0.5", "1"], REFUSED),
+    (["1e3", "2"], REFUSED),
+    (["cat dog", "cat", "dog"], REFUSED),
+    ([[2, 1], [0]], [(2, 1), (0,)]),
+    ([["cat", "dog"], ["cat"], []], [("cat", "dog"), ("cat",), ()]),
+    ([[0, 1, 1], [1, 1, 0]], [(1, 2), (0, 1)]),
+    ([[0, 1, 0], [1, 0, 0]], [1, 0]),
+    ([[1.5, 2.5], [0.5]], REFUSED),
+    ([[1, 2], ["cat"]], REFUSED),
+]
+
+
+def png(number: int) -> bytes:
+    out = io.BytesIO()
+    Image.new("L", (8, 8), 20 * number).save(out, "PNG")
+    return out.getvalue()
+
+
+class CannotHoldError(Exception):
+    """A door has no form for these values."""
+
+
+def same_type(values: list[Any]) -> None:
+    """Raise an error for values that a typed column cannot hold next to each other."""
+    kinds = {type(one) for value in values for one in (value if isinstance(value, list) else [value])} - {type(None)}
+    if len(kinds) > 1 or 2**63 in values:
+        raise CannotHoldError
+
+
+def pack(src: Any, dst: Path, **options: Any) -> Path:
+    wt.pack(src, dst, workers=1, shuffle=False, **options)
+    return dst
+
+
+def csv(values: list[Any], folder: Path) -> Path:
+    frame_ = pd.DataFrame({"path": [f"{n}.png" for n in range(len(values))], "label": pd.Series(values, dtype=object)})
+    frame_.to_csv(folder / "t.csv", index=False)
+    return pack(folder / "t.csv", folder / "d")
+
+
+def json_lines(values: list[Any], folder: Path) -> Path:
+    rows = [json.dumps({"path": f"{n}.png", "label": value}) for n, value in enumerate(values)]
+    (folder / "t.jsonl").write_text("\n".join(rows).replace("NaN", "null"))
+    return pack(folder / "t.jsonl", folder / "d")
+
+
+def arrow_table(values: list[Any]) -> pa.Table:
+    same_type(values)
+    return pa.table({"image": list(map(png, range(len(values)))), "label": pa.array(values, from_pandas=False)})
+
+
+def parquet(values: list[Any], folder: Path) -> Path:
+    pq.write_table(arrow_table(values), folder / "t.parquet")
+    return pack(folder / "t.parquet", folder / "d", columns={"label": "label"})
+
+
+def arrow(values: list[Any], folder: Path) -> Path:
+    feather.write_feather(arrow_table(values), folder / "t.arrow", compression="uncompressed")
+    return pack(folder / "t.arrow", folder / "d", columns={"label": "label"})
+
+
+def stream(values: list[Any], folder: Path) -> Path:
+    same_type(values)
+    kind = pa.array(values, from_pandas=False).type
+    label = datasets.features.features.generate_from_arrow_type(kind)
+    features = datasets.Features({"image": datasets.Image(), "label": label})
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number, value in enumerate(values):
+            yield {"image": {"bytes": png(number), "path": None}, "label": value}
+
+    src = datasets.IterableDataset.from_generator(rows, features=features)
+    return pack(src, folder / "d", columns={"label": "label"})
+
+
+def names_in(values: list[Any]) -> list[str]:
+    """Return the class names that objects need, because labels are read with the items."""
+    found = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    texts = {one.strip() for one in found if isinstance(one, str)} - {"", "nan", "None"}
+    if "cat dog" in texts:
+        raise CannotHoldError  # the list of classes decides what it is
+    is_named = any(not text[0].isdigit() or text == "007" for text in texts) and texts != {"TRUE", "False"}
+    return sorted(texts) if is_named else []
+
+
+def objects(values: list[Any], folder: Path) -> Path:
+    items = [(Image.open(io.BytesIO(png(number))), value) for number, value in enumerate(values)]
+    return pack(items, folder / "d", classes=names_in(values) or None)
+
+
+def dictionaries(values: list[Any], folder: Path) -> Path:
+    items = [{"image": png(number), "label": value} for number, value in enumerate(values)]
+    return pack(items, folder / "d", classes=names_in(values) or None)
+
+
+def as_array(values: list[Any]) -> np.ndarray:
+    same_type(values)
+    if None in values or len({len(value) for value in values if isinstance(value, list)}) > 1:
+        raise CannotHoldError
+    return np.array(values)
+
+
+def pixels(values: list[Any]) -> np.ndarray:
+    return np.stack([np.full((8, 8, 1), 20 * number, np.uint8) for number in range(len(values))])
+
+
+def hdf5(values: list[Any], folder: Path) -> Path:
+    labels = as_array(values)
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["images"] = pixels(values)
+        file["labels"] = labels.tolist() if labels.dtype.kind == "U" else labels
+    return pack(folder / "a.h5", folder / "d")
+
+
+def numpy(values: list[Any], folder: Path) -> Path:
+    np.savez(folder / "a.npz", images=pixels(values), labels=as_array(values))
+    return pack(folder / "a.npz", folder / "d")
+
+
+def zarr_group(values: list[Any], folder: Path) -> Path:
+    group = zarr.open_group(str(folder / "a.zarr"), mode="w")
+    labels = as_array(values)
+    if labels.dtype.kind == "U":
+        raise CannotHoldError  # zarr 3 warns that its type is not in the specification
+    group["images"], group["labels"] = pixels(values), labels
+    return pack(folder / "a.zarr", folder / "d")
+
+
+def tensors(values: list[Any], folder: Path) -> Path:
+    labels = as_array(values)
+    if labels.dtype.kind == "U":
+        raise CannotHoldError
+    torch.save({"images": torch.from_numpy(pixels(values)), "labels": torch.from_numpy(labels)}, folder / "a.pt")
+    return pack(folder / "a.pt", folder / "d")
+
+
+def tfrecord(values: list[Any], folder: Path) -> Path:
+    data = b""
+    same_type(values)
+    for number, value in enumerate(values):
+        features: dict[str, Any] = {"image/encoded": png(number)}
+        if isinstance(value, list) or value is None or isinstance(value, bool):
+            raise CannotHoldError
+        features["image/class/label"] = (
+            value.encode() if isinstance(value, str) else [value] if isinstance(value, float) else value
+        )
+        data += frame(example(features))
+    (folder / "a.tfrecord").write_bytes(data)
+    return pack(folder / "a.tfrecord", folder / "d")
+
+
+def foreign_shard(values: list[Any], folder: Path, *, field: str) -> Path:
+    """Write a shard with webdataset."""
+    with webdataset.TarWriter(str(folder / "a.tar"), encoder=False) as writer:
+        for number, value in enumerate(values):
+            sample: dict[str, Any] = {"__key__": f"{number}", "png": png(number)}
+            if field == "json":
+                sample["json"] = json.dumps({"label": value}).replace("NaN", "null").encode()
+            elif isinstance(value, list):
+                raise CannotHoldError
+            elif value is not None:
+                sample["cls"] = str(value).encode()
+            writer.write(sample)
+    return folder / "a.tar"
+
+
+def packed_cls(values: list[Any], folder: Path) -> Path:
+    return pack(foreign_shard(values, folder, field="cls"), folder / "d", kind="webdataset")
+
+
+def packed_json(values: list[Any], folder: Path) -> Path:
+    return pack(
+        foreign_shard(values, folder, field="json"), folder / "d", kind="webdataset", columns={"label": "json:label"}
+    )
+
+
+def indexed_cls(values: list[Any], folder: Path) -> Path:
+    wt.index_shards(str(foreign_shard(values, folder, field="cls")))
+    return folder
+
+
+def indexed_json(values: list[Any], folder: Path) -> Path:
+    if any(isinstance(value, list) for value in values):
+        raise CannotHoldError  # an index has one label, which tests/upkeep/test_labelling.py checks
+    wt.index_shards(str(foreign_shard(values, folder, field="json")), label="json:label")
+    return folder
+
+
+def resharded(values: list[Any], folder: Path) -> Path:
+    wt.reshard(foreign_shard(values, folder, field="json"), folder / "d", label="json:label", workers=1)
+    return folder / "d"
+
+
+def writer(values: list[Any], folder: Path) -> Path:
+    if any(isinstance(value, list) for value in values):
+        raise CannotHoldError  # they are the field labels.json
+    if "cat dog" in values:
+        raise CannotHoldError  # the program that writes a name decides that it is one
+    with wt.ShardWriter(folder / "d" / "a-%d.tar") as shards:
+        for number, value in enumerate(values):
+            shards.write({"__key__": f"{number}", "png": png(number), "cls": value})
+    return folder / "d"
+
+
+def appended(values: list[Any], folder: Path) -> Path:
+    """Append the samples to a dataset of the same ones."""
+    json_lines(values, folder)
+    more = [json.dumps({"path": f"{n}.png", "label": value}) for n, value in enumerate(values)]
+    (folder / "more.jsonl").write_text("\n".join(more).replace("NaN", "null") + "\n")
+    wt.append(folder / "more.jsonl", folder / "d", workers=1, seed=1)
+    return folder / "d"
+
+
+def merged(values: list[Any], folder: Path) -> Path:
+    """Merge the samples with a dataset of others, in which the first class has another number."""
+    first = json_lines(values, folder)
+    others = [value for value in values if value not in (None, "", "nan", "None", NAN, -1, -2)]
+    (folder / "other").mkdir()
+    (folder / "other" / "5.png").write_bytes(png(12))
+    row = {"path": "5.png", "label": others[-1] if others else None}
+    (folder / "other" / "t.jsonl").write_text(json.dumps(row))
+    if any(isinstance(value, list) for value in values) or not others:
+        raise CannotHoldError  # lists of classes in other orders are refused
+    wt.merge([pack(folder / "other" / "t.jsonl", folder / "other" / "d"), first], folder / "merged")
+    return folder / "merged"
+
+
+def packed_again(values: list[Any], folder: Path) -> Path:
+    return pack(merged(values, folder), folder / "again", kind="webdataset")
+
+
+def unpacked(values: list[Any], folder: Path) -> Path:
+    """Unpack the samples, write the files to shards with webdataset, and index them."""
+    d = json_lines(values, folder)
+    shards = open_shards(d)
+    wt.unpack(d, folder / "files", layout="keys")
+    names = list(shards.manifest.classes)
+    with webdataset.TarWriter(str(folder / "again.tar"), encoder=False) as out:
+        for path in sorted((folder / "files").glob("*.png")):
+            parts = {one.name.partition(".")[2]: one.read_bytes() for one in path.parent.glob(f"{path.stem}.*")}
+            out.write({"__key__": path.stem, **parts})
+    if "labels.json" in shards.manifest.fields:
+        raise CannotHoldError  # a field, which is not in an index
+    (folder / "again").mkdir()
+    (folder / "again.tar").rename(folder / "again" / "again.tar")
+    wt.index_shards(str(folder / "again" / "again.tar"), classes=names or None)
+    return folder / "again"
+
+
+FILES: list[Callable[[list[Any], Path], Path]] = [
+    csv, json_lines, parquet, arrow, stream, objects, dictionaries, hdf5, numpy, zarr_group, tensors, tfrecord,
+    packed_cls, packed_json, indexed_cls, indexed_json, writer,
+]  # fmt: skip
+DATASETS = [resharded, appended, merged, packed_again, unpacked]
+FEW: list[tuple[list[Any], Any]] = [
+    ([3, 1], [3, 1]),
+    (["dog", "cat"], ["dog", "cat"]),
+    (["007", "008"], ["007", "008"]),
+    ([None, "cat"], [None, "cat"]),
+    ([True, False], ["true", "false"]),
+    ([["cat", "dog"], ["cat"]], [("cat", "dog"), ("cat",)]),
+]
+
+
+def found_in(folder: Path, count: int) -> list[Any]:
+    """Return the class name, the number, or the labels of each sample; None for a sample without one, or left out."""
+    shards = open_shards(folder)
+    found: dict[int, Any] = {}
+    several = shards.manifest.field_classes.get("labels.json")
+    for number in range(len(shards.locations)):
+        labels = shards.index(number).label.tolist()
+        for label, sample in zip(labels, stored_samples(shards, number), strict=True):
+            grey = int(Image.open(io.BytesIO(bytes(sample.fields["png"]))).convert("L").getpixel((0, 0)))
+            if "labels.json" in sample.fields:
+                one: Any = json.loads(bytes(sample.fields["labels.json"]))
+                found[grey // 20] = tuple(several.names[part] if several else part for part in one)
+            elif label != NO_LABEL:
+                found[grey // 20] = shards.manifest.classes[label] if shards.manifest.classes else label
+    return [found.get(number) for number in range(count)]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    for number in range(3):
+        (folder / f"{number}.png").write_bytes(png(number))
+    return folder
+
+
+def wrong_in(door: Callable[..., Path], table: list[tuple[list[Any], Any]], images: Path, folder: Path) -> list[Any]:
+    """Return the values whose result is not the expected one."""
+    wrong, tried = [], 0
+    for number, (values, expected) in enumerate(table):
+        case = folder / f"{number}"
+        case.mkdir()
+        for path in images.iterdir():
+            (case / path.name).symlink_to(path)
+        try:
+            result: Any = found_in(door(values, case), len(values))
+        except CannotHoldError:
+            continue
+        except (LabelError, SampleError, ShardError, SourceError, OptionError) as error:
+            result = REFUSED if expected == REFUSED else f"{type(error).__name__}: {error}"
+        tried += 1
+        if result != expected:
+            wrong.append((values, expected, result))
+    assert tried >= len(table) // 3
+    return wrong
+
+
+@pytest.mark.parametrize("door", FILES, ids=lambda door: door.__name__)
+def test_a_label_means_the_same_in_every_source(door: Callable[..., Path], images: Path, tmp_path: Path) -> None:
+    assert wrong_in(door, TABLE, images, tmp_path) == []
+
+
+@pytest.mark.parametrize("door", DATASETS, ids=lambda door: door.__name__)
+def test_a_label_keeps_its_meaning_in_every_tool(door: Callable[..., Path], images: Path, tmp_path: Path) -> None:
+    assert wrong_in(door, FEW, images, tmp_path) == []

@@ -1,0 +1,121 @@
+"""Class numbers that only the indexes have, as after a merge, in everything that reads shards or files again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import wds_tools as wt
+from wds_tools.errors import LabelError, SourceError
+from wds_tools.format.field_classes import ClassList
+from wds_tools.format.manifest import from_json
+from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.stored_samples import stored_samples
+
+
+def dataset(folder: Path, classes: list[str], photo: bytes) -> Path:
+    """Write a dataset with a sample of each class, whose key is its name."""
+    with wt.ShardWriter(folder / "shard-%06d.tar", classes=classes) as writer:
+        for number, name in enumerate(classes):
+            writer.write({"__key__": name, "jpg": photo, "cls": number})
+    return folder
+
+
+@pytest.fixture
+def merged(tmp_path: Path, photos: Path) -> Path:
+    """Return a dataset in which fig is class 1 in the index, and class 0 in its shard."""
+    photo = min(photos.glob("*/*.jpg")).read_bytes()
+    parts = [dataset(tmp_path / "a", ["cat"], photo), dataset(tmp_path / "b", ["fig", "cat"], photo)]
+    wt.merge(parts, tmp_path / "merged")
+    return tmp_path / "merged"
+
+
+def classes_by_key(folder: Path) -> list[tuple[str, str]]:
+    """Return the key in the original dataset, and the name of the class, of each sample."""
+    shards, found = open_shards(folder), []
+    for number in range(len(shards.locations)):
+        samples = list(stored_samples(shards, number))
+        keys = [json.loads(bytes(sample.fields["json"]))["key"] for sample in samples]
+        found += list(zip(keys, [shards.manifest.classes[n] for n in shards.index(number).label], strict=True))
+    return sorted(found)
+
+
+RIGHT = [("cat", "cat"), ("cat", "cat"), ("fig", "fig")]
+
+
+def test_shards_named_by_a_pattern_have_the_labels_and_classes_of_their_manifest(merged: Path, tmp_path: Path) -> None:
+    wt.pack(merged, tmp_path / "folder", workers=1)
+    wt.pack(f"{merged}/*.tar", tmp_path / "pattern", kind="webdataset", workers=1)
+    wt.pack(merged / "shard-000001.tar", tmp_path / "one", kind="webdataset", workers=1)
+    assert classes_by_key(tmp_path / "folder") == classes_by_key(tmp_path / "pattern") == RIGHT
+    assert classes_by_key(tmp_path / "one") == RIGHT[1:]
+
+
+def test_shards_of_folders_with_other_classes_are_not_packed_together(merged: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"whose manifests state different classes or labels.*wds-tools merge"):
+        wt.pack(f"{tmp_path}/{{a,b}}/*.tar", tmp_path / "d", kind="webdataset", workers=1)
+    with pytest.raises(SourceError, match="whose manifests state different classes or labels"):
+        wt.pack(f"{tmp_path}/{{a,merged}}/*.tar", tmp_path / "d", kind="webdataset", workers=1)
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_shard_that_the_manifest_does_not_list_is_refused(merged: Path, tmp_path: Path) -> None:
+    (merged / "shard-000009.tar").write_bytes((merged / "shard-000001.tar").read_bytes())
+    with pytest.raises(SourceError, match=r"shard-000009.tar, which .*manifest.json does not list"):
+        wt.pack(f"{merged}/*.tar", tmp_path / "d", kind="webdataset", workers=1)
+
+
+def test_labels_of_the_shards_have_no_names_of_the_merged_dataset(merged: Path, tmp_path: Path) -> None:
+    report = wt.pack(merged, tmp_path / "d", columns={"label": "cls"}, workers=1)
+    assert report.manifest.classes == ()
+
+
+def test_unpacked_files_have_the_merged_class_numbers(merged: Path, tmp_path: Path) -> None:
+    wt.unpack(merged, tmp_path / "files", layout="shards")
+    found = {str(path.relative_to(tmp_path / "files")): path.read_text() for path in tmp_path.glob("files/*/*.cls")}
+    assert found == {
+        "shard-000000/cat.cls": "0", "shard-000001/fig.cls": "1", "shard-000001/cat.cls": "0",
+    }  # fmt: skip
+
+
+# --- class lists of fields ---
+
+
+def test_class_lists_are_unpacked(tmp_path: Path, photos: Path) -> None:
+    photo = min(photos.glob("*/*.jpg")).read_bytes()
+    with wt.ShardWriter(tmp_path / "d" / "a-%d.tar", field_classes={"labels.json": ["cat", "fig"]}) as writer:
+        writer.write({"__key__": "0", "jpg": photo, "labels.json": ["fig"]})
+    wt.unpack(tmp_path / "d", tmp_path / "files")
+    assert json.loads((tmp_path / "files/field_classes.json").read_text()) == {"labels.json": {"names": ["cat", "fig"]}}
+    assert json.loads((tmp_path / "files/0.labels.json").read_text()) == [1]
+    wt.unpack(tmp_path / "d", tmp_path / "images", fields=["image"])
+    assert not (tmp_path / "images/field_classes.json").exists()
+
+
+def test_several_labels_are_added_with_their_class_list_and_removed(merged: Path, tmp_path: Path) -> None:
+    wt.reshard(merged, tmp_path / "d", workers=1)
+    keys = [sample.key for sample in stored_samples(open_shards(tmp_path / "d"), 0)]
+    rows = pd.DataFrame({"key": keys, "labels.json": [["red", "big"], [], ["big"]]})
+    rows.to_parquet(tmp_path / "tags.parquet")
+    wt.add_fields(tmp_path / "d", tmp_path / "tags.parquet")
+    manifest = from_json((tmp_path / "d/manifest.json").read_bytes())
+    assert manifest.field_classes == {"labels.json": ClassList(("big", "red"))}
+    with wt.make_loader(tmp_path / "d", batch_size=3, fields={"tags": wt.MultiHot()}, num_workers=0) as loader:
+        (batch,) = loader
+    assert torch.equal(batch.tags, torch.tensor([[1.0, 1], [0, 0], [1, 0]]))
+    wt.remove_fields(tmp_path / "d", "tags")
+    assert from_json((tmp_path / "d/manifest.json").read_bytes()).field_classes == {}
+
+
+def test_added_labels_of_two_kinds_are_refused(merged: Path, tmp_path: Path) -> None:
+    wt.reshard(merged, tmp_path / "d", workers=1)
+    before = (tmp_path / "d/manifest.json").read_bytes()
+    keys = [sample.key for sample in stored_samples(open_shards(tmp_path / "d"), 0)]
+    source = [{"__key__": key, "labels.json": labels} for key, labels in zip(keys, [[1], ["big"], []], strict=True)]
+    with pytest.raises(LabelError, match="labels that are numbers"):
+        wt.add_fields(tmp_path / "d", source)
+    assert (tmp_path / "d/manifest.json").read_bytes() == before

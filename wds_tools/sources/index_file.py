@@ -1,0 +1,86 @@
+"""``index.json``, which MDS and LitData write beside their files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from wds_tools.errors import MissingSourceError, SourceError
+from wds_tools.sources.base import Collector, as_source_error
+
+INDEX = "index.json"
+_MAX_BYTES = 1 << 30
+
+
+def read_index(folder: Path, what: str) -> dict[str, Any]:
+    """Return the content of the index of a folder.
+
+    Args:
+        folder: The folder.
+        what: Name of the format, for error messages.
+
+    Raises:
+        SourceError: There is none, or it is damaged.
+    """
+    path = folder / INDEX
+    if not path.is_file():
+        below = sorted(found.parent.name for found in folder.glob(f"*/{INDEX}"))
+        if below:
+            raise SourceError(
+                f"{folder} has {what} in {', '.join(below)}: pack one at a time, such as {folder / below[0]}"
+            )
+        raise MissingSourceError(f"{folder} has no {INDEX}, so it is not {what}: check the path")
+    with as_source_error(f"{path} cannot be read", ValueError, RecursionError):
+        if path.stat().st_size > _MAX_BYTES:
+            raise SourceError(f"{path} has {path.stat().st_size:,} bytes; allowed are {_MAX_BYTES:,}")
+        found = json.loads(path.read_bytes())
+    return found if isinstance(found, dict) else {}
+
+
+def child(folder: Path, name: str) -> Path:
+    """Return the path of a file that an index names, which must be in the folder.
+
+    Raises:
+        ValueError: It is elsewhere.
+    """
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"the file {name!r} is outside the folder")
+    return folder / path
+
+
+def account_files(found: Collector, folder: Path, used: Iterable[Path]) -> None:
+    """State that the files of a folder that its index does not name are left out."""
+    known = {path.name for path in used}
+    others = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name not in known)
+    found.account.declare("file", others)
+    for name in others:
+        found.account.leave_out("file", name, f"{INDEX} does not name it")
+
+
+def is_mds(path: Path) -> bool:
+    """Return whether a folder, or a folder in it, has an index of MDS."""
+    return _has(path, "shards")
+
+
+def is_litdata(path: Path) -> bool:
+    """Return whether a folder, or a folder in it, has an index of LitData."""
+    return _has(path, "chunks")
+
+
+def _has(path: Path, entry: str) -> bool:
+    """Return whether the index of a folder, or of the first folder in it, has a list of dictionaries."""
+    if path.name == INDEX and path.is_file():
+        path = path.parent
+    if not path.is_dir():
+        return False
+    folder = (
+        path if (path / INDEX).is_file() else next((found.parent for found in sorted(path.glob(f"*/{INDEX}"))), path)
+    )
+    try:
+        found = read_index(folder, "").get(entry)
+    except SourceError:
+        return False
+    return isinstance(found, list) and bool(found) and all(isinstance(one, dict) for one in found)

@@ -1,0 +1,81 @@
+"""Formats that are recognised but not read: their names, and what a user can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+HEAD_BYTES = 132
+"""Bytes from the start of a file that `refused_format` looks at."""
+
+
+class OtherFormat(NamedTuple):
+    """A format that is not read.
+
+    Attributes:
+        name: Its name.
+        remedy: What to do, as the end of a sentence.
+    """
+
+    name: str
+    remedy: str
+
+
+_FFCV = OtherFormat("FFCV (.beton)", "pack the images that it was written from, or FFCV's dataset object in Python")
+_LANCE = OtherFormat("Lance", "write it as Parquet with lance.dataset(PATH).to_table() and pack that")
+_DICOM = OtherFormat("DICOM", "write the pixels as PNG, with the window that you want, for example with pydicom")
+_MATLAB = OtherFormat(
+    "MATLAB version 5 (.mat)",
+    "read it with scipy.io.loadmat and save its arrays with numpy.savez, or save it in MATLAB with -v7.3",
+)
+_MXNET = OtherFormat("MXNet RecordIO (.rec)", "unpack its images into class folders with MXNet's im2rec or recordio")
+_PICKLE = OtherFormat(
+    "a pickle (.pkl), which can run code when it is read", "load it yourself and pass the object to wds_tools.pack"
+)
+_BY_EXTENSION = {
+    ".beton": _FFCV,
+    ".lance": _LANCE,
+    ".dcm": _DICOM,
+    ".dicom": _DICOM,
+    ".rec": _MXNET,
+    ".pkl": _PICKLE,
+    ".pickle": _PICKLE,
+}
+_PICKLE_STARTS = tuple(bytes([0x80, version]) for version in (2, 3, 4, 5))
+_MXNET_START = (0xCED7230A).to_bytes(4, "little")
+
+
+def refused_format(names: Iterable[str], head: bytes = b"") -> OtherFormat | None:
+    """Return the format of a file or folder if it is known and not read; otherwise None.
+
+    Args:
+        names: The name of the file; or for a folder, its name and the names in it, folders with a slash at the end.
+        head: The first `HEAD_BYTES` bytes of the file; empty for a folder.
+
+    >>> refused_format(["train.beton"]).name, refused_format(["scan"], bytes(128) + b"DICM").name
+    ('FFCV (.beton)', 'DICOM')
+    >>> refused_format(["photos.lance/", "data/", "_versions/"]).name, refused_format(["cat.jpg"])
+    ('Lance', None)
+    """
+    lower = [name.lower() for name in names]
+    if by_content := _by_content(head):
+        return by_content
+    if "_versions/" in lower:
+        return _LANCE
+    stems = [name.removesuffix("/") for name in lower]
+    endings = {f".{stem.rpartition('.')[2]}" for stem in stems if "." in stem}
+    found = [_BY_EXTENSION[ending] for ending in sorted(endings & _BY_EXTENSION.keys())]
+    images_too = any(
+        ending in (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".avif") for ending in endings
+    )
+    return found[0] if found and not images_too else None
+
+
+def _by_content(head: bytes) -> OtherFormat | None:
+    if head[128:132] == b"DICM":
+        return _DICOM
+    if head.startswith(b"MATLAB 5.0"):
+        return _MATLAB
+    if head.startswith(_MXNET_START):
+        return _MXNET
+    return _PICKLE if head.startswith(_PICKLE_STARTS) else None

@@ -1,0 +1,213 @@
+"""Values of records: what a value is, and how images and arrays are stored in values."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from wds_tools.format import codecs
+from wds_tools.format.codecs import MAX_PIXELS
+from wds_tools.sources.columns import json_value
+from wds_tools.sources.pixels import layout_of
+
+
+class Pixels(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The pixels of an image, not of any other array: [H, W] or [H, W, C]."""
+
+
+# What a value is. Any other text is the reason why it is not read.
+ENCODED, PIXELS, ARRAY, VECTOR, BINARY = "image", "pixels", "array", "vector", "binary"
+PICTURE, SEVERAL_IMAGES, LOSSY = "pixels of an image", "images", "several binary"
+TEXT, WHOLE, DECIMAL, LIST, MAPPING, MISSING = "text", "whole", "decimal", "list", "mapping", "missing"
+SCALARS = {TEXT, WHOLE, MISSING}
+_FOR_JSON = {*SCALARS, DECIMAL, LIST, MAPPING}
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
+LEFT_OUT = {
+    BINARY: "binary, and not an image",
+    LOSSY: "a list or dictionary with binary values",
+    SEVERAL_IMAGES: "several images per record",
+}
+
+
+class Excluded(NamedTuple):
+    """A value that is not read, and the reason."""
+
+    reason: str
+
+
+class Repeated(list[Any]):
+    """The values of a name that may have any number of them. If it is one in all records, it is not a list."""
+
+
+IMAGES = {ENCODED, PICTURE, PIXELS}
+ALL_KINDS = {
+    *(ENCODED, PICTURE, PIXELS, ARRAY, VECTOR, BINARY, SEVERAL_IMAGES, LOSSY),
+    *(TEXT, WHOLE, DECIMAL, LIST, MAPPING, MISSING),
+}
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is; the reason if it is `Excluded`."""
+    find = _KIND_OF.get(type(value))
+    return MAPPING if find is None else find(value)
+
+
+def _kind_of_bytes(value: bytes | memoryview) -> str:
+    if codecs.sniff(value):
+        return ENCODED
+    return TEXT if is_text(value) else BINARY
+
+
+def _kind_of_float(value: float) -> str:
+    if math.isnan(value):
+        return MISSING
+    return WHOLE if value.is_integer() else DECIMAL
+
+
+def _kind_of_array(value: NDArray[Any]) -> str:
+    if value.ndim == 1:
+        return VECTOR
+    return PIXELS if value.dtype == np.uint8 and layout_of(value.shape) else ARRAY
+
+
+def _kind_of_list(value: list[Any]) -> str:
+    kinds = {kind_of(one) for one in value}
+    if ENCODED in kinds:
+        return SEVERAL_IMAGES
+    return LIST if kinds <= _FOR_JSON else LOSSY
+
+
+def _kind_of_mapping(value: dict[Any, Any]) -> str:
+    return MAPPING if {kind_of(one) for one in value.values()} <= _FOR_JSON else LOSSY
+
+
+_KIND_OF: dict[type, Callable[[Any], str]] = {
+    Excluded: lambda value: str(value.reason),
+    type(None): lambda _: MISSING,
+    bytes: _kind_of_bytes,
+    memoryview: _kind_of_bytes,
+    str: lambda _: TEXT,
+    bool: lambda _: WHOLE,
+    int: lambda _: WHOLE,
+    float: _kind_of_float,
+    np.ndarray: _kind_of_array,
+    Pixels: lambda _: PICTURE,
+    list: _kind_of_list,
+    Repeated: _kind_of_list,
+    dict: _kind_of_mapping,
+}
+
+
+def is_text(data: bytes | memoryview) -> bool:
+    """Return whether bytes are text in UTF-8. Control characters are valid UTF-8, but binary numbers."""
+    try:
+        str(data, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return _CONTROL.search(data) is None
+
+
+def resolved(value: Any, *, is_list: bool) -> Any:
+    """Return repeated values as one value if no record has more, or if it cannot be in a list."""
+    if isinstance(value, Repeated) and not (is_list and kind_of(value) == LIST):
+        value = value[0] if len(value) == 1 else value or None
+    if isinstance(value, (bytes, memoryview)) and codecs.sniff(value) == "npy":
+        with suppress(ValueError):
+            return codecs.view_npy(value)
+        return Excluded("a damaged array of NumPy, or one of Python objects")
+    return value
+
+
+def label_value(value: Any, kind: str) -> Any:
+    """Return a value as a label, for `Labels`: a tuple of several labels, or None if it is none."""
+    if kind in (LIST, VECTOR):
+        return tuple(for_json(value.tolist() if isinstance(value, np.ndarray) else list(value)))
+    if kind not in (TEXT, WHOLE, DECIMAL):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return text_of(value) if kind == TEXT else value
+
+
+def text_of(value: Any) -> str:
+    """Return a text that may be stored as bytes."""
+    return value if isinstance(value, str) else str(value, "utf-8")
+
+
+def for_json(value: Any) -> Any:
+    """Return a value for JSON; bytes that are text become text."""
+    if isinstance(value, (bytes, memoryview)):
+        return text_of(value)
+    if isinstance(value, dict):
+        return {str(name): for_json(one) for name, one in value.items()}
+    return [for_json(one) for one in value] if isinstance(value, list) else json_value(value)
+
+
+PICKLE = Excluded("a pickle, which is never read")
+_PIXEL_MODES = {"L": 1, "RGB": 3, "RGBA": 4}
+_PNG_MODES = ("1", "LA", "I;16")
+_RGB_MODES = ("CMYK", "YCbCr", "HSV", "LAB")
+
+
+def pillow_image(data: memoryview) -> Any:
+    """Return an image that was stored as width, height, mode and raw pixels: pixels, or a PNG for other modes.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    width, height, length = struct.unpack_from("<III", data)
+    mode, raw = str(data[12 : 12 + length], "ascii"), data[12 + length :]
+    if not 0 < width * height <= MAX_PIXELS:
+        raise ValueError(f"an image of {width:,} x {height:,} pixels; allowed are {MAX_PIXELS:,}")
+    if mode in _PIXEL_MODES:
+        shape = (height, width) if mode == "L" else (height, width, _PIXEL_MODES[mode])
+        return np.frombuffer(raw, np.uint8).reshape(shape).view(Pixels)
+    if mode == "P":
+        return Excluded("an image of mode P, whose colours were not stored with it")
+    if mode not in (*_PNG_MODES, *_RGB_MODES):
+        return Excluded(f"an image of mode {mode!r}, whose values do not fit into 8 bits")
+    out = io.BytesIO()
+    image = Image.frombytes(mode, (width, height), bytes(raw))
+    (image if mode in _PNG_MODES else image.convert("RGB")).save(out, "PNG")
+    return out.getvalue()
+
+
+def images_of(data: memoryview, start: int) -> Repeated:
+    """Return encoded images that were stored as their number, at ``start``, their lengths, and their bytes.
+
+    Raises:
+        ValueError: They are damaged.
+    """
+    count = int.from_bytes(data[start : start + 4], "little")
+    position = start + 4 + 4 * count
+    if position > len(data):
+        raise ValueError(f"{count:,} images in {len(data):,} bytes")
+    images = Repeated()
+    for size in np.frombuffer(data[start + 4 : position], "<u4").tolist():
+        images.append(data[position : position + size])
+        position += size
+    if position != len(data):
+        raise ValueError(f"images of {position:,} bytes in {len(data):,} bytes")
+    return images
+
+
+def array_of(data: memoryview, dtype: str, shape: list[int]) -> Any:
+    """Return an array.
+
+    Raises:
+        ValueError: Its shape does not match its bytes.
+    """
+    kind = np.dtype(dtype)
+    if math.prod(shape) * kind.itemsize != len(data):
+        raise ValueError(f"an array of shape {shape} of {dtype} in {len(data):,} bytes")
+    found = np.frombuffer(data, kind).reshape(shape)
+    return found if shape else found.item()

@@ -1,0 +1,250 @@
+"""Records that map names to values, such as those of TFRecord, LMDB, MDS and LitData.
+
+The roles of the names are found from all records, not from the first one: a name that only some records have is not
+lost, and values of one name become the same kind of entry in all samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.errors import SourceError
+from wds_tools.format import codecs
+from wds_tools.format.label import NONE, Label, quoted
+from wds_tools.sources.base import Collector, Input, Record, Skip, Source, field_bytes
+from wds_tools.sources.columns import fact_name, facts_bytes, is_text_field, plain_name
+from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
+from wds_tools.sources.record_roles import Names, Roles
+from wds_tools.sources.record_values import (
+    ARRAY,
+    ENCODED,
+    LEFT_OUT,
+    MISSING,
+    PICTURE,
+    PIXELS,
+    SEVERAL_IMAGES,
+    TEXT,
+    VECTOR,
+    Excluded,
+    for_json,
+    kind_of,
+    resolved,
+    text_of,
+)
+
+_GUESSED_FROM = 50  # records from which roles are guessed; the guess is checked against all records
+
+
+class Item(NamedTuple):
+    """A record while it is listed.
+
+    Attributes:
+        path: As in `Input`.
+        location: As in `Input`.
+        values: Name -> value: encoded images and other bytes, text, numbers, lists, dictionaries, arrays, `Repeated`,
+            `Excluded`, or None. Otherwise the reason why the record is skipped.
+        group: As in `Input`.
+    """
+
+    path: str
+    location: tuple[int, ...]
+    values: Mapping[str, Any] | str
+    group: int = -1
+
+
+class RecordSource(Source):
+    """Base of sources whose records map names to values.
+
+    Attributes:
+        part: What a name is called in the account.
+        preferred: Role -> names that are tried first.
+        bgr: Whether pixels are in the order B, G, R.
+    """
+
+    part: ClassVar[str] = "entry"
+    preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    bgr: bool = False
+    found_roles: Roles | None = None
+
+    def items(self) -> Iterator[Item]:
+        """Yield all records."""
+        raise NotImplementedError
+
+    def values(self, entry: Input) -> Mapping[str, Any]:
+        """Return the values of a record."""
+        raise NotImplementedError
+
+    def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002 - for formats that have them
+        """Return whether values with the name of a label are texts, not classes."""
+        return False
+
+    def label_of(self, entry: Input) -> Label:  # noqa: ARG002 - for formats whose paths have classes
+        """Return the label of a record without a label among its values."""
+        return NONE
+
+    def collect(self, found: Collector) -> None:
+        """Add all records.
+
+        Raises:
+            SourceError: No record has an image, or it is not clear which value is the image or the label.
+        """
+        roles = None
+        with suppress(SourceError):
+            guess = Names(self)
+            for item in islice(self.items(), _GUESSED_FROM):
+                guess.add(item.values)
+            roles = guess.roles()
+        seen, listed, skipped = self._listed(roles)
+        if seen.total and (final := seen.roles()) != roles:  # the first records were not like all
+            roles = final
+            seen, listed, skipped = self._listed(roles)
+        found.account.given += len(listed) + len(skipped)
+        for skip in skipped:
+            found.skip(*skip)
+        if roles is not None and seen.total:
+            self.found_roles = roles
+            labels = seen.labels.get(roles.label or "", [])
+            if any(isinstance(label, tuple) for label in labels):
+                labels = [label if isinstance(label, tuple) or label is None else (label,) for label in labels]
+            for number, entry in listed:
+                found.add(entry, labels[number] if roles.label else self.label_of(entry))
+            seen.account(found, roles)
+
+    def _listed(self, roles: Roles | None) -> tuple[Names, list[tuple[int, Input]], list[Skip]]:
+        """Return what the records have, the inputs with the numbers of their records, and what is skipped."""
+        seen, listed, skipped = Names(self), [], []
+        for item in self.items():
+            number = seen.add(item.values)
+            try:
+                if isinstance(item.values, str):
+                    raise SourceError(item.values)
+                if roles is not None:
+                    listed.append((number, self._input(item, item.values, roles)))
+            except SourceError as error:
+                skipped.append(Skip(item.path, str(error)))
+        return seen, listed, skipped
+
+    def read(self, entry: Input) -> Record:
+        """Read one record.
+
+        Raises:
+            SourceError: It is damaged.
+        """
+        assert self.found_roles is not None
+        return self.to_record(self.values(entry), self.found_roles)
+
+    def _input(self, item: Item, values: Mapping[str, Any], roles: Roles) -> Input:
+        record = self.to_record(values, roles, copy=False)
+        extra = facts_bytes(record.facts) + sum(field_bytes(len(data)) for data in record.fields.values())
+        image = record.image
+        size = png_bound(image.shape, "HWC") if isinstance(image, np.ndarray) else len(image)
+        return Input(item.path, size, None, item.location, item.group, extra)
+
+    def to_record(self, values: Mapping[str, Any], roles: Roles, *, copy: bool = True) -> Record:
+        """Return a record for the packer.
+
+        Args:
+            values: As in `Item`.
+            roles: The roles of their names.
+            copy: Whether images are copied and encoded; otherwise only their lengths, or upper bounds, are right.
+
+        Raises:
+            SourceError: It has no image.
+        """
+        fields: dict[str, bytes] = {}
+        facts: dict[str, Any] = {}
+        for name, stored in values.items():
+            if name in roles.used:
+                continue
+            value = resolved(stored, is_list=name in roles.lists)
+            kind = kind_of(value)
+            if kind == ENCODED:
+                _add(fields, _image_field(roles.fields[name], str(codecs.sniff(value))), value, copy=copy)
+            elif kind == PICTURE:
+                png = codecs.encode_png(np.asarray(value)) if copy else bytes(png_bound(value.shape, "HWC"))
+                _add(fields, _image_field(roles.fields[name], "png"), png, copy=False)
+            elif kind in (ARRAY, PIXELS, VECTOR):
+                _add(fields, f"{roles.fields[name]}.npy", codecs.encode_npy(value), copy=False)
+            elif kind == TEXT and is_text_field(roles.fields.get(name, "")):
+                fields[roles.fields[name]] = text_of(value).encode("utf-8", "surrogateescape")
+            elif kind not in LEFT_OUT and not isinstance(value, Excluded):
+                facts[fact_name(name)] = for_json(value)
+        return Record(self._image(values, roles, copy=copy), fields, facts)
+
+    def _image(self, values: Mapping[str, Any], roles: Roles, *, copy: bool) -> bytes | NDArray[np.uint8]:
+        """Return the image of a record: encoded bytes or pixels.
+
+        Raises:
+            SourceError: There is none.
+        """
+        value = resolved(values.get(roles.image), is_list=False)
+        kind = kind_of(value)
+        if kind == ENCODED:
+            return bytes(value) if copy else value
+        if isinstance(value, np.ndarray):
+            layout = check_pixels(value.shape, value.dtype, repr(roles.image))
+            return self._ordered(to_pixels(np.asarray(value), layout))
+        if isinstance(value, (bytes, memoryview)) and roles.shape:
+            return self._ordered(_raw_pixels(memoryview(value), values, roles))
+        raise SourceError(_not_an_image(roles.image, value, kind))
+
+    def _ordered(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return pixels[..., ::-1] if self.bgr and pixels.ndim == 3 and pixels.shape[2] == 3 else pixels
+
+
+def _add(fields: dict[str, bytes], name: str, value: Any, *, copy: bool) -> None:
+    if name in fields:
+        raise SourceError(f"has two values that would be the field {name!r}: rename one of them")
+    fields[name] = bytes(value) if copy else value
+
+
+def _image_field(base: str, kind: str) -> str:
+    """Return the field of an image: its extension is the type of the content."""
+    return base if base.endswith(f".{kind}") else f"{plain_name(base)}.{kind}"
+
+
+def _raw_pixels(data: memoryview, values: Mapping[str, Any], roles: Roles) -> NDArray[np.uint8]:
+    """Return raw pixels [H, W] or [H, W, C].
+
+    Raises:
+        SourceError: Their number does not match the size that the record states.
+    """
+    sizes: list[Any] = []
+    for name in roles.shape:
+        value = values.get(name)
+        sizes += value.tolist() if isinstance(value, np.ndarray) else value if isinstance(value, list) else [value]
+    if not all(isinstance(size, int) and size > 0 for size in sizes) or len(sizes) not in (2, 3):
+        raise SourceError(f"{roles.image!r} has raw pixels, but {quoted(roles.shape)} of the record are not its size")
+    if len(sizes) == 2 and len(data) != math.prod(sizes):
+        sizes.append(len(data) // math.prod(sizes))
+    if math.prod(sizes) != len(data):
+        raise SourceError(
+            f"{roles.image!r} has {len(data):,} bytes of raw pixels, but {quoted(roles.shape)} state "
+            f"{' x '.join(map(str, sizes))}; allowed is one byte per value"
+        )
+    layout = check_pixels(tuple(sizes), np.dtype(np.uint8), repr(roles.image))
+    return to_pixels(np.frombuffer(data, np.uint8).reshape(sizes), layout)
+
+
+def _not_an_image(name: str, value: Any, kind: str) -> str:
+    """Return why a value is not an image."""
+    if isinstance(value, Excluded):
+        return f"{name!r} is not read: it is {value.reason}"
+    if kind == SEVERAL_IMAGES:
+        return f"has {len(value)} images in {name!r}; allowed is one per record: write one record per image"
+    if kind == MISSING:
+        return f"has no image: it has no {name!r}"
+    if isinstance(value, (bytes, memoryview)):
+        return (
+            f"{name!r} is not a {codecs.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}; raw pixels need their "
+            "size in entries such as height, width and channels"
+        )
+    return f"{name!r} is not an image: {str(value)[:40]!r}"
