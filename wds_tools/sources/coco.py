@@ -40,6 +40,7 @@ _DESCRIPTIONS = ("info", "licenses", "type")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _KINDS = ("instances", "person_keypoints", "captions", "stuff", "panoptic", "image_info", "lvis_v1")
 _MERGED = ("instances_", "person_keypoints_", "captions_")
+_USUAL_NAMES = ("labels.json", "annotations.json", "result.json", "coco.json", "_annotations.coco.json")
 _ROBOFLOW = "_annotations.coco"  # the name of Roboflow's files, one in the folder of each split
 _ELSEWHERE = re.compile(r"/|\.\.|[A-Za-z]:|[a-z0-9]+://")
 _decode = json.JSONDecoder().raw_decode
@@ -49,6 +50,16 @@ _Id = int | str
 def is_coco(data: bytes) -> bool:
     """Return whether a JSON file can be COCO: it has the words of its lists."""
     return b'"images"' in data and (b'"annotations"' in data or b'"categories"' in data)
+
+
+def has_usual_name(path: str) -> bool:
+    """Return whether a JSON file has a name or a folder as COCO files have.
+
+    >>> has_usual_name("annotations/a.json"), has_usual_name("labels.json"), has_usual_name("meta/1.json")
+    (True, True, False)
+    """
+    folder, name = posixpath.split(path.lower())
+    return bool(split_of(path)) or posixpath.basename(folder) == "annotations" or name in _USUAL_NAMES
 
 
 def can_be_merged(path: str) -> bool:
