@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,12 +21,14 @@ import pytest
 import torch
 from migration_data import CLASSES, Photos
 
+import wds_tools
 from wds_tools.reading.shardset import open_shards
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "migrate.md"
 PER_CLASS = 5
 LIBRARIES = ["ImageFolder", "webdataset", "HDF5", "LMDB", "TFRecord", "FFCV", "LitData", "MosaicML Streaming", "DALI"]
+ANNOTATED = ["COCO", "YOLO", "VOC"]
 DATASETS = {"ImageFolder": "shards/photos", "webdataset": "old", "MosaicML Streaming": "shards/mosaic"}
 LITDATA = pytest.param("LitData", marks=pytest.mark.frameworks)
 MOSAIC = pytest.param("MosaicML Streaming", marks=pytest.mark.peers)
@@ -87,7 +90,7 @@ def run_command(text: str) -> None:
 
 
 def test_the_page_has_a_program_before_and_after_for_every_library() -> None:
-    assert re.findall(r"^## (.*)", PAGE.read_text(), re.MULTILINE)[1:] == LIBRARIES
+    assert re.findall(r"^## (.*)", PAGE.read_text(), re.MULTILINE)[1:] == [*LIBRARIES, *ANNOTATED]
     for library in LIBRARIES:
         assert [language for language, _ in blocks(library, "Before")] == ["python"]
         assert [language for language, _ in blocks(library, "After")][-1] == "python"
@@ -126,3 +129,33 @@ def test_the_program_after_runs_on_the_same_samples(library: str, run, formats: 
 def labels_of(folder: Path) -> list[int]:
     shards = open_shards(folder).manifest.shards
     return sorted(label for shard in shards for label in pq.read_table(folder / shard.index)["label"].to_pylist())
+
+
+TREES = {
+    "COCO": ("coco/datumaro_instances_box", "images/{split}"),
+    "YOLO": ("yolo/datumaro_boxes", "images/{split}"),
+    "VOC": ("voc/datumaro", "JPEGImages"),
+}
+
+
+@pytest.mark.parametrize("library", ANNOTATED)
+def test_the_three_lines_for_annotations_read_all_boxes(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign, (annotations, place) = ROOT / "tests" / "foreign", TREES[library]
+    src = tmp_path / library.lower()
+    shutil.copytree(foreign / annotations, src)
+    for split, names in {"train": ("photo_1.jpg", "photo 3.jpg"), "val": ("photo_2.jpg", "photo_4.jpg")}.items():
+        folder = src / place.format(split=split)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            shutil.copy(foreign / "images" / name, folder)
+    monkeypatch.chdir(tmp_path)
+    command, code = (match[1] for match in re.finditer(r"^```\w+\n(.*?)^```$", section(library), re.M | re.S))
+    run_command(command)
+    names: dict[str, Any] = {"wt": wds_tools}
+    exec(compile(code.replace("batch_size=16", "batch_size=2, num_workers=0"), str(PAGE), "exec"), names)
+    [batch] = names["loader"]
+    found = sorted(box for boxes in batch.boxes for box in boxes.round().tolist())
+    assert found == [[0, 0, 64, 48], [1, 2, 39, 58], [10, 8, 30, 40]]
+    assert sorted(number for numbers in batch.classes for number in numbers.tolist()) == [0, 1, 1]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import shutil
 import tarfile
 import zipfile
@@ -16,6 +17,7 @@ from torchvision.datasets import CocoDetection, VOCDetection
 
 import wds_tools as wt
 from wds_tools.errors import OptionError, SourceError
+from wds_tools.sources.detect import open_source
 
 FOREIGN = Path(__file__).parent.parent / "foreign"
 NAMES = ("cat", "dog", "fig tree")
@@ -437,3 +439,39 @@ def test_images_are_bytes_of_the_files(tmp_path):
         images = {shard.extractfile(member).read() for member in shard if member.name.endswith(".jpg")}
     assert images == {(FOREIGN / "images" / name).read_bytes() for name in ("photo_1.jpg", "photo 3.jpg")}
     assert all(Image.open(io.BytesIO(data)).size for data in images)
+
+
+def test_captions_and_a_yaml_file_are_not_yolo(src, tmp_path):
+    (src / "images" / "photo_1.txt").write_text("a cat on 2 mats")
+    (src / "classes.txt").write_text("cat\n")
+    (src / "config.yaml").write_text("names: [cat]\n")
+    report = wt.pack(src, tmp_path / "out")
+    assert report.manifest.source["kind"] == "folder"
+    assert report.manifest.fields["txt"] == 1
+
+
+def test_a_coco_file_is_found_among_many_other_json_files(src, tmp_path):
+    (src / "annotations").mkdir()
+    (src / "annotations" / "z.json").write_text(coco_file())
+    (src / "meta").mkdir()
+    for number in range(60):
+        (src / "meta" / f"{number}.json").write_text("{}")
+    assert wt.pack(src, tmp_path / "out").manifest.source["kind"] == "coco"
+
+
+def test_random_shares_and_later_shards_keep_the_class_list(tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    reports = wt.pack_splits(src, tmp_path / "out", split={"train": 0.5, "val": 0.5}, images="keep")
+    assert [classes_of(report).names for report in reports.values()] == [NAMES, NAMES]
+    wt.reshard(tmp_path / "out" / "train", tmp_path / "again")
+    assert wt.describe(tmp_path / "again").field_classes["json:objects.category"].names == NAMES
+
+
+def test_a_pickled_source_is_small_and_reads_the_same_samples(tmp_path):
+    source = open_source(tree_of(tmp_path / "src", "voc/supervision_masks", "images/{name}"))
+    inputs = source.scan().inputs
+    pickled = pickle.dumps(source)
+    assert len(pickled) < 3000
+    again = pickle.loads(pickled)
+    assert [again.read(entry) for entry in inputs] == [source.read(entry) for entry in inputs]
+    assert all(source.read(entry).facts["objects"] is not None for entry in inputs)

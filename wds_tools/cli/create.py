@@ -185,10 +185,10 @@ def pack(
     """Pack images into WebDataset shards.
 
     SRC is a folder with one subfolder per class, or a folder of images without labels (.jpg, .jpeg,
-    .png, .webp, .tif, .tiff, .gif, .avif). SRC can also be a table of image paths (CSV, TSV, JSON Lines), a dataset in
-    Parquet, Arrow, HDF5, LMDB, TFRecord, NumPy, PyTorch (.pt) or Zarr format, a tar or zip archive,
-    or WebDataset shards; see docs/packing.md. A folder of images, archives and shards can be at a
-    URL.
+    .png, .webp, .tif, .tiff, .gif, .avif), or images with annotations (COCO, YOLO, VOC, masks). SRC can
+    also be a table of image paths (CSV, TSV, JSON Lines), a dataset in Parquet, Arrow, HDF5, LMDB,
+    TFRecord, NumPy, PyTorch (.pt) or Zarr format, a tar or zip archive, or WebDataset shards; see
+    docs/packing.md. A folder of images, archives and shards can be at a URL.
 
     DST becomes a dataset: shards, one index per shard, and manifest.json, which is written last.
     Run the same command again to continue an interrupted pack. The bytes written do not depend on

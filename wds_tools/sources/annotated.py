@@ -21,12 +21,12 @@ from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import quoted
 from wds_tools.format.objects import PLACE
 from wds_tools.sources import coco, layouts, masks, voc, yolo
-from wds_tools.sources.annotations import Annotations, completed, unpacked
+from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, File, Record
 from wds_tools.sources.tree import Files, Layout
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
-_MAX_FILES = 50  # annotation files of COCO; in a tree with more JSON files, each describes an image
+_MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first
 _LOOKED_AT = 3
 
 
@@ -122,7 +122,7 @@ class Annotated(Layout):
                 for part in parts.values():
                     self.skip(found, part, "belongs to an image that is skipped")
             else:
-                facts = unpacked(split.annotations.images.pop(name))
+                facts = split.annotations.images.pop(name)
                 self.add_image(found, file, parts=parts, facts=facts, extra=_SIZE_BYTES)
         for file in files.files:
             if file.path not in done:
@@ -214,9 +214,8 @@ def _coco_files(files: Files, *, first: bool = False) -> list[File]:
     described = [file for file in files.others if file.path.lower().endswith(".json") and not file.reason]
     stems = {posixpath.splitext(file.path)[0] for file in files.images} if described else set()
     candidates = [file for file in described if posixpath.splitext(file.path)[0] not in stems]
-    if len(candidates) > _MAX_FILES:
-        return []
-    found = (file for file in candidates if coco.is_coco(files.read(file)))
+    candidates.sort(key=lambda file: not coco.has_usual_name(file.path))
+    found = (file for file in candidates[:_MAX_FILES] if coco.is_coco(files.read(file)))
     return list(islice(found, 1) if first else found)
 
 
@@ -269,9 +268,12 @@ class Yolo(Annotated):
     @classmethod
     def matches(cls, files: Files) -> bool:
         """Return whether there are class names, and a label file for an image."""
-        if not any(_is_yolo_names(file.path) for file in files.others):
+        named = (file for file in files.others if _is_yolo_names(file.path) and not file.reason)
+        if not any(not file.path.endswith(("yaml", "yml")) or b"names" in files.read(file) for file in named):
             return False
-        return any(yolo.label_path(file.path) in files.by_path for file in files.images)
+        labels = (files.by_path.get(yolo.label_path(file.path)) for file in files.images)
+        first = islice((label for label in labels if label is not None and label.size), _LOOKED_AT)
+        return any(yolo.looks_like_labels(files.read(label)) for label in first)
 
     def _read(self, files: Files) -> dict[str, _Split]:
         stated, beside, used = _yolo_names(files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,15 +42,20 @@ class Annotations:
     notes: list[str] = field(default_factory=list)
 
 
-def packed(facts: dict[str, Any]) -> bytes:
+def packed(facts: Mapping[str, Any]) -> bytes:
     """Return the entries of a sample compactly: there may be as many as images, with all outlines of their objects."""
-    return zlib.compress(_encoder.encode(facts).encode(), 1)
+    return zlib.compress(_encoder.encode(dict(facts)).encode(), 1)
 
 
 def unpacked(data: bytes) -> dict[str, Any]:
     """Return what `packed` was given."""
     facts: dict[str, Any] = json.loads(zlib.decompress(data))
     return facts
+
+
+def unpacked_bytes(data: bytes) -> int:
+    """Return the length of what `packed` was given as JSON; 0 for no bytes."""
+    return len(zlib.decompress(data)) if data else 0
 
 
 def completed(facts: dict[str, Any], width: int, height: int) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Input(NamedTuple):
             groups.
         extra: Bytes that the other fields take in a shard, as exact as ``size``.
         parts: Field -> further file of this sample, if the source is a tree of files.
-        facts: Entries for the ``json`` field that are known from the listing, as a JSON object; empty without any.
+        facts: Entries for the ``json`` field that are known from the listing, as compressed JSON; empty without any.
         labels: Class numbers, in a source whose samples may have several labels; otherwise None.
     """
 

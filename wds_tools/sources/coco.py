@@ -40,6 +40,7 @@ _DESCRIPTIONS = ("info", "licenses", "type")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _KINDS = ("instances", "person_keypoints", "captions", "stuff", "panoptic", "image_info", "lvis_v1")
 _MERGED = ("instances_", "person_keypoints_", "captions_")
+_USUAL_NAMES = ("labels.json", "annotations.json", "result.json", "coco.json", "_annotations.coco.json")
 _ROBOFLOW = "_annotations.coco"  # the name of Roboflow's files, one in the folder of each split
 _ELSEWHERE = re.compile(r"/|\.\.|[A-Za-z]:|[a-z0-9]+://")
 _decode = json.JSONDecoder().raw_decode
@@ -49,6 +50,16 @@ _Id = int | str
 def is_coco(data: bytes) -> bool:
     """Return whether a JSON file can be COCO: it has the words of its lists."""
     return b'"images"' in data and (b'"annotations"' in data or b'"categories"' in data)
+
+
+def has_usual_name(path: str) -> bool:
+    """Return whether a JSON file has a name or a folder as COCO files have.
+
+    >>> has_usual_name("annotations/a.json"), has_usual_name("labels.json"), has_usual_name("meta/1.json")
+    (True, True, False)
+    """
+    folder, name = posixpath.split(path.lower())
+    return bool(split_of(path)) or posixpath.basename(folder) == "annotations" or name in _USUAL_NAMES
 
 
 def can_be_merged(path: str) -> bool:
@@ -77,39 +88,42 @@ def parse(data: bytes, where: str) -> Annotations:
 class _Reader:
     def __init__(self, data: bytes, where: str) -> None:
         self.where = where
+        self.result = Collected()
+        self.by_image: dict[_Id, array[int]] = {}  # where the annotations of each image start
+        self.ids: list[Any] = []
+        self.kinds: set[str] = set()
+        self.used: dict[Any, _Id] = {}  # category -> an annotation
         try:
             self.text = data.decode("utf-8-sig")
-            self.values, self.starts = self._entries()
+            self.values = self._entries()
         except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
             raise SourceError(f"{where} is not valid JSON: {error or 'it is nested too deeply'}") from error
-        self.result = Collected()
 
-    def _entries(self) -> tuple[dict[str, Any], array[int]]:
-        """Return the entries of the file, and where each annotation starts."""
+    def _entries(self) -> dict[str, Any]:
+        """Return the entries of the file, without its annotations, which `_note` takes one by one."""
         values: dict[str, Any] = {}
-        starts = array("q")
         at = self._expect("{", 0)
         while self.text[at : at + 1] != "}":
             self._expect('"', at)
             key, at = _decode(self.text, at)
             at = self._expect(":", at)
             if key == "annotations" and self.text[at : at + 1] == "[":
-                at = self._elements(at, starts)
+                at = self._elements(at)
                 values[key] = []
             else:
                 values[key], at = _decode(self.text, at)
             at = self._next(at, "}")
         if self._space(at + 1) < len(self.text):
             raise ValueError(f"there is more after its end, character {at:,}")
-        return values, starts
+        return values
 
-    def _elements(self, at: int, starts: array[int]) -> int:
-        """Find the elements of a list, and return the position after it."""
+    def _elements(self, at: int) -> int:
+        """Take note of the annotations in a list, and return the position after it."""
         at = self._expect("[", at)
         while self.text[at : at + 1] != "]":
-            starts.append(at)
-            _, at = _decode(self.text, at)
-            at = self._next(at, "]")
+            one, end = _decode(self.text, at)
+            self._note(one, at)
+            at = self._next(end, "]")
         return at + 1
 
     def _next(self, at: int, end: str) -> int:
@@ -133,7 +147,7 @@ class _Reader:
         """Return what the file contains."""
         images = self._images()
         categories = self._dicts("categories")
-        belonging = self._by_image({image["id"] for image in images})
+        self._check_references({image["id"] for image in images})
         categories = self._used_categories(categories)
         numbers = {category["id"]: number for number, category in enumerate(categories)}
         names = Classes(str(category.get("name", category["id"])) for category in categories)
@@ -142,7 +156,7 @@ class _Reader:
             width, height = _side(image, "width"), _side(image, "height")
             self.result.add(
                 _file_name(image),
-                self._maker(image, belonging.get(image["id"], ()), numbers, points),
+                self._maker(image, self.by_image.get(image["id"], ()), numbers, points),
                 width or math.inf,
                 height or math.inf,
             )
@@ -190,32 +204,27 @@ class _Reader:
         self._refuse_repeated(map(_file_name, images), "'file_name' of 'images'")
         return images
 
-    def _by_image(self, images: set[_Id]) -> dict[_Id, array[int]]:
-        """Return image -> where its annotations start. Annotations of unknown images are left out, with a note."""
-        found: dict[_Id, array[int]] = {}
-        unknown: list[Any] = []
-        ids: list[Any] = []
-        self.kinds: set[str] = set()
-        self.used: dict[Any, _Id] = {}  # category -> an annotation
-        for start in self.starts:
-            one, _ = _decode(self.text, start)
-            if not isinstance(one, dict) or type(one.get("image_id")) not in (int, str):
-                raise SourceError(f"{self.where}: annotation {str(one)[:80]} does not name its image (image_id)")
-            if one["image_id"] not in images:
-                unknown.append(one["image_id"])
-                continue
-            found.setdefault(one["image_id"], array("q")).append(start)
-            ids += [one["id"]] if "id" in one else []
-            self._note_kind(one)
-        self._refuse_repeated(map(repr, ids), "id of 'annotations'")
-        if unknown and not found:
+    def _note(self, one: Any, start: int) -> None:
+        """Remember to which image an annotation belongs."""
+        if not isinstance(one, dict) or type(one.get("image_id")) not in (int, str):
+            raise SourceError(f"{self.where}: annotation {str(one)[:80]} does not name its image (image_id)")
+        self.by_image.setdefault(one["image_id"], array("q")).append(start)
+        if "id" in one:
+            self.ids.append(one["id"])
+        self._note_kind(one)
+
+    def _check_references(self, images: set[_Id]) -> None:
+        """Check ids, and note annotations of unknown images, which are left out."""
+        self._refuse_repeated(map(repr, self.ids), "id of 'annotations'")
+        unknown = [image for image in self.by_image if image not in images]
+        if unknown and len(unknown) == len(self.by_image):
             raise SourceError(f"{self.where}: no annotation belongs to one of the images, such as {unknown[0]!r}")
         if unknown:
+            count = sum(len(self.by_image[image]) for image in unknown)
             self.result.found.notes.append(
-                f"{counted(len(unknown), 'annotation')} of images that {self.where} does not list, such as image "
+                f"{counted(count, 'annotation')} of images that {self.where} does not list, such as image "
                 f"{unknown[0]!r}: left out"
             )
-        return found
 
     def _note_kind(self, one: dict[str, Any]) -> None:
         """Remember what kinds of annotations there are, and which categories have any."""

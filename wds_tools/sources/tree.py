@@ -20,6 +20,7 @@ from wds_tools.format import codecs
 from wds_tools.format.label import NONE, name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
+from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import (
     Collector,
     File,
@@ -141,7 +142,7 @@ class Layout:
         label: Any = NONE,
         *,
         parts: Mapping[str, File] | None = None,
-        facts: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | bytes = b"",
         extra: int = 0,
     ) -> None:
         """Add an image with its further files. If the image cannot be read or is empty, all are skipped.
@@ -151,7 +152,7 @@ class Layout:
             image: Its file.
             label: Its label.
             parts: Further files of the sample, by field; `record` gets their content.
-            facts: Entries for the ``json`` field.
+            facts: Entries for the ``json`` field, or what `annotations.packed` made of them.
             extra: Bytes that `record` adds in a shard to those of ``parts`` and ``facts``.
         """
         parts = parts or {}
@@ -166,8 +167,8 @@ class Layout:
             else:
                 found.account.attach(f"field {field}")
         readable = tuple((field, part) for field, part in parts.items() if not part.reason)
-        encoded = json.dumps(facts, separators=(",", ":")).encode() if facts else b""
-        extra += sum(field_bytes(part.size) for _, part in readable) + len(encoded)
+        encoded = facts if isinstance(facts, bytes) else packed(facts)
+        extra += sum(field_bytes(part.size) for _, part in readable) + unpacked_bytes(encoded)
         path = image.path.removeprefix(self.base)
         found.add(Input(path, image.size, None, image.location, -1, extra, readable, encoded), label)
 
@@ -361,7 +362,7 @@ class TreeSource(Source):
         assert self.layout is not None, "a source is listed before it is read"
         image = self.tree.read(self.layout.base + entry.path, entry.size, entry.location)
         parts = {field: self._read(file) for field, file in entry.parts}
-        return self.layout.record(image, parts, json.loads(entry.facts) if entry.facts else {})
+        return self.layout.record(image, parts, unpacked(entry.facts) if entry.facts else {})
 
     def _read(self, file: File) -> bytes:
         return self.tree.read(file.path, file.size, file.location)

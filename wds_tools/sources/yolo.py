@@ -8,6 +8,7 @@ a confidence.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ _SPLIT_ALIASES = {"valid": "val", "validation": "val"}
 _ROUNDING = 0.002  # fractions have few decimals; a pixel of 500
 _KEPT_ENTRIES = ("path", "nc", "names", "kpt_shape", "flip_idx", "kpt_names", *SPLITS, *_SPLIT_ALIASES)
 _MAX_BYTES = 1 << 20
+_NUMBER = re.compile(rb"[-+0-9.eE]+")
 _PROGRAM_ENTRIES = ("download", "roboflow", "channels")
 
 
@@ -278,6 +280,16 @@ def _exact(fraction: float) -> float:
 
 def _confidence(numbers: Sequence[float]) -> dict[str, float]:
     return {"confidence": numbers[0]} if numbers else {}
+
+
+def looks_like_labels(data: bytes) -> bool:
+    """Return whether a text file can have labels, not a caption: its first line has only numbers.
+
+    >>> looks_like_labels(b"0 0.5 0.5 0.1 0.1"), looks_like_labels(b"a cat on 2 mats")
+    (True, False)
+    """
+    line = next((line for line in data[:_MAX_BYTES].splitlines() if line.strip()), b"")
+    return bool(line) and all(_NUMBER.fullmatch(word) for word in line.removeprefix(b"\xef\xbb\xbf").split())
 
 
 def label_path(image: str) -> str:
