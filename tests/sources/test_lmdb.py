@@ -18,6 +18,8 @@ from sources_conformance import decode, photos_of
 from tfrecords import message, varint
 
 from wds_tools.errors import LabelError, OptionError, SourceError
+from wds_tools.sources.base import SourceOptions
+from wds_tools.sources.detect import open_source
 
 DATA = [photo.data for photo in photos_of(6, size=12)]
 PIXELS = [decode(data) for data in DATA]
@@ -240,6 +242,19 @@ def test_splits_in_keys_are_never_classes(key: str, tmp_path: Path) -> None:
     expected = NAMED[3:] if "name" in key else [(None, pixels) for pixels in SUMS[3:]]
     assert found(packed(src, tmp_path / "val", columns={"split": "val"})) == expected
     assert account_of(src, columns={"split": "val"})[1].notes[0] == "3 keys outside 'val' left out"
+
+
+def test_splits_of_keys_and_databases_are_sources_of_their_own(tmp_path: Path) -> None:
+    keys = [f"{'train' if n < 4 else 'val'}/{NAMES[n % 3]}/{n}" for n in range(6)]
+    src = write(tmp_path / "keys.lmdb", dict(zip(keys, DATA, strict=True)))
+    databases = write(tmp_path / "databases.lmdb", {f"a/{n}": DATA[n] for n in range(4)}, "train")
+    write(databases, {f"a/{n}": DATA[n] for n in range(4, 6)}, "val")
+    for path in (src, databases):
+        splits = open_source(path).splits()
+        listings = {name: source.scan() for name, source in splits.items()}
+        assert {name: len(listing.inputs) for name, listing in listings.items()} == {"train": 4, "val": 2}
+        assert {splits["val"].read(entry).image for entry in listings["val"].inputs} == set(DATA[4:])
+    assert not open_source(src, options=SourceOptions(columns={"split": "val"})).splits()
 
 
 def test_one_split_alone_is_not_a_class(tmp_path: Path) -> None:

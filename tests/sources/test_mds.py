@@ -13,7 +13,7 @@ from foreign_records import FOREIGN, account_of, checksum, checksum_of, expected
 from PIL import Image
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.detect import detect
+from wds_tools.sources.detect import detect, open_source
 
 FILES = FOREIGN / "mds"
 READ = expected("mds")
@@ -88,6 +88,13 @@ def test_a_pickled_label_is_an_error_and_another_pickled_column_is_left_out(tmp_
 def test_what_is_not_one_labelled_image_per_sample_is_an_error(name: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=message):
         packed(FILES / name, tmp_path / "dst")
+
+
+def test_splits_are_sources_of_their_own() -> None:
+    splits = open_source(FILES / "splits").splits()
+    rows = {name: [row["label"] for row in READ[f"splits/{name}"]] for name in ("train", "val")}
+    assert {name: [entry.label for entry in source.scan().inputs] for name, source in splits.items()} == rows
+    assert not open_source(FILES / "jpeg").splits()
 
 
 def test_a_file_that_the_index_does_not_name_is_left_out_with_that_reason(tmp_path: Path) -> None:

@@ -6,12 +6,15 @@ values of a record, or the first folder of its key. Pickles are never read: unpi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -21,6 +24,7 @@ from wds_tools.format.label import NONE, Label, name, parse, quoted
 from wds_tools.sources.base import (
     Collector,
     Input,
+    Source,
     SourceChangedError,
     SourceOptions,
     SourceStoreError,
@@ -32,13 +36,14 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.lmdb_keys import (
     META,
-    SPLITS,
     Grouped,
     Pattern,
     class_folder,
     common_folders,
+    first_split,
     grouped,
     image_pattern,
+    is_split_name,
     key_bytes,
     key_text,
 )
@@ -52,6 +57,7 @@ _IMAGE, _DATUM, _MSGPACK, _OTHER = range(4)  # what a value is
 _DATABASE_BYTES = 48  # length of the value that describes a named database
 _MAX_DATABASES = 126
 _ORDERS = ("RGB", "BGR")
+_environments: WeakValueDictionary[tuple[int, ...], Any] = WeakValueDictionary()
 
 
 class LmdbSource(RecordSource):
@@ -94,6 +100,22 @@ class LmdbSource(RecordSource):
             found.account.notes.append("the label is the first folder of the key")
         found.files = states
         found.stamp = stamp_files([data]) + self.stamped
+
+    def splits(self) -> Mapping[str, Source]:
+        """Return the splits that are named databases, or the first folders of the keys."""
+        if IMAGE in self.columns or self.split is not None:
+            return {}
+        with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
+            names, _ = self._database_names()
+            role = IMAGE
+            if len(names) < 2 or not all(map(is_split_name, names)):
+                with self._transaction() as transaction:
+                    names = sorted({split for key, _ in transaction.cursor() if (split := first_split(bytes(key)))})
+                role = "split"
+        return {name: LmdbSource(self.path, self._with(role, name)) for name in names} if len(names) > 1 else {}
+
+    def _with(self, role: str, name: str) -> SourceOptions:
+        return replace(self.options, columns={**self.options.columns, role: name})
 
     def items(self) -> Iterator[Item]:
         """Yield the records in the order of their keys."""
@@ -158,8 +180,17 @@ class LmdbSource(RecordSource):
 
     @cached_property
     def _env(self) -> Any:
+        """The environment. LMDB allows one per process and file, so all sources of a file share it."""
         is_folder = self.path.is_dir()
         data = self.path / "data.mdb" if is_folder else self.path
+        status = data.stat()
+        key = (os.getpid(), status.st_dev, status.st_ino)
+        found = _environments.get(key)
+        if found is None:
+            found = _environments[key] = self._open_environment(data, is_folder=is_folder)
+        return found
+
+    def _open_environment(self, data: Path, *, is_folder: bool) -> Any:
         opened = self._lmdb.open(
             str(self.path),
             subdir=is_folder,
@@ -199,13 +230,7 @@ class LmdbSource(RecordSource):
         Raises:
             SourceError: There are named databases, and none was chosen.
         """
-        has_images, possible = False, []
-        with self._env.begin(buffers=True) as transaction:
-            for key, value in transaction.cursor():
-                has_images = has_images or codecs.sniff(value) is not None
-                if len(value) == _DATABASE_BYTES:
-                    possible.append(key_text(bytes(key)))
-        names = [one for one in possible if self._open_database(one) is not None]
+        names, has_images = self._database_names()
         found.account.declare("database", names)
         for role in (IMAGE, LABEL):
             if self.columns.get(role) in names:
@@ -221,6 +246,16 @@ class LmdbSource(RecordSource):
             if database not in self.databases.values():
                 found.account.leave_out("database", database, "it was not named with --column image=")
         self._refuse_several_values()
+
+    def _database_names(self) -> tuple[list[str], bool]:
+        """Return the named databases, and whether the unnamed one has images."""
+        has_images, possible = False, []
+        with self._env.begin(buffers=True) as transaction:
+            for key, value in transaction.cursor():
+                has_images = has_images or codecs.sniff(value) is not None
+                if len(value) == _DATABASE_BYTES:
+                    possible.append(key_text(bytes(key)))
+        return [one for one in possible if self._open_database(one) is not None], has_images
 
     def _refuse_several_values(self) -> None:
         """Raise an error if a chosen database may have several values per key, of which only one would be read."""
@@ -275,11 +310,12 @@ class LmdbSource(RecordSource):
         in_folders = [id_ for key, id_ in ids.items() if b"/" in id_ and forms[key] == _IMAGE]
         self.dropped = common_folders(in_folders)
         first = {key_text(folder) for id_ in in_folders if (folder := class_folder(id_, self.dropped))}
-        if first and first <= {*SPLITS, *map(str.capitalize, SPLITS), *map(str.upper, SPLITS)}:
+        if first and all(map(is_split_name, first)):
             if len(first) > 1:
                 raise SourceError(
                     f"{self.path} has keys for each split ({quoted(sorted(first))}), which are not classes: pack "
-                    f"one at a time, with --column split={min(first)} (columns={{'split': {min(first)!r}}})"
+                    f"one at a time, with --column split={min(first)} (columns={{'split': {min(first)!r}}}), or each "
+                    "as a dataset of its own (--split folders)"
                 )
             self.dropped += 1
         return list(ids)

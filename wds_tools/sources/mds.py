@@ -18,6 +18,7 @@ from wds_tools.errors import SourceError
 from wds_tools.sources.base import (
     Collector,
     Input,
+    Source,
     SourceOptions,
     as_read_error,
     as_source_error,
@@ -25,7 +26,7 @@ from wds_tools.sources.base import (
     stamp_files,
 )
 from wds_tools.sources.chunks import ChunkFile, ChunkFiles, split_fields
-from wds_tools.sources.index_file import INDEX, account_files, child, read_index
+from wds_tools.sources.index_file import INDEX, account_files, child, datasets_in, read_index
 from wds_tools.sources.record_values import PICKLE, Excluded, array_of, images_of, pillow_image
 from wds_tools.sources.records import Item, RecordSource
 
@@ -83,6 +84,10 @@ class MdsSource(RecordSource):
         account_files(found, self.path, files)
         found.files = states
         found.stamp = stamp_files(files) + repr(sorted(self.columns.items()))
+
+    def splits(self) -> Mapping[str, Source]:
+        """Return the datasets in the folders of a folder without an index, such as ``train`` and ``val``."""
+        return {path.name: MdsSource(path, self.options) for path in datasets_in(self.path)}
 
     def items(self) -> Iterator[Item]:
         """Yield the samples of all shards."""
