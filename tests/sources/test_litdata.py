@@ -52,7 +52,7 @@ def test_chunks_that_litdata_has_decompressed_are_read(tmp_path: Path) -> None:
 
 def test_rows_of_plain_values_are_read_from_their_arrow_file(tmp_path: Path) -> None:
     samples = packed(FILES / "rows", tmp_path / "dst")
-    found = [{"image": s.pixels, "label": s.name, "boxes": s.facts["boxes"]} for s in samples]
+    found = [{"image": f"{s.pixels} RGB", "label": s.name, "boxes": s.facts["boxes"]} for s in samples]
     assert found == READ["rows"]
     assert account_of(FILES / "rows")[0]["boxes"] == "entry of json"
 

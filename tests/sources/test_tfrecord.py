@@ -108,7 +108,11 @@ def test_class_names_of_tensorflow_datasets_are_read_from_the_file_beside(tmp_pa
     assert [(s.pixels, s.label, s.name) for s in samples] == [
         (one(row, "image"), one(row, "label"), names[row["label"][0]]) for row in rows
     ]
-    assert account_of(folder)[0]["label.labels.txt"] == "class names"
+    roles, _ = account_of(folder)
+    assert roles["label.labels.txt"] == "class names"
+    assert roles["features.json"] == "neither a TFRecord file nor the class names of the label"
+    one_file = packed(min(folder.glob("toy-*")), tmp_path / "one")
+    assert [sample.name for sample in one_file] == names
 
 
 def test_labels_of_other_types_follow_the_rule_for_labels(tmp_path: Path) -> None:
