@@ -166,6 +166,7 @@ def _labels() -> dict[str, list[dict[str, Any]]]:
     return {
         "several_labels": [{"image/class/label": [n, n + 1][: n % 2 + 1]} for n in n_all],
         "names": [{"label": NAMES[n % 3]} for n in n_all],
+        "texts": [{"image/class/text": NAMES[n % 3]} for n in n_all],
         "fractions": [{"label": n + 0.5} for n in n_all],
         "whole_floats": [{"label": float(n % 3)} for n in n_all],
         "two_labels": [{"label": n % 3, "target": n % 2} for n in n_all],

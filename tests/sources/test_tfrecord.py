@@ -128,6 +128,14 @@ def test_labels_of_other_types_follow_the_rule_for_labels(tmp_path: Path) -> Non
         packed(FILES / "fractions.tfrecord", tmp_path / "dst", columns={"label": "label"})
 
 
+def test_the_text_of_a_class_is_the_label_if_there_is_no_number(tmp_path: Path) -> None:
+    data = [one(row, "image/class/text") for row in READ["slim.tfrecord"]]
+    samples = packed(FILES / "slim.tfrecord", tmp_path / "dst", columns={"label": "image/class/text"})
+    assert [sample.name for sample in samples] == data
+    texts = packed(FILES / "texts.tfrecord", tmp_path / "texts")
+    assert [sample.name for sample in texts] == [one(row, "image/class/text") for row in READ["texts.tfrecord"]]
+
+
 def test_records_without_a_label_or_with_a_negative_one_are_skipped(tmp_path: Path) -> None:
     samples = packed(FILES / "missing.tfrecord", tmp_path / "dst")
     rows = [row for row in READ["missing.tfrecord"] if row.get("label", [-1])[0] >= 0]

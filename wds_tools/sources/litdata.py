@@ -36,6 +36,7 @@ from wds_tools.sources.base import (
 from wds_tools.sources.chunks import ChunkFile, ChunkFiles, decompressed, split_fields
 from wds_tools.sources.columns import LABEL
 from wds_tools.sources.index_file import INDEX, account_files, child, datasets_in, read_index
+from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.record_values import PICKLE, Excluded, array_of, images_of, pillow_image
 from wds_tools.sources.records import Item, RecordSource
 
@@ -73,7 +74,7 @@ class LitDataSource(RecordSource):
     """A folder with the ``index.json`` and the chunks of one split."""
 
     kind = "litdata"
-    preferred = MappingProxyType({LABEL: ("1", "0")})  # of items such as (image, label)
+    preferred = MappingProxyType({LABEL: IN_LISTS})  # of items such as (image, label)
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)

@@ -6,6 +6,7 @@ values of a record, or the first folder of its key. Pickles are never read: unpi
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.lmdb_keys import (
+    COUNTS,
     META,
     Grouped,
     Pattern,
@@ -49,6 +51,7 @@ from wds_tools.sources.lmdb_keys import (
 )
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
+from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.record_values import PICKLE, Excluded, is_text
 from wds_tools.sources.records import Item, RecordSource
 from wds_tools.wording import counted
@@ -69,7 +72,7 @@ class LmdbSource(RecordSource):
 
     kind = "lmdb"
     roles = ("image", "label", "split", "channels")
-    preferred = MappingProxyType({LABEL: ("1", "0")})  # of lists such as [image, label]
+    preferred = MappingProxyType({LABEL: IN_LISTS})  # of lists such as [image, label]
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
@@ -96,8 +99,9 @@ class LmdbSource(RecordSource):
             self._choose_databases(found)
             self._group(found)
             super().collect(found)
-        if self.found_roles and self.found_roles.label is None and any(entry.label for entry in found.inputs):
-            found.account.notes.append("the label is the first folder of the key")
+        no_label = self.found_roles is not None and self.found_roles.label is None
+        if no_label and any(self.label_of(entry) != NONE for entry in found.inputs):
+            found.account.use("key", "first folder", "label")
         found.files = states
         found.stamp = stamp_files([data]) + self.stamped
 
@@ -275,18 +279,22 @@ class LmdbSource(RecordSource):
             SourceError: Keys begin with the names of splits, and none was chosen.
         """
         forms: dict[bytes, int] = {}
+        stated = b""
         with self._transaction() as transaction:
             for stored, value in transaction.cursor():
                 key = bytes(stored)
                 if key in META and not codecs.sniff(value):
                     found.account.declare("key", [key_text(key)])
                     found.account.leave_out("key", key_text(key), "it describes the database")
+                    stated = bytes(value) if key in COUNTS and bytes(value).isdigit() else stated
                 elif key_text(key) not in self._opened or IMAGE in self.databases:
                     forms[key] = _form(value)
         before = len(forms)
         keys = self._of_split([key for key in forms if forms[key] != _OTHER], forms)
         if len(forms) < before:
             found.account.notes.append(f"{counted(before - len(forms), 'key')} outside {self.split!r} left out")
+        if stated and int(stated) != len(keys) and self.split is None:
+            found.account.notes.append(f"the database states {int(stated):,} samples, and has {len(keys):,} images")
         parts = grouped(keys, [key for key in forms if forms[key] == _OTHER])
         self._skip_alone(found, parts)
         found.account.given += len(parts.alone)
@@ -336,6 +344,9 @@ class LmdbSource(RecordSource):
         for number in further:
             other = self.patterns[number]
             stored = transaction.get(other.key(id_))
+            if other.name == "json" and stored is not None and (entries := _json_object(stored)):
+                _flatten(entries, "", values)
+                continue
             values[f"{other.name}_" if other.name in values else other.name] = _small(stored)
         if LABEL in self.databases:
             values["label"] = _small(transaction.get(key, db=self._opened[self.databases[LABEL]]))
@@ -428,7 +439,7 @@ def _flatten(value: Any, path: str, values: dict[str, Any]) -> None:
     if isinstance(value, dict) and value:
         for key, one in value.items():
             _flatten(one, f"{path}.{key}" if path else key, values)
-    elif isinstance(value, (bytes, bool, int, float, list, dict, type(None))):
+    elif isinstance(value, (str, bytes, bool, int, float, list, dict, type(None))):
         values[path] = value
     else:
         values[path] = Excluded("an extension type of msgpack")
@@ -450,6 +461,15 @@ def _array(value: dict[str, Any]) -> Any:
     return bytes(value["data"]) if is_encoded and codecs.sniff(value["data"]) else found
 
 
+def _json_object(value: memoryview) -> dict[str, Any]:
+    """Return an object in JSON; empty if it is something else."""
+    try:
+        found = json.loads(bytes(value))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _small(value: memoryview | None) -> Any:
     """Return a value that belongs to an image: bytes, or None."""
     return PICKLE if value is not None and _is_pickle(value) else value
@@ -464,6 +484,8 @@ def _is_name(text: str) -> bool:
 
 def _reason(value: memoryview) -> str:
     """Return why a value without an image is skipped."""
+    if not len(value):
+        return "is empty"
     if _is_pickle(value):
         return "is a pickle, which is never read: write the encoded image itself as the value"
     if is_text(value):

@@ -30,6 +30,10 @@ META = (
     b"keys",
 )
 """Keys that describe the database, not a record of it."""
+
+COUNTS = (b"num-samples", b"num_samples")
+"""Those with the number of samples as text."""
+
 _SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")
 
 

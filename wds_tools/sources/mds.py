@@ -66,7 +66,7 @@ class MdsSource(RecordSource):
     """A folder with the ``index.json`` and the shards of one split."""
 
     kind = "mds"
-    part = "column"
+    part, parts = "column", "columns"
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)

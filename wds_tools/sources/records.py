@@ -64,12 +64,13 @@ class RecordSource(Source):
     """Base of sources whose records map names to values.
 
     Attributes:
-        part: What a name is called in the account.
+        part, parts: What a name is called in the account, and several of them.
         preferred: Role -> names that are tried first.
         bgr: Whether pixels are in the order B, G, R.
     """
 
     part: ClassVar[str] = "entry"
+    parts: ClassVar[str] = "entries"
     preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     bgr: bool = False
     found_roles: Roles | None = None
@@ -240,6 +241,8 @@ def _not_an_image(name: str, value: Any, kind: str) -> str:
         return f"has {len(value)} images in {name!r}; allowed is one per record: write one record per image"
     if kind == MISSING:
         return f"has no image: it has no {name!r}"
+    if isinstance(value, (bytes, memoryview)) and not len(value):
+        return f"has no image: {name!r} is empty"
     if isinstance(value, (bytes, memoryview)):
         return (
             f"{name!r} is not a {codecs.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}; raw pixels need their "

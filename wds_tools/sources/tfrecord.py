@@ -51,11 +51,11 @@ class TfRecordSource(RecordSource):
     """TFRecord files: a file, a pattern, or a folder with the files of one split."""
 
     kind = "tfrecord"
-    part = "feature"
+    part, parts = "feature", "features"
     preferred = MappingProxyType(
         {
             IMAGE: ("image/encoded", "image_raw", "encoded", "image_bytes"),
-            LABEL: ("image/class/label", "class_label"),
+            LABEL: ("image/class/label", "class_label", "image/class/text", "image/class/synset"),
             "names": ("image/class/text",),
         }
     )
