@@ -212,6 +212,15 @@ def test_a_truncated_chunk_is_an_error_that_names_it(name: str, tmp_path: Path) 
         packed(folder, tmp_path / "dst")
 
 
+def test_a_chunk_of_groups_that_states_too_many_items_is_an_error(tmp_path: Path) -> None:
+    folder = shutil.copytree(FILES / "batch", tmp_path / "chunks")
+    path = folder / "chunk-0-0.bin"
+    data = path.read_bytes()
+    path.write_bytes(data[:12] + b"\xff\xff\xff\x00" + data[16:])
+    with pytest.raises(SourceError, match=r"chunk-0-0\.bin is damaged"):
+        packed(folder, tmp_path / "dst")
+
+
 def test_images_of_one_dataset_have_the_same_pixels_in_every_compression(tmp_path: Path) -> None:
     found = {
         name: [checksum(sample.fields["jpg"]) for sample in packed(FILES / name, tmp_path / name)]

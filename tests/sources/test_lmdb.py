@@ -208,6 +208,17 @@ def test_lists_without_an_image_at_the_start_need_the_name_of_the_label(tmp_path
     assert found(packed(src, tmp_path / "named", columns={"label": "2"})) == NUMBERED
 
 
+def test_values_that_are_nested_too_deeply_are_skipped(tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(500):
+        deep = [deep]
+    records = {f"{n}": msgpack.packb({"image": DATA[n], "label": n % 3}) for n in range(6)}
+    records["9"] = msgpack.packb({"image": DATA[0], "label": 1, "tree": deep})
+    src = write(tmp_path / "a.lmdb", records)
+    assert found(packed(src, tmp_path / "dst")) == NUMBERED
+    assert account_of(src)[1].skipped == {"has values that are nested too deeply": 1}
+
+
 def test_images_of_floats_are_skipped_with_the_way_out(tmp_path: Path) -> None:
     records = {f"{n}": msgpack.packb({"image": nd((PIXELS[n] / 255).astype("f4")), "label": n}) for n in range(3)}
     with pytest.raises(SourceError, match=r"'image' is float32; allowed are uint8 pixels.*convert it"):

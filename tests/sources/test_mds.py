@@ -117,6 +117,11 @@ def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     shard.write_bytes(data[:4] + b"\xff\xff\xff\xff" + data[8:])
     with pytest.raises(SourceError, match="its offsets are not inside the file"):
         packed(folder, tmp_path / "dst")
+    shard.write_bytes(data)
+    index["shards"][0]["column_encodings"][0] = "ndarray:what"
+    (folder / "index.json").write_text(json.dumps(index))
+    _, account = account_of(folder)
+    assert set(account.skipped) == {"is damaged: data type 'what' not understood"}
     index["shards"][0]["raw_data"]["basename"] = "../jpeg/shard.00000.mds"
     (folder / "index.json").write_text(json.dumps(index))
     with pytest.raises(SourceError, match="is outside the folder"):

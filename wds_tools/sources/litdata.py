@@ -67,6 +67,7 @@ _TENSOR_TYPES = {
     19: "?",
     20: "<u2",
 }
+_DAMAGE = (ValueError, struct.error, IndexError, KeyError, RecursionError, pa.ArrowException)
 _PLAIN, _ROW = 0, 1  # how an item is found: by its offsets, or as a row of an Arrow file
 
 
@@ -178,13 +179,14 @@ class LitDataSource(RecordSource):
         if bytes(data[-8:]) == _ARROW_END:
             return [(_ROW, row, 0) for row in range(self._table(number).num_rows)]
         if self._is_framed(number):
-            count = _FRAMED_HEAD.unpack_from(data)[3]
-            offsets = np.frombuffer(data, "<u4", count + 1, _FRAMED_HEAD.size).tolist()
+            with as_source_error(f"{self._files.files[number].path} is damaged", ValueError, struct.error):
+                count = _FRAMED_HEAD.unpack_from(data)[3]
+                offsets = np.frombuffer(data, "<u4", count + 1, _FRAMED_HEAD.size).tolist()
             return [(_PLAIN, *pair) for pair in pairwise(offsets)]
         return [(_PLAIN, *pair) for pair in self._files.items(number)]
 
     def _item(self, number: int, form: int, start: int, stop: int) -> dict[str, Any]:
-        with as_source_error("is damaged", ValueError, struct.error, IndexError, KeyError, pa.ArrowException):
+        with as_source_error("is damaged", *_DAMAGE):
             if form == _ROW:
                 row = self._table(number).slice(start, 1).to_pylist()[0]
                 return dict(_flat(row, ""))

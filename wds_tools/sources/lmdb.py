@@ -420,10 +420,9 @@ def _unpacked(value: memoryview) -> dict[str, Any]:
         SourceError: It is not one.
     """
     msgpack = import_optional("msgpack", "LMDB with values by msgpack")
-    with as_source_error("cannot be read as msgpack", ValueError, msgpack.UnpackException):
-        found = msgpack.unpackb(value, raw=True, strict_map_key=False, use_list=True)
     values: dict[str, Any] = {}
-    _flatten(found, "", values)
+    with as_source_error("cannot be read as msgpack", ValueError, msgpack.UnpackException, RecursionError):
+        _flatten(msgpack.unpackb(value, raw=True, strict_map_key=False, use_list=True), "", values)
     return values
 
 

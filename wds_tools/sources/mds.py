@@ -110,7 +110,7 @@ class MdsSource(RecordSource):
 
     def _decoded(self, number: int, data: memoryview) -> dict[str, Any]:
         names, encodings, sizes = self._columns[number]
-        with as_source_error("is damaged", ValueError, struct.error, IndexError, KeyError):
+        with as_source_error("is damaged", ValueError, struct.error, IndexError, KeyError, RecursionError):
             fields = split_fields(data, sizes)
             return {
                 name: decoded(field, encoding) for name, encoding, field in zip(names, encodings, fields, strict=True)

@@ -114,11 +114,7 @@ class Names:
         """Add a record; return its number among those that could be parsed."""
         if isinstance(values, str):
             return -1
-        for name, stored in values.items():
-            value = resolved(stored, is_list=False)
-            if isinstance(value, np.ndarray) and value.shape == (1,) and self._may_be_label(name):
-                value = value.item()
-            kind = kind_of(value)
+        for name, value, kind in self._found(values):
             if isinstance(value, Repeated) and kind == LIST:
                 self.lists.add(name)
             if name not in self.kinds:
@@ -133,6 +129,16 @@ class Names:
             if len(known) < self.total:
                 known.append(None)
         return self.total - 1
+
+    def _found(self, values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+        """Return (name, value, kind of value) of a record."""
+        found = []
+        for name, stored in values.items():
+            value = resolved(stored, is_list=False)
+            if isinstance(value, np.ndarray) and value.shape == (1,) and self._may_be_label(name):
+                value = value.item()
+            found.append((name, value, kind_of(value)))
+        return found
 
     def _may_be_label(self, name: str) -> bool:
         source = self.source

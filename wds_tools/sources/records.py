@@ -98,7 +98,7 @@ class RecordSource(Source):
             SourceError: No record has an image, or it is not clear which value is the image or the label.
         """
         roles = None
-        with suppress(SourceError):
+        with suppress(SourceError, RecursionError):
             guess = Names(self)
             for item in islice(self.items(), _GUESSED_FROM):
                 guess.add(item.values)
@@ -121,14 +121,16 @@ class RecordSource(Source):
         """Return what the records have, the inputs with the numbers of their records, and what is skipped."""
         seen, listed, skipped = Names(self), [], []
         for item in self.items():
-            number = seen.add(item.values)
             try:
+                number = seen.add(item.values)
                 if isinstance(item.values, str):
                     raise SourceError(item.values)
                 if roles is not None:
                     listed.append((number, self._input(item, item.values, roles)))
             except SourceError as error:
                 skipped.append(Skip(item.path, str(error)))
+            except RecursionError:
+                skipped.append(Skip(item.path, "has values that are nested too deeply"))
         return seen, listed, skipped
 
     def read(self, entry: Input) -> Record:
