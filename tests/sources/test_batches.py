@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from foreign_tables import COUNT, FOREIGN, NAMES, Packed, packed, png
 
-from wds_tools.errors import LabelError, SourceError
+from wds_tools.errors import SourceError
 from wds_tools.sources.base import Listing, SourceOptions
 from wds_tools.sources.detect import open_source
 
@@ -74,9 +74,7 @@ def test_structs_of_polars_as_hugging_face_has_images(tmp_path: Path) -> None:
     assert found == rows()
 
 
-def test_lists_of_labels_of_polars_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LabelError, match=r"several labels per sample in column 'label', such as \[0\]"):
-        scan(FOREIGN / "polars-lists.parquet")
+def test_lists_of_polars_may_be_kept_without_being_labels(tmp_path: Path) -> None:
     found = packed(FOREIGN / "polars-lists.parquet", tmp_path / "dst", columns={"label": ""})
     assert [one.facts["label"] for one in found.values()] == [[0], [1, 2], [2], [0], [1], [2]]
 

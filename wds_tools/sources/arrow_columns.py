@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
-from wds_tools.format.label import Classes, LabelType, quoted
+from wds_tools.format.label import Classes, quoted
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.sources.base import Record
+from wds_tools.sources.base import Record, SourceOptions
 from wds_tools.sources.columns import (
     IMAGE,
     check_unique,
@@ -98,7 +98,10 @@ class Columns:
         if own is None or own == self.classes[column][: len(own)]:
             return values
         new = {number: self.classes[column].index(name) for number, name in enumerate(own)}
-        return [new.get(value, value) for value in values]
+        return [
+            [new.get(one, one) for one in value] if isinstance(value, list) else new.get(value, value)
+            for value in values
+        ]
 
     def roles(self, columns: Mapping[str, str], head: Callable[[str], Sequence[Any]]) -> Roles:
         """Return the roles of all columns; that of the label is decided when its values are known.
@@ -126,10 +129,14 @@ class Columns:
         more = tuple(name for name in images if name != image)
         return Roles(image, fields=fields, more_images=more, facts=tuple(facts), left_out=left_out)
 
-    def labels(self, roles: Roles, columns: Mapping[str, str], label_type: LabelType | None) -> LabelColumns:
+    def labels(self, roles: Roles, options: SourceOptions) -> LabelColumns:
         """Return the columns that could be the label, without their values."""
         names = [name for name in self.types if name != roles.image and name not in roles.more_images]
-        return LabelColumns(self.where, names, columns, self.classes, label_type)
+        return LabelColumns(self.where, names, options, self.classes)
+
+    def is_text(self, name: str) -> bool:
+        """Return whether a column has text."""
+        return _what(self.types[name]) == _TEXT
 
     def check_complete(self, names: Sequence[str | None]) -> None:
         """Check that all files have some columns.
@@ -177,9 +184,9 @@ class Columns:
 
     def _add_classes(self, schema: pa.Schema, features: Mapping[str, Any], file: str) -> None:
         own = {
-            name: Classes(map(str, feature["names"]))
+            name: Classes(map(str, found))
             for name, feature in features.items()
-            if _type(feature) == "ClassLabel" and isinstance(feature.get("names"), list) and name in schema.names
+            if name in schema.names and (found := _names_of_classes(feature))
         }
         for name in schema.names:
             known_before = self.first[name] != file and name in self.types
@@ -336,11 +343,19 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
         return {}
     if not isinstance(features, dict):
         return {}
-    return {name: value for name, value in features.items() if isinstance(value, dict)}
+    return features
 
 
-def _type(feature: Mapping[str, Any] | None) -> Any:
-    return (feature or {}).get("_type")
+def _names_of_classes(feature: Any) -> list[Any]:
+    """Return the class names of a `ClassLabel`, or of a list of them; empty for another feature."""
+    while isinstance(feature, list) or _type(feature) in ("List", "LargeList", "Sequence"):
+        feature = next(iter(feature), None) if isinstance(feature, list) else feature.get("feature")
+    names = feature.get("names") if _type(feature) == "ClassLabel" else None
+    return names if isinstance(names, list) else []
+
+
+def _type(feature: Any) -> Any:
+    return feature.get("_type") if isinstance(feature, Mapping) else None
 
 
 def image_of(value: Any) -> tuple[bytes | None, str | None]:
