@@ -165,7 +165,7 @@ def pack(
 
     SRC is a folder with one subfolder per class, or a folder of images without labels (.jpg, .jpeg,
     .png, .webp, .tif, .tiff, .gif, .avif). SRC can also be a table of image paths (CSV, TSV, JSON Lines), a dataset in
-    Parquet, Arrow, HDF5, LMDB, TFRecord, MDS, LitData, NumPy, PyTorch (.pt) or Zarr format, a tar or zip archive,
+    Parquet, Arrow, HDF5, LMDB, TFRecord, NumPy, PyTorch (.pt) or Zarr format, a tar or zip archive,
     or WebDataset shards; see docs/packing.md. A folder of images, archives and shards can be at a
     URL.
 
