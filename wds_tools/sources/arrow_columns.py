@@ -131,6 +131,10 @@ class Columns:
         names = [name for name in self.types if name != roles.image and name not in roles.more_images]
         return LabelColumns(self.where, names, columns, self.classes, label_type)
 
+    def is_text(self, name: str) -> bool:
+        """Return whether a column has text."""
+        return _what(self.types[name]) == _TEXT
+
     def check_complete(self, names: Sequence[str | None]) -> None:
         """Check that all files have some columns.
 

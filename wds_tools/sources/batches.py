@@ -127,6 +127,10 @@ class BatchSource(Source):
         labels = columns.labels(roles, self.columns, self.options.label_type)
         for position, file in enumerate(files):
             self._add_values(labels, columns, position, file)
+        if not labels.values:
+            facts = [name for name in roles.facts if name in self.schema(files[0]).names]
+            texts = [name for name in facts if columns.is_text(name)]
+            found.account.notes += labels.hint({name: self.values(files[0], name) for name in texts})
         choice = labels.choose()
         columns.check_complete([choice.label, choice.names])
         roles.set_label(choice.label, choice.names)

@@ -173,6 +173,18 @@ class LabelColumns:
             return LabelChoice(None, None, (), None, tuple(map(_not_a_label, refused, refused.values())))
         return self._chosen(*self._views(found))
 
+    def hint(self, others: Mapping[str, Sequence[Any]]) -> list[str]:
+        """Return a note that names columns of text that could be the label, if no column has a usual name.
+
+        Args:
+            others: Column -> values, of columns that are not in `values`.
+        """
+        if self._is_given or self.values:
+            return []
+        found = {name: values for name, values in others.items() if _could_be_classes(values)}
+        shown = ", ".join(f"{name!r} ({_shown(values)})" for name, values in found.items())
+        return [f"no label: the column {shown} could be it; pass --label NAME if it is"] if found else []
+
     def _chosen(self, label: str, names: str | None) -> LabelChoice:
         classes: tuple[str, ...] | None = self._classes.get(label)
         notes: tuple[str, ...] = ()
@@ -353,6 +365,13 @@ def _of_list(value: Any) -> str:
     if any(isinstance(entry, float) and entry != int(entry) for entry in values if entry == entry):  # noqa: PLR0124
         return "has lists of numbers with fractions"
     return _SEVERAL
+
+
+def _could_be_classes(values: Sequence[Any]) -> bool:
+    """Return whether values are texts that occur several times, as the names of classes do."""
+    different = set(values) if all(isinstance(value, str) for value in values) else set()
+    names = {label.name for value in different if (label := _label(value)) is not None}
+    return None not in names and 2 <= len(names) <= len(values) // 2
 
 
 def _not_a_label(name: str, reason: str) -> str:
