@@ -396,10 +396,13 @@ def test_boxes_polygons_and_points_move_with_resized_images(src, tmp_path):
     ]
 
 
-def test_masks_are_not_left_behind_by_resized_images(tmp_path):
+def test_masks_are_resized_with_their_images(tmp_path):
     src = tree_of(tmp_path / "src", "masks/camvid", "{split}/{name}")
-    with pytest.raises(SourceError, match=r"has the mask 'mask\.png', which would not fit the resized image"):
-        wt.pack_splits(src, tmp_path / "out", split="folders", images="resize", resize=16)
+    wt.pack_splits(src, tmp_path / "out", split="folders", images="resize", resize=16)
+    fields = {"image": wt.Image(), "mask": wt.Array("mask.png"), "path": wt.Text("json", path="path")}
+    for batch in samples_of(tmp_path / "out" / "train", fields).values():
+        assert batch.mask.shape[-2:] == batch.image.shape[-2:]
+        assert min(batch.image.shape[-2:]) == 16
 
 
 def test_yolo_without_a_label_for_some_images_says_how_many(tmp_path):
