@@ -48,13 +48,20 @@ sanitize: $(VENV)/installed-test ## run the tests and the fuzzer of the C code w
 emulated: $(VENV)/installed-test ## compare the pixels that other processors decode, with qemu-user (Debian: qemu-user)
 	@$(BIN)/python -m pytest -m emulated $(ARGS)
 
-interop: ## read exported datasets with DALI, Energon, LitData, Ray Data and wids, in build/interop; run the migration from DALI
+interop: ## read exported datasets with DALI, Energon, LitData, Ray Data and wids; pack what TensorFlow, Streaming and LitData write
 	@$(PYTHON) -m venv build/interop
 	@build/interop/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test-lowest]' \
 	  'megatron-energon>=7.4,<8' 'wids>=0.1.11' 'nvidia-dali-cuda130>=2.4' \
 	  'litdata>=0.2.76' zstd 'ray[data]>=2.40'
 	@build/interop/bin/python -m pytest -m interop tests/upkeep/test_exporter.py $(ARGS)
 	@build/interop/bin/python -m pytest -m peers -k DALI tests/test_migrate.py
+	@$(PYTHON) -m venv build/writers
+	@build/writers/bin/python -m pip install -qq --disable-pip-version-check \
+	  'tensorflow-cpu>=2.21' 'mosaicml-streaming>=0.13' 'litdata>=0.2.76' zstd pillow
+	@for writer in tfrecord mds litdata; do \
+	  build/writers/bin/python tests/interop_writers.py $$writer build/foreign/$$writer || exit 1; done
+	@FOREIGN_FILES=build/foreign build/interop/bin/python -m pytest \
+	  tests/sources/test_tfrecord.py tests/sources/test_mds.py tests/sources/test_litdata.py $(ARGS)
 
 torture: $(VENV)/installed-test ## run the long fault and fuzz tests: hours
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m torture $(ARGS)

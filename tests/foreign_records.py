@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -17,7 +18,8 @@ import wds_tools as wt
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.detect import open_source
 
-FOREIGN = Path(__file__).parent / "foreign"
+FOREIGN = Path(os.environ.get("FOREIGN_FILES") or Path(__file__).parent / "foreign")
+"""The files that other programs wrote; `make interop` lets the newest versions write them."""
 
 
 @dataclass(frozen=True)

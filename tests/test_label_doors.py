@@ -29,6 +29,7 @@ from wds_tools.reading.shardset import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 
 REFUSED = "refused"
+LABELS = {"label": "labels"}  # chosen, because numbers with fractions would be left out otherwise
 NAN = float("nan")
 LARGEST = 2**63 - 1
 TABLE: list[tuple[list[Any], Any]] = [
@@ -166,12 +167,12 @@ def hdf5(values: list[Any], folder: Path) -> Path:
     with h5py.File(folder / "a.h5", "w") as file:
         file["images"] = pixels(values)
         file["labels"] = labels.tolist() if labels.dtype.kind == "U" else labels
-    return pack(folder / "a.h5", folder / "d")
+    return pack(folder / "a.h5", folder / "d", columns=LABELS)
 
 
 def numpy(values: list[Any], folder: Path) -> Path:
     np.savez(folder / "a.npz", images=pixels(values), labels=as_array(values))
-    return pack(folder / "a.npz", folder / "d")
+    return pack(folder / "a.npz", folder / "d", columns=LABELS)
 
 
 def zarr_group(values: list[Any], folder: Path) -> Path:
@@ -180,7 +181,7 @@ def zarr_group(values: list[Any], folder: Path) -> Path:
     if labels.dtype.kind == "U":
         raise CannotHoldError  # zarr 3 warns that its type is not in the specification
     group["images"], group["labels"] = pixels(values), labels
-    return pack(folder / "a.zarr", folder / "d")
+    return pack(folder / "a.zarr", folder / "d", columns=LABELS)
 
 
 def tensors(values: list[Any], folder: Path) -> Path:
@@ -188,7 +189,7 @@ def tensors(values: list[Any], folder: Path) -> Path:
     if labels.dtype.kind == "U":
         raise CannotHoldError
     torch.save({"images": torch.from_numpy(pixels(values)), "labels": torch.from_numpy(labels)}, folder / "a.pt")
-    return pack(folder / "a.pt", folder / "d")
+    return pack(folder / "a.pt", folder / "d", columns=LABELS)
 
 
 def tfrecord(values: list[Any], folder: Path) -> Path:
@@ -203,7 +204,7 @@ def tfrecord(values: list[Any], folder: Path) -> Path:
         )
         data += frame(example(features))
     (folder / "a.tfrecord").write_bytes(data)
-    return pack(folder / "a.tfrecord", folder / "d")
+    return pack(folder / "a.tfrecord", folder / "d", columns={"label": "image/class/label"})
 
 
 def foreign_shard(values: list[Any], folder: Path, *, field: str) -> Path:

@@ -1,17 +1,19 @@
 """Obvious mistakes of new users: each is an error in one line with a remedy, on the command line and in Python."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import ImageOps
+from torch.utils.data import DataLoader
 from torchvision import transforms
 
 import wds_tools as wt
 from wds_tools.cli import main
-from wds_tools.errors import NotADatasetError, OptionError, SampleError, ShardError, SourceError
+from wds_tools.errors import NotADatasetError, OptionError, ResumeError, SampleError, ShardError, SourceError
 
 
 @pytest.fixture
@@ -66,6 +68,67 @@ def test_a_loader_names_the_url_of_a_path_that_lost_a_slash():
         loader(Path("s3://bucket/train"))
     with pytest.raises(SourceError, match=r"lost a slash: write s3://bucket/train"):
         wt.pack(Path("s3://bucket/train"), "out")
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("~/photos", "begins with ~, which only shells replace: write the full path"),
+        ("C:\\Users\\me\\photos", "in the Windows Subsystem for Linux, write /mnt/c/Users/me/photos"),
+    ],
+)
+def test_a_path_with_a_tilde_or_of_windows_is_an_error_and_makes_no_folder(
+    fails, packed, photos, tmp_path, path, remedy
+):
+    for words in (
+        *(
+            ["info", path],
+            ["pack", path, "out"],
+            ["append", path, packed, "--images", "keep"],
+            ["add-fields", packed, "--from", path],
+        ),
+        *([command, packed, path] for command in ("reshard", "unpack")),
+        *(["pack", photos, path], ["merge", packed, "-o", path], ["copy", "http://localhost:1/photos", path]),
+    ):
+        code, error = fails(*words)
+        assert (code, remedy in error) == (2, True), f"{words}: {error}"
+    with pytest.raises(NotADatasetError, match=remedy):
+        loader(path)
+    with pytest.raises(OptionError, match=remedy):
+        wt.ShardWriter(f"{path}/train-%06d.tar")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_destination_inside_its_source_is_a_wrong_argument_of_every_command(fails, photos, packed):
+    for words in (
+        ["pack", photos, photos / "out"],
+        ["reshard", packed, packed],
+        ["unpack", packed, packed],
+        ["merge", packed, "-o", packed],
+    ):
+        assert fails(*words)[0] == 2, words
+    assert not (photos / "out").exists()
+
+
+def test_a_missing_source_of_fields_is_a_wrong_argument_as_that_of_pack(fails, packed_copy):
+    for words in (["pack", "nowhere.csv", "out"], ["add-fields", packed_copy, "--from", "nowhere.csv"]):
+        code, error = fails(*words)
+        assert (code, "nowhere.csv cannot be read: no such file or folder; check the path" in error) == (2, True)
+
+
+def test_an_output_file_in_a_missing_folder_is_an_error_before_anything_is_read(fails, few, tmp_path):
+    with loader(few) as batches:
+        next(iter(batches))
+        (tmp_path / "state.json").write_text(json.dumps(batches.state_dict()))
+    for words in (
+        ["sample", few, "--out", "nowhere/a.png"],
+        ["plan", few, "--batch-size", 4, "--plot", "nowhere/a.svg"],
+        ["plan", few, "--state", "state.json", "--step", 0, "--sheet", "nowhere/a.png"],
+        ["tune", few, "--plot", "nowhere/a.svg"],
+        ["bench", few, "--json", "nowhere/a.json"],
+    ):
+        code, error = fails(*words)
+        assert (code, re.search(r"cannot write nowhere/a\.\w+: no folder nowhere", error) is not None) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -333,3 +396,43 @@ def test_items_that_a_loader_or_a_dataset_does_not_have_are_errors_with_the_reme
                 next(one)
             with pytest.raises(TypeError, match=r"has no items by number: next\(iter\(\.\.\.\)\) returns"):
                 one[0]
+
+
+def test_a_loader_in_a_dataloader_is_an_error_that_names_the_dataset_for_it(packed):
+    with loader(packed) as batches:
+        for batch_size in (4, None):
+            with pytest.raises(TypeError, match=r"torch's DataLoader takes a wds_tools\.StreamingDataset instead$"):
+                next(iter(DataLoader(batches, batch_size=batch_size)))
+
+
+@pytest.mark.parametrize("fields", [("image", "label"), ("image",)])
+def test_an_error_of_batch_transform_says_what_it_gets(packed, fields):
+    def for_one_image(images):
+        return images.permute(1, 2, 0)
+
+    options = {"view": wt.CenterCrop(8), "fields": fields}
+    for function, error in ((transforms.ToTensor(), TypeError), (for_one_image, RuntimeError)):
+        with loader(packed, batch_transform=function, **options) as batches, pytest.raises(error) as caught:
+            next(iter(batches))
+        (note,) = (note for note in caught.value.__notes__ if "batch_transform=" in note)
+        assert "batch_transform= gets the whole batch: uint8 tensor [4, 3, 8, 8]" in note
+        assert ("torchvision.transforms.v2" in note) == (error is TypeError)
+
+
+def test_a_comparison_with_one_equals_sign_is_an_error_that_names_the_other(packed):
+    with pytest.raises(OptionError, match=r"cannot be parsed \(invalid syntax.*\): compare with ==; allowed are"):
+        loader(packed, where="width = 3")
+    with pytest.raises(OptionError, match=r"cannot be parsed \([^<]*\): allowed are"):
+        loader(packed, where="width >=")
+
+
+def test_a_dictionary_that_is_not_a_state_is_an_error_that_names_what_it_lacks(packed):
+    with loader(packed) as batches, pytest.raises(ResumeError, match=r"not a loader state \(it has no entry '\w+'\)"):
+        batches.load_state_dict({"weight": 1})
+
+
+def test_a_misspelt_name_of_the_package_is_an_error_with_the_right_one():
+    with pytest.raises(AttributeError, match=r"no attribute 'make_laoder'; did you mean 'make_loader'\?$"):
+        wt.make_laoder  # noqa: B018
+    with pytest.raises(AttributeError, match=r"wds_tools\.webdataset has the names of webdataset$"):
+        wt.tarfile_samples  # noqa: B018

@@ -12,6 +12,7 @@ Example::
 from __future__ import annotations
 
 import importlib
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from wds_tools import wording as _wording
@@ -236,9 +237,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}; wds_tools.webdataset has the names of webdataset"
-        )
+        close = get_close_matches(name, __all__, 1)
+        remedy = f"did you mean {close[0]!r}?" if close else "wds_tools.webdataset has the names of webdataset"
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {remedy}")
     try:
         value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:

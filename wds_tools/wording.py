@@ -8,6 +8,7 @@ NOT_ON_SERVERS = ("torch", "torchvision", "webdataset")
 """Required packages that only loaders need: packing, verifying and serving work without them."""
 
 _BROKEN_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])")  # `Path` removes one of two slashes
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:\\")
 
 
 def human_bytes(size: float) -> str:
@@ -52,13 +53,23 @@ def missing_package(what: str, package: str) -> str:
 
 
 def broken_url_remedy(spec: str) -> str:
-    """Return how to correct a path that looks like a URL with one slash; "" for other paths.
+    """Return how to correct a path that looks like a URL with one slash, begins with ~, or is one of Windows; or "".
 
     >>> broken_url_remedy("s3:/bucket/train")
     's3:/bucket/train looks like a URL that lost a slash: write s3://bucket/train, in Python as text, not as a Path'
-    >>> broken_url_remedy("shards/photos"), broken_url_remedy("s3://bucket/train")
-    ('', '')
+    >>> broken_url_remedy("~/photos")
+    "~/photos begins with ~, which only shells replace: write the full path, in Python os.path.expanduser('~/photos')"
+    >>> broken_url_remedy("shards/photos"), broken_url_remedy("s3://bucket/train"), broken_url_remedy("~photos")
+    ('', '', '')
     """
+    if spec == "~" or spec.startswith("~/"):
+        return (
+            f"{spec} begins with ~, which only shells replace: write the full path, in Python "
+            f"os.path.expanduser({spec!r})"
+        )
+    if _WINDOWS_PATH.match(spec):
+        path = f"/mnt/{spec[0].lower()}/{spec[3:]}".replace("\\", "/")
+        return f"{spec} is a path of Windows; this is Linux: in the Windows Subsystem for Linux, write {path}"
     match = _BROKEN_URL.match(spec)
     if match is None:
         return ""

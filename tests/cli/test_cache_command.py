@@ -52,7 +52,7 @@ def test_list_as_json_has_exact_numbers(folder):
 def test_list_shows_no_time_for_a_dataset_without_blocks(folder):
     for path in blocks_of(folder):
         path.unlink()
-    assert all("0 blocks  all removed to make room  s3://" in line for line in run("list").splitlines()[:2])
+    assert all("0 blocks  all removed to make space  s3://" in line for line in run("list").splitlines()[:2])
     assert [d["last_use"] for d in json.loads(run("list", "--json"))["datasets"]] == [None, None]
 
 

@@ -163,7 +163,7 @@ def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(call: Call) 
         (["pack", "a", "b", "--shard-byte", "1"], "No such option"),
         (["pack", "a", "b", "--seed", "x"], "'x' is not a valid integer"),
         (["index"], "Missing argument 'PATTERN...'"),
-        (["info", "a", "b"], "unexpected extra argument (b)"),
+        (["info", "a", "b"], "unexpected extra argument (b). See `wds-tools info --help`."),
     ],
 )
 def test_invalid_arguments_are_one_line_and_exit_code_2(call: Call, words: list[str], message: str) -> None:
@@ -388,7 +388,7 @@ def test_a_destination_that_is_a_file_or_inside_the_source_is_one_line(
     (tmp_path / "file").write_text("x")
     before = tree(tmp_path)
     assert_one_line_error(call("pack", six_photos, tmp_path / "file", "--workers", "1"), 1, str(tmp_path / "file"))
-    assert_one_line_error(call("pack", six_photos, six_photos / "out", "--workers", "1"), 1, "is inside the source")
+    assert_one_line_error(call("pack", six_photos, six_photos / "out", "--workers", "1"), 2, "is inside the source")
     assert tree(tmp_path) == before
 
 
@@ -806,7 +806,7 @@ def test_an_error_of_sample_is_one_line(call: Call, packed: Path, tmp_path: Path
     out = tmp_path / "grid.png"
     assert_one_line_error(call("sample", tmp_path / "none", "--out", out), 2, "no such folder")
     assert_one_line_error(call("sample", packed, "--out", out, "--view", "odd"), 2, "one of 'train', 'eval', 'whole'")
-    assert_one_line_error(call("sample", packed, "--out", tmp_path / "no" / "grid.png"), 1, "cannot write")
+    assert_one_line_error(call("sample", packed, "--out", tmp_path / "no" / "grid.png"), 2, "cannot write")
     assert not out.exists()
 
 
@@ -922,5 +922,5 @@ def test_plan_draws_the_shuffle(call: Call, packed: Path, tmp_path: Path) -> Non
 def test_plan_draws_only_svg_and_only_in_an_existing_folder(call: Call, packed: Path, tmp_path: Path) -> None:
     assert_one_line_error(call("plan", packed, "--plot", tmp_path / "a.png"), 2, "a.png", ".svg")
     result = call("plan", packed, "--batch-size", "32", "--plot", tmp_path / "nowhere" / "a.svg")
-    assert (result.code, result.err.startswith("error: cannot write")) == (1, True)
+    assert (result.code, result.err.startswith("error: cannot write")) == (2, True)
     assert list(tmp_path.iterdir()) == []

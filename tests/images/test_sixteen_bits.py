@@ -175,6 +175,16 @@ def test_one_image_of_sixteen_bits_among_others_of_eight_is_skipped_with_the_rea
     assert {skip.path for skip in more.skipped} == {"a/0.png", "b/1.png", "a/2.png"}
 
 
+def test_a_split_that_has_only_images_of_sixteen_bits_is_packed_like_the_other_splits(tmp_path: Path) -> None:
+    write_folder(tmp_path / "in" / "train", shallow=12, deep=1)
+    write_folder(tmp_path / "in" / "val", shallow=1, deep=2)
+    reports = wt.pack_splits(tmp_path / "in", tmp_path / "out", split="folders", workers=1)
+    assert {name: (report.packed, len(report.skipped)) for name, report in reports.items()} == {
+        "train": (12, 1),
+        "val": (1, 2),
+    }
+
+
 def test_a_folder_of_images_with_sixteen_bits_is_packed_and_appended_to_with_all_bits(tmp_path: Path) -> None:
     assert wt.pack(write_folder(tmp_path / "in", shallow=1, deep=3), tmp_path / "out", workers=1).packed == 4
     (tmp_path / "more" / "a").mkdir(parents=True)

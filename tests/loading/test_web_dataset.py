@@ -11,6 +11,7 @@ import webdataset as wds
 from torch.utils.data import DataLoader
 
 import wds_tools as wt
+import wds_tools.webdataset as ours
 from wds_tools.errors import ChecksumError, NotADatasetError, OptionError, ResumeError
 
 KEYS = 40
@@ -205,7 +206,22 @@ def test_an_unreadable_sample_is_an_error_or_left_out_by_the_handler(damaged):
 
     assert len(list(wt.WebDataset(damaged, handler=handler))) == 399
     assert [type(error) for error in seen] == [ChecksumError]
-    assert len(list(wt.WebDataset(damaged, handler=lambda _: False))) < 399
+
+
+@pytest.mark.parametrize("resampled", [False, True])
+def test_a_handler_that_returns_false_ends_the_iteration_at_the_unreadable_sample(packed, damaged, resampled):
+    keys = [sample["__key__"] for sample in wt.WebDataset(packed)]
+    (missing,) = {*keys} - {sample["__key__"] for sample in wt.WebDataset(damaged, handler=lambda _: True)}
+    ended = wt.WebDataset(damaged, handler=lambda _: False, resampled=resampled)
+    assert [sample["__key__"] for sample in ended] == keys[: keys.index(missing)]
+
+
+def test_a_handler_that_returns_false_ends_a_pipeline_of_shards(damaged):
+    shards = [str(damaged / f"shard-{number:06d}.tar") for number in (1, 2, 3)]
+    samples = ours.tarfile_to_samples(handler=lambda _: False)
+    pipeline = wds.DataPipeline(wds.SimpleShardList(shards), samples)
+    urls = {sample["__url__"] for sample in pipeline}
+    assert urls == set(shards[:2])
 
 
 def test_fields_are_selected_and_renamed(few):

@@ -12,10 +12,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import webdataset
 from buckets import Bucketful
 from PIL import Image
 from terminals import in_terminal
@@ -200,6 +202,22 @@ def test_the_same_source_gives_the_same_manifest_at_another_path(untidy: Path, t
     assert (tmp_path / "0" / "manifest.json").read_bytes() == (tmp_path / "1" / "manifest.json").read_bytes()
 
 
+def test_a_reason_with_the_path_of_the_source_is_the_same_at_another_path(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        pixels = np.arange(4 * 8 * 8 * 3, dtype=np.uint8).reshape(4, 8, 8, 3)
+        chunk = file.create_dataset("images", data=pixels, chunks=(2, 8, 8, 3), compression="gzip").id.get_chunk_info(0)
+    damaged = bytearray((tmp_path / "a.h5").read_bytes())
+    damaged[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
+    accounts = []
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.h5").write_bytes(damaged)
+        accounts.append(wt.pack(tmp_path / folder / "a.h5", tmp_path / folder / "dst", **OPTIONS).account)
+    assert accounts[0].skipped == accounts[1].skipped
+    ((reason, count),) = accounts[0].skipped.items()
+    assert (count, reason.partition(":")[0]) == (2, "a.h5 cannot be read")
+
+
 def test_a_manifest_holds_a_limited_number_of_names_and_reasons() -> None:
     account = Account("row", given=501, packed=1)
     account.skipped.update(f"reason {'abc'[number % 3] * (number // 3)}" for number in range(500))
@@ -276,6 +294,19 @@ def test_the_accounts_of_shares_add_up_to_that_of_the_source(untidy: Path, tmp_p
     assert accounts == [report.account for report in reports.values()]
     assert sum(account.given for account in accounts) == 9
     assert sum(account.packed for account in accounts) == 6
+
+
+def test_a_field_whose_place_another_label_takes_is_left_out_by_name(tmp_path: Path) -> None:
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        writer.write({"__key__": "1", "jpg": jpeg(1), "cls": 3, "json": {"kind": "cat"}, "txt": "a cat"})
+    account = wt.pack(tmp_path / "a.tar", tmp_path / "dst", columns={"label": "json:kind"}, **OPTIONS).account
+    assert {(part.name, part.role, part.reason) for part in account.parts} == {
+        ("jpg", "image", ""),
+        ("cls", "", "labels are json:kind"),
+        ("json", "label", ""),
+        ("json", "entries of json", ""),
+        ("txt", "field txt", ""),
+    }
 
 
 # --- Datasets that were packed before manifests had an account ---

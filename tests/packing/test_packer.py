@@ -532,6 +532,20 @@ def test_an_item_whose_file_is_missing_ends_packing(small: Path, tmp_path: Path)
         pack(Items(), tmp_path / "dst")
 
 
+def test_a_read_that_fails_while_planning_ends_packing_with_the_advice_to_run_it_again(tmp_path: Path) -> None:
+    class Items:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, number: int) -> Image.Image:
+            return Image.open(tmp_path / "none.jpg")
+
+    advice = "nothing was written: fix the cause, then run the same command again"
+    with pytest.raises(StoreError, match=rf"cannot be read: FileNotFoundError.*; {advice}"):
+        pack(Items(), tmp_path / "dst")
+    assert not (tmp_path / "dst").exists()
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_strict_names_the_files_and_leaves_nothing(mixed: Path, tmp_path: Path, workers: int) -> None:
     for name in ("empty.jpg", "readme.txt"):  # found by listing; the others only by reading
@@ -767,14 +781,14 @@ def test_packing_again_is_an_error_if_a_shard_of_the_dataset_is_missing(small: P
 def test_a_destination_inside_the_source_is_refused(small: Path, inside: str) -> None:
     before = contents(small)
     for src in (small, f"file://{small}"):
-        with pytest.raises(DestinationError, match="is inside the source"):
+        with pytest.raises(OptionError, match="is inside the source"):
             pack(src, small / inside, workers=1)
     assert contents(small) == before
 
 
 def test_a_destination_that_links_into_the_source_is_refused(small: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(small)
-    with pytest.raises(DestinationError, match="is inside the source"):
+    with pytest.raises(OptionError, match="is inside the source"):
         pack(small, tmp_path / "link" / "out", workers=1)
 
 

@@ -407,7 +407,7 @@ def test_a_folder_needs_no_spool(src, tmp_path):
 
 
 def test_a_spool_inside_the_source_is_refused(src):
-    with pytest.raises(DestinationError, match="is inside the source"):
+    with pytest.raises(OptionError, match="is inside the source"):
         wt.pack(src, "memory://x/y", **OPTIONS, spool=src / "a")
 
 

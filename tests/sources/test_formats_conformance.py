@@ -13,9 +13,11 @@ from pathlib import Path
 
 import h5py
 import lmdb
+import mds
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import zarr
 from sources_conformance import CLASSES, Conformance, DamageableConformance, Photo
 from tfrecords import example, frame
@@ -254,6 +256,37 @@ class TestTfRecord(DamageableConformance):
         data[len(data) // 2] ^= 1
         name.write_bytes(data)
         return 11
+
+
+class TestMds(Conformance):
+    kind = "mds"
+    named = False
+    compressed = False
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        samples = [(photo.data, photo.label) for photo in photos]
+        return mds.write(folder / "mds", samples, compressed=self.compressed)
+
+
+class TestCompressedMds(TestMds):
+    compressed = True
+
+
+@pytest.mark.frameworks
+@pytest.mark.filterwarnings("ignore")  # of LitData
+class TestLitData(Conformance):
+    kind = "litdata"
+    named = False
+
+    def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
+        from litdata.streaming.writer import BinaryWriter
+
+        writer = BinaryWriter(str(folder / "chunks"), chunk_size=5)
+        for number, photo in enumerate(photos):
+            writer[number] = (photo.data, photo.label)
+        writer.done()
+        writer.merge()
+        return folder / "chunks"
 
 
 def tar_of(path: Path, files: dict[str, bytes]) -> Path:

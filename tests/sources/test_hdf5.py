@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def test_groups_of_splits_are_packed_one_at_a_time(tmp_path: Path) -> None:
     found = packed(tmp_path / "a.h5", tmp_path, image="train/images")
     found.check(rgb(), labels())
     assert found.facts[2] == {"path": "a.h5#2", "id": 2}
-    assert reasons(tmp_path / "a.h5", image="train/images")["test/id"].startswith("it belongs to another split")
+    assert reasons(tmp_path / "a.h5", image="train/images")["test/id"].startswith("belongs to another split")
 
 
 def test_splits_below_groups_of_images_and_labels_keep_together(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_arrays_of_another_group_of_images_are_not_paired_with_these(tmp_path: P
             file[f"{name}/images"], file[f"{name}/labels"], file[f"{name}/temperature"] = images, numbers, np.ones(N)
     assert "2 arrays that could be the images" in refusal(tmp_path / "a.h5")
     packed(tmp_path / "a.h5", tmp_path, image="south/images").check(rgb(1), labels()[::-1])
-    assert reasons(tmp_path / "a.h5", image="south/images")["north/temperature"] == "it belongs to 'north/images'"
+    assert reasons(tmp_path / "a.h5", image="south/images")["north/temperature"] == "belongs to 'north/images'"
 
 
 def test_labels_may_be_in_a_group_of_their_own(tmp_path: Path) -> None:
@@ -88,8 +89,8 @@ def test_a_group_for_each_class_gives_the_names_of_the_classes(tmp_path: Path, f
         assert [pixels.tolist() for pixels in found.pixels()] == [rgb()[row][: 8 + row].tolist() for row in rows]
     else:
         assert [sample["jpg"] for sample in found.samples] == [encoded()[row] for row in rows]
-    assert roles(tmp_path / "a.h5")["zebra"] == "class of 2 images"
-    assert reasons(tmp_path / "a.h5")["version"] == "it is not in a group of images"
+    assert roles(tmp_path / "a.h5")["zebra"] == "class"
+    assert reasons(tmp_path / "a.h5")["version"] == "is not in a group of images"
 
 
 def test_groups_of_classes_below_splits_are_packed_by_the_name_of_the_split(tmp_path: Path) -> None:
@@ -102,6 +103,22 @@ def test_groups_of_classes_below_splits_are_packed_by_the_name_of_the_split(tmp_
     rows = [int(fact["name"].rpartition("/")[2]) for fact in found.facts]
     found.check(rgb()[rows], labels()[rows])
     assert found.classes == CLASSES
+
+
+def test_groups_of_classes_without_labels_are_packed_without(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for row, image in enumerate(rgb()):
+            file[f"{NAMES[row]}/{row}"] = image
+    assert not any("cls" in sample for sample in packed(tmp_path / "a.h5", tmp_path, label="").samples)
+    assert "has no 'kind' for the label" in refusal(tmp_path / "a.h5", label="kind")
+
+
+def test_other_data_in_the_group_of_a_class_is_an_error(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for row, image in enumerate(rgb()):
+            file[f"{NAMES[row]}/{row}"] = image
+        file["sea/count"] = 2
+    assert "images in group 'sea', and 'sea/count', which is not one" in refusal(tmp_path / "a.h5")
 
 
 def test_a_group_for_each_image_is_an_error(tmp_path: Path) -> None:
@@ -153,7 +170,7 @@ def test_references_are_refused_if_they_are_the_labels_and_otherwise_left_out(pa
         file.create_dataset(
             "crops", data=[file["images"].regionref[row] for row in range(N)], dtype=h5py.regionref_dtype
         )
-    assert reasons(path)["crops"] == "it has references to other objects or regions"
+    assert reasons(path)["crops"] == "has references to other objects or regions"
     with h5py.File(path, "a") as file:
         del file["labels"]
         file.create_dataset("labels", data=[file["images"].ref] * N, dtype=h5py.ref_dtype)
@@ -164,9 +181,9 @@ def test_null_dataspaces_single_values_and_types_are_left_out_with_a_reason(path
     with h5py.File(path, "a") as file:
         file["nothing"], file["width"], file["kind"] = h5py.Empty("f4"), 14, np.dtype("i4")
     found = reasons(path)
-    assert found["nothing"] == "it has no data (a null dataspace)"
-    assert found["width"] == "it is a single value, not one for each image"
-    assert found["kind"] == "it is a type without data"
+    assert found["nothing"] == "has no data (a null dataspace)"
+    assert found["width"] == "is a single value, not one for each image"
+    assert found["kind"] == "is a type without data"
 
 
 def test_labels_without_data_are_refused(path: Path) -> None:
@@ -239,13 +256,16 @@ def test_values_of_different_numbers_per_row_become_fields(path: Path) -> None:
     with h5py.File(path, "a") as file:
         boxes = file.create_dataset("boxes", (N,), h5py.vlen_dtype("f4"))
         thumbnails = file.create_dataset("thumbnail", (N,), h5py.vlen_dtype("u1"))
+        tags = file.create_dataset("tags", (N,), h5py.vlen_dtype(h5py.string_dtype()))
         for row in range(N):
             boxes[row], thumbnails[row] = np.arange(row), np.frombuffer(encoded()[row], "u1")
+            tags[row] = ["a", "é"][: row % 3]
     found = packed(path, path.parent)
     found.check(rgb(), labels())
     for row, sample in enumerate(found.samples):
-        assert np.load(__import__("io").BytesIO(sample["boxes.npy"])).tolist() == list(range(row))
+        assert np.load(io.BytesIO(sample["boxes.npy"])).tolist() == list(range(row))
         assert sample["thumbnail.jpg"] == encoded()[row]
+        assert found.facts[row]["tags"] == ["a", "é"][: row % 3]
 
 
 def test_opaque_bytes_are_encoded_images(tmp_path: Path) -> None:
@@ -266,10 +286,10 @@ def test_a_soft_link_gives_a_dataset_the_name_of_its_role(tmp_path: Path) -> Non
         file["gone"] = h5py.SoftLink("/nowhere")
     packed(tmp_path / "a.h5", tmp_path).check(rgb(), labels())
     found = reasons(tmp_path / "a.h5")
-    assert found["v2/raw"] == "it is the same dataset as 'images'"
-    assert found["again"] == "it is the same dataset as 'labels'"
-    assert found["v2/up"] == "it is the same group as another"
-    assert found["gone"] == "it is a link to '/nowhere', which does not exist"
+    assert found["v2/raw"] == "is the same dataset as 'images'"
+    assert found["again"] == "is the same dataset as 'labels'"
+    assert found["v2/up"] == "is the same group as another"
+    assert found["gone"] == "is a link to '/nowhere', which does not exist"
 
 
 def test_virtual_datasets_are_refused(path: Path) -> None:

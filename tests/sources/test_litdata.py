@@ -52,7 +52,7 @@ def test_chunks_that_litdata_has_decompressed_are_read(tmp_path: Path) -> None:
 
 def test_rows_of_plain_values_are_read_from_their_arrow_file(tmp_path: Path) -> None:
     samples = packed(FILES / "rows", tmp_path / "dst")
-    found = [{"image": s.pixels, "label": s.name, "boxes": s.facts["boxes"]} for s in samples]
+    found = [{"image": f"{s.pixels} RGB", "label": s.name, "boxes": s.facts["boxes"]} for s in samples]
     assert found == READ["rows"]
     assert account_of(FILES / "rows")[0]["boxes"] == "entry of json"
 
@@ -209,6 +209,15 @@ def test_a_truncated_chunk_is_an_error_that_names_it(name: str, tmp_path: Path) 
     path = min(folder.glob("*.bin"))
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(SourceError, match=rf"{path.name} (is truncated|cannot be decompressed)"):
+        packed(folder, tmp_path / "dst")
+
+
+def test_a_chunk_of_groups_that_states_too_many_items_is_an_error(tmp_path: Path) -> None:
+    folder = shutil.copytree(FILES / "batch", tmp_path / "chunks")
+    path = folder / "chunk-0-0.bin"
+    data = path.read_bytes()
+    path.write_bytes(data[:12] + b"\xff\xff\xff\x00" + data[16:])
+    with pytest.raises(SourceError, match=r"chunk-0-0\.bin is damaged"):
         packed(folder, tmp_path / "dst")
 
 

@@ -19,6 +19,8 @@ from sources_conformance import decode, photos_of
 from tfrecords import message, varint
 
 from wds_tools.errors import LabelError, OptionError, SourceError
+from wds_tools.sources.base import SourceOptions
+from wds_tools.sources.detect import open_source
 
 DATA = [photo.data for photo in photos_of(6, size=12)]
 PIXELS = [decode(data) for data in DATA]
@@ -184,6 +186,45 @@ def test_names_of_cameras_and_names_that_begin_alike_are_images_of_their_own(tmp
     assert account_of(src)[1].skipped == {"has no label": 4}  # only two of the keys have a class folder
 
 
+def test_entries_of_a_json_value_are_those_of_the_sample(tmp_path: Path) -> None:
+    records = {f"{n}.jpg": DATA[n] for n in range(6)}
+    records |= {f"{n}.json": json.dumps({"label": NAMES[n % 3], "size": {"width": n}}).encode() for n in range(6)}
+    samples = packed(write(tmp_path / "a.lmdb", records), tmp_path / "dst")
+    assert found(samples) == NAMED
+    assert [sample.facts["size.width"] for sample in samples] == list(range(6))
+
+
+def test_a_number_of_samples_that_is_not_right_is_noted(tmp_path: Path) -> None:
+    records = {f"image-{n}": DATA[n] for n in range(3)} | {"num-samples": b"5"}
+    _, account = account_of(write(tmp_path / "a.lmdb", records))
+    assert account.notes == ["the database states 5 samples, and has 3 images"]
+
+
+def test_lists_without_an_image_at_the_start_need_the_name_of_the_label(tmp_path: Path) -> None:
+    records = {f"{n}": msgpack.packb([f"name {n}", DATA[n], n % 3]) for n in range(6)}
+    src = write(tmp_path / "a.lmdb", records)
+    with pytest.raises(SourceError, match=r"two entries that could be the label: '0' .* and '2' \(0, 1, 2\)"):
+        packed(src, tmp_path / "dst")
+    assert found(packed(src, tmp_path / "named", columns={"label": "2"})) == NUMBERED
+
+
+def test_values_that_are_nested_too_deeply_are_skipped(tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(500):
+        deep = [deep]
+    records = {f"{n}": msgpack.packb({"image": DATA[n], "label": n % 3}) for n in range(6)}
+    records["9"] = msgpack.packb({"image": DATA[0], "label": 1, "tree": deep})
+    src = write(tmp_path / "a.lmdb", records)
+    assert found(packed(src, tmp_path / "dst")) == NUMBERED
+    assert account_of(src)[1].skipped == {"has values that are nested too deeply": 1}
+
+
+def test_images_of_floats_are_skipped_with_the_way_out(tmp_path: Path) -> None:
+    records = {f"{n}": msgpack.packb({"image": nd((PIXELS[n] / 255).astype("f4")), "label": n}) for n in range(3)}
+    with pytest.raises(SourceError, match=r"'image' is float32; allowed are uint8 pixels.*convert it"):
+        packed(write(tmp_path / "a.lmdb", records), tmp_path / "dst")
+
+
 def test_a_label_without_an_image_is_skipped_with_that_reason(tmp_path: Path) -> None:
     records = {f"image-{n}": DATA[n] for n in range(3)} | {f"label-{n}": b"%d" % n for n in range(4)}
     src = write(tmp_path / "a.lmdb", records)
@@ -213,7 +254,9 @@ def test_names_in_label_keys_are_classes_or_texts_but_never_lost(tmp_path: Path)
     assert found(packed(src, tmp_path / "classes", columns={"label": "label"})) == NAMED
     assert found(packed(src, tmp_path / "typed", label_type="name")) == NAMED
     words = write(tmp_path / "words.lmdb", records | {f"label-{n}": f"word {n}".encode() for n in range(6)})
-    assert account_of(words)[0]["label"] == "field txt"
+    roles, account = account_of(words)
+    assert roles["label"] == "field txt"
+    assert account.notes == ["'label' has texts to recognise, not classes: pass --label-type name if they are classes"]
 
 
 # Folders in keys
@@ -223,6 +266,7 @@ def test_names_in_label_keys_are_classes_or_texts_but_never_lost(tmp_path: Path)
 def test_the_first_folder_below_those_of_all_keys_is_the_class(key: str, tmp_path: Path) -> None:
     src = write(tmp_path / "a.lmdb", {key.format(NAMES[n % 3], n): DATA[n] for n in range(6)})
     assert sorted(found(packed(src, tmp_path / "dst"))) == sorted(NAMED)
+    assert account_of(src)[0]["first folder"] == "label"
 
 
 def test_a_key_without_a_folder_does_not_remove_the_labels_of_the_others(tmp_path: Path) -> None:
@@ -241,6 +285,19 @@ def test_splits_in_keys_are_never_classes(key: str, tmp_path: Path) -> None:
     expected = NAMED[3:] if "name" in key else [(None, pixels) for pixels in SUMS[3:]]
     assert found(packed(src, tmp_path / "val", columns={"split": "val"})) == expected
     assert account_of(src, columns={"split": "val"})[1].notes[0] == "3 keys outside 'val' left out"
+
+
+def test_splits_of_keys_and_databases_are_sources_of_their_own(tmp_path: Path) -> None:
+    keys = [f"{'train' if n < 4 else 'val'}/{NAMES[n % 3]}/{n}" for n in range(6)]
+    src = write(tmp_path / "keys.lmdb", dict(zip(keys, DATA, strict=True)))
+    databases = write(tmp_path / "databases.lmdb", {f"a/{n}": DATA[n] for n in range(4)}, "train")
+    write(databases, {f"a/{n}": DATA[n] for n in range(4, 6)}, "val")
+    for path in (src, databases):
+        splits = open_source(path).splits()
+        listings = {name: source.scan() for name, source in splits.items()}
+        assert {name: len(listing.inputs) for name, listing in listings.items()} == {"train": 4, "val": 2}
+        assert {splits["val"].read(entry).image for entry in listings["val"].inputs} == set(DATA[4:])
+    assert not open_source(src, options=SourceOptions(columns={"split": "val"})).splits()
 
 
 def test_one_split_alone_is_not_a_class(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def test_arrays_with_the_images_on_the_last_axis_are_read_in_matlabs_order(tmp_p
     assert [fact["sharp"] for fact in found.facts] == (LABELS == 1).tolist()
     for row, sample in enumerate(found.samples):
         assert np.load(io.BytesIO(sample["boxes.npy"])).tolist() == [4 * row, 4 * row + 1, 4 * row + 2, 4 * row + 3]
-    assert reasons("hwcn.mat")["title"] == "it is a single text, not one for each image"
-    assert reasons("hwcn.mat")["empty"] == "it is empty"
+    assert reasons("hwcn.mat")["title"] == "is a single text, not one for each image"
+    assert reasons("hwcn.mat")["empty"] == "is empty"
 
 
 def test_arrays_with_the_images_on_the_first_axis_are_read(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_structs_are_groups(tmp_path: Path) -> None:
 
 def test_grey_images_are_read_if_other_values_show_how_many_there_are(tmp_path: Path) -> None:
     packed(FOLDER / "grey.mat", tmp_path, kind="hdf5").check(IMAGES[..., 0], LABELS)
-    assert "'images' cannot be used: its size is 12x14x6: it is not clear" in refusal(
+    assert "'images' cannot be used: it is of size 12x14x6, and it is not clear" in refusal(
         FOLDER / "grey_unclear.mat", kind="hdf5"
     )
 

@@ -13,7 +13,7 @@ from foreign_records import FOREIGN, account_of, checksum, checksum_of, expected
 from PIL import Image
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.detect import detect
+from wds_tools.sources.detect import detect, open_source
 
 FILES = FOREIGN / "mds"
 READ = expected("mds")
@@ -95,6 +95,13 @@ def test_what_is_not_one_labelled_image_per_sample_is_an_error(name: str, messag
         packed(FILES / name, tmp_path / "dst")
 
 
+def test_splits_are_sources_of_their_own() -> None:
+    splits = open_source(FILES / "splits").splits()
+    rows = {name: [row["label"] for row in READ[f"splits/{name}"]] for name in ("train", "val")}
+    assert {name: [entry.label for entry in source.scan().inputs] for name, source in splits.items()} == rows
+    assert not open_source(FILES / "jpeg").splits()
+
+
 def test_a_file_that_the_index_does_not_name_is_left_out_with_that_reason(tmp_path: Path) -> None:
     folder = shutil.copytree(FILES / "jpeg", tmp_path / "jpeg")
     shutil.copy(folder / "shard.00000.mds", folder / "shard.00009.mds")
@@ -115,6 +122,11 @@ def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     shard.write_bytes(data[:4] + b"\xff\xff\xff\xff" + data[8:])
     with pytest.raises(SourceError, match="its offsets are not inside the file"):
         packed(folder, tmp_path / "dst")
+    shard.write_bytes(data)
+    index["shards"][0]["column_encodings"][0] = "ndarray:what"
+    (folder / "index.json").write_text(json.dumps(index))
+    _, account = account_of(folder)
+    assert set(account.skipped) == {"is damaged: data type 'what' not understood"}
     index["shards"][0]["raw_data"]["basename"] = "../jpeg/shard.00000.mds"
     (folder / "index.json").write_text(json.dumps(index))
     with pytest.raises(SourceError, match="is outside the folder"):

@@ -109,7 +109,11 @@ def test_class_names_of_tensorflow_datasets_are_read_from_the_file_beside(tmp_pa
     assert [(s.pixels, s.label, s.name) for s in samples] == [
         (one(row, "image"), one(row, "label"), names[row["label"][0]]) for row in rows
     ]
-    assert account_of(folder)[0]["label.labels.txt"] == "class names"
+    roles, _ = account_of(folder)
+    assert roles["label.labels.txt"] == "class names"
+    assert roles["features.json"] == "neither a TFRecord file nor the class names of the label"
+    one_file = packed(min(folder.glob("toy-*")), tmp_path / "one")
+    assert [sample.name for sample in one_file] == names
 
 
 def test_labels_of_other_types_follow_the_rule_for_labels(tmp_path: Path) -> None:
@@ -123,6 +127,14 @@ def test_labels_of_other_types_follow_the_rule_for_labels(tmp_path: Path) -> Non
     assert account_of(FILES / "fractions.tfrecord")[1].notes == ["'label' has fractions, so it is not the label"]
     with pytest.raises(LabelError, match=r"0\.5.*1\.5.*--label-type name"):
         packed(FILES / "fractions.tfrecord", tmp_path / "dst", columns={"label": "label"})
+
+
+def test_the_text_of_a_class_is_the_label_if_there_is_no_number(tmp_path: Path) -> None:
+    data = [one(row, "image/class/text") for row in READ["slim.tfrecord"]]
+    samples = packed(FILES / "slim.tfrecord", tmp_path / "dst", columns={"label": "image/class/text"})
+    assert [sample.name for sample in samples] == data
+    texts = packed(FILES / "texts.tfrecord", tmp_path / "texts")
+    assert [sample.name for sample in texts] == [one(row, "image/class/text") for row in READ["texts.tfrecord"]]
 
 
 def test_records_without_a_label_or_with_a_negative_one_are_skipped(tmp_path: Path) -> None:

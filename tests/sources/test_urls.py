@@ -16,7 +16,7 @@ from bad_server import Answer, BadServer
 from buckets import Bucketful, Vault, each_call_fails_once, empty_s3
 
 import wds_tools as wt
-from wds_tools.errors import DestinationError, LabelError, OptionError, SourceError, StoreError
+from wds_tools.errors import LabelError, OptionError, SourceError, StoreError
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import open_shards
 from wds_tools.reading.stored_samples import stored_samples
@@ -322,7 +322,7 @@ def test_folders_of_splits_at_a_url_are_not_taken_for_classes(six_photos: Path, 
 
 
 def test_a_destination_inside_the_source_at_a_url_is_refused(six_photos: Path) -> None:
-    with pytest.raises(DestinationError, match="is inside the source"):
+    with pytest.raises(OptionError, match="is inside the source"):
         wt.pack(f"bucket://{six_photos}", f"bucket://{six_photos}/out", **OPTIONS)
 
 

@@ -79,7 +79,7 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
 )
 @click.pass_obj
 def cli(run: Run, debug: bool) -> None:
-    """Shard an image dataset once, stream it into PyTorch training as fast as the hardware allows."""
+    """Pack an image dataset into shards once, and stream it into PyTorch training."""
     run.debug = debug
     logger = logging.getLogger("wds_tools")
     click.get_current_context().call_on_close(partial(logger.setLevel, logger.level))
@@ -183,7 +183,9 @@ def _explain(error: BaseException, run: Run) -> tuple[str, int]:
         return f"ended by {signal.Signals(error.code - 128).name}", error.code  # bench turns signals into SystemExit
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx else "wds-tools"
-        return f"{error.format_message()} See `{path} --help`.", 2
+        message = error.format_message()
+        end = "" if message.endswith((".", "?", "?)")) else "."
+        return f"{message}{end} See `{path} --help`.", 2
     if isinstance(error, WdsToolsError):
         return str(error), 2 if isinstance(error, _WRONG_ARGUMENT) else run.failure_code
     if message := _system_message(error):

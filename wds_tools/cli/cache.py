@@ -27,7 +27,7 @@ def cache() -> None:
     """Show, check or empty the local cache of remote datasets.
 
     Loaders that read a URL keep blocks of its shards in this cache. It may be emptied at any time,
-    also while loaders use it: they fetch the blocks again.
+    even while loaders use it: they fetch the blocks again.
     """
 
 
@@ -55,7 +55,7 @@ def list_(cache_dir: Path | None, as_json: bool) -> None:
         return
     for dataset in datasets:
         last_use = datetime.fromtimestamp(dataset.last_use).astimezone()
-        used = last_use.strftime("last used %Y-%m-%d %H:%M") if dataset.blocks else "all removed to make room"
+        used = last_use.strftime("last used %Y-%m-%d %H:%M") if dataset.blocks else "all removed to make space"
         size = human_bytes(dataset.bytes)
         click.echo(f"{size:>10}  {counted(dataset.blocks, 'block'):>14}  {used}  {dataset.url}")
     total = human_bytes(sum(dataset.bytes for dataset in datasets))
@@ -66,7 +66,7 @@ def list_(cache_dir: Path | None, as_json: bool) -> None:
 @_urls
 @_folder
 def verify(urls: tuple[str, ...], cache_dir: Path | None) -> int:
-    """Check the cached blocks of datasets, all of them by default, and remove damaged ones.
+    """Check cached blocks and remove damaged ones, by default of all datasets.
 
     The exit code is 1 if a block was damaged.
     """
@@ -96,7 +96,7 @@ def verify(urls: tuple[str, ...], cache_dir: Path | None) -> int:
 @_urls
 @_folder
 def clear(urls: tuple[str, ...], cache_dir: Path | None) -> None:
-    """Remove the cached blocks of datasets, all of them by default."""
+    """Remove cached blocks, by default of all datasets."""
     from wds_tools.storage.cache import remove_cached
     from wds_tools.wording import counted, human_bytes
 

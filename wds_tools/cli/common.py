@@ -38,7 +38,8 @@ def _parse_storage_options(
 label_type_option = click.option(
     "--label-type",
     type=click.Choice(["name", "number"]),
-    help="What labels are if their text can be both; by default 3 and 3.0 are numbers, other texts names.",
+    help="Whether labels are names or numbers, where their text could be either; by default 3 and 3.0 are numbers, "
+    "other texts names.",
 )
 
 
@@ -89,6 +90,18 @@ def first_names(names: Sequence[str]) -> str:
     """Return the first names as text, and how many more there are."""
     more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse an output file without a folder, before the work that it is for.
+
+    Raises:
+        OptionError: Its folder does not exist.
+    """
+    from wds_tools.errors import OptionError
+
+    if path is not None and not path.parent.is_dir():
+        raise OptionError(f"cannot write {path}: no folder {path.parent}")
 
 
 def next_steps(calls: Mapping[str, str]) -> str:

@@ -37,7 +37,8 @@ _column = click.option(
     "columns",
     multiple=True,
     metavar="ROLE=NAME",
-    help="Column to use as image or label, such as label=species; by default found by name. Repeatable.",
+    help="Column to use as image or label, such as label=species; by default found by name. label= states that there "
+    "are no labels. Repeatable.",
 )
 _label = click.option(
     "--label",
@@ -49,6 +50,11 @@ _label_separator = click.option(
     "--label-separator",
     metavar="TEXT",
     help="Text between the labels of a sample, such as ' ' or ',', if a text is several labels; by default it is one.",
+)
+_encoding = click.option(
+    "--encoding",
+    metavar="NAME",
+    help="Encoding of a table, such as latin-1; by default UTF-8.",
 )
 _strict = click.option(
     "--strict",
@@ -98,6 +104,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @_label
 @label_type_option
 @_label_separator
+@_encoding
 @click.option(
     "--split",
     metavar="SPLITS",
@@ -157,6 +164,7 @@ def pack(
     label: str | None,
     label_type: LabelType | None,
     label_separator: str | None,
+    encoding: str | None,
     split: str | None,
     classes: Path | None,
     strict: bool,
@@ -221,6 +229,7 @@ def pack(
         columns=_parse_columns(columns, label),
         label_type=label_type,
         label_separator=label_separator,
+        encoding=encoding,
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,
@@ -315,11 +324,12 @@ def _pack_summary(report: PackReport) -> str:
 @_label
 @label_type_option
 @_label_separator
+@_encoding
 @_strict
 @click.option("--fresh", is_flag=True, help="Remove what an interrupted append left, and start again.")
-@click.option("--images", type=_IMAGES, help="As given when the dataset was packed.")
-@click.option("--resize", metavar="SIZE", help="As given when the dataset was packed.")
-@click.option("--quality", type=int, help="As given when the dataset was packed.")
+@click.option("--images", type=_IMAGES, help="The same value as when the dataset was packed.")
+@click.option("--resize", metavar="SIZE", help="The same value as when the dataset was packed.")
+@click.option("--quality", type=int, help="The same value as when the dataset was packed.")
 @storage_option
 @click.pass_obj
 def append(
@@ -334,6 +344,7 @@ def append(
     label: str | None,
     label_type: LabelType | None,
     label_separator: str | None,
+    encoding: str | None,
     strict: bool,
     fresh: bool,
     images: str | None,
@@ -357,6 +368,7 @@ def append(
         columns=_parse_columns(columns, label),
         label_type=label_type,
         label_separator=label_separator,
+        encoding=encoding,
         shard_bytes=shard_bytes,
         seed=seed,
         workers=workers,

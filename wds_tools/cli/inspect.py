@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, amount, example, first_names, storage_option
+from wds_tools.cli.common import (
+    LOCAL_PATH,
+    PATH_OR_URL,
+    Run,
+    amount,
+    check_writable,
+    example,
+    first_names,
+    storage_option,
+)
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import one_line
 
@@ -137,6 +146,7 @@ def sample(
     """
     from wds_tools.inspection.contact_sheet import contact_sheet
 
+    check_writable(out)
     shown = contact_sheet(
         dataset,
         out,
@@ -267,7 +277,7 @@ def plan(
     manifest, and the labels in the indexes of all but very large datasets.
 
     With --state FILE --step N it prints the samples of a step, past or future, with their keys and
-    crops. A run with --where, --subset or --class-weights needs the same ones here.
+    crops. If the run had --where, --subset or --class-weights, give the same ones here.
     """
     from wds_tools.inspection.forecast import forecast, format_forecast, parse_shuffle
     from wds_tools.inspection.forecast_chart import forecast_chart
@@ -277,6 +287,8 @@ def plan(
     from wds_tools.reading.shardset import open_shards
 
     _check_plan_options(context)
+    check_writable(sheet)
+    check_writable(plot)
     if state is not None and step is not None:
         from wds_tools.inspection.saved_step import SavedStep
 

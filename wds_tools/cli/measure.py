@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, example, storage_option
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, check_writable, example, storage_option
 from wds_tools.errors import OptionError
 
 _json_file = click.option(
@@ -178,8 +178,8 @@ def _check_outputs(json_file: Path | None, plot: Path | None) -> None:
     """Refuse invalid output files, before the measurements that they are for."""
     from wds_tools.inspection.svg import check_svg_name
 
-    _check_writable(json_file)
-    _check_writable(plot)
+    check_writable(json_file)
+    check_writable(plot)
     if plot:
         check_svg_name(plot)
 
@@ -192,16 +192,6 @@ def _show(report: Any, json_file: Path | None, plot: Path | None) -> None:
         json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
     if plot:
         write_svg(plot, report.to_svg())
-
-
-def _check_writable(path: Path | None) -> None:
-    """Refuse an output file without a folder, before the measurements that it is for.
-
-    Raises:
-        OptionError: Its folder does not exist.
-    """
-    if path is not None and not path.parent.is_dir():
-        raise OptionError(f"cannot write {path}: no folder {path.parent}")
 
 
 def _split(words: str) -> list[str]:

@@ -30,7 +30,7 @@ _DEFAULT_PORT = 8080
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Address to listen on; another one than loopback needs --token-file.",
+    help="Address to listen on; all but loopback addresses need --token-file.",
 )
 @click.option("--port", type=int, default=_DEFAULT_PORT, show_default=True, help="TCP port; 0 chooses a free one.")
 @click.option("--token-file", type=LOCAL_PATH, metavar="FILE", help="Tokens; see `wds-tools token`.")
@@ -44,7 +44,7 @@ _DEFAULT_PORT = 8080
     "host_names",
     multiple=True,
     metavar="NAME",
-    help="Further name of this machine that clients may use. Repeatable.",
+    help="Another name that clients may use for this machine. Repeatable.",
 )
 @click.option(
     "--upstream",
@@ -59,7 +59,7 @@ _DEFAULT_PORT = 8080
     metavar="FILE",
     help="Append a line of JSON for each request to this file; - for standard output.",
 )
-@click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder; as for loaders.")
+@click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder; by default that of loaders.")
 @click.option("--cache-bytes", metavar="SIZE", help="Size limit of the cache of upstreams; by default 20GB.")
 @storage_option
 def serve(
@@ -122,7 +122,9 @@ def serve(
 @click.argument("dataset", type=PATH_OR_URL)
 @click.option("--port", type=int, default=0, help="TCP port; by default a free one.")
 @click.option("--browser/--no-browser", default=True, help="Open the browser, or only print the address.")
-@click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache for a URL; as for loaders.")
+@click.option(
+    "--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder for a URL; by default that of loaders."
+)
 @storage_option
 def view(
     dataset: str, port: int, browser: bool, cache_dir: Path | None, storage_options: dict[str, Any] | None

@@ -73,7 +73,7 @@ def index(
     folder, with the same class numbers. PATTERN can be a URL, such as
     's3://bucket/train/*.tar': the shards are streamed, and indexes and manifest are uploaded.
 
-    A table that another tool wrote beside a shard, such as 00000.parquet of img2dataset, stays as it is;
+    A table that another tool wrote next to a shard, such as 00000.parquet of img2dataset, stays as it is;
     its columns can be used in where=.
     """
     from wds_tools.format.manifest import MANIFEST_NAME
@@ -184,7 +184,7 @@ def add_fields(
     """Add captions, embeddings or masks to a dataset.
 
     DATASET is a local folder with a dataset, or its manifest. The new fields go into shards of their
-    own, in a subfolder of DATASET, and loaders read them beside the others. The shards of DATASET,
+    own, in a subfolder of DATASET, and loaders read them with the others. The shards of DATASET,
     the order of samples and saved states of loaders do not change.
     """
     from wds_tools.upkeep.field_adder import add_fields as add

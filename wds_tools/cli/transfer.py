@@ -167,7 +167,7 @@ _USE = {
 def export(dataset: str, to: str, split: str, storage_options: dict[str, Any] | None) -> None:
     """Write what other readers of shards need.
 
-    DATASET is a folder or URL with a dataset, or its manifest. The files are written beside the
+    DATASET is a folder or URL with a dataset, or its manifest. The files are written next to the
     shards, from the manifest and the indexes; no shard is read. Run the command again after samples
     were appended.
 

@@ -146,21 +146,6 @@ def scaled(objects: Sequence[Object], x: float, y: float) -> list[Object]:
     return [_scaled(one, x, y) for one in objects]
 
 
-def resized(facts: Mapping[str, Any], width: int, height: int) -> Mapping[str, Any]:
-    """Return the entries of a sample whose image was resized: objects move with it, and the size is the new one.
-
-    Raises:
-        SourceError: As for `scaled`.
-    """
-    objects, old = facts.get("objects"), (facts.get("width"), facts.get("height"))
-    if not objects or old == (width, height) or not all(isinstance(one, dict) and "box" in one for one in objects):
-        return {**facts, "width": width, "height": height} if "width" in facts and "height" in facts else facts
-    if not all(isinstance(side, int) and side > 0 for side in old):
-        return facts
-    factors = width / old[0], height / old[1]  # type: ignore[operator]
-    return {**facts, "width": width, "height": height, "objects": scaled(objects, *factors)}
-
-
 def _scaled(one: Object, x: float, y: float) -> Object:
     if "rle" in one:
         raise SourceError(

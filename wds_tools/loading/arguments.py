@@ -12,7 +12,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -29,13 +29,16 @@ _R = TypeVar("_R")
 class OnlyIterable:
     """Base of what is read with a ``for`` loop: ``next(x)`` and ``x[0]`` are errors that name the remedy."""
 
+    _for_data_loader: ClassVar[str] = ""
+    """What to give torch's DataLoader instead, which reads a dataset that it does not know by number."""
+
     def __next__(self) -> Any:
         raise TypeError(f"{type(self).__name__} is not an iterator: next(iter(...)) returns the first item of an epoch")
 
     def __getitem__(self, index: Any) -> Any:
         raise TypeError(
             f"{type(self).__name__} has no items by number: next(iter(...)) returns the first item of an epoch, "
-            "subset=[...] selects samples by their ids, and a for loop reads all"
+            f"subset=[...] selects samples by their ids, and a for loop reads all{self._for_data_loader}"
         )
 
 

@@ -19,7 +19,7 @@ from wds_tools.loading.batch_steps import BatchStep, BatchSteps, SampleKeys
 from wds_tools.loading.collate import as_tensors, stack_values
 from wds_tools.loading.columns import Column
 from wds_tools.loading.fields import Image
-from wds_tools.loading.user_functions import seeded
+from wds_tools.loading.user_functions import described, seeded, tensors_noted
 from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import Tail
 
@@ -171,7 +171,9 @@ class Handover:
         if self.collates:
             return [function(values[0])]
         i = None if self._takes_all else self._fields.index("image")
-        result = function(*values) if i is None else function(values[i])
+        given = values if i is None else [values[i]]
+        with tensors_noted(lambda: f"batch_transform= gets the whole batch: {', '.join(map(described, given))}"):
+            result = function(*given)
         if result is None:
             raise OptionError("batch_transform= returned None: return the values, also if they were changed in place")
         if i is not None:

@@ -68,6 +68,8 @@ class Loader(OnlyIterable):
         collate_fn: Turns a list of samples into a batch.
     """
 
+    _for_data_loader = "; torch's DataLoader takes a wds_tools.StreamingDataset instead"
+
     def __init__(
         self,
         opened: OpenedDataset,

@@ -66,10 +66,7 @@ def call_sample_transform(function: Callable[..., Any], columns: Sequence[Column
 
 def _described(sample: Mapping[str, Any]) -> str:
     """Return what a sample has, in words."""
-    return ", ".join(
-        f"{name!r}: {described(value) if isinstance(value, torch.Tensor) else type(value).__name__}"
-        for name, value in sample.items()
-    )
+    return ", ".join(f"{name!r}: {described(value)}" for name, value in sample.items())
 
 
 def _check_entries(column: Column, boxes: str, before: dict[str, Any], after: dict[str, Any]) -> None:

@@ -56,14 +56,17 @@ def _needs_wrapping(error: BaseException) -> bool:
 
 @contextmanager
 def tensors_noted(what: Callable[[], str]) -> Iterator[None]:
-    """Add a note to an AttributeError or TypeError of a function that may be for PIL images.
+    """Add what a function gets to its exceptions, and what to use instead if it may be for PIL images.
 
     Args:
         what: Returns what the function gets.
     """
     try:
         yield
-    except (AttributeError, TypeError) as error:
+    except Exception as error:
+        if not isinstance(error, AttributeError | TypeError):
+            error.add_note(what())
+            raise
         error.add_note(
             f"{what()}; if this one needs a PIL image, use torchvision.transforms.v2, without ToTensor() and "
             "PILToTensor(), and v2.ToDtype(torch.float32, scale=True) for floats, or call "
@@ -72,8 +75,10 @@ def tensors_noted(what: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def described(value: torch.Tensor) -> str:
-    """Return dtype and shape of a tensor in words, such as "uint8 tensor [3, 8, 8]"."""
+def described(value: object) -> str:
+    """Return dtype and shape of a tensor in words, such as "uint8 tensor [3, 8, 8]", or the type of another value."""
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
     return f"{str(value.dtype).removeprefix('torch.')} tensor {list(value.shape)}"
 
 

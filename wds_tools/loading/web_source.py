@@ -47,7 +47,7 @@ class WebSource(StreamingDataset):
     Args:
         dataset: See `StreamingDataset`.
         is_endless: Whether an iteration continues with the next epoch.
-        handler: webdataset's handler of errors: True leaves out an unreadable sample.
+        handler: webdataset's handler of errors: True leaves out an unreadable sample, False ends the iteration.
         nodesplitter: None, one of `BY_SAMPLES`, or a function that chooses the shards of this rank.
         workersplitter: The same for this worker; None gives each worker all samples of its rank.
         empty_check: Whether a worker without a sample is an error.
@@ -131,6 +131,8 @@ class WebSource(StreamingDataset):
             assert order is not None
             yielded = 0
             for sample in self._epoch(epoch, skipped, deal(order, epoch, world, worker, num_workers)):
+                if sample is _END:  # the handler ends the iteration
+                    return
                 yielded += 1
                 yield sample
             if not self._is_endless:
@@ -178,7 +180,7 @@ class WebSource(StreamingDataset):
         return [number_of[url] for url in urls]
 
     def _epoch(self, epoch: int, skipped: int, plans: Iterable[tuple[EpochPlan, range]]) -> Iterator[dict[str, Any]]:
-        """Yield the samples of this worker in one epoch."""
+        """Yield the samples of this worker in one epoch; `_END` if the handler ends the iteration."""
         self._assembler = self._assembler or Assembler(self._opened.recipe)
         self._position = (epoch, skipped)
         reader = self._assembler.reader
@@ -236,7 +238,10 @@ def _read(
     handler: Handler,
     skipped: int = 0,
 ) -> Iterator[dict[str, Any] | None]:
-    """Yield the stored samples of some steps, without the first ones; None for one that the handler leaves out."""
+    """Yield the stored samples of some steps, without the first ones.
+
+    None stands for one that the handler leaves out, and `_END` is the last one if the handler ends the iteration.
+    """
     for plan, numbers in plans:
         read_ahead.begin(plan, numbers)
         try:
@@ -245,13 +250,16 @@ def _read(
                 ids = plan.step(number).ids
                 left_out = min(skipped, len(ids))
                 skipped -= left_out
-                yield from _stored(reader, ids[left_out:], handler)
+                for sample in _stored(reader, ids[left_out:], handler):
+                    yield sample
+                    if sample is _END:
+                        return
         finally:
             read_ahead.stop()
 
 
 def _stored(reader: Reader, ids: NDArray[np.int64], handler: Handler) -> Iterator[dict[str, Any] | None]:
-    """Yield the stored samples; None for one that the handler leaves out.
+    """Yield the stored samples; None for one that the handler leaves out, `_END` if it ends the iteration.
 
     No sample is yielded inside of ``try``: when Python exits, a generator may end after the names of errors are gone.
     """
@@ -271,9 +279,7 @@ def _stored(reader: Reader, ids: NDArray[np.int64], handler: Handler) -> Iterato
         try:
             sample = next(reader.rows(ids[i : i + 1]).stored())
         except WdsToolsError as error:
-            if not handler(error):
-                return
-            sample = None
+            sample = None if handler(error) else _END
         yield sample
 
 
@@ -331,6 +337,8 @@ def _samples_of_shards(src: Iterable[dict[str, Any]], handler: Handler) -> Itera
             continue
         read_ahead = ReadAhead(reader.reopened(), read_ahead_bytes(RemoteOptions.of(), 0) // worker_of()[1])
         for sample in _read(reader, read_ahead, deal(order, 0, World(), 0, 1), handler):
+            if sample is _END:
+                return
             if sample is not None:
                 yield sample
 

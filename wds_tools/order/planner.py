@@ -343,9 +343,8 @@ def resume(
         version, fingerprint = whole_number(state["version"], "version"), state["fingerprint"]
         selection, bucket_sizes = state["selection"], plain(state.get("buckets"))
     except (LookupError, TypeError) as error:
-        raise ResumeError(
-            f"this is not a loader state ({type(error).__name__}: {error}): pass the result of loader.state_dict()"
-        ) from error
+        reason = f"it has no entry {error}" if isinstance(error, KeyError) else str(error)
+        raise ResumeError(f"this is not a loader state ({reason}): pass the result of loader.state_dict()") from error
     saved_order: BaseOrder = order  # of the dataset as it was when the state was saved
     if fingerprint != order.fingerprint and prefix and 0 < shards < order.shards:
         saved_order = prefix(shards)

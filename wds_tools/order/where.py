@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     # Division of integers in pyarrow truncates, but width / height means a fraction.
     ast.Div: lambda a, b: a.cast(pa.float64()) / b.cast(pa.float64()),
 }
+_ASSIGNMENT = re.compile(r"(?<![<>=!])=(?!=)")  # in other languages a comparison
 _ALLOWED = "comparisons such as \"width >= 256 and label in (3, 7)\" with and, or, not, in, + - * /, numbers and 'text'"
 
 
@@ -76,7 +78,9 @@ def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> pc
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        message = f"where={where!r} cannot be parsed ({error}); allowed are {_ALLOWED}"
+        reason = error.msg if isinstance(error, SyntaxError) else error
+        remedy = "compare with ==; " if _ASSIGNMENT.search(where) else ""
+        message = f"where={where!r} cannot be parsed ({reason}): {remedy}allowed are {_ALLOWED}"
         if isinstance(error, SyntaxError) and error.offset is not None and error.lineno == 1:
             at = min(error.offset - 1, len(text)) if error.offset else len(text)  # 0: the text ends too early
             start = len(where) - len(where.lstrip()) + at

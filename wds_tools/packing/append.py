@@ -37,6 +37,7 @@ def append(
     columns: Mapping[str, str] | None = None,
     label_type: LabelType | None = None,
     label_separator: str | None = None,
+    encoding: str | None = None,
     shard_bytes: int | str | None = None,
     seed: int = 0,
     workers: int | None = None,
@@ -62,6 +63,7 @@ def append(
         columns: Names of columns or arrays, as for `pack`.
         label_type: As for `pack`.
         label_separator: As for `pack`.
+        encoding: Encoding of a table, as for `pack`.
         shard_bytes: Maximum size of a new shard in bytes, or as text such as "4MB"; that of the dataset by default.
         seed: Seed of the one-time shuffle of the new samples.
         workers: Number of worker processes, as for `pack`.
@@ -95,6 +97,7 @@ def append(
         columns=columns,
         label_type=label_type,
         label_separator=label_separator,
+        encoding=encoding,
         shard_bytes=parse_bytes(shard_bytes or parts[-1]["shard_bytes"], what="shard_bytes"),
         seed=seed,
         workers=workers,

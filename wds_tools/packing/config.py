@@ -29,6 +29,7 @@ class PackOptions:
     columns: Mapping[str, str] | None = None
     label_type: LabelType | None = None
     label_separator: str | None = None
+    encoding: str | None = None
     shard_bytes: int = 10**9
     seed: int = 0
     workers: int | None = None
@@ -60,6 +61,8 @@ class PackOptions:
             raise OptionError(f"label_type={self.label_type!r}; allowed are {', '.join(get_args(LabelType))}")
         if self.label_separator == "":
             raise OptionError("label_separator is empty; allowed are texts such as ' ', ',' and '|'")
+        if self.encoding is not None:
+            _check_encoding(self.encoding)
         self._check_mode()
 
     def _check_mode(self) -> None:
@@ -84,6 +87,7 @@ class PackOptions:
             columns=self.columns or {},
             label_type=self.label_type,
             label_separator=self.label_separator,
+            encoding=self.encoding,
             remote=self.remote,
         )
 
@@ -112,3 +116,13 @@ def class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] |
     if not classes:
         raise OptionError("classes is empty; give at least one name, or omit it to use the names of the class folders")
     return tuple(classes)
+
+
+def _check_encoding(name: str) -> None:
+    try:
+        "".encode(name)
+    except (LookupError, TypeError) as error:
+        raise OptionError(
+            f"encoding={name!r} is not an encoding of text; allowed are the names that Python knows, such as utf-8, "
+            "utf-16, latin-1, cp1252 and shift-jis"
+        ) from error

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import numpy as np
 
-from wds_tools.errors import DecodeError, SourceError
+from wds_tools.errors import DecodeError, SourceError, StoreError
 from wds_tools.format import codecs
 from wds_tools.options import available_cores
 from wds_tools.packing.config import PackOptions
+from wds_tools.packing.geometry import resized
 from wds_tools.packing.plan import Plan, extension_kind, make_plan
 from wds_tools.packing.transcode import ImageOptions, transcode
-from wds_tools.sources.base import Input, Listing, Record, Source
+from wds_tools.sources.base import Input, Listing, Record, Source, SourceStoreError
 
 _MAX_WORKERS = 8  # by default: with more, packing waits for the disk
 _BYTES_PER_WORKER = 500_000_000  # that one process packs in the 0.4 s in which another one starts
@@ -24,6 +25,7 @@ _MAX_HEAD_READS = 64
 _ESTIMATE_STREAM = 3  # gives this use of the seed its own random numbers
 _ESTIMATE_READS = 32
 _DEPTH_READS = 32
+_GEOMETRY_READS = 8
 _EIGHT_BITS = ("jpg", "webp", "gif", "avif")  # types that have no 16 bits per channel
 
 
@@ -64,30 +66,82 @@ def planned_bytes(inputs: Sequence[Input], source: Source, images: ImageOptions,
     return sum(sizes) // len(sizes) if sizes else None
 
 
-def plan_listing(source: Source, listing: Listing, options: PackOptions) -> Plan:
-    """Plan the inputs of a listing, which may be only a part of the source."""
-    plan = make_plan(
-        listing,
-        kind=source.kind,
-        seed=options.seed,
-        shard_bytes=options.shard_bytes,
-        kind_of=head_kind(source, options.images),
-        images=str(options.images),
-        image_bytes=planned_bytes(listing.inputs, source, options.images, seed=options.seed),
-        shuffle=options.shuffle,
-    )
-    return replace(plan, deep=options.images.keeps_all or _are_mostly_deep(plan.inputs, source))
+def check_geometry(source: Source, inputs: Sequence[Input], images: ImageOptions) -> None:
+    """Check before packing that masks and boxes of the first images can be resized with them.
+
+    Raises:
+        OptionError: They cannot.
+    """
+    for entry in inputs[:_GEOMETRY_READS] if images.size is not None else ():
+        with suppress(SourceError, DecodeError):
+            record = source.read(entry)
+            info = transcode(record.image, images).info if record.fields or record.facts else None
+            if info is not None:
+                resized(record, (info.height, info.width))
 
 
-def _are_mostly_deep(inputs: Sequence[Input], source: Source) -> bool:
-    """Return whether more than half of the first images have 16 bits per channel."""
-    deep, first = 0, inputs[:_DEPTH_READS]
-    for entry in first:
-        if extension_kind(entry.path) not in _EIGHT_BITS:
-            with suppress(SourceError, DecodeError):
-                image = source.read(entry).image
-                deep += isinstance(image, bytes) and codecs.sixteen_bit_mode(image) is not None
-    return 2 * deep > len(first)
+def plan_listing(source: Source, listing: Listing, options: PackOptions, *, deep: bool | None = None) -> Plan:
+    """Plan the inputs of a listing, which may be only a part of the source.
+
+    Args:
+        source: The source.
+        listing: The inputs.
+        options: The options of `pack()`.
+        deep: Whether images with 16 bits per channel are packed; None: if most of these inputs are such images.
+
+    Raises:
+        OptionError: Images would be resized, and their masks or boxes cannot be.
+        StoreError: The source fails. Nothing was written.
+    """
+    with nothing_written():
+        check_geometry(source, listing.inputs, options.images)
+        plan = make_plan(
+            listing,
+            kind=source.kind,
+            seed=options.seed,
+            shard_bytes=options.shard_bytes,
+            kind_of=head_kind(source, options.images),
+            images=str(options.images),
+            image_bytes=planned_bytes(listing.inputs, source, options.images, seed=options.seed),
+            shuffle=options.shuffle,
+        )
+        return replace(plan, deep=packs_deep([(source, plan.inputs)], options) if deep is None else deep)
+
+
+def packs_deep(parts: Sequence[tuple[Source, Sequence[Input]]], options: PackOptions) -> bool:
+    """Return whether images with 16 bits per channel are packed: more than half of a few images have them.
+
+    Args:
+        parts: All inputs, by source.
+        options: The options of `pack()`.
+
+    Raises:
+        StoreError: A source fails. Nothing was written.
+    """
+    if options.images.keeps_all:
+        return True
+    starts = np.cumsum([0, *(len(inputs) for _, inputs in parts)])
+    sampled = np.random.default_rng([options.seed, _ESTIMATE_STREAM]).permutation(starts[-1])[:_DEPTH_READS]
+    deep = 0
+    with nothing_written():
+        for number in sampled.tolist():
+            part = int(np.searchsorted(starts, number, side="right")) - 1
+            source, inputs = parts[part]
+            entry = inputs[number - int(starts[part])]
+            if extension_kind(entry.path) not in _EIGHT_BITS:
+                with suppress(SourceError, DecodeError):
+                    image = source.read(entry).image
+                    deep += isinstance(image, bytes) and codecs.sixteen_bit_mode(image) is not None
+    return 2 * deep > len(sampled)
+
+
+@contextmanager
+def nothing_written() -> Iterator[None]:
+    """Add the advice to an error of a source that failed before anything was written."""
+    try:
+        yield
+    except SourceStoreError as error:
+        raise StoreError(f"{error}; nothing was written: fix the cause, then run the same command again") from error
 
 
 def process_count(plan: Plan, source: Source, options: PackOptions) -> int:

@@ -15,7 +15,7 @@ from wds_tools.format.manifest import Manifest
 from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.config import Engine, PackOptions, class_names
 from wds_tools.packing.destination import Destination, check_startable, manifest_of
-from wds_tools.packing.estimate import plan_listing, process_count
+from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.preview import Preview, preview, show_account
 from wds_tools.packing.remote_destination import open_destination, parse_destination
@@ -62,6 +62,7 @@ def pack(
     columns: Mapping[str, str] | None = None,
     label_type: LabelType | None = None,
     label_separator: str | None = None,
+    encoding: str | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
@@ -103,6 +104,8 @@ def pack(
         label_separator: Text between the labels of a sample, such as " " or ",", if a text has several. By default
             a text is one label. Samples with several labels, as lists are too, get a field ``labels.json``, a list of
             class numbers, instead of ``cls``; load it with `MultiHot`.
+        encoding: Encoding of a table in CSV or JSON, such as "latin-1" or "cp1252". By default UTF-8, or UTF-16 if
+            a byte order mark states that.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB"; headers and padding count. At least
             10,240. Only a shard with a single sample can be larger. Where images are changed, their sizes are
             estimated, so the limit is approximate.
@@ -158,6 +161,7 @@ def pack(
         columns=columns,
         label_type=label_type,
         label_separator=label_separator,
+        encoding=encoding,
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,
@@ -189,11 +193,12 @@ def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
     """Open ``src``.
 
     Raises:
-        OptionError: More than one worker for a source that can be read only in this process.
-        DestinationError: ``dst`` or the spool folder is inside ``src``.
+        OptionError: More than one worker for a source that can be read only in this process, or ``dst`` or the spool
+            folder is inside ``src``.
     """
     check_place(src, dst, options)
-    source = open_source(src, kind=options.kind, options=options.source)
+    with nothing_written():
+        source = open_source(src, kind=options.kind, options=options.source)
     if source.in_process and (options.workers or 1) > 1:
         raise OptionError(
             f"workers={options.workers}, but a Python object can be packed only in this process: leave workers out"
@@ -215,11 +220,13 @@ def check_place(src: Any, dst: Path | str, options: PackOptions) -> None:
             _refuse_inside(src, folder)
 
 
-def pack_listing(source: Source, listing: Listing, dst: Path | str, options: PackOptions) -> PackReport:
-    """Pack the inputs of a listing, which may be only a part of the source."""
+def pack_listing(
+    source: Source, listing: Listing, dst: Path | str, options: PackOptions, *, deep: bool | None = None
+) -> PackReport:
+    """Pack the inputs of a listing, which may be only a part of the source; ``deep`` is that of `plan_listing`."""
     started = time.monotonic()
     check_strict([(source, listing)], options)
-    plan = plan_listing(source, listing, options)
+    plan = plan_listing(source, listing, options, deep=deep)
     destination = open_destination(
         dst,
         spool=options.spool,
@@ -292,7 +299,7 @@ def _refuse_inside(src: Any, dst: Path) -> None:
         raise _inside(src, dst)
 
 
-def _inside(src: object, dst: object) -> DestinationError:
-    return DestinationError(
+def _inside(src: object, dst: object) -> OptionError:
+    return OptionError(
         f"the destination {dst} is inside the source {src}, so shards would become input: choose a folder outside"
     )

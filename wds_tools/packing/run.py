@@ -25,6 +25,7 @@ from wds_tools.images import native
 from wds_tools.options import available_cores
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import APPENDED, Destination, manifest_of
+from wds_tools.packing.estimate import nothing_written
 from wds_tools.packing.plan import Plan, shard_name
 from wds_tools.packing.ray_engine import run_on_ray
 from wds_tools.packing.work_folder import ShardReport
@@ -302,11 +303,14 @@ def _appended_manifest(onto: Manifest, new: Manifest) -> Manifest:
 
 def list_inputs(source: Source, progress: bool | None) -> Listing:
     """List the inputs of a source. On a terminal, a line of text is shown meanwhile."""
-    with tqdm(
-        desc="listing the source ...",
-        bar_format="{desc}",
-        leave=False,
-        disable=not shows_progress(progress),
+    with (
+        tqdm(
+            desc="listing the source ...",
+            bar_format="{desc}",
+            leave=False,
+            disable=not shows_progress(progress),
+        ),
+        nothing_written(),
     ):
         listing = source.scan()
     for note in listing.account.notes:

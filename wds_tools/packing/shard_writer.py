@@ -33,6 +33,7 @@ from wds_tools.packing.shard_file import ShardFile, member_headers
 from wds_tools.packing.writer_lock import SOURCE_KIND, WriterLock
 from wds_tools.storage import is_url
 from wds_tools.storage.commit import commit_bytes
+from wds_tools.wording import broken_url_remedy
 
 _log = logging.getLogger("wds_tools")
 
@@ -418,6 +419,8 @@ def _check_pattern(pattern: str, number: int) -> str:
         raise OptionError(
             f"pattern {pattern!r} has no valid placeholder for a number ({error}); expected one, as in 'out-%06d.tar'"
         ) from error
+    if remedy := broken_url_remedy(pattern):
+        raise OptionError(remedy)
     if is_url(pattern) or pattern.startswith("pipe:"):
         raise OptionError(f"pattern {pattern!r} is not a local path; write to a local folder, then copy the folder")
     if one == two or not pattern.endswith(".tar") or Path(one).parent != Path(two).parent:

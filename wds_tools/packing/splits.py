@@ -15,6 +15,7 @@ from wds_tools.format.label import Classes, LabelType
 from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.card import commit_card, split_card
 from wds_tools.packing.config import PackOptions, class_names
+from wds_tools.packing.estimate import packs_deep
 from wds_tools.packing.packer import PackReport, check_place, open_input, pack_listing
 from wds_tools.packing.preview import show_account
 from wds_tools.packing.remote_destination import parse_destination, publish_card
@@ -39,6 +40,7 @@ def pack_splits(
     columns: Mapping[str, str] | None = None,
     label_type: LabelType | None = None,
     label_separator: str | None = None,
+    encoding: str | None = None,
     shard_bytes: int | str = "1GB",
     seed: int = 0,
     workers: int | None = None,
@@ -68,6 +70,7 @@ def pack_splits(
         columns: Names of columns or arrays, as for `pack`.
         label_type: As for `pack`.
         label_separator: As for `pack`.
+        encoding: Encoding of a table, as for `pack`.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
         seed: Seed of the draw and of the one-time shuffle.
         workers: Number of worker processes, as for `pack`.
@@ -101,6 +104,7 @@ def pack_splits(
         columns=columns,
         label_type=label_type,
         label_separator=label_separator,
+        encoding=encoding,
         shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
         seed=seed,
         workers=workers,
@@ -126,8 +130,10 @@ def pack_splits(
     for source, listing in () if dry_run else shown:
         show_account(source, listing, progress=progress)
     check_strict(list(parts.values()), options)
+    # One decision for all splits, however small one of them is.
+    deep = packs_deep([(source, listing.inputs) for source, listing in parts.values()], options)
     reports = {
-        name: pack_listing(source, listing, parse_destination(join(str(location), name)), options)
+        name: pack_listing(source, listing, parse_destination(join(str(location), name)), options, deep=deep)
         for name, (source, listing) in parts.items()
     }
     if not dry_run:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
@@ -20,13 +20,13 @@ from types import ModuleType
 from typing import Any
 
 from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerError
-from wds_tools.format import objects
 from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.label import Label
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.images import native
+from wds_tools.packing.geometry import resized
 from wds_tools.packing.plan import json_field, labels_field, sample_key, shard_name
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
@@ -183,11 +183,9 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
         if LABELS in record.fields:
             raise SourceError(f"has labels, and another field {LABELS!r}: rename that field, or choose it as the label")
         fields[LABELS] = labels_field(entry.labels)
-    facts = record.facts
     if task.images.size is not None:
-        facts = objects.resized(facts, image.info.width, image.info.height)
-        _refuse_masks(record.fields)
-    fields["json"] = json_field(entry, task.classes, facts)
+        record = resized(record, (image.info.height, image.info.width))
+    fields["json"] = json_field(entry, task.classes, record.facts)
     return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label
 
 
@@ -203,16 +201,6 @@ def labelled(entry: Input, record: Record, classes: Sequence[str]) -> Input:
 
 def _class_number(label: Label, classes: Sequence[str]) -> int | None:
     return label.number if label.name is None else classes.index(label.name)
-
-
-def _refuse_masks(fields: Mapping[str, bytes]) -> None:
-    """Raise an error if a sample has a mask: it would not fit its image any more."""
-    for name in fields:
-        if name.endswith(_MASK_ENDINGS):
-            raise SourceError(
-                f"has the mask {name!r}, which would not fit the resized image: pack without --resize, and use a view "
-                "with like= when loading"
-            )
 
 
 def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardReport:

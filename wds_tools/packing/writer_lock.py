@@ -18,6 +18,7 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.packing.card import CARD_NAME, card, commit_card, remove_card
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
 from wds_tools.storage.lock import lock_file
+from wds_tools.storage.unfinished import WRITER_LOCK_NAME
 
 SOURCE_KIND = "ShardWriter"
 """Kind of the source in the manifest. Only datasets with this kind are replaced."""
@@ -34,7 +35,7 @@ class WriterLock:
     def __init__(self, folder: Path, manifest: str) -> None:
         self.folder = folder
         self.manifest = folder / manifest
-        self.lock_path = folder / f".{manifest}.writing"
+        self.lock_path = folder / WRITER_LOCK_NAME.format(manifest)
         self._lock: int | None = None
 
     def acquire(self, first: Path, *, fresh: bool) -> None:
@@ -118,7 +119,8 @@ class WriterLock:
         if existing and not fresh:
             raise DestinationError(
                 f"{self.folder} holds {len(existing)} shards ({existing[0]}, ...) of a writer that did not finish: "
-                "pass fresh=True to remove them and start over, or turn them into a dataset with `wds-tools index`"
+                "pass fresh=True to remove them and start over; to keep them as a dataset of the samples so far, "
+                f"remove {self.lock_path.name} and run `wds-tools index`"
             )
         if old is not None and (old.source or {}).get("kind") != SOURCE_KIND:
             raise DestinationError(

@@ -18,7 +18,12 @@ def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-SPLITS = _set("train training trn test testing tst val valid validation dev eval")
+_SPLIT_OF = {
+    **dict.fromkeys(["train", "training", "trn"], "train"),
+    **dict.fromkeys(["test", "testing", "tst"], "test"),
+    **dict.fromkeys(["val", "valid", "validation", "dev", "eval"], "val"),
+}
+SPLITS = frozenset(_SPLIT_OF)
 CLASS_NAMES = _set(
     "classes class_names classnames list_classes label_names labels_names category_names categories target_names"
 )
@@ -74,7 +79,9 @@ class Contents:
         if names is not None:
             self.class_names[kind, name] = names
         else:
-            self.unusable.append(Unusable(kind, name, "it is a single value, not one for each image"))
+            is_attribute = kind == "attribute"
+            reason = "is an attribute" if is_attribute else "is a single value, not one for each image"
+            self.unusable.append(Unusable(kind, name, reason))
 
 
 def words_of(name: str) -> list[str]:
@@ -91,8 +98,17 @@ def words_of(name: str) -> list[str]:
 
 
 def split_of(name: str) -> frozenset[str]:
-    """Return the splits that a path names."""
-    return frozenset(word.lower() for word in _WORD.findall(name)) & SPLITS
+    """Return the splits that a path names.
+
+    >>> sorted(split_of("training/images")), sorted(split_of("y_dev"))
+    (['train'], ['val'])
+    """
+    return frozenset(_SPLIT_OF[word] for word in map(str.lower, _WORD.findall(name)) if word in _SPLIT_OF)
+
+
+def in_another_split(name: str, image: str) -> bool:
+    """Return whether a path names another split than that of the images."""
+    return bool(split_of(image) and split_of(name)) and split_of(image).isdisjoint(split_of(name))
 
 
 def role_rank(name: str, role: str) -> int:

@@ -6,6 +6,7 @@ Zarr.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -49,7 +50,7 @@ _ENDS_ITSELF = ("jpg", "png", "gif")  # zeros at the end are never a part of suc
 
 def kind_of(array: Any) -> Kind:
     """Return what the values of an array are."""
-    if isinstance(array, Items):
+    if type(array) is Items:  # a Stack has a type of its own
         return "items"
     metadata = array.dtype.metadata or {}
     if "enum" in metadata:
@@ -58,6 +59,12 @@ def kind_of(array: Any) -> Kind:
         base = metadata["vlen"]
         return "text" if base in (str, bytes) else "bytes" if base == np.uint8 else "lists"
     return _KINDS.get(array.dtype.kind, "objects")
+
+
+def base_kind(array: Any) -> Kind:
+    """Return what the values in the rows of variable length of an HDF5 array are."""
+    base = np.dtype(array.dtype.metadata["vlen"])
+    return "text" if (base.metadata or {}).get("vlen") in (str, bytes) else _KINDS.get(base.kind, "objects")
 
 
 class Field:
@@ -153,22 +160,20 @@ def is_encoded(array: Any) -> bool:
 
 def to_bytes(value: Any) -> bytes:
     """Return the encoded image in a row, without the zeros with which HDF5 and NumPy fill bytes of one length."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.ndim:
         return np.asarray(value, np.uint8).tobytes()
-    data = (
-        value
-        if isinstance(value, bytes)
-        else value.encode("utf-8", "surrogateescape")
-        if isinstance(value, str)
-        else value.tobytes()
-    )
+    data: bytes = value if isinstance(value, bytes) else value.tobytes()
     return data.rstrip(b"\0") if sniff(data) in _ENDS_ITSELF else data
 
 
+def is_column(array: Any) -> bool:
+    """Return whether an array has one value in each row: [N], [N, 1], [N, 1, 1] and so on."""
+    return bool(array.ndim and math.prod(array.shape[1:]) == 1)
+
+
 def flat(array: Any) -> Any:
-    """Return the values of an array of shape [N] or [N, 1], as [N]."""
-    values = array[:]
-    return values[:, 0] if values.ndim == 2 else values
+    """Return the values of an array with one value in each row, as [N]."""
+    return np.asarray(array[:]).reshape(-1)
 
 
 def texts_of(values: Any, what: str) -> list[str]:
@@ -190,12 +195,17 @@ def texts_of(values: Any, what: str) -> list[str]:
 
 
 def values_of(array: Any, what: str) -> list[Any]:
-    """Return the values of an array of shape [N] or [N, 1] as labels: numbers, texts, and names of an enumeration.
+    """Return the values of an array as labels: numbers, texts, names of an enumeration, or a list of them in each row.
 
     Raises:
         SourceError: Text is not UTF-8, or a number has no name in the enumeration.
     """
-    values, kind = flat(array), kind_of(array)
+    kind = kind_of(array)
+    if kind in ("lists", "items"):
+        return [np.asarray(array[row]).tolist() for row in range(array.shape[0])]
+    if not is_column(array):
+        return list(np.asarray(array[:]))  # rows of 0 and 1, which are not lists of class numbers
+    values = flat(array)
     if kind == "text":
         return list(texts_of(values, what))
     if kind == "names":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import SourceError
 from wds_tools.sources import array_kinds
-from wds_tools.sources.array_contents import CLASS_NAMES, Contents, role_rank, split_of, words_of
-from wds_tools.sources.array_kinds import Items, kind_of
+from wds_tools.sources.array_contents import CLASS_NAMES, Contents, in_another_split, role_rank, split_of, words_of
+from wds_tools.sources.array_kinds import kind_of
 from wds_tools.sources.base import MAX_RECORD_BYTES
 from wds_tools.sources.columns import (
     IMAGE,
@@ -33,6 +33,7 @@ from wds_tools.sources.pixels import CHANNELS, check_pixels
 from wds_tools.wording import counted
 
 _POSITION = re.compile(r"arr_[0-9]+")  # the names that numpy.savez gives
+_STORED = ("integers", "booleans", "numbers", "complex")  # kinds of values that become fields of their own
 _FEW = 100  # rows; among so few, each may have a class of its own
 _FLATTENED = 16  # values in a row of two dimensions, from which on it is probably an image without its shape
 
@@ -80,24 +81,24 @@ def find_roles(contents: Contents, columns: Mapping[str, str], where: str) -> Ro
     image = _find_image(contents, columns, where)
     images = arrays[image]
     roles = Roles(images, _layout(arrays, image, where), used={image: "image"})
-    rest = {}
+    rest, others = {}, _other_groups(image, arrays)
     for name, array in arrays.items():
         if name == image:
             continue
-        if reason := _not_beside(name, array, image, images, arrays):
+        if reason := _not_beside(name, array, image, images, others):
             roles.left_out[name] = reason
         else:
             rest[name] = array
-    roles.labels = contents.labels
-    label = _find_label(contents, rest, image, columns, roles, where) if contents.labels is None else None
+    roles.labels = contents.labels if LABEL not in columns else None
+    label = _find_label(contents, rest, image, columns, roles, where) if roles.labels is None else None
     if label is not None:
-        found = rest.pop(label)
-        flags = _holds_flags(found)
-        roles.labels = list(found[:]) if flags else array_kinds.values_of(found, f"{where}: array {label!r}")
+        roles.labels = array_kinds.values_of(rest.pop(label), f"{where}: array {label!r}")
         roles.used[label] = "label"
         _find_classes(contents, label, rest, roles, where)
     for name, array in rest.items():
         _place(name, array, image, roles, where)
+        if roles.labels is None and LABEL not in columns and role_rank(name, LABEL) == 2 and not _holds_scalars(array):
+            roles.notes.append(f"array {name!r} is not the label, because it has not one number or name per image")
     return roles
 
 
@@ -107,7 +108,7 @@ def _group(name: str) -> str:
 
 def _described(name: str, array: Any) -> str:
     shape = list(array.shape)
-    return f"{name} {'arrays' if isinstance(array, Items) and array.ndim == 1 else array.dtype}{shape}"
+    return f"{name} {'arrays' if kind_of(array) == 'items' else array.dtype}{shape}"
 
 
 # The image
@@ -140,12 +141,13 @@ def _refuse_unusable(contents: Contents, where: str, test: Any) -> None:
     """Raise an error for a part that has the name of a role, but cannot be used."""
     for part in contents.unusable:
         if test(part):
-            raise SourceError(f"{where}: {part.name!r} cannot be used: {part.reason}")
+            remedy = "; --column label= leaves it out" if role_rank(part.name, LABEL) == 2 else ""
+            raise SourceError(f"{where}: {part.name!r} cannot be used: it {part.reason}{remedy}")
 
 
 def _is_images(array: Any) -> bool:
     """Return whether the type and shape of an array are those of images."""
-    if kind_of(array) == "items" and array.ndim == 1:
+    if kind_of(array) == "items":
         return bool(array.are_images())
     return (array.ndim in (3, 4) and array.dtype == np.uint8 and kind_of(array) != "names") or array_kinds.is_encoded(
         array
@@ -167,7 +169,7 @@ def _layout(arrays: Mapping[str, Any], name: str, where: str) -> str:
         SourceError: It is not known, or the type is not that of images.
     """
     array, what = arrays[name], f"{where}: array {name!r}"
-    if array.ndim == 1 and kind_of(array) == "items":
+    if kind_of(array) == "items":
         if not array.are_images():
             raise SourceError(f"{what} has rows of different shapes that are not all uint8 images: convert them")
         for row in range(array.shape[0]):
@@ -196,22 +198,37 @@ def _has_companion(arrays: Mapping[str, Any], image: str) -> bool:
     return any(name != image and array.ndim and array.shape[0] == rows for name, array in arrays.items())
 
 
-def _not_beside(name: str, array: Any, image: str, images: Any, arrays: Mapping[str, Any]) -> str:
-    """Return why an array does not have the rows of the images; "" if it has."""
+def _not_beside(name: str, array: Any, image: str, images: Any, others: Mapping[str, str]) -> str:
+    """Return why an array does not have the rows of the images; "" if it has.
+
+    Args:
+        name: Name of the array.
+        array: The array.
+        image: Name of the array of images.
+        images: The images.
+        others: Result of `_other_groups`.
+    """
     if array.shape[0] != images.shape[0]:
-        return f"it has {counted(array.shape[0], 'row')}, and there are {counted(images.shape[0], 'image')}"
-    if split_of(image) and split_of(name) and split_of(name) != split_of(image):
-        return f"it belongs to another split than {image!r}"
-    for other, candidate in arrays.items():
-        if other == image or not _is_images(candidate) or other.split("/")[-1] != image.rsplit("/", maxsplit=1)[-1]:
-            continue
-        ours, theirs = image.split("/"), other.split("/")
-        differing = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
-        if differing is not None and name.split("/")[: differing + 1] == theirs[: differing + 1]:
-            if words_of(other) != words_of(image):  # images/train next to masks/train
-                continue
-            return f"it belongs to {other!r}"
-    return ""
+        return f"has {counted(array.shape[0], 'row')}, and there are {counted(images.shape[0], 'image')}"
+    if in_another_split(name, image):
+        return f"belongs to another split than {image!r}"
+    parts = name.split("/")
+    owner = next((others[path] for end in range(len(parts)) if (path := "/".join(parts[: end + 1])) in others), None)
+    return f"belongs to {owner!r}" if owner else ""
+
+
+def _other_groups(image: str, arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Return the groups that have images of their own with the same name, and the path of these images."""
+    ours = image.split("/")
+    found = {}
+    for other, array in arrays.items():
+        theirs = other.split("/")
+        same_name = theirs[-1] == ours[-1] and words_of(other) == words_of(image)  # not images/train and masks/train
+        if other != image and same_name and _is_images(array):
+            differing = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+            if differing is not None:
+                found["/".join(theirs[: differing + 1])] = other
+    return found
 
 
 # The label
@@ -220,24 +237,12 @@ def _not_beside(name: str, array: Any, image: str, images: Any, arrays: Mapping[
 def _find_label(
     contents: Contents, rest: Mapping[str, Any], image: str, columns: Mapping[str, str], roles: Roles, where: str
 ) -> str | None:
-    if columns.get(LABEL) == "":
-        return None
+    """Return the array of labels: the one that the user named, or the only one with a usual name and type."""
     if LABEL in columns:
+        if columns[LABEL] == "":
+            return None
         return _named_label(contents, rest, columns, roles, where)
-    ranked: dict[str, int] = {}
-    unclear = []
-    pool = _without_class_names({name: array for name, array in rest.items() if _holds_labels(name, array)})
-    for name, array in pool.items():
-        rank = role_rank(name, LABEL)
-        reason = _not_label(name, array, pool)
-        if reason and rank:
-            roles.notes.append(
-                f"array {name!r} is not packed as the label, because it {reason}; --column label={name} changes that"
-            )
-        elif not reason and (rank or kind_of(array) == "names"):
-            ranked[name] = rank
-        elif not reason and kind_of(array) == "integers" and (_POSITION.fullmatch(name) or _repeats(array)):
-            unclear.append(name)
+    ranked, unclear = _label_candidates(rest, roles)
     best = max(ranked.values(), default=0)
     found = [name for name, rank in ranked.items() if rank == best] or unclear
     if best < 2:
@@ -254,6 +259,27 @@ def _find_label(
     )
 
 
+def _label_candidates(rest: Mapping[str, Any], roles: Roles) -> tuple[dict[str, int], list[str]]:
+    """Return the rank of the name of each array that can be the label, and the arrays of which it is not clear."""
+    ranked: dict[str, int] = {}
+    unclear = []
+    pool = _without_class_names({name: array for name, array in rest.items() if _holds_scalars(array)})
+    lists = {name: array for name, array in rest.items() if role_rank(name, LABEL) == 2 and _holds_several(array)}
+    may_be_coordinates = {"x", "y"} <= {name.lower() for name in pool}
+    for name, array in {**pool, **lists}.items():
+        rank = role_rank(name, LABEL)
+        reason = "" if name in lists else _not_label(name, array)
+        if reason and rank:
+            roles.notes.append(
+                f"array {name!r} is not packed as the label, because it {reason}; --column label={name} changes that"
+            )
+        elif not reason and (rank or kind_of(array) == "names") and not (may_be_coordinates and name.lower() == "y"):
+            ranked[name] = rank
+        elif not reason and (rank or (kind_of(array) == "integers" and (_POSITION.fullmatch(name) or _repeats(array)))):
+            unclear.append(name)
+    return ranked, unclear
+
+
 def _named_label(
     contents: Contents, rest: Mapping[str, Any], columns: Mapping[str, str], roles: Roles, where: str
 ) -> str:
@@ -261,27 +287,29 @@ def _named_label(
     name = columns[LABEL]
     _refuse_unusable(contents, where, lambda part: part.name == name)
     if name in roles.left_out:
-        raise SourceError(f"{where}: {name!r} cannot be the label: {roles.left_out[name]}")
+        raise SourceError(f"{where}: {name!r} cannot be the label: it {roles.left_out[name]}")
     find_column(LABEL, rest, columns, where=where)
-    if not _holds_scalars(rest[name]) and not _holds_flags(rest[name]):
-        raise _shape_error(name, rest[name], where)
+    if not _holds_scalars(rest[name]) and not _holds_several(rest[name]):
+        raise _label_error(name, rest[name], where)
     return name
 
 
-def _shape_error(name: str, array: Any, where: str) -> SourceError:
+def _label_error(name: str, array: Any, where: str) -> SourceError:
+    kind = "" if kind_of(array) in (*_STORED, "text") else f", which are {kind_of(array)}"
     return SourceError(
-        f"{where} has labels of shape {list(array.shape)} in {name!r}; allowed are one number or name per image, and "
-        "rows of 0 and 1 with a value for each class: pass --column label= if they are not labels"
+        f"{where} has labels of shape {list(array.shape)} in {name!r}{kind}; allowed are one number or name per image, "
+        "and rows of 0 and 1 with a value for each class: name others with --column label=NAME, or pass --column "
+        "label= if there are no labels"
     )
 
 
 def _refuse_named_like_labels(contents: Contents, rest: Mapping[str, Any], image: str, where: str) -> None:
-    """Raise an error if an array has the usual name of labels, but is not one value per image."""
+    """Raise an error if an array has the usual name of labels, but they are not those of the images."""
     _refuse_unusable(contents, where, lambda part: part.is_array and role_rank(part.name, LABEL) == 2)
     for name, array in contents.arrays.items():
         if name == image or role_rank(name, LABEL) < 2 or kind_of(array) not in ("integers", "names", "text", "lists"):
             continue
-        if split_of(image) and split_of(name) and split_of(name) != split_of(image):
+        if in_another_split(name, image):
             continue
         if name not in rest and _holds_scalars(array) and "_".join(words_of(name)) not in CLASS_NAMES:
             images = contents.arrays[image]
@@ -290,24 +318,21 @@ def _refuse_named_like_labels(contents: Contents, rest: Mapping[str, Any], image
                 f"allowed is one label per image: correct the file, or pass --column label= if {name!r} has no labels"
             )
         if name in rest and (array.ndim == 2 or kind_of(array) == "lists"):
-            raise _shape_error(name, array, where)
-
-
-def _holds_labels(name: str, array: Any) -> bool:
-    return _holds_scalars(array) or (role_rank(name, LABEL) > 0 and _holds_flags(array))
-
-
-def _holds_flags(array: Any) -> bool:
-    """Return whether each row has a 0 or a 1 for each class: several labels."""
-    is_table = array.ndim == 2 and array.shape[1] > 1 and kind_of(array) in ("integers", "booleans", "numbers")
-    return is_table and bool(np.isin(array[:], (0, 1)).all())
+            raise _label_error(name, array, where)
 
 
 def _holds_scalars(array: Any) -> bool:
     """Return whether an array has one number, text or boolean in each row."""
-    is_column = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
     kinds = ("integers", "booleans", "numbers", "names", "text")
-    return is_column and kind_of(array) in kinds and not array_kinds.is_encoded(array)
+    return array_kinds.is_column(array) and kind_of(array) in kinds and not array_kinds.is_encoded(array)
+
+
+def _holds_several(array: Any) -> bool:
+    """Return whether an array has several labels in each row: a list of them, or 0 and 1 for each class."""
+    kind = kind_of(array)
+    if kind in ("lists", "items"):
+        return True
+    return array.ndim == 2 and kind in ("integers", "booleans", "numbers") and bool(np.isin(array[:], (0, 1)).all())
 
 
 def _without_class_names(pool: dict[str, Any]) -> dict[str, Any]:
@@ -316,7 +341,7 @@ def _without_class_names(pool: dict[str, Any]) -> dict[str, Any]:
     return {name: array for name, array in pool.items() if not (numbers and _is_class_names(name, array))}
 
 
-def _not_label(name: str, array: Any, pool: Iterable[str]) -> str:
+def _not_label(name: str, array: Any) -> str:
     """Return why values are not labels; "" if they can be."""
     values, kind = array_kinds.flat(array), kind_of(array)
     if kind == "numbers":
@@ -328,8 +353,6 @@ def _not_label(name: str, array: Any, pool: Iterable[str]) -> str:
     distinct = len(set(values.tolist()))
     if kind != "names" and distinct == len(values) > _FEW:
         return "has another value in every row"
-    if name.lower() == "y" and "x" in map(str.lower, pool):
-        return "is next to 'x', so that both may be coordinates"
     return ""
 
 
@@ -343,8 +366,7 @@ def _repeats(array: Any) -> bool:
 
 
 def _is_class_names(name: str, array: Any) -> bool:
-    is_list = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
-    if "_".join(words_of(name)) not in CLASS_NAMES or kind_of(array) != "text" or not is_list:
+    if "_".join(words_of(name)) not in CLASS_NAMES or kind_of(array) != "text" or not array_kinds.is_column(array):
         return False
     values = array_kinds.flat(array).tolist()
     return len(set(values)) == len(values)
@@ -368,6 +390,7 @@ def _find_classes(contents: Contents, label: str, rest: dict[str, Any], roles: R
             continue
         rest.pop(name, None)
         names = tuple(array_kinds.texts_of(array_kinds.flat(array), f"{where}: array {name!r}"))
+        _check_not_of_rows(name, names, roles, where)
         _take_classes(roles, name, names, where)
         roles.left_out.pop(name, None)
         roles.used[name] = "class names"
@@ -377,6 +400,18 @@ def _find_classes(contents: Contents, label: str, rest: dict[str, Any], roles: R
             roles.names_in.append(part)
     if contents.counts_from_one and roles.classes:
         _check_numbers(label, roles, where)
+
+
+def _check_not_of_rows(name: str, names: tuple[str, ...], roles: Roles, where: str) -> None:
+    """Check that a list of names is that of the classes by number, not that of the class of each image."""
+    numbers = roles.labels or []
+    is_either = "_".join(words_of(name)) == "categories" and len(names) == len(numbers) == len(set(map(str, numbers)))
+    by_number = dict(enumerate(names))
+    if is_either and any(by_number.get(number) != text for number, text in zip(numbers, names, strict=True)):
+        raise SourceError(
+            f"{where} has as many texts in {name!r} as images and as classes: they can be the names of the classes by "
+            "number, or the class of each image. Remove them and pass --classes, or name them with --column label="
+        )
 
 
 def _take_classes(roles: Roles, name: str, names: tuple[str, ...], where: str) -> None:
@@ -411,23 +446,27 @@ def _place(name: str, array: Any, image: str, roles: Roles, where: str) -> None:
     text_field = field_name(last)
     if kind == "text" and array.ndim == 1 and not array_kinds.is_encoded(array):
         texts = array_kinds.texts_of(array[:], f"{where}: array {name!r}")
-        if text_field and is_text_field(text_field):
+        if text_field and is_text_field(text_field) and text_field not in roles.texts:
             _add(roles.texts, text_field, texts, where)
             roles.used[name] = f"field {text_field}"
             return
         _add(roles.facts, fact_name(plain), texts, where)
-        roles.used[name] = "json"
+        roles.used[name] = "entries of json"
     elif kind == "names" and array.ndim == 1:
         _add(roles.facts, fact_name(plain), [label.name for label in array_kinds.values_of(array, name)], where)
-        roles.used[name] = "json"
+        roles.used[name] = "entries of json"
     elif (kind in ("integers", "booleans", "numbers") and array.ndim == 1) or kind == "time":
         _add(roles.facts, fact_name(plain), np.asarray(array[:]), where)
-        roles.used[name] = "json"
+        roles.used[name] = "entries of json"
+    elif kind == "lists" and array.ndim == 1 and array_kinds.base_kind(array) == "text":
+        lists = [array_kinds.texts_of(array[row], f"{where}: array {name!r}") for row in range(array.shape[0])]
+        _add(roles.facts, fact_name(plain), lists, where)
+        roles.used[name] = "entries of json"
     elif kind == "text" and not array_kinds.is_encoded(array):
         values = np.asarray(array[:])
         texts = array_kinds.texts_of(values.reshape(-1), f"{where}: array {name!r}")
         _add(roles.facts, fact_name(plain), np.array(texts, object).reshape(values.shape).tolist(), where)
-        roles.used[name] = "json"
+        roles.used[name] = "entries of json"
     else:
         _place_field(name, array, plain, roles, where)
 
@@ -437,16 +476,18 @@ def _place_field(name: str, array: Any, plain: str, roles: Roles, where: str) ->
     kind = kind_of(array)
     if array_kinds.is_encoded(array):
         extension, packed = "", f"field {plain} with the extension of its type"
-    elif kind == "items" or (kind in ("lists", "bytes") and array.ndim == 1):
+    elif kind == "items" or (
+        kind in ("lists", "bytes") and array.ndim == 1 and array_kinds.base_kind(array) in _STORED
+    ):
         extension, packed = "npy", f"field {plain}.npy"
-    elif kind in ("integers", "booleans", "numbers", "complex", "names"):
+    elif kind in (*_STORED, "names"):
         if math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
-            roles.left_out[name] = f"rows of shape {list(array.shape[1:])} are too large"
+            roles.left_out[name] = f"has rows of shape {list(array.shape[1:])}, which are too large"
             return
         extension = "png" if _is_mask(array, roles) else "npy"
         packed = f"field {plain}.{extension}"
     else:
-        roles.left_out[name] = f"values of type {array.dtype} cannot be packed"
+        roles.left_out[name] = f"has values of type {array.dtype}, which cannot be packed"
         return
     _add(roles.others, plain, array, where)
     roles.extensions[plain] = extension

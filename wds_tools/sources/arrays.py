@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from wds_tools.format.codecs import encode_npy, encode_png, sniff
 from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.array_contents import Contents
-from wds_tools.sources.array_kinds import Items, kind_of, to_bytes
+from wds_tools.sources.array_kinds import kind_of, to_bytes
 from wds_tools.sources.array_roles import Roles, find_roles
 from wds_tools.sources.base import (
     WINDOW_BYTES,
@@ -108,7 +108,7 @@ class ArraySource(Source):
             if (kind, name) in roles.names_in:
                 account.use(kind, name, "class names")
             else:
-                account.leave_out(kind, name, "these class names are not those of the labels")
+                account.leave_out(kind, name, "has class names that are not those of the labels")
         for name, role in roles.used.items():
             account.use("array", name, role)
         for name, reason in roles.left_out.items():
@@ -159,7 +159,7 @@ class ArraySource(Source):
 
     @cached_property
     def _items(self) -> list[Any]:
-        return [array for array in self._roles.others.values() if isinstance(array, Items) and array.ndim == 1]
+        return [array for array in self._roles.others.values() if kind_of(array) == "items"]
 
     @cached_property
     def _fixed_bytes(self) -> int:
@@ -168,7 +168,7 @@ class ArraySource(Source):
         for name, array in self._roles.others.items():
             if kind_of(array) in ("bytes", "lists"):
                 total += field_bytes(self._contents.mean_bytes)
-            elif array.ndim > 1 or not isinstance(array, Items):
+            elif kind_of(array) != "items":
                 total += field_bytes(_row_bytes(array, self._roles.extensions[name]))
         return total
 

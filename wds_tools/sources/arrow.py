@@ -12,24 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from wds_tools.errors import SourceError
-from wds_tools.sources.base import (
-    Collector,
-    Input,
-    Record,
-    Source,
-    SourceOptions,
-    as_read_error,
-    as_source_error,
-    field_bytes,
-    file_states,
-    stamp_files,
-)
+from wds_tools.sources.arrow_columns import file_names, lengths, to_facts
+from wds_tools.sources.base import as_source_error, field_bytes
+from wds_tools.sources.batches import BatchSource, Group
 from wds_tools.sources.columns import facts_bytes
 from wds_tools.sources.files import find_files
-from wds_tools.sources.huggingface import Roles, find_roles, to_facts, to_record
+from wds_tools.sources.roles import Roles
+
+_HEAD_ROWS = 8
 
 
 def is_arrow(name: str) -> bool:
@@ -37,50 +28,15 @@ def is_arrow(name: str) -> bool:
     return name.lower().endswith((".arrow", ".feather", ".ipc"))
 
 
-class ArrowSource(Source):
+class ArrowSource(BatchSource):
     """Arrow files with images in a column: a file, a pattern, or a folder, such as one that ``save_to_disk`` wrote."""
 
     kind = "arrow"
-    unit = "row"
+    format = "Arrow"
+    grouped = False
 
-    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
-        super().__init__(src, options)
-        self.path = Path(src)
-        self.paths = self._find()
-
-    def collect(self, found: Collector) -> None:
-        """Add the rows of all files.
-
-        Raises:
-            SourceError: There is no such file, or no column of images.
-        """
-        states = file_states(self.paths)
-        with as_source_error(f"{self.path} cannot be read as Arrow", pa.ArrowException, ValueError):
-            for path, location, size, label, extra in self._rows():
-                if size:
-                    found.add(Input(path, size, None, location, -1, extra), label)
-                else:
-                    found.skip(path, "is empty")
-            found.account.given = sum(
-                batch.num_rows for file in range(len(self.paths)) for batch in self._batches(file)
-            )
-        self._roles.collect(found)
-        found.files = states
-        found.stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
-
-    def read(self, entry: Input) -> Record:
-        """Read one row.
-
-        Raises:
-            SourceError: The row cannot be read, or contains no image.
-        """
-        file, number, row = entry.location
-        with as_read_error(f"{self.path} cannot be read", pa.ArrowException, ValueError, IndexError, KeyError):
-            roles = self._roles
-            batch = self._batches(file)[number]
-            return to_record({name: batch.column(name)[row].as_py() for name in [roles.image, *roles.rest]}, roles)
-
-    def _find(self) -> tuple[Path, ...]:
+    def find(self) -> tuple[Path, ...]:
+        """Return the files: those that the state of a saved dataset names, or those of the folder."""
         state = self.path / "state.json"
         if state.is_file():
             with as_source_error(f"{state} cannot be read", ValueError, KeyError, TypeError):
@@ -88,16 +44,39 @@ class ArrowSource(Source):
             return tuple(self.path / name for name in names)
         return find_files(self.path, is_arrow, "Arrow")
 
+    def schema(self, file: int) -> pa.Schema:
+        """Return the schema of a file."""
+        return self._open(file)[0]
+
+    def rows(self, file: int) -> int:
+        """Return the number of rows that a file states."""
+        return sum(batch.num_rows for batch in self._open(file)[1])
+
+    def values(self, file: int, column: str) -> list[Any]:
+        """Return all values of a column."""
+        return [value for batch in self._open(file)[1] for value in batch.column(column).to_pylist()]
+
+    def head(self, file: int, column: str) -> list[Any]:
+        """Return the first values of a column."""
+        for batch in self._open(file)[1]:
+            values: list[Any] = batch.column(column).drop_null()[:_HEAD_ROWS].to_pylist()
+            if values:
+                return values
+        return []
+
+    def groups(self, file: int) -> Iterator[Group]:
+        """Yield the batches of a file, with exact lengths."""
+        for batch in self._open(file)[1]:
+            sizes = lengths(batch.column(self.roles_of_columns.image))
+            yield Group(sizes, self._extra_bytes(file, batch, self.roles_of_columns))
+
+    def load(self, file: int, group: int) -> Any:
+        """Return a batch with the columns that are packed."""
+        return self._open(file)[1][group].select(self.packed_columns(file))
+
     @cached_property
     def _opened(self) -> dict[int, tuple[pa.Schema, list[Any]]]:
         return {}
-
-    @cached_property
-    def _roles(self) -> Roles:
-        return find_roles(self._open(0)[0], self.columns, str(self.paths[0]))
-
-    def _batches(self, file: int) -> list[Any]:
-        return self._open(file)[1]
 
     def _open(self, file: int) -> tuple[pa.Schema, list[Any]]:
         """Return the schema and the mapped batches of a file, validated: wrong offsets would read outside the file."""
@@ -114,37 +93,18 @@ class ArrowSource(Source):
             self._opened[file] = table.schema, batches
         return self._opened[file]
 
-    def _rows(self) -> Iterator[tuple[str, tuple[int, ...], int, Any, int]]:
-        """Yield (path, location, length of the image, label, bytes of other fields) of every row."""
-        needed = {self._roles.image, self._roles.label, *self._roles.rest} - {None}
-        for file, path in enumerate(self.paths):
-            if missing := needed - set(self._open(file)[0].names):
-                raise SourceError(f"{path} has no column {min(map(str, missing))!r}, which {self.paths[0].name} has")
-            first = 0
-            for number, batch in enumerate(self._batches(file)):
-                count = batch.num_rows
-                sizes = _lengths(batch.column(self._roles.image)).to_pylist()
-                labels = batch.column(self._roles.label).to_pylist() if self._roles.label else [None] * count
-                extra = _extra_bytes(batch, self._roles)
-                for row in range(count):
-                    yield f"{path.name}#{first + row}", (file, number, row), sizes[row] or 0, labels[row], extra[row]
-                first += count
-
-
-def _lengths(column: Any) -> Any:
-    """Return the length of each image; null for a row without one."""
-    return pc.binary_length(column.field("bytes") if pa.types.is_struct(column.type) else column)
-
-
-def _extra_bytes(batch: Any, roles: Roles) -> list[int]:
-    """Return for each row the bytes that its fields besides image and label take in a shard."""
-    total = [0] * batch.num_rows
-    for name in roles.more_images:
-        total = [a + field_bytes(b or 0) for a, b in zip(total, _lengths(batch.column(name)).to_pylist(), strict=True)]
-    for name in roles.fields:
-        sizes = pc.binary_length(batch.column(name)).to_pylist()
-        total = [a + field_bytes(b or 0) for a, b in zip(total, sizes, strict=True)]
-    image = batch.column(roles.image)
-    files = image.field("path").to_pylist() if pa.types.is_struct(image.type) else [None] * len(total)
-    rows = batch.select(list(roles.facts)).to_pylist() if roles.facts else [{}] * len(total)
-    return [a + facts_bytes(to_facts(row, roles, file)) for a, row, file in zip(total, rows, files, strict=True)]
+    def _extra_bytes(self, file: int, batch: Any, roles: Roles) -> list[int]:
+        """Return for each row the bytes that its fields besides image and label take in a shard."""
+        total = [0] * batch.num_rows
+        for name in (*roles.more_images, *roles.fields):
+            if name in batch.schema.names:
+                sizes = lengths(batch.column(name))
+                total = [one + field_bytes(size or 0) for one, size in zip(total, sizes, strict=True)]
+        facts = [name for name in roles.facts if name in batch.schema.names]
+        rows = batch.select(facts).to_pylist() if facts else [{}] * len(total)
+        files = file_names(batch.column(roles.image))
+        partition = self.partition(file)
+        return [
+            one + facts_bytes(to_facts(partition | row, roles, name))
+            for one, row, name in zip(total, rows, files, strict=True)
+        ]

@@ -174,6 +174,7 @@ class SourceOptions:
         columns: Role (``image``, ``label``) -> column.
         label_type: Whether labels of unknown meaning are all names or all numbers.
         label_separator: Text between the labels of a sample, if a text has several.
+        encoding: Encoding of a text file; None detects UTF-8 and what a byte order mark states.
         remote: How URLs are read.
     """
 
@@ -181,6 +182,7 @@ class SourceOptions:
     columns: Mapping[str, str] = field(default_factory=dict)
     label_type: LabelType | None = None
     label_separator: str | None = None
+    encoding: str | None = None
     remote: RemoteOptions = field(default_factory=RemoteOptions.of)
 
 
@@ -293,12 +295,14 @@ class Source:
         unit: What one input is, see `Account.unit`.
         in_process: The source cannot be pickled, so it is packed in this process.
         roles: Roles that ``columns`` may name.
+        reads_text: The source is a text file, which has an encoding.
     """
 
     kind: str
     unit: ClassVar[str] = "record"
     in_process: ClassVar[bool] = False
     roles: ClassVar[tuple[str, ...]] = ("image", "label")
+    reads_text: ClassVar[bool] = False
 
     def __init__(self, src: Any, options: SourceOptions | None = None) -> None:
         self.options = options or SourceOptions()
@@ -308,6 +312,10 @@ class Source:
             raise OptionError(
                 f"columns={self.columns!r}, but {self.name} is read as {self.kind}, which has no columns: omit "
                 "--column and --label (columns=)"
+            )
+        if self.options.encoding is not None and not self.reads_text:
+            raise OptionError(
+                f"--encoding (encoding=) is for text files, but {self.name} is read as {self.kind}: omit it"
             )
         if unknown := sorted(set(self.columns) - set(self.roles)):
             raise OptionError(

@@ -6,11 +6,13 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from wds_tools.errors import SourceError
+from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import field_bytes
 
 IMAGE = "image"
@@ -32,13 +34,15 @@ def usual_names(role: str) -> frozenset[str]:
     return frozenset(_USUAL_NAMES[role].split())
 
 
-def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, where: str) -> str | None:
-    """Return the column that the user named for a role, otherwise the first with a usual name, or None.
+def usual_columns(
+    role: str, names: Iterable[str], columns: Mapping[str, str] = MappingProxyType({}), *, where: str = ""
+) -> list[str]:
+    """Return the column that the user named for a role, otherwise all with a usual name, the most usual one first.
 
     Args:
         role: `IMAGE` or `LABEL`.
         names: All columns.
-        columns: The user's mapping from role to column.
+        columns: The user's mapping from role to column; an empty name means that there is none.
         where: Name of the source, for error messages.
 
     Raises:
@@ -46,20 +50,21 @@ def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, 
     """
     names = list(names)
     if role in columns:
+        if not columns[role] and role == LABEL:
+            return []
         if columns[role] in names:
-            return columns[role]
+            return [columns[role]]
         raise SourceError(f"{where} has no {columns[role]!r} for the {role}; it has {_listed(names)}")
-    return next(iter(usual_columns(role, names)), None)
+    by_lower_case = {name.lower(): name for name in reversed(names)}
+    found = {usual: by_lower_case[usual] for usual in _USUAL_NAMES[role].split() if usual in by_lower_case}
+    if role == LABEL and "x" in by_lower_case:
+        found.pop("y", None)  # a coordinate
+    return list(found.values())
 
 
-def usual_columns(role: str, names: Iterable[str]) -> list[str]:
-    """Return the columns with a usual name for a role, the most usual one first.
-
-    >>> usual_columns(LABEL, ["y", "width", "Label"])
-    ['Label', 'y']
-    """
-    by_lower_case = {name.lower(): name for name in reversed(list(names))}
-    return [by_lower_case[usual] for usual in _USUAL_NAMES[role].split() if usual in by_lower_case]
+def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, where: str) -> str | None:
+    """Return the first of `usual_columns`, or None."""
+    return next(iter(usual_columns(role, names, columns, where=where)), None)
 
 
 def check_unique(names: Sequence[str], *, where: str) -> None:
@@ -73,11 +78,11 @@ def check_unique(names: Sequence[str], *, where: str) -> None:
         raise SourceError(f"{where} has two columns named {twice!r}: rename one of them")
 
 
-def no_image_error(where: str, names: Iterable[str], what: str = "column") -> SourceError:
+def no_image_error(where: str, names: Iterable[str], what: str = "column", hint: str = "") -> SourceError:
     """Return the error that no image was found among ``names``."""
     return SourceError(
         f"{where} has no {what} of images with a known name; it has {_listed(list(names))}: "
-        f"name the {what}, as in --column image=NAME (columns={{'image': 'NAME'}})"
+        f"name the {what}, as in --column image=NAME (columns={{'image': 'NAME'}}){hint}"
     )
 
 
@@ -91,6 +96,16 @@ def field_name(column: str) -> str | None:
     if name in _TEXTS:
         return "txt"
     return name if len(name) <= _MAX_FIELD_NAME and _EXTENSION.fullmatch(name) else None
+
+
+def names_image(text: str) -> bool:
+    """Return whether a text is the name or URL of an image, by its extension.
+
+    >>> names_image("a/1.JPG"), names_image("mask.png"), names_image("jpg")
+    (True, True, False)
+    """
+    _, dot, extension = text.strip().lower().rpartition(".")
+    return bool(dot) and extension in IMAGE_FIELDS
 
 
 def is_text_field(field: str) -> bool:

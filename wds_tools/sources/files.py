@@ -53,7 +53,8 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
 def _name_with_split(root: Path, path: Path) -> str:
     """Return the name that may begin with a split: that of a folder below the root, otherwise that of the file."""
     folders = path.relative_to(root).parts[:-1]
-    return next((name for name in folders if (match := _SPLIT.fullmatch(name)) and match[1] == name), path.name)
+    names = (folder.rpartition("=")[2] for folder in folders)  # also of split=train
+    return next((name for name in names if (match := _SPLIT.fullmatch(name)) and match[1] == name), path.name)
 
 
 def map_file(path: Path) -> memoryview:

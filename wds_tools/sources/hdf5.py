@@ -23,7 +23,6 @@ from wds_tools.sources.base import as_read_error
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.pixels import CHANNELS
-from wds_tools.wording import counted
 
 _ERRORS = (KeyError, ValueError, RuntimeError, TypeError)
 
@@ -65,7 +64,8 @@ class _Tree:
     def __init__(self, h5py: Any, file: Any, path: Path) -> None:
         self._h5py, self._path = h5py, path
         self.unusable: list[Unusable] = []
-        self.attributes = {str(name): file.attrs.get(name) for name in _attribute_names(file)}
+        self.attributes: dict[str, Any] = {}
+        self._add_attributes("", file)
         names: dict[int, list[str]] = {}
         items: dict[str, Any] = {}
         for name, item in self._walk(file):
@@ -77,7 +77,7 @@ class _Tree:
             best = max(same, key=lambda name: max(role_rank(name, IMAGE), role_rank(name, LABEL)))
             for name in same:
                 if name != best:
-                    self.unusable.append(Unusable("array", name, f"it is the same dataset as {best!r}"))
+                    self.unusable.append(Unusable("array", name, f"is the same dataset as {best!r}"))
             self._add(best, items[best])
 
     def _walk(self, root: Any) -> Iterator[tuple[str, Any]]:
@@ -93,7 +93,7 @@ class _Tree:
                 if isinstance(item, self._h5py.Group):
                     address = self._h5py.h5o.get_info(item.id).addr
                     if address in entered:
-                        self.unusable.append(Unusable("group", name, "it is the same group as another"))
+                        self.unusable.append(Unusable("group", name, "is the same group as another"))
                         continue
                     entered.add(address)
                     self._add_attributes(name, item)
@@ -101,7 +101,7 @@ class _Tree:
                 elif isinstance(item, self._h5py.Dataset):
                     yield name, item
                 elif item is not None:
-                    self.unusable.append(Unusable("entry", name, "it is a type without data"))
+                    self.unusable.append(Unusable("entry", name, "is a type without data"))
             pending += reversed(below)
 
     def _item(self, group: Any, key: str, name: str) -> Any | None:
@@ -114,15 +114,16 @@ class _Tree:
         except KeyError:
             if not isinstance(link, self._h5py.SoftLink):
                 raise
-            self.unusable.append(Unusable("array", name, f"it is a link to {link.path!r}, which does not exist", True))
+            self.unusable.append(Unusable("array", name, f"is a link to {link.path!r}, which does not exist", True))
             return None
 
-    def _add_attributes(self, name: str, item: Any) -> None:
+    def _add_attributes(self, owner: str, item: Any) -> None:
         for attribute in _attribute_names(item):
+            name = f"{owner}@{attribute}" if owner else attribute
             try:
-                self.attributes[f"{name}@{attribute}"] = item.attrs.get(attribute)
+                self.attributes[name] = item.attrs.get(attribute)
             except (OSError, TypeError):  # a type that h5py does not know
-                self.attributes[f"{name}@{attribute}"] = None
+                self.attributes[name] = None
 
     def _add(self, name: str, item: Any) -> None:
         """Add a dataset, if it has data."""
@@ -132,10 +133,10 @@ class _Tree:
         try:
             dtype = item.dtype
         except TypeError as error:
-            self.unusable.append(Unusable("array", name, f"h5py cannot read its type ({error})", True))
+            self.unusable.append(Unusable("array", name, f"has a type that h5py cannot read ({error})", True))
             return
         if item.shape is None:
-            self.unusable.append(Unusable("array", name, "it has no data (a null dataspace)", True))
+            self.unusable.append(Unusable("array", name, "has no data (a null dataspace)", True))
         elif _has_references(self._h5py, dtype):
             self.references[name] = item
         else:
@@ -179,7 +180,7 @@ def _flat_contents(tree: _Tree) -> Contents:
 
 
 def _unusable(tree: _Tree) -> list[Unusable]:
-    reason = "it has references to other objects or regions"
+    reason = "has references to other objects or regions"
     return [*tree.unusable, *(Unusable("array", name, reason, True) for name in tree.references)]
 
 
@@ -204,15 +205,22 @@ def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | Non
     if not found or any(_has_rows_of_images(item) for item in tree.datasets.values()):
         return None
     _check_groups(found, inside, where)
+    for group, items in groups.items():
+        if group not in found and any(map(_is_one_image, items.values())):
+            other = next(name for name, item in items.items() if not _is_one_image(item))
+            raise SourceError(
+                f"{where} has images in group {group!r}, and {other!r}, which is not one; allowed are groups with only "
+                "one dataset per image: remove it, or save all images in one array"
+            )
     rest = {name: item for group, items in groups.items() if group not in found for name, item in items.items()}
     images = {name: item for items in found.values() for name, item in items.items()}
     contents = Contents({chosen or "images": of_items([_Image(item) for item in images.values()])}, _unusable(tree))
     contents.arrays["name"] = np.array(list(images))
     contents.labels = [class_name(name[len(inside) :].partition("/")[0]) for name in images]
-    contents.used += [("group", group, f"class of {counted(len(items), 'image')}") for group, items in found.items()]
-    reason = "it is not in a group of images"
+    contents.used += [("group", group, "class") for group in found]
+    reason = "is not in a group of images"
     contents.unusable += [Unusable("array", name, reason) for name in (*others, *rest)]
-    contents.unusable += [Unusable("attribute", name, "attributes are not packed") for name in tree.attributes]
+    contents.unusable += [Unusable("attribute", name, "is an attribute") for name in tree.attributes]
     return contents
 
 

@@ -26,10 +26,11 @@ def read_index(folder: Path, what: str) -> dict[str, Any]:
     """
     path = folder / INDEX
     if not path.is_file():
-        below = sorted(found.parent.name for found in folder.glob(f"*/{INDEX}"))
-        if below:
+        if below := datasets_in(folder):
+            names = ", ".join(path.name for path in below)
             raise SourceError(
-                f"{folder} has {what} in {', '.join(below)}: pack one at a time, such as {folder / below[0]}"
+                f"{folder} has {what} in {names}: pack one at a time, such as {below[0]}, or each as a dataset of its "
+                "own (--split folders)"
             )
         raise MissingSourceError(f"{folder} has no {INDEX}, so it is not {what}: check the path")
     with as_source_error(f"{path} cannot be read", ValueError, RecursionError):
@@ -37,6 +38,11 @@ def read_index(folder: Path, what: str) -> dict[str, Any]:
             raise SourceError(f"{path} has {path.stat().st_size:,} bytes; allowed are {_MAX_BYTES:,}")
         found = json.loads(path.read_bytes())
     return found if isinstance(found, dict) else {}
+
+
+def datasets_in(folder: Path) -> list[Path]:
+    """Return the folders with an index in a folder that has none, sorted."""
+    return [] if (folder / INDEX).is_file() else sorted(path.parent for path in folder.glob(f"*/{INDEX}"))
 
 
 def child(folder: Path, name: str) -> Path:
@@ -76,9 +82,7 @@ def _has(path: Path, entry: str) -> bool:
         path = path.parent
     if not path.is_dir():
         return False
-    folder = (
-        path if (path / INDEX).is_file() else next((found.parent for found in sorted(path.glob(f"*/{INDEX}"))), path)
-    )
+    folder = next(iter(datasets_in(path)), path)
     try:
         found = read_index(folder, "").get(entry)
     except SourceError:

@@ -26,6 +26,7 @@ from wds_tools.sources.base import (
     WINDOW_BYTES,
     Collector,
     Input,
+    Source,
     SourceOptions,
     as_read_error,
     as_source_error,
@@ -34,7 +35,8 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.chunks import ChunkFile, ChunkFiles, decompressed, split_fields
 from wds_tools.sources.columns import LABEL
-from wds_tools.sources.index_file import INDEX, account_files, child, read_index
+from wds_tools.sources.index_file import INDEX, account_files, child, datasets_in, read_index
+from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.record_values import PICKLE, Excluded, array_of, images_of, pillow_image
 from wds_tools.sources.records import Item, RecordSource
 
@@ -65,6 +67,7 @@ _TENSOR_TYPES = {
     19: "?",
     20: "<u2",
 }
+_DAMAGE = (ValueError, struct.error, IndexError, KeyError, RecursionError, pa.ArrowException)
 _PLAIN, _ROW = 0, 1  # how an item is found: by its offsets, or as a row of an Arrow file
 
 
@@ -72,7 +75,7 @@ class LitDataSource(RecordSource):
     """A folder with the ``index.json`` and the chunks of one split."""
 
     kind = "litdata"
-    preferred = MappingProxyType({LABEL: ("1", "0")})  # of items such as (image, label)
+    preferred = MappingProxyType({LABEL: IN_LISTS})  # of items such as (image, label)
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
@@ -90,6 +93,10 @@ class LitDataSource(RecordSource):
         account_files(found, self.path, files)
         found.files = states
         found.stamp = stamp_files(files) + repr(sorted(self.columns.items()))
+
+    def splits(self) -> Mapping[str, Source]:
+        """Return the datasets in the folders of a folder without an index, such as ``train`` and ``val``."""
+        return {path.name: LitDataSource(path, self.options) for path in datasets_in(self.path)}
 
     def items(self) -> Iterator[Item]:
         """Yield the items of all chunks."""
@@ -172,13 +179,14 @@ class LitDataSource(RecordSource):
         if bytes(data[-8:]) == _ARROW_END:
             return [(_ROW, row, 0) for row in range(self._table(number).num_rows)]
         if self._is_framed(number):
-            count = _FRAMED_HEAD.unpack_from(data)[3]
-            offsets = np.frombuffer(data, "<u4", count + 1, _FRAMED_HEAD.size).tolist()
+            with as_source_error(f"{self._files.files[number].path} is damaged", ValueError, struct.error):
+                count = _FRAMED_HEAD.unpack_from(data)[3]
+                offsets = np.frombuffer(data, "<u4", count + 1, _FRAMED_HEAD.size).tolist()
             return [(_PLAIN, *pair) for pair in pairwise(offsets)]
         return [(_PLAIN, *pair) for pair in self._files.items(number)]
 
     def _item(self, number: int, form: int, start: int, stop: int) -> dict[str, Any]:
-        with as_source_error("is damaged", ValueError, struct.error, IndexError, KeyError, pa.ArrowException):
+        with as_source_error("is damaged", *_DAMAGE):
             if form == _ROW:
                 row = self._table(number).slice(start, 1).to_pylist()[0]
                 return dict(_flat(row, ""))

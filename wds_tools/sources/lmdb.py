@@ -6,12 +6,16 @@ values of a record, or the first folder of its key. Pickles are never read: unpi
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -21,6 +25,7 @@ from wds_tools.format.label import NONE, Label, name, parse, quoted
 from wds_tools.sources.base import (
     Collector,
     Input,
+    Source,
     SourceChangedError,
     SourceOptions,
     SourceStoreError,
@@ -31,19 +36,22 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.lmdb_keys import (
+    COUNTS,
     META,
-    SPLITS,
     Grouped,
     Pattern,
     class_folder,
     common_folders,
+    first_split,
     grouped,
     image_pattern,
+    is_split_name,
     key_bytes,
     key_text,
 )
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
+from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.record_values import PICKLE, Excluded, is_text
 from wds_tools.sources.records import Item, RecordSource
 from wds_tools.wording import counted
@@ -52,6 +60,7 @@ _IMAGE, _DATUM, _MSGPACK, _OTHER = range(4)  # what a value is
 _DATABASE_BYTES = 48  # length of the value that describes a named database
 _MAX_DATABASES = 126
 _ORDERS = ("RGB", "BGR")
+_environments: WeakValueDictionary[tuple[int, ...], Any] = WeakValueDictionary()
 
 
 class LmdbSource(RecordSource):
@@ -63,7 +72,7 @@ class LmdbSource(RecordSource):
 
     kind = "lmdb"
     roles = ("image", "label", "split", "channels")
-    preferred = MappingProxyType({LABEL: ("1", "0")})  # of lists such as [image, label]
+    preferred = MappingProxyType({LABEL: IN_LISTS})  # of lists such as [image, label]
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
@@ -90,10 +99,27 @@ class LmdbSource(RecordSource):
             self._choose_databases(found)
             self._group(found)
             super().collect(found)
-        if self.found_roles and self.found_roles.label is None and any(entry.label for entry in found.inputs):
-            found.account.notes.append("the label is the first folder of the key")
+        no_label = self.found_roles is not None and self.found_roles.label is None
+        if no_label and any(self.label_of(entry) != NONE for entry in found.inputs):
+            found.account.use("key", "first folder", "label")
         found.files = states
         found.stamp = stamp_files([data]) + self.stamped
+
+    def splits(self) -> Mapping[str, Source]:
+        """Return the splits that are named databases, or the first folders of the keys."""
+        if IMAGE in self.columns or self.split is not None:
+            return {}
+        with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
+            names, _ = self._database_names()
+            role = IMAGE
+            if len(names) < 2 or not all(map(is_split_name, names)):
+                with self._transaction() as transaction:
+                    names = sorted({split for key, _ in transaction.cursor() if (split := first_split(bytes(key)))})
+                role = "split"
+        return {name: LmdbSource(self.path, self._with(role, name)) for name in names} if len(names) > 1 else {}
+
+    def _with(self, role: str, name: str) -> SourceOptions:
+        return replace(self.options, columns={**self.options.columns, role: name})
 
     def items(self) -> Iterator[Item]:
         """Yield the records in the order of their keys."""
@@ -158,8 +184,17 @@ class LmdbSource(RecordSource):
 
     @cached_property
     def _env(self) -> Any:
+        """The environment. LMDB allows one per process and file, so all sources of a file share it."""
         is_folder = self.path.is_dir()
         data = self.path / "data.mdb" if is_folder else self.path
+        status = data.stat()
+        key = (os.getpid(), status.st_dev, status.st_ino)
+        found = _environments.get(key)
+        if found is None:
+            found = _environments[key] = self._open_environment(data, is_folder=is_folder)
+        return found
+
+    def _open_environment(self, data: Path, *, is_folder: bool) -> Any:
         opened = self._lmdb.open(
             str(self.path),
             subdir=is_folder,
@@ -199,13 +234,7 @@ class LmdbSource(RecordSource):
         Raises:
             SourceError: There are named databases, and none was chosen.
         """
-        has_images, possible = False, []
-        with self._env.begin(buffers=True) as transaction:
-            for key, value in transaction.cursor():
-                has_images = has_images or codecs.sniff(value) is not None
-                if len(value) == _DATABASE_BYTES:
-                    possible.append(key_text(bytes(key)))
-        names = [one for one in possible if self._open_database(one) is not None]
+        names, has_images = self._database_names()
         found.account.declare("database", names)
         for role in (IMAGE, LABEL):
             if self.columns.get(role) in names:
@@ -221,6 +250,16 @@ class LmdbSource(RecordSource):
             if database not in self.databases.values():
                 found.account.leave_out("database", database, "it was not named with --column image=")
         self._refuse_several_values()
+
+    def _database_names(self) -> tuple[list[str], bool]:
+        """Return the named databases, and whether the unnamed one has images."""
+        has_images, possible = False, []
+        with self._env.begin(buffers=True) as transaction:
+            for key, value in transaction.cursor():
+                has_images = has_images or codecs.sniff(value) is not None
+                if len(value) == _DATABASE_BYTES:
+                    possible.append(key_text(bytes(key)))
+        return [one for one in possible if self._open_database(one) is not None], has_images
 
     def _refuse_several_values(self) -> None:
         """Raise an error if a chosen database may have several values per key, of which only one would be read."""
@@ -240,18 +279,22 @@ class LmdbSource(RecordSource):
             SourceError: Keys begin with the names of splits, and none was chosen.
         """
         forms: dict[bytes, int] = {}
+        stated = b""
         with self._transaction() as transaction:
             for stored, value in transaction.cursor():
                 key = bytes(stored)
                 if key in META and not codecs.sniff(value):
                     found.account.declare("key", [key_text(key)])
                     found.account.leave_out("key", key_text(key), "it describes the database")
+                    stated = bytes(value) if key in COUNTS and bytes(value).isdigit() else stated
                 elif key_text(key) not in self._opened or IMAGE in self.databases:
                     forms[key] = _form(value)
         before = len(forms)
         keys = self._of_split([key for key in forms if forms[key] != _OTHER], forms)
         if len(forms) < before:
             found.account.notes.append(f"{counted(before - len(forms), 'key')} outside {self.split!r} left out")
+        if stated and int(stated) != len(keys) and self.split is None:
+            found.account.notes.append(f"the database states {int(stated):,} samples, and has {len(keys):,} images")
         parts = grouped(keys, [key for key in forms if forms[key] == _OTHER])
         self._skip_alone(found, parts)
         found.account.given += len(parts.alone)
@@ -275,11 +318,12 @@ class LmdbSource(RecordSource):
         in_folders = [id_ for key, id_ in ids.items() if b"/" in id_ and forms[key] == _IMAGE]
         self.dropped = common_folders(in_folders)
         first = {key_text(folder) for id_ in in_folders if (folder := class_folder(id_, self.dropped))}
-        if first and first <= {*SPLITS, *map(str.capitalize, SPLITS), *map(str.upper, SPLITS)}:
+        if first and all(map(is_split_name, first)):
             if len(first) > 1:
                 raise SourceError(
                     f"{self.path} has keys for each split ({quoted(sorted(first))}), which are not classes: pack "
-                    f"one at a time, with --column split={min(first)} (columns={{'split': {min(first)!r}}})"
+                    f"one at a time, with --column split={min(first)} (columns={{'split': {min(first)!r}}}), or each "
+                    "as a dataset of its own (--split folders)"
                 )
             self.dropped += 1
         return list(ids)
@@ -300,6 +344,9 @@ class LmdbSource(RecordSource):
         for number in further:
             other = self.patterns[number]
             stored = transaction.get(other.key(id_))
+            if other.name == "json" and stored is not None and (entries := _json_object(stored)):
+                _flatten(entries, "", values)
+                continue
             values[f"{other.name}_" if other.name in values else other.name] = _small(stored)
         if LABEL in self.databases:
             values["label"] = _small(transaction.get(key, db=self._opened[self.databases[LABEL]]))
@@ -373,10 +420,9 @@ def _unpacked(value: memoryview) -> dict[str, Any]:
         SourceError: It is not one.
     """
     msgpack = import_optional("msgpack", "LMDB with values by msgpack")
-    with as_source_error("cannot be read as msgpack", ValueError, msgpack.UnpackException):
-        found = msgpack.unpackb(value, raw=True, strict_map_key=False, use_list=True)
     values: dict[str, Any] = {}
-    _flatten(found, "", values)
+    with as_source_error("cannot be read as msgpack", ValueError, msgpack.UnpackException, RecursionError):
+        _flatten(msgpack.unpackb(value, raw=True, strict_map_key=False, use_list=True), "", values)
     return values
 
 
@@ -392,7 +438,7 @@ def _flatten(value: Any, path: str, values: dict[str, Any]) -> None:
     if isinstance(value, dict) and value:
         for key, one in value.items():
             _flatten(one, f"{path}.{key}" if path else key, values)
-    elif isinstance(value, (bytes, bool, int, float, list, dict, type(None))):
+    elif isinstance(value, (str, bytes, bool, int, float, list, dict, type(None))):
         values[path] = value
     else:
         values[path] = Excluded("an extension type of msgpack")
@@ -414,6 +460,15 @@ def _array(value: dict[str, Any]) -> Any:
     return bytes(value["data"]) if is_encoded and codecs.sniff(value["data"]) else found
 
 
+def _json_object(value: memoryview) -> dict[str, Any]:
+    """Return an object in JSON; empty if it is something else."""
+    try:
+        found = json.loads(bytes(value))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _small(value: memoryview | None) -> Any:
     """Return a value that belongs to an image: bytes, or None."""
     return PICKLE if value is not None and _is_pickle(value) else value
@@ -428,6 +483,8 @@ def _is_name(text: str) -> bool:
 
 def _reason(value: memoryview) -> str:
     """Return why a value without an image is skipped."""
+    if not len(value):
+        return "is empty"
     if _is_pickle(value):
         return "is a pickle, which is never read: write the encoded image itself as the value"
     if is_text(value):

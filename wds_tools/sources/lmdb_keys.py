@@ -30,7 +30,11 @@ META = (
     b"keys",
 )
 """Keys that describe the database, not a record of it."""
-SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")
+
+COUNTS = (b"num-samples", b"num_samples")
+"""Those with the number of samples as text."""
+
+_SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")
 
 
 class Pattern(NamedTuple):
@@ -149,6 +153,21 @@ def common_folders(ids: list[bytes]) -> int:
 
 def _is_second_image(pattern: Pattern, key: bytes, records: Container[bytes]) -> bool:
     return key_bytes(pattern.name) in _SECOND_IMAGES and pattern.id_of(key) in records
+
+
+def is_split_name(folder: str) -> bool:
+    """Return whether a folder is named like a split."""
+    return folder.lower() in _SPLITS
+
+
+def first_split(key: bytes) -> str | None:
+    """Return the first folder of a key if it is named like a split.
+
+    >>> first_split(b"train/cat/1"), first_split(b"images/val/2"), first_split(b"cat/1")
+    ('train', 'val', None)
+    """
+    folder, slash, _ = image_pattern(key).id_of(key).partition(b"/")
+    return key_text(folder) if slash and is_split_name(key_text(folder)) else None
 
 
 def key_text(key: bytes) -> str:

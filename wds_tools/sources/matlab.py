@@ -70,7 +70,7 @@ def contents(file: Any, datasets: Mapping[str, Any], unusable: Sequence[Unusable
             found.unusable.append(Unusable("array", name, str(error), is_array=True))
             continue
         if isinstance(value, str):
-            found.unusable.append(Unusable("array", name, "it is a single text, not one for each image"))
+            found.unusable.append(Unusable("array", name, "is a single text, not one for each image"))
         elif value is item:
             large[name] = item
         else:
@@ -87,21 +87,21 @@ def _variable(file: Any, item: Any) -> Any:
     """
     kind = _class_of(item)
     if item.shape is None or item.attrs.get("MATLAB_empty", 0):
-        raise SourceError("it is empty")
+        raise SourceError("is empty")
     if "MATLAB_sparse" in item.parent.attrs:
-        raise SourceError("it is a part of a sparse matrix, which is not read: save full(x)")
+        raise SourceError("is a part of a sparse matrix, which is not read: save full(x)")
     if item.dtype.kind == "O":
         if kind != "cell":
-            raise SourceError("it is a field of an array of structs, which is not read: save each field as an array")
+            raise SourceError("is a field of an array of structs, which is not read: save each field as an array")
         return _cell(file, item)
     if kind == "char":
         texts = _texts(item)
         return texts[0] if len(texts) == 1 else np.array(texts)
     if item.dtype.names:
-        raise SourceError("it has complex numbers, which are not read: save real(x) and imag(x)")
+        raise SourceError("has complex numbers, which are not read: save real(x) and imag(x)")
     if kind not in _NUMBERS:
         raise SourceError(
-            f"it is of MATLAB's class {kind or 'unknown'!r}, which is not read: save numbers, or text by cellstr(x)"
+            f"is of MATLAB's class {kind or 'unknown'!r}, which is not read: save numbers, or text by cellstr(x)"
         )
     if item.ndim <= 2 and min(item.shape, default=1) <= 1:
         values = item[()].reshape(-1)
@@ -127,7 +127,7 @@ def _cell(file: Any, item: Any) -> Any:
         SourceError: It has values of other types, or more than one axis.
     """
     if max(item.shape) != item.size:
-        raise SourceError(f"it is a cell array of size {_size(item)}; only lists of cells are read")
+        raise SourceError(f"is a cell array of size {_size(item)}; only lists of cells are read")
     cells = [file[reference] for reference in item[()].reshape(-1)]
     kinds = {_class_of(cell) for cell in cells if not cell.attrs.get("MATLAB_empty", 0)}
     if kinds <= {"char"}:
@@ -135,14 +135,12 @@ def _cell(file: Any, item: Any) -> Any:
         if all(len(rows) == 1 for rows in texts):
             return np.array([rows[0] for rows in texts])
     elif any(cell.attrs.get("MATLAB_empty", 0) for cell in cells):
-        raise SourceError("it is a cell array with empty cells, which are not read")
+        raise SourceError("is a cell array with empty cells, which are not read")
     elif kinds <= _NUMBERS and all(cell.size == 1 for cell in cells):
         return np.array([cell[()].item() for cell in cells])
     elif kinds == {"uint8"}:
         return of_items([_Cell(cell) for cell in cells])
-    raise SourceError(
-        f"it is a cell array of {', '.join(sorted(kinds))}; cells of text, numbers or uint8 images are read"
-    )
+    raise SourceError(f"is a cell array of {', '.join(sorted(kinds))}; cells of text, numbers or uint8 images are read")
 
 
 class _Cell:
@@ -167,16 +165,20 @@ def _orient(found: Contents, large: Mapping[str, Any]) -> None:
     lengths = {array.shape[0] for array in found.arrays.values()}
     counts = {array.shape[0] for array in found.arrays.values() if array.dtype == object or array.ndim > 1}
     axes: dict[str, int | None] = {}
-    for name, item in large.items():
+    for name, item in sorted(
+        large.items(), key=lambda entry: -entry[1].ndim
+    ):  # four axes show how many images there are
         if item.ndim > 2:
-            axes[name] = _row_axis(tuple(reversed(item.shape)), lengths)
+            shape = tuple(reversed(item.shape))
+            axis = axes[name] = _row_axis(shape, lengths)
+            lengths |= {shape[axis]} if axis is not None and item.ndim > 3 else set()
     counts |= {tuple(reversed(large[name].shape))[axis] for name, axis in axes.items() if axis is not None}
     for name, item in large.items():
         shape = tuple(reversed(item.shape))
         both = shape[0] in counts and shape[-1] in counts
         axis = axes.get(name, -1 if shape[-1] in counts and shape[0] not in counts else None if both else 0)
         if axis is None:
-            reason = f"its size is {_size(item)}: {_SCATTERED}; save it as [H, W, C, N], and labels as long"
+            reason = f"is of size {_size(item)}, and {_SCATTERED}: save it as [H, W, C, N], and labels as long"
             found.unusable.append(Unusable("array", name, reason, is_array=True))
         else:
             found.arrays[name] = _Rows(item, axis)
@@ -214,7 +216,7 @@ class _Rows:
             values = values.transpose(0, *range(self.ndim - 1, 0, -1))
         else:
             values = values.T
-        return values.astype(bool) if self._is_logical else values
+        return np.asarray(values, bool if self._is_logical else None)
 
 
 def _size(item: Any) -> str:

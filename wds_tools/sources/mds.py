@@ -18,6 +18,7 @@ from wds_tools.errors import SourceError
 from wds_tools.sources.base import (
     Collector,
     Input,
+    Source,
     SourceOptions,
     as_read_error,
     as_source_error,
@@ -25,7 +26,7 @@ from wds_tools.sources.base import (
     stamp_files,
 )
 from wds_tools.sources.chunks import ChunkFile, ChunkFiles, split_fields
-from wds_tools.sources.index_file import INDEX, account_files, child, read_index
+from wds_tools.sources.index_file import INDEX, account_files, child, datasets_in, read_index
 from wds_tools.sources.record_values import PICKLE, Excluded, array_of, images_of, pillow_image
 from wds_tools.sources.records import Item, RecordSource
 
@@ -65,7 +66,7 @@ class MdsSource(RecordSource):
     """A folder with the ``index.json`` and the shards of one split."""
 
     kind = "mds"
-    part = "column"
+    part, parts = "column", "columns"
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
@@ -83,6 +84,10 @@ class MdsSource(RecordSource):
         account_files(found, self.path, files)
         found.files = states
         found.stamp = stamp_files(files) + repr(sorted(self.columns.items()))
+
+    def splits(self) -> Mapping[str, Source]:
+        """Return the datasets in the folders of a folder without an index, such as ``train`` and ``val``."""
+        return {path.name: MdsSource(path, self.options) for path in datasets_in(self.path)}
 
     def items(self) -> Iterator[Item]:
         """Yield the samples of all shards."""
@@ -105,7 +110,7 @@ class MdsSource(RecordSource):
 
     def _decoded(self, number: int, data: memoryview) -> dict[str, Any]:
         names, encodings, sizes = self._columns[number]
-        with as_source_error("is damaged", ValueError, struct.error, IndexError, KeyError):
+        with as_source_error("is damaged", ValueError, struct.error, IndexError, KeyError, RecursionError):
             fields = split_fields(data, sizes)
             return {
                 name: decoded(field, encoding) for name, encoding, field in zip(names, encodings, fields, strict=True)

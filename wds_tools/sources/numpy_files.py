@@ -6,6 +6,7 @@ import math
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ class NumpySource(ArraySource):
         with as_read_error(f"{self.path} cannot be read as NumPy", *_READ_ERRORS):
             content = map_file(self.path)
             if bytes(content[:6]) == b"\x93NUMPY":
-                _add(contents, "images", _array(content, str(self.path)), fields_prefix="")
+                _add(contents, "images", lambda: _array(content, str(self.path)), fields_prefix="")
                 return contents
             with zipfile.ZipFile(self.path) as archive:
                 for info in archive.infolist():
@@ -46,16 +47,11 @@ class NumpySource(ArraySource):
     ) -> None:
         name = info.filename.removesuffix(".npy")
         if name == info.filename:
-            contents.unusable.append(Unusable("member", name, "it is not an array (.npy)"))
+            contents.unusable.append(Unusable("member", name, "is not an array (.npy)"))
             return
         if name in contents.arrays:
             raise SourceError(f"{self.path} has two arrays named {name!r}: save it again")
-        try:
-            array = self._member(archive, info, data)
-        except PickleError as error:
-            contents.unusable.append(Unusable("array", name, str(error), is_array=True))
-            return
-        _add(contents, name, array, fields_prefix=f"{name}/")
+        _add(contents, name, lambda: self._member(archive, info, data), fields_prefix=f"{name}/")
 
     def _member(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, content: memoryview) -> Any:
         """Return an array of a ``.npz`` file: without a copy if it is stored uncompressed."""
@@ -75,11 +71,16 @@ class NumpySource(ArraySource):
 
 
 class PickleError(SourceError):
-    """An array of objects, which NumPy stores as a pickle."""
+    """An array of objects, which NumPy stores as a pickle. The message is a reason."""
 
 
-def _add(contents: Contents, name: str, array: Any, *, fields_prefix: str) -> None:
+def _add(contents: Contents, name: str, read: Callable[[], Any], *, fields_prefix: str) -> None:
     """Add an array; of records, the fields as arrays of their own."""
+    try:
+        array = read()
+    except PickleError as error:
+        contents.unusable.append(Unusable("array", name, str(error), is_array=True))
+        return
     if array.ndim == 0:
         contents.add_entry("array", name, name, array.item() if array.dtype.kind in "US" else None)
     elif array.dtype.names and array.ndim == 1:
@@ -94,7 +95,7 @@ def _array(data: memoryview, where: str) -> Any:
         shape, fortran, dtype, start = codecs.npy_header(data)
     except codecs.ObjectsError as error:
         raise PickleError(
-            f"{where}: arrays of objects are not read, because they are pickles, which can run code: save text as "
+            "has objects, which are not read, because they are pickles, which can run code: save text as "
             "np.array(x, dtype=str), and rows of different lengths in a format such as HDF5"
         ) from error
     except ValueError as error:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields as fields_of
+from dataclasses import is_dataclass
 from datetime import date, time, timedelta
 from typing import Any
 
@@ -19,11 +22,10 @@ from PIL import Image
 
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format import codecs
-from wds_tools.format.label import BOOLEANS, Classes, Label, Labels
+from wds_tools.format.label import BOOLEANS, Classes, Label, Labels, parse
 from wds_tools.format.label import name as name_label
 from wds_tools.format.label import number as label_number
 from wds_tools.format.label_lists import Form
-from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import (
     Collector,
     Input,
@@ -36,16 +38,18 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.columns import (
     IMAGE,
-    LABEL,
     fact_name,
     facts_bytes,
     field_name,
-    find_column,
     json_value,
+    names_image,
     no_image_error,
     plain_name,
+    usual_columns,
 )
+from wds_tools.sources.object_classes import class_names
 from wds_tools.sources.pixels import check_pixels, to_pixels
+from wds_tools.sources.roles import LabelColumns, Roles
 
 _PROBED_ITEMS = 32
 _FACTS = (str, int, float, list, tuple, Mapping, type(None), np.generic, date, time, timedelta)
@@ -54,7 +58,7 @@ _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
 class ObjectSource(Source):
-    """Items ``(image, label)``, dictionaries, or images alone, of an object with ``len()`` and ``[]``.
+    """Items ``(image, label)``, dictionaries, dataclasses, or images alone, of an object with ``len()`` and ``[]``.
 
     An item must be the same each time it is read. An image is a PIL image, encoded bytes, an array [H, W] or
     [H, W, C], or a tensor [C, H, W]; pixels are uint8. Class names are those of ``classes`` of the object, which
@@ -75,56 +79,148 @@ class ObjectSource(Source):
         super().__init__(type(items).__name__, options)
         self.items = items
         self._left_out: set[str] = set()
+        self._became: dict[str, str] = {}  # entry of items -> what it is packed as; "" if it is left out
+        self._roles: Roles | None = None  # of items that are dictionaries
+        self._notes: tuple[str, ...] = ()
         self._form = Form()
-        self._own = self._renamed = Classes(self._class_names())  # by the numbers of the items; as they are packed
+        self._own = self._renamed = Classes(class_names(items))  # by the numbers of the items; as they are packed
 
     def collect(self, found: Collector) -> None:
         """Add the items.
 
-        Some are read twice: for their mean length, for the stamp, and to detect random transforms.
+        Some are read twice: for their entries and mean length, for the stamp, and to detect random transforms.
 
         Raises:
-            SourceError: There is no item, or an item differs each time it is read.
+            SourceError: There is no item, an item differs each time it is read, or several entries could be the image
+                or the label.
+            LabelError: Labels do not match the class names of the object.
         """
         count = found.account.given = len(self.items)
         if count == 0:
             raise SourceError(f"the {self.name} has no items")
-        failure: SourceError | None = None
-        digest, sizes, extras = xxhash.xxh3_128(), [], []
-        labels = self._labels(self.name)
-        for number in sorted({(count - 1) * step // max(1, _PROBED_ITEMS - 1) for step in range(_PROBED_ITEMS)}):
-            entry = Input(f"{self.name}#{number}", 0, None, (number,))
-            try:
-                (record, label), again = ((_encoded(record), label) for record, label in map(self._item, [entry] * 2))
-            except SourceError as error:
-                failure = error
-                digest.update(str(error).encode())
-                continue
-            if (record, repr(label)) != (again[0], repr(again[1])):
-                raise SourceError(
-                    f"item {number} of the {self.name} differs each time it is read: remove random transforms before "
-                    "packing, and apply them in training"
-                )
+        numbers = sorted({(count - 1) * step // max(1, _PROBED_ITEMS - 1) for step in range(_PROBED_ITEMS)})
+        digest = xxhash.xxh3_128()
+        items, failures = self._probe(numbers)
+        for failure in failures:
+            digest.update(str(failure).encode())
+        if not items:
+            raise failures[0]
+        dictionaries = [item for item in items.values() if isinstance(item, Mapping)]
+        if dictionaries:
+            self._set_roles(dictionaries, is_complete=len(numbers) == count)
+        labels, sizes, extras = self._labels(self.name), [], []
+        probed: dict[int, Any] = {}
+        for number, item in items.items():
+            record, label = self._checked(number, item)
             labels.add(label)
+            probed[number] = label
             digest.update(record.image if isinstance(record.image, bytes) else b"")
             digest.update(repr((label, record.facts, sorted(record.fields.items()))).encode())
             sizes.append(len(record.image))
             extras.append(sum(map(field_bytes, map(len, record.fields.values()))) + facts_bytes(record.facts))
-        if failure is not None and not sizes:
-            raise failure
-        size, extra = (max(1, sum(values) // max(1, len(values))) for values in (sizes, extras))
+        size, extra = (max(1, sum(values) // len(values)) for values in (sizes, extras))
         for number in range(count):
-            found.add(Input(f"{self.name}#{number}", size, None, (number,), -1, extra + 1024))
+            found.add(Input(self._path(number), size, None, (number,), -1, extra + 1024))
+        self._check_targets(probed)
         self._form = self._set_classes(labels)
+        self._add_account(found)
         found.classes, found.form_after_reading = self._own or None, self._form
         found.stamp = digest.hexdigest()
 
-    def _class_names(self) -> tuple[str, ...]:
-        """Return the class names of the object: its attribute ``classes``, or those of its ``ClassLabel``."""
-        names: Any = getattr(self.items, "classes", None)
-        names = (names.tolist() if hasattr(names, "tolist") else names) or self._feature_names()
-        are_names = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-        return tuple(names) if are_names else ()
+    def read(self, entry: Input) -> Record:
+        """Read an item.
+
+        Raises:
+            SourceError: The item is damaged, or has a type that is not supported.
+            SourceStoreError: A file of the item is missing, or its storage fails.
+            LabelError: Its label is of another kind than those of the other items.
+        """
+        record, label = self._record(self._item(entry.location[0]), entry.path)
+        return record._replace(label=self._label(label, entry.path))
+
+    def _path(self, number: int) -> str:
+        return f"{self.name}#{number}"
+
+    def _probe(self, numbers: Sequence[int]) -> tuple[dict[int, Any], list[SourceError]]:
+        """Return some items by number, and the errors of those that cannot be read."""
+        items, failures = {}, []
+        for number in numbers:
+            try:
+                items[number] = self._item(number)
+            except SourceError as error:
+                failures.append(error)
+        return items, failures
+
+    def _checked(self, number: int, item: Any) -> tuple[Record, Any]:
+        """Return a record with an encoded image, and its label, if the item is the same when it is read again."""
+        path = self._path(number)
+        first, second = (self._record(one, path) for one in (item, self._item(number)))
+        (record, label), again = (_encoded(first[0]), first[1]), (_encoded(second[0]), second[1])
+        if (record, repr(label)) != (again[0], repr(again[1])):
+            raise SourceError(
+                f"item {number} of the {self.name} differs each time it is read: remove random transforms before "
+                "packing, and apply them in training"
+            )
+        return record, label
+
+    def _set_roles(self, items: Sequence[Mapping[str, Any]], *, is_complete: bool) -> None:
+        """Decide which entries of dictionaries are the image and the label.
+
+        Raises:
+            SourceError: No entry is an image, or several could be the label.
+        """
+        names = list(dict.fromkeys(name for item in items for name in item))
+        images = [name for name in names if any(_may_be_image(item.get(name)) for item in items)]
+        found = usual_columns(IMAGE, names if IMAGE in self.columns else images, self.columns, where=self.name)
+        if not found and len(images) != 1:
+            texts = [name for name in names if any(isinstance(item.get(name), str) for item in items)]
+            hint = "; names of files are read from tables only: open the image in the dataset" if texts else ""
+            raise no_image_error(self.name, names, "entry", hint)
+        image = (found or images)[0]
+        features = getattr(self.items, "features", None)
+        features = features if isinstance(features, Mapping) else {}
+        labels_of: dict[str, Any] = {
+            name: getattr(feature, "feature", feature) for name, feature in features.items()
+        }  # of lists too
+        classes = {
+            name: tuple(map(str, feature.names))
+            for name, feature in labels_of.items()
+            if type(feature).__name__ == "ClassLabel" and name in names
+        }
+        others = [name for name in names if name != image]
+        labels = LabelColumns(self.name, others, self.columns, self.options, classes)
+        for item in items:
+            labels.add(item)
+        choice = labels.choose(complete=is_complete)
+        names_column = choice.names if is_complete else None  # other items may have further classes
+        self._roles = Roles(image, choice.label, names_column)
+        self._notes = choice.notes if is_complete or not choice.names else ()
+        own = choice.classes if is_complete or choice.label in classes else None
+        self._own = self._renamed = Classes(own or self._own)
+
+    def _check_targets(self, labels: Mapping[int, Any]) -> None:
+        """Check labels against the attribute ``targets``, by whose numbers torchvision's datasets name classes.
+
+        Raises:
+            LabelError: They differ, and no class names were given.
+        """
+        targets: Any = getattr(self.items, "targets", None)
+        if not self._own or not hasattr(targets, "__getitem__") or not hasattr(targets, "__len__"):
+            return
+        if len(targets) != len(self.items):
+            return
+        for number, label in labels.items():
+            target, own = _one_value(targets[number]), _one_value(label)
+            if np.ndim(target) or parse(target).number in (None, parse(own).number):
+                continue
+            if self.options.classes:
+                self._own = self._renamed = Classes()
+                return
+            raise LabelError(
+                f"item {number} of the {self.name} has label {own!r}, and its attribute 'targets' has "
+                f"{parse(target).number}, as with a target_transform: the class names of the object are not those of "
+                "the labels, pass classes=[...]"
+            )
 
     def _labels(self, where: str, form: Form | None = None) -> Labels:
         return Labels(where, label_type=self.options.label_type, separator=self.options.label_separator, form=form)
@@ -148,69 +244,82 @@ class ObjectSource(Source):
             self._renamed = Classes(given[number] for number in self._own.matched(given, where=self.name))
         return numbered.form
 
-    def read(self, entry: Input) -> Record:
-        """Read an item.
+    def _add_account(self, found: Collector) -> None:
+        """Add what becomes of the entries of the items that were read."""
+        account = found.account
+        account.declare("entry", self._became)
+        for name, role in self._became.items():
+            if role:
+                account.use("entry", name, role)
+            else:
+                account.leave_out(
+                    "entry", name, "follows the label" if name.isdigit() else "has a type that is not kept"
+                )
+        account.notes += self._notes
 
-        Raises:
-            SourceError: The item is damaged, or has a type that is not supported.
-            SourceStoreError: A file of the item is missing, or its storage fails.
-            LabelError: Its label is of another kind than those of the other items.
-        """
-        record, label = self._item(entry)
-        return record._replace(label=self._label(label, entry.path))
-
-    def _item(self, entry: Input) -> tuple[Record, Any]:
-        """Return an item without its label, and the label as it is."""
+    def _item(self, number: int) -> Any:
+        """Return an item; a dataclass or named tuple as a dictionary."""
+        path = self._path(number)
         try:
-            item = self.items[entry.location[0]]
+            item = self.items[number]
         except (
             OSError,
             ValueError,
             SyntaxError,
         ) as error:  # of image decoders; any other error is a bug in the dataset
             if is_system_error(error):
-                raise SourceStoreError(f"{entry.path} cannot be read: {type(error).__name__}: {error}") from error
+                raise SourceStoreError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
             raise SourceError(f"cannot be read: {type(error).__name__}: {error}") from error
-        if isinstance(item, dict):
-            return self._from_dict(item, entry.path)
-        if isinstance(item, (tuple, list)):
-            if len(item) > 2:
-                self._warn("what follows the label")
-            return Record(_image(item[0], entry.path)), item[1] if len(item) > 1 else None
-        return Record(_image(item, entry.path)), None
+        if is_dataclass(item) and not isinstance(item, type):
+            return {field.name: getattr(item, field.name) for field in fields_of(item)}
+        return item._asdict() if isinstance(item, tuple) and hasattr(item, "_asdict") else item
 
-    def _from_dict(self, item: dict[str, Any], path: str) -> tuple[Record, Any]:
-        image = find_column(IMAGE, item, self.columns, where=path)
-        if image is None:
-            raise no_image_error(path, item, "entry")
-        label = find_column(LABEL, [name for name in item if name != image], self.columns, where=path)
+    def _record(self, item: Any, path: str) -> tuple[Record, Any]:
+        """Return an item without its label, and the label as it is."""
+        if isinstance(item, Mapping):
+            return self._from_dict(item, path)
+        if not isinstance(item, (tuple, list)):
+            self._became["item"] = "image"
+            return Record(_image(item, path)), None
+        if not item:
+            raise SourceError(f"{path} is empty")
+        self._became |= {"0": "image"} | ({"1": "label"} if len(item) > 1 else {})
+        for number in range(2, len(item)):
+            self._became[str(number)] = ""
+            self._warn("what follows the label")
+        return Record(_image(item[0], path)), _tuple_label(item[1], path) if len(item) > 1 else None
+
+    def _from_dict(self, item: Mapping[str, Any], path: str) -> tuple[Record, Any]:
+        if self._roles is None:
+            self._set_roles([item], is_complete=False)
+        assert self._roles is not None
+        image, label, names = self._roles.image, self._roles.label, self._roles.names
+        if item.get(image) is None:
+            raise SourceError(f"has no entry {image!r}")
         fields, facts = {}, {}
+        self._became |= (
+            {image: "image"} | ({label: "label"} if label else {}) | ({names: "class names"} if names else {})
+        )
         for name, value in item.items():
-            if name in (image, label):
+            if name in (image, label, names):
                 continue
             field = field_name(name)
-            is_file_name = isinstance(value, str) and field and field.rpartition(".")[2] in IMAGE_FIELDS
+            is_file_name = isinstance(value, str) and names_image(f".{field}")
             if field and isinstance(value, (bytes, str)) and not is_file_name:
                 fields[field] = value if isinstance(value, bytes) else value.encode()
+                self._became[name] = f"field {field}"
             elif isinstance(value, _FACTS) or (hasattr(value, "tolist") and not np.ndim(value)):
                 facts[fact_name(name)] = json_value(value)
+                self._became.setdefault(name, "entries of json")
             elif isinstance(value, Image.Image) or hasattr(value, "tolist"):
                 kind, data = _encode_other(value)
-                fields[field if field and field.endswith(f".{kind}") else f"{plain_name(name)}.{kind}"] = data
+                other = field if field and field.endswith(f".{kind}") else f"{plain_name(name)}.{kind}"
+                fields[other] = data
+                self._became[name] = f"field {other}"
             else:
+                self._became.setdefault(name, "")
                 self._warn(f"entry {name!r} of type {type(value).__name__}")
-        return Record(_image(item[image], path), fields, facts), item[label] if label else None
-
-    def _feature_names(self) -> Any:
-        """Return the class names of a map-style dataset of Hugging Face, whose only `ClassLabel` is the label."""
-        features = getattr(self.items, "features", None)
-        features = features if isinstance(features, Mapping) else {}
-        lists = {name: getattr(feature, "feature", feature) for name, feature in features.items()}
-        labels = [name for name, feature in lists.items() if type(feature).__name__ == "ClassLabel"]
-        if len(labels) == 1:
-            self.columns.setdefault(LABEL, labels[0])
-        label = find_column(LABEL, features, self.columns, where="features") if features else None
-        return getattr(lists[label], "names", None) if label else None
+        return Record(_image(item[image], path), fields, facts), _one_value(item.get(label)) if label else None
 
     def _warn(self, what: str) -> None:
         """Warn once that a part of the items is not packed."""
@@ -236,6 +345,40 @@ class ObjectSource(Source):
 
     def _label_of(self, number: int) -> Label:
         return label_number(number) if number < 0 or not self._own else name_label(self._renamed[number])
+
+
+def _may_be_image(value: Any) -> bool:
+    """Return whether a value has the type of an image, whatever it contains."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return codecs.sniff(value) is not None
+    return isinstance(value, Image.Image) or (hasattr(value, "dtype") and np.ndim(value) in (2, 3))
+
+
+def _one_value(value: Any) -> Any:
+    """Return an array or tensor with a single value as that value."""
+    return value.item() if getattr(value, "shape", ()) and math.prod(value.shape) == 1 else value
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(one, (list, tuple, Mapping)) for one in value)
+
+
+def _tuple_label(value: Any, path: str) -> Any:
+    """Return the label of a tuple.
+
+    Raises:
+        LabelError: It is an image, a dictionary, or nested.
+    """
+    value = _one_value(value)
+    nested = np.ndim(value) > 1 if hasattr(value, "tolist") else _is_nested(value)
+    if nested or isinstance(value, (Mapping, Image.Image)):
+        what = "nested values" if nested else f"the type {type(value).__name__}"
+        raise LabelError(
+            f"{path}: the label, which is the second entry of a tuple, has {what}; allowed are numbers and names, "
+            "and lists of these: let items be dictionaries, such as {'image': ..., 'label': ..., 'boxes': ...}, whose "
+            "other entries are kept"
+        )
+    return value
 
 
 def _image(value: Any, path: str) -> Any:

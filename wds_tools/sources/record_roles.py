@@ -44,6 +44,12 @@ from wds_tools.sources.record_values import (
     resolved,
 )
 
+FIRST, SECOND, THIRD = "0", "1", "2"
+"""The names of the values of a list."""
+
+IN_LISTS = (SECOND, FIRST, THIRD)
+"""Where the label is in a list: second if the image is first."""
+
 _MIN_UNIQUE = 100  # with fewer records, whole numbers may all be different by chance
 _HEIGHTS = ("height", "rows", "h", "image/height", "image_height", "img_height")
 _WIDTHS = ("width", "cols", "columns", "w", "image/width", "image_width", "img_width")
@@ -82,6 +88,7 @@ class Rules(Protocol):
 
     name: str
     part: ClassVar[str]
+    parts: ClassVar[str]
     preferred: Mapping[str, tuple[str, ...]]
     bgr: bool
     columns: dict[str, str]
@@ -106,11 +113,7 @@ class Names:
         """Add a record; return its number among those that could be parsed."""
         if isinstance(values, str):
             return -1
-        for name, stored in values.items():
-            value = resolved(stored, is_list=False)
-            if isinstance(value, np.ndarray) and value.shape == (1,) and self._may_be_label(name):
-                value = value.item()
-            kind = kind_of(value)
+        for name, value, kind in self._found(values):
             if isinstance(value, Repeated) and kind == LIST:
                 self.lists.add(name)
             if name not in self.kinds:
@@ -125,6 +128,16 @@ class Names:
             if len(known) < self.total:
                 known.append(None)
         return self.total - 1
+
+    def _found(self, values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+        """Return (name, value, kind of value) of a record."""
+        found = []
+        for name, stored in values.items():
+            value = resolved(stored, is_list=False)
+            if isinstance(value, np.ndarray) and value.shape == (1,) and self._may_be_label(name):
+                value = value.item()
+            found.append((name, value, kind_of(value)))
+        return found
 
     def _may_be_label(self, name: str) -> bool:
         source = self.source
@@ -154,12 +167,14 @@ class Names:
             known = known or next(iter(usual_columns(IMAGE, images)), None)
             if known is None and len(images) > 1:
                 raise SourceError(
-                    f"{where} has several {source.part}s with images ({quoted(sorted(images))}): name the image, as in "
+                    f"{where} has several {source.parts} with images ({quoted(sorted(images))}): name the image, as in "
                     f"--column image={min(images)} (columns={{'image': {min(images)!r}}})"
                 )
             if known or images:
                 return known or images[0]
         known = next((name for name in source.preferred.get(IMAGE, ()) if name in self.kinds), None)
+        arrays = [name for name, found in self.kinds.items() if ARRAY in found]
+        known = known or next(iter(usual_columns(IMAGE, arrays)), None)
         if known and self.kinds[known].keys() - {MISSING}:
             return known  # each record is skipped with its reason
         raise no_image_error(where, [f"{name} ({self._described(name)})" for name in self.kinds], source.part)
@@ -187,7 +202,9 @@ class Names:
             self._check_label(label)
             return label, self._names(label)
         usual = usual_columns(LABEL, [name for name in self.kinds if name != image])
-        known = [name for name in source.preferred.get(LABEL, ()) if name in self.kinds and name != image][:1]
+        known = [name for name in source.preferred.get(LABEL, ()) if name in self.kinds and name != image]
+        if known[:1] != [FIRST]:  # without an image at the start, a list has no usual order
+            known = known[:1]
         possible = [name for name in known or usual if self._is_label(name)]
         if not possible:
             return None, None
@@ -196,7 +213,7 @@ class Names:
         for other in possible[1:]:
             if not self._same_partition(label, other):
                 raise SourceError(
-                    f"{where} has two {source.part}s that could be the label: {label!r} ({self._some(label)}) and "
+                    f"{where} has two {source.parts} that could be the label: {label!r} ({self._some(label)}) and "
                     f"{other!r} ({self._some(other)}): name one, as in --label {label} (columns={{'label': {label!r}}})"
                 )
         numbers = [name for name in possible if WHOLE in self.kinds[name]]
@@ -211,9 +228,8 @@ class Names:
         coordinates = {other.lower() for other, found in self.kinds.items() if found.keys() & numbers}
         if kinds - ALL_KINDS or BINARY in kinds <= {BINARY, MISSING}:
             return True  # it is refused
-        # A coordinate, or a value of a list of more than two, whose second is the label.
-        is_other = (name.lower() == "y" and "x" in coordinates) or (name == "0" and "2" in self.kinds)
-        if is_other or not kinds & {TEXT, WHOLE, LIST, VECTOR} or kinds - {TEXT, WHOLE, LIST, VECTOR, MISSING}:
+        is_coordinate = name.lower() == "y" and "x" in coordinates
+        if is_coordinate or not kinds & {TEXT, WHOLE, LIST, VECTOR} or kinds - {TEXT, WHOLE, LIST, VECTOR, MISSING}:
             return False
         values = self.labels[name]
         if self.source.is_transcription(name, values):
@@ -298,7 +314,7 @@ class Names:
             if kinds.keys() & {*IMAGES, ARRAY, VECTOR}:
                 if base in fields.values():
                     raise SourceError(
-                        f"{self.source.name} has two {self.source.part}s that would be the field {base!r}: rename one "
+                        f"{self.source.name} has two {self.source.parts} that would be the field {base!r}: rename one "
                         "of them"
                     )
                 fields[name] = base
@@ -334,10 +350,14 @@ class Names:
                 account.leave_out(part, name, str(_reason(kind)))
             if name in self.labels and roles.label is None and DECIMAL in kinds:
                 account.notes.append(f"{name!r} has fractions, so it is not the label")
+            elif name in self.transcripts:
+                account.notes.append(
+                    f"{name!r} has texts to recognise, not classes: pass --label-type name if they are classes"
+                )
             elif name in self.labels and roles.label is None and len(set(self.labels[name])) == self.total > 1:
                 account.notes.append(f"{name!r} is different in each record, so it is not the label")
         text = next((name for name in self.source.preferred.get("names", ()) if name in self.kinds), None)
-        if text and roles.label and roles.names is None:
+        if text and roles.label not in (None, text) and roles.names is None:
             account.notes.append(f"{text!r} does not give the class names: it is not one different text per label")
         if roles.shape:
             order = "B, G, R" if self.source.bgr else "R, G, B"

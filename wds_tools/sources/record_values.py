@@ -206,7 +206,10 @@ def array_of(data: memoryview, dtype: str, shape: list[int]) -> Any:
     Raises:
         ValueError: Its shape does not match its bytes.
     """
-    kind = np.dtype(dtype)
+    try:
+        kind = np.dtype(dtype)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
     if math.prod(shape) * kind.itemsize != len(data):
         raise ValueError(f"an array of shape {shape} of {dtype} in {len(data):,} bytes")
     found = np.frombuffer(data, kind).reshape(shape)

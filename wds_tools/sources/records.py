@@ -64,12 +64,13 @@ class RecordSource(Source):
     """Base of sources whose records map names to values.
 
     Attributes:
-        part: What a name is called in the account.
+        part, parts: What a name is called in the account, and several of them.
         preferred: Role -> names that are tried first.
         bgr: Whether pixels are in the order B, G, R.
     """
 
     part: ClassVar[str] = "entry"
+    parts: ClassVar[str] = "entries"
     preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     bgr: bool = False
     found_roles: Roles | None = None
@@ -97,7 +98,7 @@ class RecordSource(Source):
             SourceError: No record has an image, or it is not clear which value is the image or the label.
         """
         roles = None
-        with suppress(SourceError):
+        with suppress(SourceError, RecursionError):
             guess = Names(self)
             for item in islice(self.items(), _GUESSED_FROM):
                 guess.add(item.values)
@@ -122,14 +123,16 @@ class RecordSource(Source):
         """Return what the records have, the inputs with the numbers of their records, and what is skipped."""
         seen, listed, skipped = Names(self), [], []
         for item in self.items():
-            number = seen.add(item.values)
             try:
+                number = seen.add(item.values)
                 if isinstance(item.values, str):
                     raise SourceError(item.values)
                 if roles is not None:
                     listed.append((number, self._input(item, item.values, roles)))
             except SourceError as error:
                 skipped.append(Skip(item.path, str(error)))
+            except RecursionError:
+                skipped.append(Skip(item.path, "has values that are nested too deeply"))
         return seen, listed, skipped
 
     def read(self, entry: Input) -> Record:
@@ -242,6 +245,8 @@ def _not_an_image(name: str, value: Any, kind: str) -> str:
         return f"has {len(value)} images in {name!r}; allowed is one per record: write one record per image"
     if kind == MISSING:
         return f"has no image: it has no {name!r}"
+    if isinstance(value, (bytes, memoryview)) and not len(value):
+        return f"has no image: {name!r} is empty"
     if isinstance(value, (bytes, memoryview)):
         return (
             f"{name!r} is not a {codecs.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}; raw pixels need their "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import fsspec
@@ -16,6 +17,7 @@ import xxhash
 
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
+from wds_tools.sources.arrow_columns import Columns, image_of, to_facts, to_record
 from wds_tools.sources.base import (
     WINDOW_BYTES,
     Collector,
@@ -28,9 +30,10 @@ from wds_tools.sources.base import (
     is_system_error,
 )
 from wds_tools.sources.columns import facts_bytes
-from wds_tools.sources.huggingface import Roles, find_roles, to_facts, to_record
+from wds_tools.sources.roles import Roles, add_rows
 
 _DIGEST_BITS = (1 << 62) - 1
+_HEAD_ROWS = 8
 _Row = dict[str, Any]
 
 
@@ -63,37 +66,40 @@ class StreamSource(Source):
         ] = []  # of each group: first row, and state of the stream there; None at its start
         self._rows: Iterator[_Row] | None = None
         self._next = -1  # the group that `_rows` continues with
+        self._roles = Roles("")
 
     def collect(self, found: Collector) -> None:
         """Add the rows, reading the whole stream.
 
         Raises:
-            SourceError: There is no column of images, or no image.
+            SourceError: There is not exactly one column of images and of labels, or no image.
             OptionError: The stream cannot be continued in the middle.
         """
         digest, filled, last = xxhash.xxh3_128(), 0, (0, 0)
         state: Any = None
+        columns = Columns.of([self._stream.features.arrow_schema], [self.name], self.name)
+        roles = self._roles = columns.roles(self.columns, self._head)
+        labels = columns.labels(roles, self.columns, self.options)
+        entries: list[Input | None] = []
         self._starts = [(0, None)]
         for row, values in enumerate(self._stream):
             found.account.given += 1
             path, content = f"{self.name}#{row}", self._with_bytes(values)
             number = _digest(content)
             digest.update(number.to_bytes(8, "little"))
-            size, extra = _sizes(content, self._roles)
+            size, extra = _sizes(content, roles)
+            labels.add(values)
             if filled and filled + size > WINDOW_BYTES:
                 self._starts.append((row, state))
                 filled = 0
             filled += size
             state, last = self._stream.state_dict(), (row, number)
-            if size:
-                group = len(self._starts) - 1
-                label = values.get(self._roles.label) if self._roles.label else None
-                found.add(Input(path, size, None, (row, number), group, extra), label)
-            else:
-                file = (values.get(self._roles.image) or {}).get("path")
+            entries.append(Input(path, size, None, (row, number), len(self._starts) - 1, extra) if size else None)
+            if not size:
+                file = image_of(values.get(roles.image))[1]
                 found.skip(path, f"{file} cannot be read" if file else "has no image")
         self._check_state(last)
-        self._roles.collect(found)
+        add_rows(found, roles, entries, labels.choose(), declared=columns.types)
         found.stamp = digest.hexdigest()
 
     def read(self, entry: Input) -> Record:
@@ -110,9 +116,9 @@ class StreamSource(Source):
             raise self._differs(row)
         return to_record(rows[row - start], self._roles)
 
-    @cached_property
-    def _roles(self) -> Roles:
-        return find_roles(self._stream.features.arrow_schema, self.columns, self.name)
+    def _head(self, name: str) -> list[Any]:
+        """Return the first values of a column."""
+        return [row.get(name) for row in islice(self._stream, _HEAD_ROWS)]
 
     @cached_property
     def _loaded(self) -> LRUCache[int, list[_Row]]:
@@ -189,9 +195,8 @@ def _digest(row: _Row) -> int:
 
 def _sizes(row: _Row, roles: Roles) -> tuple[int, int]:
     """Return the bytes of the image, 0 without one, and those that its other fields take in a shard."""
-    image = row.get(roles.image)
-    data, path = (image.get("bytes"), image.get("path")) if isinstance(image, dict) else (image, None)
-    others = [(row.get(name) or {}).get("bytes") or b"" for name in roles.more_images]
+    data, path = image_of(row.get(roles.image))
+    others = [image_of(row.get(name))[0] or b"" for name in roles.more_images]
     extra = sum(field_bytes(len(other)) for other in others)
     extra += sum(field_bytes(len(str(row[name]).encode())) for name in roles.fields if row.get(name) is not None)
     return len(data or b""), extra + facts_bytes(to_facts(row, roles, path))

@@ -1,22 +1,17 @@
-"""A table of paths or URLs of images: CSV, TSV or JSON Lines, with labels and other columns.
+"""A table of paths or URLs of images: CSV, TSV, JSON Lines or JSON, with labels and other columns.
 
-The user wrote the table, so it may name any file. Workers read a row at its byte offset and do not
-load the table.
+The user wrote the table, so it may name any file.
 """
 
 from __future__ import annotations
 
-import codecs
-import csv
 import errno
 import json
 import os
-import re
 import stat
-from collections.abc import Iterator
-from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import (
@@ -35,37 +30,33 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.columns import (
     IMAGE,
-    LABEL,
-    check_unique,
     fact_name,
     facts_bytes,
     field_name,
-    find_column,
     is_text_field,
     json_value,
+    names_image,
     no_image_error,
+    usual_columns,
 )
+from wds_tools.sources.roles import LabelColumns, Roles, add_rows, ambiguous
+from wds_tools.sources.text_table import MORE, Row, TextTable
 from wds_tools.sources.urls import URL_BYTES, fetch
 from wds_tools.storage import is_url
+from wds_tools.wording import counted
 
-_MAX_LINE_BYTES = 16 << 20
 _NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
-_MORE = "\n"  # key of the values of a row that no column is for; a column of CSV has no such name
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines also splits at other characters, such as U+2028
-
-Row = dict[str, Any]
+_PROBED_ROWS = 20  # whose files are looked for if several columns could have the images
 
 
 class TableSource(Source):
-    """A table with a row for each image.
-
-    It is JSON Lines if its name ends in ``.jsonl`` or ``.ndjson`` or it begins with ``{``. Otherwise values are
-    separated by tabs in a ``.tsv`` file, else by a comma, semicolon or tab, as in the header. The column of images has
-    paths relative to the table, or URLs.
-    """
+    """A table with a row for each image. The column of images has paths relative to the table, or URLs."""
 
     kind = "table"
     unit = "row"
+    reads_text = True
+    table: TextTable
+    roles_of_columns: Roles
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
@@ -76,21 +67,30 @@ class TableSource(Source):
         """Add the rows, with the length of each file.
 
         Raises:
-            SourceError: There is no such table, no column of images, or no row whose files exist.
+            SourceError: There is no such table, no row whose files exist, or not exactly one column of images and of
+                labels.
+            LabelError: A row has several labels.
         """
-        image, label = self._roles
         states = file_states([self.path])
-        for start, stop, row in self._rows():
-            found.account.given += 1
-            name = str(row.get(image) or "")
-            try:
-                size, extra = self._sizes(row)
-            except SourceError as error:
-                found.skip(name or f"{self.path.name} at byte {start}", str(error))
-                continue
-            found.add(Input(name, size, None, (start, stop), -1, extra), row.get(label) if label else None)
+        self.table = TextTable(self.path, self.options.encoding)
+        self.roles_of_columns = self._without_label()
+        names = [name for name in self.table.columns if name != self.roles_of_columns.image]
+        labels = LabelColumns(self.name, names, self.columns, self.options)
+        entries: list[Input | None] = []
+        used: set[str] = set()
+        short = 0
+        for location, row in self.table.rows():
+            labels.add(row)
+            used.update(row)
+            short += len(row) < len(self.table.columns) - len(self.table.unnamed)
+            entries.append(self._entry(found, row, location))
+        if short and not self.table.is_json:
+            found.account.notes.append(f"{counted(short, 'row')} with fewer values than the header has columns")
+        for name in set(self.table.unnamed) - used:
+            self.roles_of_columns.leave_out(name, "has neither a name nor values")
+        add_rows(found, self.roles_of_columns, entries, labels.choose(), declared=self.table.columns)
         found.files = states
-        found.stamp = stamp_files([self.path]) + repr(sorted(self.columns.items()))
+        found.stamp = stamp_files([self.path]) + repr(sorted(self.columns.items())) + (self.options.encoding or "")
 
     def read(self, entry: Input) -> Record:
         """Read the image of a row, and its other columns.
@@ -100,94 +100,83 @@ class TableSource(Source):
             SourceStoreError: A file is missing or cannot be read, or the storage of a URL fails.
             SourceChangedError: The image has changed its size since it was listed.
         """
-        start, stop = entry.location
-        with as_read_error(f"{self.path} cannot be read", ValueError, csv.Error), self.path.open("rb") as file:
-            file.seek(start)
-            row = self._parse(file.read(stop - start).decode("utf-8", "surrogateescape"))
-        name = str(row[self._roles[0]])
+        row = self.table.row(entry.location)
+        name = str(row[self.roles_of_columns.image])
         image = self._bytes(name)
         if not is_url(name):
             check_size(f"file {name!r}", len(image), entry.size)
         fields = {field: self._field(field, row[name]) for name, field in self._fields(row).items()}
         return Record(image, fields, self._facts(row))
 
-    @cached_property
-    def _is_json_lines(self) -> bool:
-        if self.path.suffix.lower() in (".jsonl", ".ndjson"):
-            return True
-        with as_read_error(f"{self.path} cannot be read"), self.path.open("rb") as file:
-            return file.read(4).removeprefix(codecs.BOM_UTF8)[:1] == b"{"
+    def _without_label(self) -> Roles:
+        """Return the roles of all columns; that of the label is decided when all its values are known."""
+        image = self._image_column()
+        fields: dict[str, str] = {}
+        for name in self.table.columns:
+            field = field_name(name)
+            if field and name != image and field not in fields.values():
+                fields[name] = field
+        facts = tuple(name for name in self.table.columns if name != image and name not in fields)
+        return Roles(image, fields=fields, facts=facts)
 
-    @cached_property
-    def header(self) -> tuple[list[str], str, int]:
-        """The names of the columns, the separator, and the offset of the first row.
+    def _image_column(self) -> str:
+        """Return the column of images: of several with usual names, the one whose files exist.
 
-        The columns of JSON Lines are the keys of all rows. They are pickled with the source, so workers do not read
-        the table again.
+        Raises:
+            SourceError: There is none, or there are several.
         """
-        with as_read_error(f"{self.path} cannot be read", ValueError), self.path.open("rb") as file:
-            if self._is_json_lines:
-                names = dict.fromkeys(name for line in _Lines(file, 0) if line.strip() for name in self._parse(line))
-                return list(names), "", 0
-            line = file.readline(_MAX_LINE_BYTES)
-            text = line.decode("utf-8-sig", "surrogateescape").rstrip("\r\n")
-            separator = "\t" if self.path.suffix.lower() == ".tsv" else max(",;\t", key=text.count)
-            columns: list[str] = next(csv.reader([text], delimiter=separator), [])
-        check_unique(columns, where=str(self.path))
-        return columns, separator, len(line)
+        names, where = self.table.columns, str(self.path)
+        found = usual_columns(IMAGE, names, self.columns, where=where)
+        rows = [row for _, row in islice(self.table.rows(), _PROBED_ROWS)]
+        values = {name: [row.get(name) for row in rows] for name in found}
+        if IMAGE not in self.columns:  # objects and lists of JSON do not name files
+            found = [name for name in found if not any(isinstance(value, (dict, list)) for value in values[name])]
+        if not found:
+            raise self._no_image()
+        if len(found) == 1:
+            return found[0]
+        for fits in (self._exists, names_image):
+            those = [name for name in found if any(isinstance(value, str) and fits(value) for value in values[name])]
+            if those and all(values[name] == values[those[0]] for name in those):
+                return those[0]
+            if those:
+                raise ambiguous(IMAGE, where, {name: values[name] for name in those})
+        return found[0]
 
-    @cached_property
-    def _roles(self) -> tuple[str, str | None]:
-        names = self.header[0]
-        image = find_column(IMAGE, names, self.columns, where=str(self.path))
-        if image is None:
-            raise no_image_error(str(self.path), names)
-        return image, find_column(LABEL, [name for name in names if name != image], self.columns, where=str(self.path))
+    def _no_image(self) -> SourceError:
+        names = self.table.columns
+        hint = ""
+        if any(names_image(name) for name in names) and not self.table.is_json:
+            hint = "; its first line must have the names of the columns, such as path,label"
+        elif len(names) == 1 and not self.table.is_json:
+            hint = "; values must be separated by a comma, semicolon, tab or |"
+        return no_image_error(str(self.path), names, hint=hint)
 
-    def _rows(self) -> Iterator[tuple[int, int, Row]]:
-        """Yield (first byte, end, row) of each row."""
-        _, separator, start = self.header
-        with as_read_error(f"{self.path} cannot be read", ValueError, csv.Error), self.path.open("rb") as file:
-            file.seek(start)
-            lines = _Lines(file, start)
-            if self._is_json_lines:
-                for line in lines:
-                    if line.strip():
-                        yield lines.start, lines.stop, self._parse(line)
-                return
-            for values in csv.reader(lines, delimiter=separator):
-                row_start, lines.row_start = lines.row_start, lines.stop
-                if values:
-                    yield row_start, lines.stop, self._row_of(values)
+    def _exists(self, name: str) -> bool:
+        try:
+            return bool(name) and (is_url(name) or self._size(name) > 0)
+        except SourceError:
+            return False
 
-    def _parse(self, text: str) -> Row:
-        """Parse the text of one row."""
-        if not self._is_json_lines:
-            return self._row_of(next(csv.reader(_LINE.findall(text), delimiter=self.header[1])))
-        row = json.loads(text.removeprefix("\ufeff"))
-        if not isinstance(row, dict):
-            raise SourceError(f'{self.path}: a line is {text[:40]!r}; expected an object, such as {{"path": ...}}')
-        return row
-
-    def _row_of(self, values: list[str]) -> Row:
-        names = self.header[0]
-        row: Row = dict(zip(names, values, strict=False))
-        if any(values[len(names) :]):
-            row[_MORE] = values[len(names) :]
-        return row
+    def _entry(self, found: Collector, row: Row, location: tuple[int, int]) -> Input | None:
+        """Return the input of a row, or skip the row."""
+        found.account.given += 1
+        name = str(row.get(self.roles_of_columns.image) or "")
+        self.table.check_encoding({**row, self.roles_of_columns.image: None}, location)
+        try:
+            size, extra = self._sizes(row)
+        except SourceError as error:
+            self.table.check_encoding(row, location)
+            found.skip(name or self.table.position(location), str(error))
+            return None
+        return Input(name, size, None, location, -1, extra)
 
     def _fields(self, row: Row) -> dict[str, str]:
         """Return column -> field for the columns that become fields and have a value in this row."""
-        fields: dict[str, str] = {}
-        for name, value in row.items():
-            field = field_name(name)
-            if field and name not in self._roles and value not in (None, "") and field not in fields.values():
-                fields[name] = field
-        return fields
+        return {name: field for name, field in self.roles_of_columns.fields.items() if row.get(name) not in (None, "")}
 
     def _facts(self, row: Row) -> Row:
-        excluded = {*self._roles, *self._fields(row)}
-        return {fact_name(name): json_value(value) for name, value in row.items() if name not in excluded}
+        return {fact_name(name): json_value(row[name]) for name in self.roles_of_columns.facts if name in row}
 
     def _field(self, field: str, value: Any) -> bytes:
         """Return the content of a field: the value itself for text, otherwise the file that it names."""
@@ -198,17 +187,17 @@ class TableSource(Source):
 
     def _sizes(self, row: Row) -> tuple[int, int]:
         """Return the length of a row's image, and the bytes that the other fields take in a shard."""
-        if _MORE in row:
-            names = self.header[0]
-            count = len(names) + len(row[_MORE])
+        if MORE in row:
+            count = len(self.table.columns) + len(row[MORE])
             raise SourceError(
-                f"the row has {count} values for {len(names)} columns: put values that contain the separator in quotes"
+                f"the row has {count} values for {len(self.table.columns)} columns: put values that contain the "
+                "separator in quotes"
             )
         extra = facts_bytes(self._facts(row))
         for name, field in self._fields(row).items():
             value = row[name]
             extra += field_bytes(len(self._field(field, value)) if is_text_field(field) else self._size(str(value)))
-        return self._size(str(row.get(self._roles[0]) or "")), extra
+        return self._size(str(row.get(self.roles_of_columns.image) or "")), extra
 
     def _size(self, name: str) -> int:
         if not name:
@@ -230,7 +219,17 @@ class TableSource(Source):
         return status.st_size
 
     def _path(self, name: str) -> Path:
-        """Return the path that a row names, relative to the table; the name may contain surrogate escapes."""
+        """Return the path that a row names, relative to the table; the name may contain surrogate escapes.
+
+        If there is no such file, spaces around the name are dropped, and backslashes separate folders, as on Windows.
+        """
+        path = self._joined(name)
+        if not os.path.lexists(path):
+            other = self._joined(name.strip().replace("\\", "/"))
+            path = other if os.path.lexists(other) else path
+        return path
+
+    def _joined(self, name: str) -> Path:
         return Path(os.fsdecode(os.path.join(os.fsencode(self.path.parent), name.encode("utf-8", "surrogateescape"))))  # noqa: PTH118
 
     def _bytes(self, name: str) -> bytes:
@@ -238,24 +237,3 @@ class TableSource(Source):
             return fetch(name, self.remote)
         with as_read_error(f"file {name!r} cannot be read", ValueError), self._path(name).open("rb") as file:
             return file.read(MAX_RECORD_BYTES)
-
-
-class _Lines(Iterator[str]):
-    """The lines of a file, with the byte offsets of the last line that was read.
-
-    Attributes:
-        start: First byte of the line.
-        stop: End of the line.
-        row_start: First byte of the row, which may have several lines; the caller sets it.
-    """
-
-    def __init__(self, file: BinaryIO, start: int) -> None:
-        self._file = file
-        self.start = self.stop = self.row_start = start
-
-    def __next__(self) -> str:
-        line = self._file.readline(_MAX_LINE_BYTES)
-        if not line:
-            raise StopIteration
-        self.start, self.stop = self.stop, self.stop + len(line)
-        return line.decode("utf-8", "surrogateescape")

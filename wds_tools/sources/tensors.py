@@ -86,6 +86,9 @@ class _Reader:
             name = f"{prefix}{key}"
             if name in self._contents.arrays:
                 raise SourceError(f"{self._where} has two entries with the name {name!r}: rename one of them")
+            if self._is_pair(value):
+                self._add_entries(f"{name}/", dict(zip(_PAIR, value, strict=True)))
+                continue
             if isinstance(value, Mapping) and class_names_in(value) is None:
                 self._add_entries(f"{name}/", value)
                 continue
@@ -107,11 +110,15 @@ class _Reader:
         """
         if isinstance(value, self._torch.Tensor):
             return _to_numpy(value) if value.ndim else None
-        if not isinstance(value, (list, tuple)):
-            return None
+        return self._array_of(value) if isinstance(value, (list, tuple)) else None
+
+    def _array_of(self, value: Sequence[Any]) -> Any:
+        """Return a list as an array."""
         kinds = {type(item) for item in value}
         if kinds in ({int}, {float}, {bool}, {str}):
             return np.asarray(value)
+        if kinds == {bytes}:
+            return of_items([np.frombuffer(item, np.uint8) for item in value])
         if kinds == {self._torch.Tensor}:
             items = [_to_numpy(item) for item in value]
             return np.stack(items) if all(item.ndim == 0 for item in items) else of_items(items)
@@ -122,9 +129,7 @@ class _Reader:
         if kinds <= {int, float}:
             return np.asarray(value, float)
         names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
-        raise SourceError(
-            f"it is a {type(value).__name__} of {names}; read are lists of tensors, of numbers and of text"
-        )
+        raise SourceError(f"is a {type(value).__name__} of {names}; read are lists of tensors, of numbers and of text")
 
     def _columns(self, content: Sequence[Any]) -> dict[str, Any]:
         """Return a list at the top of a file as images and labels."""
@@ -135,7 +140,7 @@ class _Reader:
         elif content and all(isinstance(item, (list, tuple)) and len(item) == len(_PAIR) for item in content):
             if all(isinstance(item[0], tensor) and not isinstance(item[1], (list, tuple, Mapping)) for item in content):
                 return dict(zip(_PAIR, ([_plain(item[at]) for item in content] for at in (0, 1)), strict=True))
-        elif len(content) == len(_PAIR) and isinstance(content[0], tensor) and _are_labels(content[1]):
+        elif self._is_pair(content):
             return dict(zip(_PAIR, content, strict=True))
         elif len(content) == 1 and isinstance(content[0], tensor) and content[0].ndim > _IMAGE_AXES:
             return {"images": content[0]}
@@ -148,6 +153,13 @@ class _Reader:
             "(images, labels), a list of images, of pairs (image, label) or of dictionaries with equal keys: stack "
             "images with torch.stack, and save further values in a dictionary"
         )
+
+    def _is_pair(self, value: Any) -> bool:
+        """Return whether a value is a pair of several images and their labels."""
+        is_pair = (
+            isinstance(value, (list, tuple)) and len(value) == len(_PAIR) and isinstance(value[0], self._torch.Tensor)
+        )
+        return is_pair and value[0].ndim >= _IMAGE_AXES and _are_labels(value[1]) and len(value[0]) == len(value[1])
 
     def _refuse_models(self, content: Mapping[Any, Any]) -> None:
         """Raise an error for the weights of a model, whose entries are parameters and no samples."""
@@ -185,6 +197,4 @@ def _to_numpy(tensor: Any) -> Any:
     ) as error:  # NumPy lacks bfloat16 and smaller types, whose values are also of float32
         if str(tensor.layout) == "torch.strided" and tensor.is_floating_point():
             return tensor.detach().float().numpy()
-        raise SourceError(
-            f"it is a tensor of {tensor.dtype} in the layout {tensor.layout}, which is not read"
-        ) from error
+        raise SourceError(f"is a tensor of {tensor.dtype} in the layout {tensor.layout}, which is not read") from error

@@ -51,11 +51,11 @@ class TfRecordSource(RecordSource):
     """TFRecord files: a file, a pattern, or a folder with the files of one split."""
 
     kind = "tfrecord"
-    part = "feature"
+    part, parts = "feature", "features"
     preferred = MappingProxyType(
         {
             IMAGE: ("image/encoded", "image_raw", "encoded", "image_bytes"),
-            LABEL: ("image/class/label", "class_label"),
+            LABEL: ("image/class/label", "class_label", "image/class/text", "image/class/synset"),
             "names": ("image/class/text",),
         }
     )
@@ -73,7 +73,7 @@ class TfRecordSource(RecordSource):
         """
         states = file_states(self.paths)
         super().collect(found)
-        self._add_class_names(found)
+        self._account_files(found)
         found.files = states
         found.stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
 
@@ -110,19 +110,20 @@ class TfRecordSource(RecordSource):
         codecs = ["gzip" if _is_compressed(files[file]) else None for file in range(len(self.paths))]
         return DecompressedFiles(files, [str(path) for path in self.paths], codecs)
 
-    def _add_class_names(self, found: Collector) -> None:
-        """Add the class names that TensorFlow Datasets writes to ``NAME.labels.txt``, for the label ``NAME``."""
+    def _account_files(self, found: Collector) -> None:
+        """Add the class names that TensorFlow Datasets writes to ``NAME.labels.txt``, and account for other files."""
         folder = self.path if self.path.is_dir() else self.paths[0].parent
-        paths = {path.name: path for path in folder.glob("*.labels.txt")}
-        found.account.declare("file", paths)
-        label = self.found_roles.label if self.found_roles else None
-        for name, path in paths.items():
-            if label is None or name != f"{label.replace('/', '-')}.labels.txt" or found.classes:
-                found.account.leave_out("file", name, "not the class names of the label")
+        classes = f"{((self.found_roles and self.found_roles.label) or '').replace('/', '-')}.labels.txt"
+        others = sorted(set(folder.iterdir()) - set(self.paths)) if self.path.is_dir() else [folder / classes]
+        for path in others:
+            if not path.is_file():
+                continue
+            if path.name != classes or found.classes:
+                found.account.leave_out("file", path.name, "neither a TFRecord file nor the class names of the label")
                 continue
             with as_source_error(f"{path} cannot be read", UnicodeDecodeError), path.open("rb") as file:
                 found.classes = tuple(line.strip() for line in str(file.read(_MAX_NAMES_BYTES), "utf-8").splitlines())
-            found.account.use("file", name, "class names")
+            found.account.use("file", path.name, "class names")
 
 
 def records(data: Bytes, path: Path) -> Iterator[tuple[int, int]]:

@@ -54,9 +54,9 @@ class ZarrSource(ArraySource):
 
     def _add(self, contents: Contents, name: str, array: Any) -> None:
         if array.ndim == 0:
-            contents.unusable.append(Unusable("array", name, "it is a single value, not one for each image"))
+            contents.unusable.append(Unusable("array", name, "is a single value, not one for each image"))
         elif array.dtype.kind == "O":
-            reason = "it has objects, which are not read, because they can be pickles, which can run code"
+            reason = "has objects, which are not read, because they can be pickles, which can run code"
             contents.unusable.append(Unusable("array", name, reason, is_array=True))
         elif array.dtype.names and array.ndim == 1:
             contents.arrays |= {f"{name}/{field}": values for field, values in fields_of(_Rows(array))}

@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from wds_tools.format.manifest import MANIFEST_NAME
+
 WORK_NAME = ".packing"
 PLAN_NAME = "plan.json"
 COPY_NAME = ".copying"
 """The work areas of a packer and of `copy`."""
 
-_COMMANDS = {"merge": "`wds-tools merge`", "webdataset": "`wds-tools reshard`, `pack` or `append`"}
+WRITER_LOCK_NAME = ".{}.writing"
+"""Name of the lock file of a `ShardWriter`, by that of its manifest."""
+
+_COMMANDS = {
+    "merge": "`wds-tools merge`",
+    "webdataset": "`wds-tools reshard`, `pack` or `append`",
+    "added fields": "`wds-tools add-fields`",
+}
 _PACKERS = "`wds-tools pack` or `append`"
 
 
@@ -26,6 +35,11 @@ def why_unfinished(folder: str, read: Callable[[str], bytes | None]) -> str | No
         command = _COMMANDS.get(_kind(plan), _PACKERS)
     elif _read(f"{COPY_NAME}/manifest.json", read) is not None:
         command = "`wds-tools copy`"
+    elif _read(WRITER_LOCK_NAME.format(MANIFEST_NAME), read) is not None:
+        return (
+            f"{folder} is unfinished: a ShardWriter is writing it or was interrupted; wait for it, or run the program "
+            "again with fresh=True, which replaces the samples so far"
+        )
     else:
         return None
     return f"{folder} is unfinished: run the same {command} command again, which continues from there"

@@ -25,6 +25,7 @@ from wds_tools.errors import ChecksumError, DestinationError, ManifestError, Not
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, from_json
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME, card, commit_card
+from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.reading.names import split_manifest
 from wds_tools.storage import StoredFile, is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
@@ -94,7 +95,8 @@ def copy_dataset(
         StoreError: The storage fails.
     """
     started = time.monotonic()
-    if not is_url(url) or is_url(os.fspath(dst)):
+    destination = parse_destination(dst)
+    if not is_url(url) or isinstance(destination, str):
         raise OptionError(
             f"copy reads a URL and writes a local folder, not {url} and {dst}; copy a local dataset with `cp -r`, or "
             "join datasets with `wds-tools merge`"
@@ -115,15 +117,15 @@ def copy_dataset(
 
         def copy_additions() -> None:
             for addition in manifest.additions:
-                source, target = f"{folder.rstrip('/')}/{addition.folder}", Path(dst) / addition.folder
+                source, target = f"{folder.rstrip('/')}/{addition.folder}", destination / addition.folder
                 options = {"progress": progress, "storage_options": storage_options, "retry_seconds": retry_seconds}
                 parts.append(copy_dataset(source, target, **options))  # type: ignore[arg-type]
 
-        copy = _Copy(client, Path(dst), data, files, stop, copy_additions)
+        copy = _Copy(client, destination, data, files, stop, copy_additions)
         _run(copy, shows_progress(progress))
         copied = copy.copied + sum(part.copied_bytes for part in parts)
         kept = copy.kept + sum(part.kept_bytes for part in parts)
-        return CopyReport(manifest, Path(dst), copied, kept, time.monotonic() - started)
+        return CopyReport(manifest, destination, copied, kept, time.monotonic() - started)
     finally:
         client.close()
 

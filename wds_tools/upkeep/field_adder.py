@@ -42,12 +42,15 @@ from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.sources.columns import plain_name
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
 from wds_tools.storage.lock import lock_file
+from wds_tools.storage.unfinished import PLAN_NAME
+from wds_tools.storage.unfinished import WORK_NAME as UNFINISHED_NAME
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.field_source import KeyedFields, keyed_fields, record_count
 from wds_tools.upkeep.spool import Spool
 
 SOURCE_KIND = "added fields"
 WORK_NAME = ".adding"
+_REPORT_NAME = "report.json"
 Match = Literal["key", "path"]
 _RESERVED = ("cls", "image", "label", *IMAGE_FIELDS)
 _BATCH = 4096
@@ -131,11 +134,25 @@ def add_fields(
     folder, manifest_name = _local(dataset)
     shards = open_shards(folder / manifest_name)
     name = _name(name, source)
+    work = _Work(folder / manifest_name, name)
+    path = os.fspath(source) if isinstance(source, str | Path) else None
+    call = [name, path, key, sorted((fields or {}).items()), match, strict]
     try:
-        with _Work(folder / manifest_name, name) as work:
+        with work:
+            if path is not None and (report := work.finished(call)) is not None:
+                return AddReport(folder / name, **report, seconds=time.monotonic() - started)
             run = _Run(shards, work, match, strict, progress)
             run.read(keyed_fields(source, key=key, fields=fields or {}), record_count(source))
             added = run.write()
+            report = {
+                "fields": added.fields,
+                "samples": added.samples,
+                "missing": shards.manifest.samples - added.samples,
+                "unknown": run.unknown,
+                "unknown_key": run.unknown_key,
+                "bytes": added.bytes,
+            }
+            work.finish(call, report)
             _list_addition(
                 folder / manifest_name, shards.manifest, Addition(name, added.fingerprint, added.fields), run.classes
             )
@@ -147,16 +164,7 @@ def add_fields(
             f"cannot write to {folder}: {error.strerror or error}; {state}: fix the cause, then run the same command "
             "again"
         ) from error
-    return AddReport(
-        folder / name,
-        added.fields,
-        added.samples,
-        shards.manifest.samples - added.samples,
-        run.unknown,
-        run.unknown_key,
-        added.bytes,
-        time.monotonic() - started,
-    )
+    return AddReport(folder / name, **report, seconds=time.monotonic() - started)
 
 
 def remove_fields(dataset: str | os.PathLike[str], name: str) -> Addition:
@@ -246,6 +254,20 @@ class _Work:
         """Return whether the manifest lists the new fields: even if an error followed, they belong to the dataset."""
         return any(addition.folder == self.folder.name for addition in _read_manifest(self._manifest).additions)
 
+    def finished(self, call: list[Any]) -> dict[str, Any] | None:
+        """Return the report of an earlier run of the same call that was killed after its fields were listed."""
+        try:
+            found = json.loads((self._area / _REPORT_NAME).read_bytes())
+        except (OSError, ValueError):
+            return None
+        is_same = found["call"] == json.loads(json.dumps(call)) and self.is_listed()
+        return dict(found["report"]) if is_same else None
+
+    def finish(self, call: list[Any], report: dict[str, Any]) -> None:
+        """Record the report of a call, and that the new shards are complete."""
+        commit_bytes(self._area / _REPORT_NAME, json.dumps({"call": call, "report": report}).encode())
+        shutil.rmtree(self.folder / UNFINISHED_NAME)
+
     def begin(self, manifest: Manifest) -> None:
         """Create the subfolder; what an interrupted run left in it is removed.
 
@@ -267,7 +289,9 @@ class _Work:
             self._shards = []
             raise DestinationError(f"{self.folder} contains {strange[0]}: choose another name for the new fields")
         _remove_names(self.folder, self._shards)
-        self.folder.mkdir(exist_ok=True)
+        (self._area / _REPORT_NAME).unlink(missing_ok=True)
+        (self.folder / UNFINISHED_NAME).mkdir(parents=True)
+        commit_bytes(self.folder / UNFINISHED_NAME / PLAN_NAME, json.dumps({"kind": SOURCE_KIND}).encode())
 
     @property
     def spool(self) -> Path:
@@ -314,7 +338,7 @@ class _Run:
                     self._add(record, shard if found else None)
                 bar.update(len(batch))
         if not self.known:
-            example = f", such as {self.unknown_key!r}" if self.unknown_key is not None else ""
+            example = f", such as {self.unknown_key!r}," if self.unknown_key is not None else ""
             own = next(iter(self._names_of(0)), None)
             raise SourceError(
                 f"none of the {self.unknown:,} keys of the source{example} is a {self.match} of the dataset, such as "
@@ -494,5 +518,6 @@ def _remove_names(folder: Path, shards: Iterable[str]) -> None:
     with contextlib.suppress(OSError):
         for leftover in folder.glob(".*.tmp"):
             leftover.unlink(missing_ok=True)
+        shutil.rmtree(folder / UNFINISHED_NAME, ignore_errors=True)
         folder.rmdir()
         sync_folder(folder.parent)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import suppress
 from pathlib import Path
@@ -13,16 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wds_tools.errors import OptionError, SampleError, ShardError, SourceError
+from wds_tools.errors import MissingSourceError, OptionError, SampleError, ShardError, SourceError
 from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.format.sample import split_name
 from wds_tools.packing.encode import encode_field
 from wds_tools.sources.base import as_source_error
-from wds_tools.sources.columns import check_unique, field_name, is_text_field, plain_name
+from wds_tools.sources.columns import field_name, is_text_field, plain_name
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.sources.parquet import is_parquet
+from wds_tools.sources.text_table import MORE, TextTable
 from wds_tools.sources.webdataset import samples
+from wds_tools.storage.patterns import has_pattern
+from wds_tools.wording import broken_url_remedy
 
 KeyedFields = tuple[str, dict[str, bytes]]
 """Key of a sample, and its new fields."""
@@ -42,12 +43,16 @@ def keyed_fields(source: Any, *, key: str, fields: Mapping[str, str]) -> Iterato
         fields: Column of each field, in tables, or its name in files and shards; empty takes all.
 
     Raises:
+        MissingSourceError: The source does not exist.
         SourceError: The source cannot be read, or has no column of keys.
         OptionError: An object that is not a source.
     """
     if not isinstance(source, (str, Path)):
         return _from_python(source, fields)
     path = Path(source)
+    if not path.exists() and not has_pattern(str(source)):
+        missing = f"{source} cannot be read: no such file or folder; check the path"
+        raise MissingSourceError(broken_url_remedy(str(source)) or missing)
     kind = _kind(path)
     if kind == "table":
         return _from_table(path, key, fields)
@@ -119,36 +124,17 @@ def _from_table(path: Path, key: str, fields: Mapping[str, str]) -> Iterator[Key
 
 
 def _rows_of_table(path: Path) -> Iterator[dict[str, Any]]:
-    with (
-        as_source_error(f"{path} cannot be read", ValueError, csv.Error),
-        path.open(encoding="utf-8-sig", newline="") as file,
-    ):
-        if path.suffix.lower() in (".jsonl", ".ndjson"):
-            for line in file:
-                if line.strip():
-                    yield _json_object(path, line)
-            return
-        header = file.readline()
-        separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
-        file.seek(0)
-        rows = csv.reader(file, delimiter=separator)
-        columns = next(rows, [])
-        check_unique(columns, where=str(path))
-        for values in rows:
-            if any(values[len(columns) :]):
-                raise SourceError(
-                    f"{path}, line {rows.line_num}: {len(values)} values for {len(columns)} columns: put values that "
-                    "contain the separator in quotes"
-                )
-            if values:
-                yield {**dict.fromkeys(columns), **dict(zip(columns, values, strict=False))}
-
-
-def _json_object(path: Path, line: str) -> dict[str, Any]:
-    row = json.loads(line)
-    if not isinstance(row, dict):
-        raise SourceError(f'{path}: a line is {line[:40]!r}; expected an object with the key, such as {{"key": ...}}')
-    return row
+    with as_source_error(f"{path} cannot be read"):
+        path.stat()
+    table = TextTable(path)
+    for location, row in table.rows():
+        if MORE in row:
+            raise SourceError(
+                f"{table.position(location)}: {len(table.columns) + len(row[MORE])} values for {len(table.columns)} "
+                "columns: put values that contain the separator in quotes"
+            )
+        table.check_encoding(row, location)
+        yield row if table.is_json else {**dict.fromkeys(table.columns), **row}
 
 
 def _table_value(path: Path, field: str, value: Any) -> bytes:

@@ -32,10 +32,10 @@ from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.destination import FolderDestination, manifest_of, read_manifest
 from wds_tools.packing.plan import shard_name
+from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.work_folder import ShardReport, entry_exists, save_report
 from wds_tools.reading.keys import RepeatedKey, find_repeated_key
 from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
-from wds_tools.storage import is_url
 from wds_tools.storage.commit import CommitFile, commit_bytes, sync_folder
 from wds_tools.storage.local import LocalStore
 from wds_tools.terminal import shows_progress
@@ -131,13 +131,13 @@ def merge(
         StoreError: Storage cannot be read.
     """
     started = time.monotonic()
-    if is_url(os.fspath(dst)):
+    dst = parse_destination(dst)
+    if isinstance(dst, str):
         raise OptionError(f"{dst} is not a local folder; merge into a local folder, then copy it")
     remote = RemoteOptions.of(
         None, 1, storage_options=storage_options
     )  # every byte is read only once, so caching is useless
     sets = _open(datasets, remote)
-    dst = Path(dst)
     _check_inputs(sets, dst)
     for shards in sets:
         if shards.manifest.additions:

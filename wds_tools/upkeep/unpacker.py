@@ -20,9 +20,9 @@ from wds_tools.format.label_source import INDEX, LabelSource
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.options import RemoteOptions
+from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.reading.stored_samples import StoredSample, stored_samples
-from wds_tools.storage import is_url
 from wds_tools.storage.local import LocalStore
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.restore import WORK_NAME, RestoreFolder, check_path
@@ -109,16 +109,17 @@ def unpack(
     started = time.monotonic()
     if layout not in LAYOUTS:
         raise OptionError(f"layout={layout!r}; allowed are {', '.join(LAYOUTS)}")
-    if is_url(os.fspath(dst)):
+    dst = parse_destination(dst)
+    if isinstance(dst, str):
         raise OptionError(f"{dst} is not a local folder; unpack into a local folder")
     shards = open_shards(
         dataset, remote=RemoteOptions.of(None, 1, storage_options=storage_options)
     )  # no cache, as every byte is read only once
     wanted = _wanted(shards, fields)
-    _check_not_dataset(shards, Path(dst))
+    _check_not_dataset(shards, dst)
     if not overwrite:
-        _check_empty(Path(dst))
-    report = UnpackReport(Path(dst))
+        _check_empty(dst)
+    report = UnpackReport(dst)
     show = shows_progress(progress)
     total = shards.manifest.samples
     try:

@@ -1,0 +1,145 @@
+"""Masks and boxes of images that are resized while they are packed, in shards that webdataset wrote."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import webdataset
+from PIL import Image
+
+import wds_tools as wt
+from wds_tools.errors import OptionError
+from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.stored_samples import stored_samples
+
+HEIGHT, WIDTH = 24, 40
+NUMBERS = np.random.default_rng(0).integers(0, 5, (HEIGHT, WIDTH))
+OBJECT = {
+    "box": [4, 6, 20, 12.5], "category": 3, "polygons": [[4, 6, 20, 6, 20, 12]], "keypoints": [[10, 4, 2]],
+    "area": 104, "crowd": False, "name": "left one",
+}  # fmt: skip
+
+
+def image(array: Any, kind: str = "PNG", mode: str | None = None) -> bytes:
+    out = io.BytesIO()
+    picture = array if isinstance(array, Image.Image) else Image.fromarray(array)
+    picture.save(out, kind)
+    return out.getvalue()
+
+
+def shard(folder: Path, **fields: Any) -> Path:
+    photo = image(np.full((HEIGHT, WIDTH, 3), 90, np.uint8), "JPEG")
+    with webdataset.TarWriter(str(folder / "a.tar")) as writer:
+        writer.write(
+            {"__key__": "0", "jpg": photo, **{name.replace("_", "."): value for name, value in fields.items()}}
+        )
+    return folder / "a.tar"
+
+
+def resized(src: Path, resize: Any = (12, 10), **options: Any) -> dict[str, bytes]:
+    wt.reshard(src, src.parent / "d", images=options.pop("images", "resize"), resize=resize, workers=1)
+    (sample,) = stored_samples(open_shards(src.parent / "d"), 0)
+    return {name: bytes(data) for name, data in sample.fields.items()}
+
+
+def pixels(data: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+def expected_mask(array: np.ndarray) -> np.ndarray:
+    """Return a mask as torch resizes it."""
+    mask = torch.from_numpy(array.astype(np.float64))[None, None]
+    return torch.nn.functional.interpolate(mask, (12, 10), mode="nearest-exact")[0, 0].numpy()
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "I;16"])
+@pytest.mark.parametrize("images", ["resize", "raw"])
+def test_a_mask_is_resized_without_new_values(tmp_path: Path, mode: str, images: str) -> None:
+    mask = Image.fromarray(NUMBERS.astype(np.uint16 if mode == "I;16" else np.uint8))
+    if mode == "P":
+        mask.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 9, 9])
+    found = resized(shard(tmp_path, mask_png=image(mask)), images=images)
+    assert np.array_equal(pixels(found["mask.png"]), expected_mask(NUMBERS))
+    assert Image.open(io.BytesIO(found["mask.png"])).mode == mode
+    spec = {"image": wt.Image(view=wt.Resize((6, 5))), "mask": wt.Mask("mask.png", like="image")}
+    with wt.make_loader(tmp_path / "d", batch_size=1, fields=spec, num_workers=0) as loader:
+        assert next(iter(loader)).mask.shape == (1, 6, 5)
+
+
+def test_arrays_and_coloured_masks_of_the_size_of_the_image_are_resized(tmp_path: Path) -> None:
+    depth = NUMBERS.astype(np.float32) / 3
+    colours = np.stack([NUMBERS] * 3, -1).astype(np.uint8)
+    found = resized(shard(tmp_path, depth_npy=depth, panoptic_png=image(colours)))
+    assert np.array_equal(np.load(io.BytesIO(found["depth.npy"])), expected_mask(depth).astype(np.float32))
+    assert np.array_equal(pixels(found["panoptic.png"])[..., 0], expected_mask(NUMBERS))
+
+
+def test_objects_move_with_the_image(tmp_path: Path) -> None:
+    facts = json.loads(resized(shard(tmp_path, json={"objects": [OBJECT], "width": WIDTH, "height": HEIGHT}))["json"])
+    assert facts["objects"] == [
+        {
+            "box": [1, 3, 5, 6.25], "category": 3, "polygons": [[1, 3, 5, 3, 5, 6]], "keypoints": [[2.5, 2, 2]],
+            "area": 13, "crowd": False, "name": "left one",
+        }
+    ]  # fmt: skip
+    assert (facts["width"], facts["height"]) == (10, 12)
+
+
+def test_a_mask_in_run_lengths_is_resized(tmp_path: Path) -> None:
+    mask = np.zeros((HEIGHT, WIDTH), np.int64)
+    mask[:12, 8:20] = 1
+    flat = mask.T.reshape(-1)
+    runs = np.diff(np.flatnonzero(np.concatenate([[1], np.diff(flat), [1]]))).tolist()
+    rle = {"size": [HEIGHT, WIDTH], "counts": runs}
+    facts = json.loads(resized(shard(tmp_path, json={"objects": [{"box": [8, 0, 20, 12], "rle": rle}]}))["json"])
+    found = facts["objects"][0]["rle"]
+    counts = found["counts"]
+    restored = np.repeat(np.arange(len(counts)) % 2, counts).reshape(found["size"][::-1]).T
+    assert np.array_equal(restored, expected_mask(mask))
+
+
+def test_what_is_not_in_the_image_stays_as_it_is(tmp_path: Path) -> None:
+    right = image(np.full((HEIGHT, WIDTH, 3), 70, np.uint8))
+    facts = {"points": 7, "objects": [], "author": {"x": 1}}
+    found = resized(shard(tmp_path, right_png=right, embedding_npy=np.arange(4.0), json=facts, txt="a box"))
+    assert found["right.png"] == right
+    assert np.array_equal(np.load(io.BytesIO(found["embedding.npy"])), np.arange(4.0))
+    assert facts.items() <= json.loads(found["json"]).items()
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"json": {"objects": {"bbox": [[1, 2, 3, 4]], "category": [0]}}}, "'objects' of the field 'json'"),
+        ({"json": {"objects": [{"bbox": [1, 2, 3, 4]}]}}, "'objects' of the field 'json'"),
+        ({"json": {"annotation": {"xmin": 3}}}, "the field 'json'"),
+        ({"boxes_json": [[1, 2, 3, 4]]}, "field 'boxes.json'"),
+        ({"det_json": [{"bbox": [1, 2, 3, 4]}]}, "field 'det.json'"),
+        ({"boxes_npy": np.ones((2, 4))}, "field 'boxes.npy'"),
+    ],
+)
+def test_positions_that_are_not_understood_refuse_the_run(tmp_path: Path, fields: dict[str, Any], where: str) -> None:
+    src = shard(tmp_path, **fields)
+    with pytest.raises(OptionError, match=rf"{where} has positions in the image .*pack without --resize"):
+        resized(src)
+    assert not (tmp_path / "d").exists()
+    assert resized(src, images="keep", resize=None)  # they stay right
+
+
+@pytest.mark.parametrize(
+    "one", [{"box": ["a", 1, 2, 3]}, {"box": [1, 2, 3]}, {"box": [0, 0, 1, 1], "rle": {"size": [1, 1]}}]
+)
+def test_objects_of_another_form_refuse_the_run(tmp_path: Path, one: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="has positions of another form"):
+        resized(shard(tmp_path, json={"objects": [one]}))
+
+
+def test_nothing_is_refused_if_the_image_keeps_its_size(tmp_path: Path) -> None:
+    found = resized(shard(tmp_path, boxes_json=[[1, 2, 3, 4]]), resize=100)
+    assert json.loads(found["boxes.json"]) == [[1, 2, 3, 4]]

@@ -1,0 +1,273 @@
+"""Python objects: datasets of torch and torchvision, dictionaries, dataclasses; their labels and class names."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from foreign_tables import COUNT, NAMES, Packed, beside_images, colour, packed, png
+from PIL import Image
+
+from wds_tools.errors import LabelError, SourceError
+from wds_tools.sources.base import Listing, SourceOptions
+from wds_tools.sources.objects import ObjectSource
+
+CYCLE = [0, 1, 2, 0, 1, 2]
+
+
+def scan(items: Any, **options: Any) -> Listing:
+    return ObjectSource(items, SourceOptions(**options)).scan()
+
+
+def parts(items: Any, **options: Any) -> dict[str, str]:
+    """Return what becomes of each entry."""
+    return {part.name: part.role or part.reason for part in scan(items, **options).account.parts}
+
+
+def numbers(found: dict[int, Packed]) -> list[int | None]:
+    return [one.number for one in found.values()]
+
+
+def names(found: dict[int, Packed]) -> list[str | None]:
+    return [one.name for one in found.values()]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> torchvision.datasets.ImageFolder:
+    """Return torchvision's dataset of class folders."""
+    for row in range(COUNT):
+        (tmp_path / "src" / NAMES[row % 3]).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "src" / NAMES[row % 3] / f"{row}.png").write_bytes(png(row))
+    return torchvision.datasets.ImageFolder(tmp_path / "src")
+
+
+class Images(torch.utils.data.Dataset):
+    """A dataset with the attributes of those of torchvision."""
+
+    def __init__(self, labels: list[Any], **attributes: Any) -> None:
+        self.labels = labels
+        self.__dict__ |= attributes
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, row: int) -> tuple[Image.Image, Any]:
+        return Image.open(io.BytesIO(png(row))), self.labels[row]
+
+
+class NamedItem(NamedTuple):
+    """An item of a dataset."""
+
+    image: Any
+    label: int
+    width: int
+
+
+@dataclass
+class Item:
+    """An item of a dataset."""
+
+    photo: Any
+    label: int
+    caption: str
+
+
+# Class names
+
+
+def test_an_image_folder_of_torchvision_and_parts_of_it(
+    folders: torchvision.datasets.ImageFolder, tmp_path: Path
+) -> None:
+    assert names(packed(folders, tmp_path / "all")) == list(NAMES) * 2
+    part = torch.utils.data.Subset(folders, [5, 0])
+    assert {row: one.name for row, one in packed(part, tmp_path / "part").items()} == {0: "cat", 5: "fig"}
+    parts_ = torch.utils.data.random_split(folders, [2, 4], torch.Generator().manual_seed(0))
+    for number, one in enumerate(parts_):
+        found = packed(one, tmp_path / str(number))
+        assert {row: item.name for row, item in found.items()} == {row: NAMES[row % 3] for row in found}
+    both = torch.utils.data.ConcatDataset(
+        [torch.utils.data.Subset(folders, [0]), torch.utils.data.Subset(folders, [4])]
+    )
+    assert {row: one.name for row, one in packed(both, tmp_path / "both").items()} == {0: "cat", 2: "fig"}
+
+
+def test_datasets_with_other_classes_in_one_are_an_error() -> None:
+    both = torch.utils.data.ConcatDataset(
+        [Images(CYCLE, classes=list(NAMES)), Images(CYCLE, classes=["dog", "cat", "fig"])]
+    )
+    with pytest.raises(LabelError, match=r"datasets of other classes \('cat', 'dog', 'fig'; 'dog', 'cat', 'fig'\)"):
+        scan(both)
+
+
+def test_cifar10_of_torchvision(tmp_path: Path) -> None:
+    class Cifar(torchvision.datasets.CIFAR10):
+        def __init__(self) -> None:  # the files are not here
+            self.data = np.stack([np.full((4, 6, 3), colour(row), np.uint8) for row in range(COUNT)])
+            self.targets = [3, 0, 9, 3, 1, 0]
+            self.classes = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+            self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+            self.transform = self.target_transform = None
+
+    found = packed(Cifar(), tmp_path / "dst")
+    assert names(found) == ["cat", "airplane", "truck", "cat", "automobile", "airplane"]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"classes": [("tench", "Tinca tinca"), ("goldfish",), ("shark", "white shark")]},  # as ImageNet's are
+        {"classes": np.array(["tench, Tinca tinca", "goldfish", "shark, white shark"])},
+        {"class_to_idx": {"shark, white shark": 2, "goldfish": 1, "tench, Tinca tinca": 0}},
+        {"classes": {0: "tench, Tinca tinca", 1: "goldfish", 2: "shark, white shark"}},
+        {"classes": {"tench, Tinca tinca": 0, "goldfish": 1, "shark, white shark": 2}},
+    ],
+)
+def test_class_names_of_objects_in_every_form(tmp_path: Path, attributes: dict[str, Any]) -> None:
+    found = packed(Images(CYCLE, **attributes), tmp_path / "dst")
+    assert names(found) == ["tench, Tinca tinca", "goldfish", "shark, white shark"] * 2
+
+
+def test_class_names_in_two_orders_are_an_error() -> None:
+    with pytest.raises(LabelError, match=r"another order in 'classes' \('cat', 'dog'\) than in 'class_to_idx'"):
+        scan(Images([0, 1], classes=["cat", "dog"], class_to_idx={"dog": 0, "cat": 1}))
+
+
+def test_labels_that_a_target_transform_has_changed_do_not_get_the_names_of_targets(tmp_path: Path) -> None:
+    items = Images([2, 0, 1, 2, 0, 1], targets=torch.tensor(CYCLE), classes=list(NAMES))
+    with pytest.raises(LabelError, match=r"item 0 .* has label 2, and its attribute 'targets' has 0.*pass classes="):
+        scan(items)
+    found = packed(items, tmp_path / "dst", classes=["a", "b", "c"])
+    assert names(found) == ["c", "a", "b"] * 2
+
+
+# Labels
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        lambda one: torch.tensor([one]),  # as MedMNIST has them
+        lambda one: np.array([one]),
+        lambda one: np.array([[one]], np.uint8),
+        np.float32,
+        lambda one: f" {one}.0",
+    ],
+)
+def test_a_label_in_every_form(tmp_path: Path, label: Callable[[int], Any]) -> None:
+    assert numbers(packed(Images([label(one) for one in CYCLE]), tmp_path / "dst")) == CYCLE
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ([[0, 0, 1, 1]], "has nested values; allowed are numbers and names, and lists of these: let items be dict"),
+        (torch.tensor([[0.0, 1.0]]), "has nested values"),
+        ({"boxes": [[0, 0, 1, 1]]}, "has the type dict"),
+        (Image.new("L", (6, 4)), "has the type Image"),
+        (0.5, "label 0.5 is not a whole number"),
+    ],
+)
+def test_what_is_not_a_label_in_a_tuple_is_an_error(label: Any, message: str) -> None:
+    with pytest.raises(LabelError, match=message):
+        scan(Images([label]))
+
+
+# Entries
+
+
+def test_dataclasses_and_named_tuples_are_like_dictionaries(tmp_path: Path) -> None:
+    items = [Item(png(row), CYCLE[row], f"photo {row}") for row in range(COUNT)]
+    found = packed(items, tmp_path / "dataclasses")
+    assert {row: one[1:3] for row, one in found.items()} == {row: (CYCLE[row], f"photo {row}") for row in range(COUNT)}
+    assert parts(items) == {"photo": "image", "label": "label", "caption": "field txt"}
+    tuples = [NamedItem(png(row), CYCLE[row], 10 * row) for row in range(COUNT)]
+    found = packed(tuples, tmp_path / "tuples")
+    assert {row: (one.number, one.facts) for row, one in found.items()} == {
+        row: (CYCLE[row], {"width": 10 * row}) for row in range(COUNT)
+    }
+
+
+def test_every_entry_of_items_is_accounted_for() -> None:
+    items = [
+        {
+            "image": png(row),
+            "label": CYCLE[row],
+            "mask": Image.new("L", (6, 4)),
+            "boxes": np.zeros((2, 4), np.float32),
+            "caption": "a",
+            "size": (6, 4),
+            "odd": object(),
+            **({"late": 1} if row == 5 else {}),
+        }
+        for row in range(COUNT)
+    ]
+    assert parts(items) == {
+        "image": "image",
+        "label": "label",
+        "mask": "field mask.png",
+        "boxes": "field boxes.npy",
+        "caption": "field txt",
+        "size": "entries of json",
+        "odd": "has a type that is not kept",
+        "late": "entries of json",
+    }
+    assert parts([(png(0), 1, "a caption", 5)]) == {
+        "0": "image", "1": "label", "2": "follows the label", "3": "follows the label"
+    }  # fmt: skip
+
+
+def test_the_label_of_dictionaries_is_found_by_type_and_value(tmp_path: Path) -> None:
+    def items(**columns: list[Any]) -> list[dict[str, Any]]:
+        return [{"image": png(row), **{name: column[row] for name, column in columns.items()}} for row in range(COUNT)]
+
+    assert numbers(packed(items(target=[{"box": [1]}] * COUNT, label=CYCLE), tmp_path / "a")) == CYCLE
+    assert numbers(packed(items(label=[0.5, 1, 2, 1, 1, 1], category=CYCLE), tmp_path / "b")) == CYCLE
+    found = packed(items(label=CYCLE, label_name=[NAMES[2 - one] for one in CYCLE]), tmp_path / "c")
+    assert [one[:2] for one in found.values()] == [(NAMES[2 - one], one) for one in CYCLE]
+    with pytest.raises(SourceError, match=r"could be the label: 'label' \(0, 1, 2\), 'class' \(1, 0\)"):
+        scan(items(label=CYCLE, **{"class": [1, 0, 0, 1, 0, 0]}))
+    assert numbers(packed(items(labels=[[0, 3]] * COUNT), tmp_path / "d")) == [None] * COUNT  # field labels.json
+
+
+def test_the_image_of_dictionaries_is_an_image_whatever_its_name(tmp_path: Path) -> None:
+    rows = [{"path": f"{row}.png", "scan": png(row), "label": CYCLE[row]} for row in range(COUNT)]
+    found = packed(rows, tmp_path / "dst")
+    assert parts(rows) == {"path": "entries of json", "scan": "image", "label": "label"}
+    assert numbers(found) == CYCLE
+    with pytest.raises(SourceError, match=r"no entry of images.*names of files are read from tables only"):
+        scan([{"path": str(beside_images(tmp_path / "src") / "0.png"), "label": 1}])
+
+
+@pytest.mark.frameworks
+def test_a_dataset_of_hugging_face_with_names_of_classes_in_a_second_column(tmp_path: Path) -> None:
+    import datasets
+
+    features = datasets.Features(
+        {
+            "image": datasets.Value("binary"),
+            "label": datasets.ClassLabel(names=["fig", "dog", "cat"]),
+            "class_name": datasets.Value("string"),
+        }
+    )
+    values = {
+        "image": [png(row) for row in range(COUNT)],
+        "label": CYCLE,
+        "class_name": [("Fig", "Dog", "Cat")[one] for one in CYCLE],
+    }
+    data = datasets.Dataset.from_dict(values, features=features)
+    found = packed(data, tmp_path / "dst")
+    assert [(one.name, one.facts) for one in found.values()] == [
+        (("fig", "dog", "cat")[one], {"class_name": ("Fig", "Dog", "Cat")[one]}) for one in CYCLE
+    ]
+
+
+def test_labels_of_many_items_may_differ_in_all_that_are_looked_at(tmp_path: Path) -> None:
+    items = [{"image": png(row % 8), "label": row} for row in range(40)]
+    assert parts(items)["label"] == "label"

@@ -1,0 +1,445 @@
+"""Tables of text that other programs wrote: CSV, JSON Lines and JSON, in several encodings."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+from foreign_tables import COUNT, NAMES, Packed, beside_images, packed
+
+from wds_tools.errors import LabelError, OptionError, SourceError
+from wds_tools.sources.base import Listing, SourceOptions
+from wds_tools.sources.detect import open_source
+
+
+def expected(*facts: str, caption: bool = True, text: bool = True) -> dict[int, Packed]:
+    """Return the rows of the foreign files with some of their columns; numbers as text, as CSV has them, or not."""
+    rows = {}
+    for row in range(COUNT):
+        values: dict[str, Any] = {
+            "score": str(row / 4) if text else row / 4,
+            "id": str(100 + row) if text else 100 + row,
+            "box": [100 + row, 1],
+            "line_number": str(row + 1),
+        }
+        kept = {name: values[name] for name in facts}
+        rows[row] = Packed(NAMES[row % 3], row % 3, f"photo {row}, é" if caption else None, kept)
+    return rows
+
+
+def scan(path: Path, **options: Any) -> Listing:
+    return open_source(path, kind="table", options=SourceOptions(**options)).scan()
+
+
+def labels(path: Path, **options: Any) -> list[str | int | None]:
+    """Return the class names of the rows, or their numbers."""
+    listing = scan(path, **options)
+    return [listing.classes[entry.label] if listing.classes else entry.label for entry in listing.inputs]
+
+
+def parts(path: Path, **options: Any) -> dict[str, str]:
+    """Return what becomes of each column."""
+    return {part.name: part.role or part.reason for part in scan(path, **options).account.parts}
+
+
+def table(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
+    """Write a table next to images."""
+    path = beside_images(folder) / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+# Files of other programs
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "polars.csv",
+        "polars-semicolon.csv",
+        "polars-bom.tsv",
+        "csvkit.tsv",
+        "csvkit-quoted.csv",
+        "csvkit-cr.csv",
+        "iconv-utf16.csv",
+    ],
+)
+def test_csv_of_polars_csvkit_and_iconv(tmp_path: Path, name: str) -> None:
+    assert packed(beside_images(tmp_path / "src", name), tmp_path / "dst") == expected("score", "id")
+
+
+@pytest.mark.parametrize(("name", "encoding"), [("iconv-latin1.csv", "latin-1"), ("iconv-utf16le.csv", "utf-16-le")])
+def test_csv_of_iconv_whose_encoding_is_named(tmp_path: Path, name: str, encoding: str) -> None:
+    path = beside_images(tmp_path / "src", name)
+    assert packed(path, tmp_path / "dst", encoding=encoding) == expected("score", "id")
+    with pytest.raises(SourceError, match=r"UTF-8.*--encoding"):
+        packed(path, tmp_path / "other")
+
+
+def test_csv_of_csvcut_with_line_numbers(tmp_path: Path) -> None:
+    src = beside_images(tmp_path / "src", "csvkit-numbered.csv")
+    assert packed(src, tmp_path / "dst") == expected("score", "id", "line_number")
+
+
+def test_csv_of_duckdb_with_vertical_bars(tmp_path: Path) -> None:
+    assert packed(beside_images(tmp_path / "src", "duckdb-pipe.csv"), tmp_path / "dst") == expected()
+
+
+def test_csv_of_sqlite_with_quotes_and_line_breaks_in_values(tmp_path: Path) -> None:
+    found = packed(beside_images(tmp_path / "src", "sqlite.csv"), tmp_path / "dst")
+    assert {row: one.caption for row, one in found.items()} == {
+        row: f'photo {row}, é\n"{100 + row}"' for row in range(COUNT)
+    }
+    assert [one.name for one in found.values()] == [NAMES[row % 3] for row in range(COUNT)]
+
+
+@pytest.mark.parametrize(
+    "name", ["polars.ndjson", "polars.json", "csvkit-in.json", "csvkit-keyed.json", "jq-array.json"]
+)
+def test_json_of_polars_csvkit_and_jq(tmp_path: Path, name: str) -> None:
+    found = packed(beside_images(tmp_path / "src", name), tmp_path / "dst", kind="table")
+    assert found == expected("score", "id", text=False)
+
+
+@pytest.mark.parametrize("name", ["duckdb.json", "duckdb.jsonl"])
+def test_json_of_duckdb(tmp_path: Path, name: str) -> None:
+    assert packed(beside_images(tmp_path / "src", name), tmp_path / "dst", kind="table") == expected("box")
+
+
+def test_json_lines_of_iconv_in_utf_16(tmp_path: Path) -> None:
+    src = beside_images(tmp_path / "src", "iconv-utf16.jsonl")
+    assert packed(src, tmp_path / "dst") == expected("score", "id", text=False)
+
+
+def test_json_of_sqlite(tmp_path: Path) -> None:
+    src = beside_images(tmp_path / "src", "sqlite.json")
+    assert packed(src, tmp_path / "dst", kind="table") == expected(caption=False)
+
+
+def test_json_of_jq_with_a_list_for_each_column(tmp_path: Path) -> None:
+    src = beside_images(tmp_path / "src", "jq-columns.json")
+    assert packed(src, tmp_path / "dst", kind="table") == expected("score", caption=False, text=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("jq-many.json", r"jq-many\.json cannot be read: Extra data"),
+        ("node-nested.json", r"is an object with 'images', 'annotations'; expected a list of objects"),
+    ],
+)
+def test_other_json_is_refused(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        scan(beside_images(tmp_path / "src", name))
+
+
+FRAME = pd.DataFrame(
+    {
+        "path": [f"{row}.png" for row in range(COUNT)],
+        "label": [NAMES[row % 3] for row in range(COUNT)],
+        "caption": [f"photo {row}, é" for row in range(COUNT)],
+        "id": [100 + row for row in range(COUNT)],
+    }
+)
+
+
+@pytest.mark.parametrize("orient", ["records", "columns", "index", "lines", "list"])
+def test_json_of_pandas_in_every_orientation(tmp_path: Path, orient: str) -> None:
+    path = beside_images(tmp_path / "src") / "t.json"
+    if orient == "list":
+        path.write_text(json.dumps(FRAME.to_dict(orient="list")))
+    elif orient == "lines":
+        FRAME.to_json(path, orient="records", lines=True)
+    else:
+        FRAME.to_json(path, orient=orient)
+    assert packed(path, tmp_path / "dst", kind="table") == expected("id", text=False)
+
+
+@pytest.mark.parametrize("orient", ["split", "table", "values"])
+def test_other_json_of_pandas_is_refused(tmp_path: Path, orient: str) -> None:
+    path = beside_images(tmp_path / "src") / "t.json"
+    FRAME.to_json(path, orient=orient)
+    with pytest.raises(SourceError, match=r"expected a list of objects|no column of images.* 'schema', 'data'"):
+        scan(path)
+
+
+def test_the_index_that_pandas_writes_first_is_kept_under_the_number_of_its_column(tmp_path: Path) -> None:
+    path = beside_images(tmp_path / "src") / "t.csv"
+    FRAME.to_csv(path)
+    found = packed(path, tmp_path / "dst")
+    assert [one.facts for one in found.values()] == [
+        {"column_1": str(row), "id": str(100 + row)} for row in range(COUNT)
+    ]
+    assert [one.name for one in found.values()] == [NAMES[row % 3] for row in range(COUNT)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_csv_of_pandas_with_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+    path = beside_images(tmp_path / "src") / "t.csv"
+    FRAME.to_csv(path, index=False, encoding=encoding)
+    assert packed(path, tmp_path / "dst") == expected("id")
+
+
+def test_float_labels_that_pandas_makes_of_missing_integers(tmp_path: Path) -> None:
+    path = beside_images(tmp_path / "src") / "t.csv"
+    FRAME.assign(label=pd.Series([0, 1, None, 0, 1, 2])).to_csv(path, index=False)
+    assert "1.0" in path.read_text()
+    found = packed(path, tmp_path / "dst")
+    assert {row: one.number for row, one in found.items()} == {0: 0, 1: 1, 3: 0, 4: 1, 5: 2}
+
+
+def test_csv_of_pandas_with_numbers_and_names_of_classes(tmp_path: Path) -> None:
+    path = beside_images(tmp_path / "src") / "t.csv"
+    numbers = pd.Series([2, 0, 1, 2, 0, 1])
+    FRAME.rename(columns={"label": "class_name"}).assign(label=numbers).to_csv(path, index=False)
+    found = packed(path, tmp_path / "dst")
+    assert [(one.number, one.name) for one in found.values()] == list(zip(numbers, FRAME.label, strict=True))
+    assert parts(path)["class_name"] == "class names"
+
+
+def test_csv_of_pyarrow(tmp_path: Path) -> None:
+    path = beside_images(tmp_path / "src") / "t.csv"
+    pyarrow.csv.write_csv(pa.Table.from_pandas(FRAME), path)
+    assert packed(path, tmp_path / "dst") == expected("id")
+
+
+def test_csv_of_pythons_csv_module_with_minimal_quotes_and_old_line_ends(tmp_path: Path) -> None:
+    path = beside_images(tmp_path / "src") / "t.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\r").writerows([list(FRAME), *FRAME.to_numpy().tolist()])
+    assert packed(path, tmp_path / "dst") == expected("id")
+
+
+def test_csv_of_excel_with_a_separator_line(tmp_path: Path) -> None:
+    path = table(tmp_path, 'sep=;\r\npath;label;note\r\n0.png;cat;"a;b"\r\n1.png;dog;c,d,e,f\r\n'.encode("utf-8-sig"))
+    found = packed(path, tmp_path / "dst")
+    assert {row: (one.name, one.facts) for row, one in found.items()} == {
+        0: ("cat", {"note": "a;b"}),
+        1: ("dog", {"note": "c,d,e,f"}),
+    }
+
+
+def test_unicode_text_of_excel(tmp_path: Path) -> None:
+    text = "path\tlabel\r\n0.png\tBär\r\n1.png\t犬\r\n"
+    assert labels(table(tmp_path, text.encode("utf-16"), "t.txt")) == ["Bär", "犬"]
+
+
+def test_csv_of_excel_on_windows(tmp_path: Path) -> None:
+    path = table(tmp_path, "path,label\r\n0.png,Bär\r\n1.png,dog\r\n".encode("cp1252"))
+    assert labels(path, encoding="cp1252") == ["Bär", "dog"]
+    with pytest.raises(SourceError, match=r"not UTF-8: the row at byte 12 has 'B\\udce4r'.*--encoding latin-1"):
+        scan(path)
+
+
+# Rules
+
+
+def test_spaces_after_separators_are_dropped(tmp_path: Path) -> None:
+    path = table(tmp_path, 'path, label, note\n0.png, cat, "a, b"\n1.png, dog, c\n')
+    assert [one[0::3] for one in packed(path, tmp_path / "dst").values()] == [
+        ("cat", {"note": "a, b"}),
+        ("dog", {"note": "c"}),
+    ]
+
+
+def test_spaces_in_rows_but_not_in_the_header_stay_in_values_and_not_in_paths_and_labels(tmp_path: Path) -> None:
+    path = table(tmp_path, "note,path,label\n a, 0.png, cat\nb ,1.png ,dog\n")
+    assert [one[0::3] for one in packed(path, tmp_path / "dst").values()] == [
+        ("cat", {"note": " a"}),
+        ("dog", {"note": "b "}),
+    ]
+
+
+def test_backslashes_in_paths_separate_folders(tmp_path: Path) -> None:
+    path = table(tmp_path, "path,label\n")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for row in range(2):
+        (tmp_path / f"{row}.png").rename(tmp_path / "a" / "b" / f"{row}.png")
+    path.write_text("path,label\na\\b\\0.png,cat\n.\\a\\b\\1.png,dog\n")
+    assert {row: one.name for row, one in packed(path, tmp_path / "dst").items()} == {0: "cat", 1: "dog"}
+
+
+def test_a_file_whose_name_has_a_backslash_is_that_file(tmp_path: Path) -> None:
+    path = table(tmp_path, "path,label\na\\0.png,cat\n")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "1.png").rename(tmp_path / "a" / "0.png")
+    (tmp_path / "0.png").rename(tmp_path / "a\\0.png")
+    assert list(packed(path, tmp_path / "dst")) == [0]
+
+
+@pytest.mark.parametrize("header", ["path,label,", "path,label"])
+def test_separators_at_the_end_of_lines(tmp_path: Path, header: str) -> None:
+    path = table(tmp_path, f"{header}\n0.png,cat,\n1.png,dog,,\n")
+    assert [one[0::3] for one in packed(path, tmp_path / "dst").values()] == [("cat", {}), ("dog", {})]
+    assert parts(path).get("column_3", "has neither a name nor values") == "has neither a name nor values"
+
+
+def test_a_quote_that_is_not_closed_is_an_error_and_does_not_join_rows(tmp_path: Path) -> None:
+    path = table(tmp_path, 'path,label,note\n0.png,cat,a\n1.png,dog,"b\n2.png,fig,c\n')
+    with pytest.raises(SourceError, match=r"t\.csv: row 2 cannot be read: unexpected end of data.*must be doubled"):
+        scan(path)
+
+
+def test_quotes_with_backslashes_are_an_error(tmp_path: Path) -> None:
+    path = table(tmp_path, 'path,label,note\n0.png,cat,"a \\"b\\", c"\n')
+    with pytest.raises(SourceError, match=r"row 1 cannot be read.*must be doubled"):
+        scan(path)
+
+
+def test_rows_with_fewer_values_are_counted(tmp_path: Path) -> None:
+    listing = scan(table(tmp_path, "path,label,a,b\n0.png,cat,1,2\n1.png,dog,1\n2.png,cat\n"))
+    assert "2 rows with fewer values than the header has columns" in listing.account.notes
+
+
+def test_a_table_without_names_of_columns_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"no column of images.*its first line must have the names of the columns"):
+        scan(table(tmp_path, "0.png,cat\n1.png,dog\n"))
+    with pytest.raises(SourceError, match=r"separated by a comma, semicolon, tab or \|"):
+        scan(table(tmp_path, "path label\n0.png cat\n"))
+
+
+def test_a_table_with_thousands_of_columns(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(3000)]
+    rows = [["path", *names, "label"]] + [[f"{row}.png", *["x"] * 3000, NAMES[row % 3]] for row in range(COUNT)]
+    path = table(tmp_path, "\n".join(map(",".join, rows)))
+    found = packed(path, tmp_path / "dst")
+    assert [one.name for one in found.values()] == [NAMES[row % 3] for row in range(COUNT)]
+    assert all(list(one.facts) == names for one in found.values())
+
+
+def test_json_lines_with_other_keys_in_each_row(tmp_path: Path) -> None:
+    lines = [{"path": "0.png", "label": 1, "a": None}, {"label": 0, "path": "1.png", "b": [1]}, {"path": "2.png"}]
+    path = table(tmp_path, "\n".join(map(json.dumps, lines)), "t.jsonl")
+    found = packed(path, tmp_path / "dst")
+    assert [one[1::2] for one in found.values()] == [(1, {"a": None}), (0, {"b": [1]})]
+    assert parts(path) == {"path": "image", "label": "label", "a": "entries of json", "b": "entries of json"}
+    assert [(skip.path, skip.reason) for skip in scan(path).skipped] == [("2.png", "has no label")]
+
+
+def test_an_unknown_encoding_and_one_for_another_format_are_refused(tmp_path: Path) -> None:
+    path = table(tmp_path, "path\n0.png\n")
+    with pytest.raises(OptionError, match="encoding='utf-9' is not an encoding"):
+        packed(path, tmp_path / "dst", encoding="utf-9")
+    with pytest.raises(OptionError, match=r"--encoding .* is for text files, but .* is read as folder"):
+        packed(beside_images(tmp_path / "src"), tmp_path / "dst", encoding="latin-1")
+    with pytest.raises(SourceError, match=r"t\.csv is not ascii: 'ascii' codec can't decode"):
+        scan(table(tmp_path, "path,label\n0.png,Bär\n"), encoding="ascii")
+
+
+# Roles
+
+
+def rows_of(columns: dict[str, list[Any]]) -> str:
+    return "\n".join(",".join(map(str, row)) for row in [list(columns), *zip(*columns.values(), strict=True)])
+
+
+PATHS = [f"{row}.png" for row in range(COUNT)]
+CYCLE = [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("columns", "chosen"),
+    [
+        ({"label": [0.5, 1, 2.25, 3, 4, 5], "class": CYCLE}, "class"),  # a regression target
+        ({"label": [7, 5, 3, 1, 2, 9], "category": CYCLE}, "category"),  # an id
+        ({"target": [f"n{row}" for row in range(COUNT)], "class": CYCLE}, "class"),  # a name for each row
+        ({"species": ["x"] * COUNT, "class": CYCLE}, "class"),  # one value
+        ({"x": [4, 5, 4, 4, 5, 5], "y": [1, 1, 2, 2, 3, 3], "label": CYCLE}, "label"),  # coordinates
+        ({"label": [""] * COUNT, "class": CYCLE}, "class"),
+        ({"label": CYCLE, "class": CYCLE}, "label"),  # the same twice
+        ({"class": [f"{one}.0" for one in CYCLE], "label": CYCLE}, "label"),
+    ],
+)
+def test_the_label_is_the_column_with_values_of_classes(
+    tmp_path: Path, columns: dict[str, list[Any]], chosen: str
+) -> None:
+    path = table(tmp_path, rows_of({"path": PATHS, **columns}))
+    assert labels(path) == CYCLE
+    roles = parts(path)
+    assert roles == {"path": "image", chosen: "label"} | dict.fromkeys(columns.keys() - {chosen}, "entries of json")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"label": CYCLE, "class": ["a", "b", "c", "b", "c", "a"]},
+        {"label": CYCLE, "category": [1, 0, 0, 1, 0, 0]},
+        {"target": ["a", "b", "a", "b", "a", "b"], "category": ["u", "v", "u", "v", "u", "v"]},
+        {"class_id": CYCLE, "label": ["a", "b", "c", "a", "b", ""]},
+        {"label": [10**9, 1, 10**9, 1, 1, 1], "class": ["a", "b", "a", "b", "b", "b"]},
+    ],
+)
+def test_two_columns_that_could_be_the_label_are_an_error_that_shows_them(
+    tmp_path: Path, columns: dict[str, list[Any]]
+) -> None:
+    path = table(tmp_path, rows_of({"path": PATHS, **columns}))
+    one, two = columns
+    with pytest.raises(
+        SourceError, match=r"several columns that could be the label: .*; name one of them, as in"
+    ) as error:
+        scan(path)
+    for name in (one, two):
+        assert f"{name!r} ({', '.join(dict.fromkeys(str(value) for value in columns[name] if value != ''))})" in str(
+            error.value
+        )
+    assert "--label" in str(error.value)
+    assert parts(path, columns={"label": two})[one] == "entries of json"
+    assert parts(path, columns={"label": ""})[one] == "entries of json"
+    assert {entry.label for entry in scan(path, columns={"label": ""}).inputs} == {None}
+
+
+def test_numbers_with_gaps_keep_their_names(tmp_path: Path) -> None:
+    path = table(tmp_path, rows_of({"path": PATHS, "category_id": [3, 1, 3, 1, 3, 3], "category": list("bababb")}))
+    listing = scan(path)
+    assert [entry.label for entry in listing.inputs] == [3, 1, 3, 1, 3, 3]
+    assert listing.classes == ("0", "a", "2", "b")
+    assert any("2 class numbers of 4 without a row and a name" in note for note in listing.account.notes)
+
+
+def test_a_column_that_is_not_the_label_by_its_values_is_reported_and_can_be_chosen(tmp_path: Path) -> None:
+    path = table(tmp_path, rows_of({"path": PATHS, "label": [5, 4, 3, 2, 1, 0]}))
+    listing = scan(path)
+    assert {entry.label for entry in listing.inputs} == {None}
+    (note,) = listing.account.notes
+    reason = "it has another value in each row, as an id has"
+    assert note == f"column 'label' is not the label, because {reason}: pass --label label if it is"
+    assert labels(path, columns={"label": "label"}) == [5, 4, 3, 2, 1, 0]
+    path = table(tmp_path, rows_of({"path": PATHS, "target": [0.5, 1, 0.5, 1, 0.5, 1]}))
+    assert "has numbers with fractions, such as 0.5" in scan(path).account.notes[0]
+    with pytest.raises(LabelError, match=r"label '0\.5' is not a whole number"):
+        scan(path, columns={"label": "target"})
+    assert labels(path, label_type="name") == ["0.5", "1", "0.5", "1", "0.5", "1"]
+
+
+def test_two_columns_of_images_are_an_error_if_the_files_of_both_exist(tmp_path: Path) -> None:
+    other = [f"{row}.png" for row in reversed(range(COUNT))]
+    path = table(tmp_path, rows_of({"image": PATHS, "path": other, "label": CYCLE}))
+    with pytest.raises(
+        SourceError, match=r"could be the image: 'image' \(0\.png, 1\.png, 2\.png\), 'path' .* --column image"
+    ):
+        scan(path)
+    assert [entry.path for entry in scan(path, columns={"image": "path"}).inputs] == other
+    path = table(tmp_path, rows_of({"image": [f"gone/{name}" for name in PATHS], "path": other, "label": CYCLE}))
+    assert [entry.path for entry in scan(path).inputs] == other
+    assert parts(path)["image"] == "entries of json"
+    url = [f"https://example.org/{name}" for name in PATHS]
+    path = table(tmp_path, rows_of({"url": url, "file_name": PATHS, "label": CYCLE}))
+    with pytest.raises(SourceError, match=r"could be the image: 'file_name' .*, 'url' "):
+        scan(path)
+
+
+def test_lists_are_several_labels_unless_there_is_no_label(tmp_path: Path) -> None:
+    lines = [{"path": name, "labels": [0, 3]} for name in PATHS]
+    path = table(tmp_path, "\n".join(map(json.dumps, lines)), "t.jsonl")
+    assert [entry.labels for entry in scan(path).inputs] == [(0, 3)] * COUNT
+    found = packed(path, tmp_path / "dst", columns={"label": ""})
+    assert [one[1::2] for one in found.values()] == [(None, {"labels": [0, 3]})] * COUNT
+    lines = [{"path": name, "target": [0.5, 1]} for name in PATHS]
+    path = table(tmp_path, "\n".join(map(json.dumps, lines)), "t.jsonl")
+    assert "lists of numbers with fractions" in scan(path).account.notes[0]

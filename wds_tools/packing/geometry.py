@@ -1,0 +1,216 @@
+"""Masks and boxes of images that are resized while they are packed: resized too, or the run is refused.
+
+The JSON of objects is ``{"objects": [{"box": [left, top, right, bottom], ...}]}`` in pixels, as `docs/packing.md`
+describes it. Other positions are not understood: they may be in pixels of the old image, or fractions of its size.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from wds_tools.errors import DecodeError, OptionError
+from wds_tools.format import codecs
+from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.sources.base import Record
+
+Size = tuple[int, int]
+"""Height and width in pixels."""
+
+_MASKS = ("mask", "masks", "seg", "segmentation", "instance", "instances", "panoptic", "semantic", "depth")
+_POSITIONS = (
+    *("box", "boxes", "bbox", "bboxes", "bounding_box", "bounding_boxes", "rectangle", "rectangles", "quad", "quads"),
+    *(
+        "polygon",
+        "polygons",
+        "segmentation",
+        "contour",
+        "contours",
+        "rle",
+        "keypoints",
+        "landmarks",
+        "points",
+        "corners",
+    ),
+)  # names of lists and objects
+_EDGES = ("xmin", "xmax", "ymin", "ymax", "x1", "x2", "y1", "y2")  # names of numbers too
+_DIGITS = 6  # decimals of pixels, so that a width of 10.2 does not become 10.199999999999989
+_REMEDY = (
+    "pack without --resize (resize=), and let the loader resize image and positions together (view=, like=); or store "
+    'them as {"objects": [{"box": [left, top, right, bottom], ...}]} in pixels'
+)
+
+
+def resized(record: Record, new: Size) -> Record:
+    """Return a record whose further fields and facts belong to its image after it was resized.
+
+    Masks and other arrays of the size of the image are resized by nearest neighbour, objects by arithmetic.
+
+    Args:
+        record: The record, with the image in its old size.
+        new: Height and width of the resized image.
+
+    Raises:
+        OptionError: The record has positions that are not understood.
+        DecodeError: A mask is damaged, or has 16 bits in several channels.
+    """
+    if not record.fields and not record.facts:
+        return record
+    old = _size_of(record.image)
+    if old == new:
+        return record
+    fields = {name: _resized_field(name, data, old, new) for name, data in record.fields.items()}
+    return record._replace(fields=fields, facts=_resized_facts(record.facts, old, new))
+
+
+def _size_of(image: bytes | NDArray[np.uint8]) -> Size:
+    if isinstance(image, np.ndarray):
+        return image.shape[0], image.shape[1]
+    info = codecs.probe(image)
+    return info.height, info.width
+
+
+def _resized_field(name: str, data: bytes, old: Size, new: Size) -> bytes:
+    words = set(name.lower().replace("_", ".").split(".")[:-1]) | {name.lower().rpartition(".")[0]}
+    kind = name.rpartition(".")[2]
+    if kind in ("json", "jsn"):
+        found = words.intersection(_POSITIONS) or _positions_in(_parsed(data))
+        if found:
+            raise _not_understood(f"field {name!r}", min(found))
+        return data
+    if kind not in IMAGE_FIELDS:
+        return data
+    try:
+        info = codecs.probe_array(data)
+    except DecodeError:
+        info = None  # an array of other dimensions, such as boxes [n, 4, 2], or a damaged file
+    if info is None or (info.height, info.width) != old:
+        if kind == "npy" and (found := words.intersection(_POSITIONS)):
+            raise _not_understood(f"field {name!r}", min(found))
+        return data
+    if kind == "npy":
+        return codecs.encode_npy(_nearest(codecs.view_npy(data), new))
+    if kind != "png" or (info.mode.startswith(("RGB", "LA")) and words.isdisjoint(_MASKS)):
+        return data  # another photograph, which keeps its size; loaders compare the sizes
+    if info.mode.startswith("RGB") and info.mode.endswith("16"):
+        raise DecodeError(f"has a mask {name!r} with 16 bits in each of its channels, which cannot be resized")
+    out = io.BytesIO()
+    with Image.open(io.BytesIO(data)) as mask:
+        mask.resize(new[::-1], Image.Resampling.NEAREST).save(out, "PNG")
+    return out.getvalue()
+
+
+def _nearest(array: NDArray[Any], new: Size) -> NDArray[Any]:
+    """Return an array [height, width, ...] in another size, by nearest neighbour."""
+    rows, columns = (
+        ((np.arange(side) + 0.5) * (before / side)).astype(np.int64)
+        for side, before in zip(new, array.shape[:2], strict=True)
+    )
+    return np.ascontiguousarray(array[rows][:, columns])
+
+
+def _resized_facts(facts: Mapping[str, Any], old: Size, new: Size) -> Mapping[str, Any]:
+    rest = dict(facts)
+    objects = rest.pop("objects", None)
+    if isinstance(objects, list) and all(isinstance(one, dict) for one in objects):
+        scale = new[1] / old[1], new[0] / old[0]
+        rest["objects"] = [_resized_object(one, scale, old, new) for one in objects]
+    elif objects is not None and (found := _positions_in(objects)):
+        raise _not_understood("'objects' of the field 'json'", min(found))
+    elif "objects" in facts:
+        rest["objects"] = objects
+    if found := _positions_in({name: value for name, value in rest.items() if name != "objects"}):
+        raise _not_understood("the field 'json'", min(found))
+    if (facts.get("height"), facts.get("width")) == old:
+        rest["height"], rest["width"] = new
+    return {name: rest[name] for name in facts}
+
+
+def _resized_object(one: dict[str, Any], scale: tuple[float, float], old: Size, new: Size) -> dict[str, Any]:
+    further = {name: value for name, value in one.items() if name not in ("box", "polygons", "keypoints", "rle")}
+    if found := _positions_in(further):
+        raise _not_understood("'objects' of the field 'json'", min(found))
+    moved = dict(one)
+    try:
+        if "box" in one:
+            moved["box"] = _scaled(one["box"], scale)
+        if "polygons" in one:
+            moved["polygons"] = [_scaled(points, scale) for points in one["polygons"]]
+        if "keypoints" in one:
+            moved["keypoints"] = [[*_scaled(point[:2], scale), *point[2:]] for point in one["keypoints"]]
+        if "area" in one:
+            moved["area"] = round(one["area"] * scale[0] * scale[1], _DIGITS)
+        if one.get("rle") is not None:
+            moved["rle"] = _resized_rle(one["rle"], old, new)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise OptionError(f"an object {str(one)[:100]} has positions of another form ({error}): {_REMEDY}") from error
+    return moved
+
+
+def _scaled(points: Any, scale: tuple[float, float]) -> list[float]:
+    """Return x, y, x, y, ... times the scale of x and y."""
+    if len(points) % 2:
+        raise ValueError("an x without y")
+    return [round(value * scale[i % 2], _DIGITS) for i, value in enumerate(points)]
+
+
+def _resized_rle(rle: Mapping[str, Any], old: Size, new: Size) -> dict[str, Any]:
+    """Return a mask in run lengths, column by column and background first, in another size."""
+    counts = rle["counts"]
+    if isinstance(counts, str) or tuple(rle["size"]) != old or sum(counts) != old[0] * old[1]:
+        raise ValueError("rle is compressed, or is not of the size of the image")
+    mask = np.repeat(np.arange(len(counts)) % 2, counts).reshape(old[::-1]).T
+    flat = _nearest(mask, new).T.reshape(-1)
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(flat)) + 1, [len(flat)]])
+    runs = np.diff(starts).tolist()
+    return {**rle, "size": list(new), "counts": [0, *runs] if flat[0] else runs}
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _positions_in(value: Any) -> set[str]:
+    """Return the names in JSON that positions usually have, and that have numbers."""
+    return {
+        name
+        for name, below in _entries(value)
+        if (name.lower() in _EDGES or (name.lower() in _POSITIONS and isinstance(below, (list, dict))))
+        and _has_numbers(below)
+    }
+
+
+def _entries(value: Any) -> Iterator[tuple[str, Any]]:
+    stack = [value]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, dict):
+            yield from one.items()
+            stack += one.values()
+        elif isinstance(one, list):
+            stack += one
+
+
+def _has_numbers(value: Any) -> bool:
+    stack = [value]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, (int, float)) and not isinstance(one, bool):
+            return True
+        stack += one if isinstance(one, list) else one.values() if isinstance(one, dict) else ()
+    return False
+
+
+def _not_understood(where: str, name: str) -> OptionError:
+    return OptionError(
+        f"{where} has positions in the image ({name!r}), which would be wrong in the resized image: {_REMEDY}"
+    )

@@ -1,0 +1,62 @@
+"""Class names of a Python object, such as a dataset of torchvision: its attributes ``classes`` and ``class_to_idx``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wds_tools.errors import LabelError
+from wds_tools.format.label import quoted
+
+
+def class_names(items: Any) -> tuple[str, ...]:
+    """Return the class names of an object by number; empty without them.
+
+    A part of a dataset, such as torch's ``Subset``, has those of the dataset; several datasets in one, as in
+    ``ConcatDataset``, must have the same.
+
+    Raises:
+        LabelError: ``classes`` and ``class_to_idx``, or the datasets in one, have other names or another order.
+    """
+    own = _own_names(items)
+    if own:
+        return own
+    if hasattr(items, "dataset") and hasattr(items, "indices"):
+        return class_names(items.dataset)
+    parts = getattr(items, "datasets", None)
+    if isinstance(parts, (list, tuple)) and hasattr(items, "cumulative_sizes"):
+        names = [class_names(part) for part in parts]
+        for other in names:
+            if other != names[0]:
+                raise LabelError(
+                    f"the {type(items).__name__} has datasets of other classes ({quoted(names[0])}; {quoted(other)}), "
+                    "whose numbers differ: pack them one at a time, and merge the results"
+                )
+        return names[0] if names else ()
+    return ()
+
+
+def _own_names(items: Any) -> tuple[str, ...]:
+    names: Any = getattr(items, "classes", None)
+    numbers = getattr(items, "class_to_idx", None)
+    listed = _names(names.tolist() if hasattr(names, "tolist") else names)
+    by_number = _names(numbers)
+    if listed and by_number and set(listed) == set(by_number) and listed != by_number:
+        raise LabelError(
+            f"the {type(items).__name__} has its classes in another order in 'classes' ({quoted(listed)}) than in "
+            f"'class_to_idx' ({quoted(by_number)}): pass classes=[...]"
+        )
+    return listed or by_number
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Return names from a list of them or of their synonyms, or from a dictionary of names and numbers."""
+    if isinstance(value, Mapping):
+        pairs = [(name, number) if isinstance(number, int) else (number, name) for name, number in value.items()]
+        by_number = {number: name for name, number in pairs}
+        is_numbered = sorted(by_number, key=str) == sorted(range(len(pairs)), key=str)
+        return _names([by_number[number] for number in range(len(pairs))]) if is_numbered else ()
+    if not isinstance(value, (list, tuple)):
+        return ()
+    names = [", ".join(map(str, name)) if isinstance(name, (list, tuple)) else name for name in value]
+    return tuple(names) if all(isinstance(name, str) for name in names) else ()

@@ -1,0 +1,291 @@
+"""Rows of a text file: CSV with any usual separator, JSON Lines, or JSON.
+
+The rows of CSV and JSON Lines in UTF-8 are read at their byte offsets, without the rest of the file. Other files are
+read as a whole.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from wds_tools.errors import SourceError
+from wds_tools.sources.base import as_read_error
+from wds_tools.sources.columns import IMAGE, check_unique, usual_columns
+
+MORE = "\n"
+"""Key of the values of a row that no column is for; a column of CSV has no such name."""
+
+Row = dict[str, Any]
+
+_MAX_LINE_BYTES = 16 << 20
+_MAX_WHOLE_BYTES = 1 << 30  # of a file that cannot be read row by row
+_HEAD_BYTES = 1 << 16
+_SEPARATORS = ",;\t|"
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines also splits at other characters, such as U+2028
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # as Excel reads it
+_BOMS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_INVALID = re.compile("[\ud800-\udfff]")
+
+
+class TextTable:
+    """A text file with rows. It is pickled with the names of its columns, so workers do not read it again.
+
+    It is JSON Lines if its name ends in ``.jsonl`` or ``.ndjson``, or if it begins with an object; JSON if it begins
+    with a list, or is one object. Otherwise values are separated by a comma, semicolon, tab or ``|``: whichever gives
+    the most columns, or the one of a first line ``sep=;``.
+
+    Args:
+        path: The file.
+        encoding: Encoding of the text; None is UTF-8, or as a byte order mark states.
+
+    Attributes:
+        columns: Names of the columns: of CSV, those of the header; of JSON, the keys of all rows. A column without a
+            name in the header is ``column_N``, counted from 1.
+        unnamed: The columns without a name.
+    """
+
+    def __init__(self, path: Path, encoding: str | None = None) -> None:
+        self.path = path
+        self._read_format(encoding)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_whole"}
+
+    def rows(self) -> Iterator[tuple[tuple[int, int], Row]]:
+        """Yield (location, row) of each row.
+
+        Raises:
+            SourceError: A row cannot be parsed, or it is not text in the encoding.
+        """
+        if self.is_whole:
+            yield from (((number, number + 1), row) for number, row in enumerate(self._whole))
+            return
+        with self._errors(), self.path.open("rb") as file:
+            file.seek(self.start)
+            lines = _Lines(file, self.start)
+            if self.is_json:
+                for line in lines:
+                    if line.strip():
+                        yield (lines.start, lines.stop), self._object(line)
+                return
+            for values in self._reader(lines):
+                start, lines.row_start = lines.row_start, lines.stop
+                if values:
+                    yield (start, lines.stop), self._row_of(values)
+
+    def row(self, location: tuple[int, ...]) -> Row:
+        """Return the row at a location."""
+        start, stop = location
+        if self.is_whole:
+            return self._whole[start]
+        with self._errors(), self.path.open("rb") as file:
+            file.seek(start)
+            text = file.read(stop - start).decode("utf-8", "surrogateescape")
+            return self._object(text) if self.is_json else self._row_of(next(self._reader(_LINE.findall(text))))
+
+    def position(self, location: tuple[int, ...]) -> str:
+        """Return where a row is, for messages."""
+        return f"{self.path.name}, row {location[1]:,}" if self.is_whole else f"{self.path.name} at byte {location[0]}"
+
+    def check_encoding(self, row: Mapping[str, Any], location: tuple[int, ...]) -> None:
+        """Check that the texts of a row are valid.
+
+        Raises:
+            SourceError: A text is not UTF-8.
+        """
+        for value in row.values():
+            if isinstance(value, str) and not value.isascii() and _INVALID.search(value):
+                raise SourceError(
+                    f"{self.path} is not UTF-8: the row at byte {location[0]:,} has {ascii(value)[:40]}; name the "
+                    "encoding, such as --encoding latin-1 or cp1252 (encoding=)"
+                )
+
+    def _errors(self) -> Any:
+        return as_read_error(f"{self.path} cannot be read", ValueError, csv.Error)
+
+    def _reader(self, lines: Iterable[str]) -> Iterator[list[str]]:
+        # strict: otherwise a quote that is not closed makes one value of all following rows
+        reader = csv.reader(lines, delimiter=self.separator, skipinitialspace=self.skips_spaces, strict=True)
+        rows = 0
+        try:
+            for values in reader:
+                rows += 1
+                yield values
+        except csv.Error as error:
+            raise SourceError(
+                f"{self.path}: row {rows + 1:,} cannot be read: {error}; a value with a separator or a line break must "
+                "be in double quotes, and a quote in it must be doubled"
+            ) from error
+
+    def _read_format(self, encoding: str | None) -> None:
+        with self._errors(), self.path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            bom = next((name for mark, name in _BOMS if head.startswith(mark)), None)
+            self.encoding = encoding or bom or "utf-8"
+            self.is_whole = codecs.lookup(self.encoding).name not in ("utf-8", "utf-8-sig")
+            if not self.is_whole and b"\0" in head:
+                raise SourceError(
+                    f"{self.path} has bytes of value 0, so it is not UTF-8: name the encoding, such as --encoding "
+                    "utf-16-le (encoding=)"
+                )
+            text = head.decode(self.encoding, "replace").lstrip("\ufeff")
+            suffix = self.path.suffix.lower()
+            first, are_lines = text.lstrip()[:1], suffix in (".jsonl", ".ndjson")
+            if first == "{" and not self.is_whole:
+                file.seek(0)
+                text = file.readline(_MAX_LINE_BYTES).decode("utf-8-sig", "replace")
+            self._is_document = suffix not in (".csv", ".tsv") and (
+                first == "[" or (first == "{" and not are_lines and _is_document(text))
+            )
+            self.is_json = self._is_document or first == "{" or are_lines
+            self.is_whole |= self._is_document or ("\n" not in text and "\r" in text)
+            self.start, self.separator, self.skips_spaces = 0, "", False
+            self.columns: list[str] = []
+            self.unnamed: tuple[str, ...] = ()
+            if self.is_json:
+                rows = self._whole if self.is_whole else (row for _, row in self.rows())
+                self.columns = list(dict.fromkeys(name for row in rows for name in row))
+            elif self.is_whole:
+                self._whole  # noqa: B018 - reads the header
+            else:
+                file.seek(0)
+                self._read_header(_Lines(file, 0))
+
+    def _read_header(self, lines: Iterator[str]) -> None:
+        """Read the line ``sep=`` and the names of the columns."""
+        first = next(lines, "").removeprefix("\ufeff")
+        if found := _SEPARATOR_LINE.fullmatch(first):
+            self.separator, first = found[1], next(lines, "")
+        else:
+            tab_first = self.path.suffix.lower() == ".tsv" and "\t" in first
+            self.separator = "\t" if tab_first else max(_SEPARATORS, key=lambda one: len(_split(first, one)))
+        names = _split(first, self.separator)
+        self.skips_spaces = any(names[1:]) and all(name.startswith(" ") for name in names[1:] if name)
+        names = [name.strip() for name in next(self._reader(_after(first, lines)), [])]
+        self.start = getattr(lines, "stop", 0)
+        check_unique(names, where=str(self.path))
+        self.columns = [name or f"column_{number}" for number, name in enumerate(names, 1)]
+        self.unnamed = tuple(column for column, name in zip(self.columns, names, strict=True) if not name)
+
+    @cached_property
+    def _whole(self) -> list[Row]:
+        """All rows of a file that is read as a whole."""
+        with self._errors(), self.path.open("rb") as file:
+            data = file.read(_MAX_WHOLE_BYTES + 1)
+            if len(data) > _MAX_WHOLE_BYTES:
+                raise SourceError(
+                    f"{self.path} has more than {_MAX_WHOLE_BYTES:,} bytes, and must be read as a whole: write it as "
+                    "CSV or JSON Lines in UTF-8, which are read row by row"
+                )
+            try:
+                text = data.decode(self.encoding).removeprefix("\ufeff")
+            except UnicodeError as error:
+                raise SourceError(f"{self.path} is not {self.encoding}: {error}; name another --encoding") from error
+            if self._is_document:
+                return _rows_of_document(text, str(self.path))
+            if self.is_json:
+                return [self._object(line) for line in _LINE.findall(text) if line.strip()]
+            lines = iter(io.StringIO(text, newline=""))
+            self._read_header(lines)
+            return [self._row_of(values) for values in self._reader(lines) if values]
+
+    def _object(self, text: str) -> Row:
+        row = json.loads(text.removeprefix("\ufeff"))
+        if not isinstance(row, dict):
+            raise SourceError(f'{self.path}: a line is {text[:40]!r}; expected an object, such as {{"path": ...}}')
+        return row
+
+    def _row_of(self, values: list[str]) -> Row:
+        row: Row = dict(zip(self.columns, values, strict=False))  # a row may end early, as programs write it
+        row = {name: value for name, value in row.items() if value or name not in self.unnamed}
+        if any(values[len(self.columns) :]):
+            row[MORE] = values[len(self.columns) :]
+        return row
+
+
+class _Lines(Iterator[str]):
+    """The lines of a file, with the byte offsets of the last line that was read.
+
+    Attributes:
+        start: First byte of the line.
+        stop: End of the line.
+        row_start: First byte of the row, which may have several lines; the caller sets it.
+    """
+
+    def __init__(self, file: BinaryIO, start: int) -> None:
+        self._file = file
+        self.start = self.stop = self.row_start = start
+
+    def __next__(self) -> str:
+        line = self._file.readline(_MAX_LINE_BYTES)
+        if not line:
+            raise StopIteration
+        self.start, self.stop = self.stop, self.stop + len(line)
+        return line.decode("utf-8", "surrogateescape")
+
+
+def _after(first: str, lines: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from lines
+
+
+def _split(line: str, separator: str) -> list[str]:
+    return next(csv.reader([line], delimiter=separator), [])
+
+
+def _is_document(text: str) -> bool:
+    """Return whether text that begins with ``{`` is one object of several lines, not an object per line."""
+    first, _, _ = text.lstrip().partition("\n")
+    try:
+        return isinstance(json.loads(first), dict) and _has_columns(json.loads(first))
+    except ValueError:
+        return True
+
+
+def _has_columns(value: Mapping[str, Any]) -> bool:
+    """Return whether an object has a list, or values by row, for each column."""
+    return bool(value) and (
+        all(isinstance(column, list) for column in value.values())
+        or all(isinstance(column, dict) for column in value.values())
+    )
+
+
+def _names_images(names: Iterable[str]) -> bool:
+    return bool(usual_columns(IMAGE, names, {}, where=""))
+
+
+def _rows_of_document(text: str, where: str) -> list[Row]:
+    """Return the rows of a list of objects, or of an object of columns.
+
+    Raises:
+        SourceError: It is neither.
+    """
+    value = json.loads(text)
+    if isinstance(value, list) and all(isinstance(row, dict) for row in value):
+        return value
+    if isinstance(value, dict) and _has_columns(value):
+        if all(isinstance(row, dict) and _names_images(row) for row in value.values()) and not _names_images(value):
+            return list(value.values())  # rows by their key
+        keys = [column.keys() if isinstance(column, dict) else range(len(column)) for column in value.values()]
+        cells = [column.values() if isinstance(column, dict) else column for column in value.values()]
+        nested = any(isinstance(cell, dict) for column in cells for cell in column)
+        if all(one == keys[0] for one in keys) and not nested:
+            return [dict(zip(value, row, strict=True)) for row in zip(*cells, strict=True)]
+    kind = f"an object with {', '.join(map(repr, list(value)[:6]))}" if isinstance(value, dict) else "a list of values"
+    raise SourceError(
+        f'{where} is {kind}; expected a list of objects, such as [{{"path": ...}}], or an object with a list of equal '
+        "length for each column"
+    )
