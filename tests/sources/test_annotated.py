@@ -412,6 +412,14 @@ def test_yolo_without_a_label_for_some_images_says_how_many(tmp_path):
     assert any(note.startswith("1 of 4 images have no label file") for note in report.manifest.account.notes)
 
 
+def test_a_split_of_data_yaml_that_is_not_there_is_noted(tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/datumaro_boxes", "images/{split}/{name}")
+    (src / "data.yaml").write_text((src / "data.yaml").read_text() + "test: test.txt\n")
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    note = "data.yaml names images for 'test', 'test.txt', and there are none: left out"
+    assert [note in report.manifest.account.notes for report in reports.values()] == [True, True]
+
+
 def test_a_class_number_beyond_the_names_is_an_error_of_the_whole_tree(tmp_path):
     src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
     (src / "labels" / "photo_4.txt").write_text("3 0.5 0.5 0.1 0.1\n")

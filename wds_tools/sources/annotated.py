@@ -293,6 +293,11 @@ class Yolo(Annotated):
                 annotations, named, {}, [*used, *members.lists, *label_files], posixpath.basename(beside)
             )
             annotations.notes += _unlabelled(own, "label file")
+            annotations.notes += [
+                f"{posixpath.basename(beside)} names images for {other!r}, {entries[0]!r}, and there are none: left out"
+                for other, entries in stated.splits.items()
+                if other not in images
+            ]
         return plan
 
 
