@@ -447,19 +447,6 @@ def test_two_columns_of_images_are_an_error_if_the_files_of_both_exist(tmp_path:
         scan(path)
 
 
-def test_a_column_with_values_of_classes_and_an_unusual_name_is_reported(tmp_path: Path) -> None:
-    columns = {"animal": list("ababab"), "note": list("uvwxyz"), "width": [4, 5, 4, 5, 4, 5]}
-    path = table(tmp_path, rows_of({"path": PATHS, **columns}))
-    note = "no label: the column 'animal' (a, b) could be it; pass --label NAME if it is"
-    assert scan(path).account.notes == [note]
-    assert scan(path, columns={"label": "animal"}).account.notes == []
-    assert scan(path, columns={"label": ""}).account.notes == []
-
-
-def test_empty_lines_before_the_header_are_skipped(tmp_path: Path) -> None:
-    assert labels(table(tmp_path, "\r\n\npath,label\n0.png,cat\n\n1.png,dog\n")) == ["cat", "dog"]
-
-
 def test_lists_may_be_kept_without_being_labels_and_lists_of_fractions_are_no_labels(tmp_path: Path) -> None:
     lines = [{"path": name, "labels": [0, 3]} for name in PATHS]
     path = table(tmp_path, "\n".join(map(json.dumps, lines)), "t.jsonl")

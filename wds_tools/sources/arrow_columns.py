@@ -138,10 +138,6 @@ class Columns:
         """Return whether a column has text."""
         return _what(self.types[name]) == _TEXT
 
-    def is_text(self, name: str) -> bool:
-        """Return whether a column has text."""
-        return _what(self.types[name]) == _TEXT
-
     def check_complete(self, names: Sequence[str | None]) -> None:
         """Check that all files have some columns.
 
