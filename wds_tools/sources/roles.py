@@ -377,13 +377,6 @@ def _could_be_classes(values: Sequence[Any]) -> bool:
     return None not in names and 2 <= len(names) <= len(values) // 2
 
 
-def _could_be_classes(values: Sequence[Any]) -> bool:
-    """Return whether values are texts that occur several times, as the names of classes do."""
-    different = set(values) if all(isinstance(value, str) for value in values) else set()
-    names = {label.name for value in different if (label := _label(value)) is not None}
-    return None not in names and 2 <= len(names) <= len(values) // 2
-
-
 def _not_a_label(name: str, reason: str) -> str:
     return f"column {name!r} is not the label, because it {reason}: pass --label {name} if it is"
 
