@@ -139,9 +139,11 @@ def check_readers(case: Case, dst: Path, copy: Path) -> None:
 
 
 def run_again(case: Case, dst: Path) -> None:
-    """Run the same command again."""
+    """Run the same command again. Fields whose run had only its empty work area left to remove exist already."""
+    had_report = (dst / ".adding" / "report.json").exists()
     again = run(case, dst, "write", 100_000, "EIO")
-    assert again.returncode == 0, again.stderr
+    done = not had_report and "has added fields already" in again.stderr
+    assert again.returncode == 0 or done, again.stderr
 
 
 def kill_and_rerun(case: Case, call: str, number: int, folder: Path) -> bool:

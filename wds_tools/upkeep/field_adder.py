@@ -247,7 +247,8 @@ class _Work:
     def __exit__(self, *_: object) -> None:
         if self._shards and not self.is_listed():
             _remove_names(self.folder, self._shards)
-        shutil.rmtree(self._area, ignore_errors=True)
+        shutil.rmtree(self.spool, ignore_errors=True)
+        shutil.rmtree(self._area, ignore_errors=True)  # with the report: all else is done
         os.close(self._lock)
 
     def is_listed(self) -> bool:
