@@ -26,8 +26,8 @@ READING_ORDER = {
     "order": "keyed_random where selection tally sequence mixture saved_state ban buckets planner history quality",
     "images": "views buckets schedule decode resize native",
     "reading": "locations names shardset keys reader requested_fields read_ahead select banned stored_samples",
-    "packing": """encode plan shard_file snippet transcode card config work_folder destination estimate writer_lock
-        remote_destination shard_writer worker ray_engine preview run packer append splits""",
+    "packing": """encode plan shard_file snippet transcode card config work_folder destination geometry estimate
+        writer_lock remote_destination shard_writer worker ray_engine preview run packer append splits""",
     "loading": """field_checks fields arguments autoscale bad_samples columns reused_memory padded collate ranks
         shared_memory messages worker_process part batch_padding slots recipe user_functions pixel_values
         image_values frame_values object_values albumentations sample_transform assemble delivery_check numa
