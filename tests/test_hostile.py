@@ -127,6 +127,13 @@ def test_a_hostile_image_is_refused_by_the_decoder_too(name: str) -> None:
         decode_rgb(memoryview(data), kind="jpg", mode="L", orientation=1)
 
 
+def test_a_warning_of_pillow_about_a_large_image_is_a_named_error_where_warnings_are_errors() -> None:
+    head = struct.pack(">IIBBBBB", 9_999, 9_999, 1, 0, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    with pytest.raises(DecodeError, match="99980001 pixels"):
+        decode_rgb(memoryview(data), kind="png", mode="L", orientation=1)
+
+
 def test_jpegs_with_up_to_300_scans_are_decoded() -> None:
     assert probe(small_jpeg(progressive=True)).width == 64
     data = progressive(1000, 300)

@@ -29,7 +29,8 @@ from wds_tools.reading.shardset import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 
 REFUSED = "refused"
-LABELS = {"label": "labels"}  # chosen, because numbers with fractions would be left out otherwise
+# The label is chosen, because numbers with fractions would be left out otherwise.
+LABEL, LABELS = {"label": "label"}, {"label": "labels"}
 NAN = float("nan")
 LARGEST = 2**63 - 1
 TABLE: list[tuple[list[Any], Any]] = [
@@ -93,13 +94,13 @@ def pack(src: Any, dst: Path, **options: Any) -> Path:
 def csv(values: list[Any], folder: Path) -> Path:
     frame_ = pd.DataFrame({"path": [f"{n}.png" for n in range(len(values))], "label": pd.Series(values, dtype=object)})
     frame_.to_csv(folder / "t.csv", index=False)
-    return pack(folder / "t.csv", folder / "d")
+    return pack(folder / "t.csv", folder / "d", columns=LABEL)
 
 
 def json_lines(values: list[Any], folder: Path) -> Path:
     rows = [json.dumps({"path": f"{n}.png", "label": value}) for n, value in enumerate(values)]
     (folder / "t.jsonl").write_text("\n".join(rows).replace("NaN", "null"))
-    return pack(folder / "t.jsonl", folder / "d")
+    return pack(folder / "t.jsonl", folder / "d", columns=LABEL)
 
 
 def arrow_table(values: list[Any]) -> pa.Table:
@@ -109,12 +110,12 @@ def arrow_table(values: list[Any]) -> pa.Table:
 
 def parquet(values: list[Any], folder: Path) -> Path:
     pq.write_table(arrow_table(values), folder / "t.parquet")
-    return pack(folder / "t.parquet", folder / "d", columns={"label": "label"})
+    return pack(folder / "t.parquet", folder / "d", columns=LABEL)
 
 
 def arrow(values: list[Any], folder: Path) -> Path:
     feather.write_feather(arrow_table(values), folder / "t.arrow", compression="uncompressed")
-    return pack(folder / "t.arrow", folder / "d", columns={"label": "label"})
+    return pack(folder / "t.arrow", folder / "d", columns=LABEL)
 
 
 def stream(values: list[Any], folder: Path) -> Path:
@@ -128,7 +129,7 @@ def stream(values: list[Any], folder: Path) -> Path:
             yield {"image": {"bytes": png(number), "path": None}, "label": value}
 
     src = datasets.IterableDataset.from_generator(rows, features=features)
-    return pack(src, folder / "d", columns={"label": "label"})
+    return pack(src, folder / "d", columns=LABEL)
 
 
 def names_in(values: list[Any]) -> list[str]:
@@ -148,7 +149,7 @@ def objects(values: list[Any], folder: Path) -> Path:
 
 def dictionaries(values: list[Any], folder: Path) -> Path:
     items = [{"image": png(number), "label": value} for number, value in enumerate(values)]
-    return pack(items, folder / "d", classes=names_in(values) or None)
+    return pack(items, folder / "d", classes=names_in(values) or None, columns=LABEL)
 
 
 def as_array(values: list[Any]) -> np.ndarray:

@@ -255,6 +255,15 @@ def test_a_second_column_of_images_is_a_field(tmp_path: Path, write: Write) -> N
     assert packed(src, tmp_path / "dst").keys() == set(range(COUNT))
 
 
+@BOTH
+def test_a_column_of_text_that_could_be_the_label_is_reported(tmp_path: Path, write: Write) -> None:
+    write(pa.table({"image": IMAGES, "animal": [NAMES[one] for one in CYCLE], "width": [4] * COUNT}), tmp_path / "t")
+    src = next(tmp_path.glob("t.*"))
+    assert scan(src).account.notes == [
+        "no label: the column 'animal' (cat, dog, fig) could be it; pass --label NAME if it is"
+    ]
+
+
 def test_a_column_of_text_is_not_the_image(tmp_path: Path) -> None:
     write_parquet(pa.table({"path": ["a.jpg"] * COUNT, "label": CYCLE}), tmp_path / "t")
     with pytest.raises(SourceError, match=r"'path' has text: list files and URLs in a CSV or JSON Lines table"):

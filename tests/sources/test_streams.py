@@ -137,6 +137,29 @@ def test_an_interrupted_pack_is_continued_and_a_complete_one_is_not_repeated(
         wt.pack(load(tmp_path / "photos").take(20), tmp_path / "dst", shard_bytes=12_000)
 
 
+def test_every_column_of_a_stream_is_accounted_for_and_two_labels_are_an_error(
+    load: Callable[..., Any], tmp_path: Path
+) -> None:
+    import datasets
+
+    stream = load(write(tmp_path / "photos"))
+    listing = streams.StreamSource(stream).scan()
+    assert {part.name: part.role for part in listing.account.parts} == {
+        "image": "image",
+        "label": "label",
+        "caption": "field txt",
+        "score": "entries of json",
+    }
+    features = datasets.Features({**stream.features, "category": datasets.Value("int64")})
+    two = stream.map(lambda row: row | {"category": int(row["score"] * 8) % 2}).cast(features)
+    with pytest.raises(SourceError, match=r"could be the label: 'label' \(0, 1, 2\), 'category' \(0, 1\)"):
+        wt.pack(two, tmp_path / "dst")
+    report = wt.pack(two, tmp_path / "dst", columns={"label": "category"})
+    labels = {json.loads(sample["json"])["score"]: int(sample["cls"]) for sample in samples(tmp_path / "dst")}
+    assert labels == {row / 8: row % 2 for row in range(COUNT)}
+    assert report.manifest.classes == ()
+
+
 def test_images_that_the_stream_names_by_path_are_read(load: Callable[..., Any], tmp_path: Path) -> None:
     for number, name in enumerate(("cat", "fig")):
         (tmp_path / "photos" / name).mkdir(parents=True)

@@ -240,6 +240,10 @@ def test_csv_of_excel_on_windows(tmp_path: Path) -> None:
 # Rules
 
 
+def test_empty_lines_before_the_header_are_skipped(tmp_path: Path) -> None:
+    assert labels(table(tmp_path, "\r\n\npath,label\n0.png,cat\n\n1.png,dog\n")) == ["cat", "dog"]
+
+
 def test_spaces_after_separators_are_dropped(tmp_path: Path) -> None:
     path = table(tmp_path, 'path, label, note\n0.png, cat, "a, b"\n1.png, dog, c\n')
     assert [one[0::3] for one in packed(path, tmp_path / "dst").values()] == [
@@ -417,6 +421,15 @@ def test_a_column_that_is_not_the_label_by_its_values_is_reported_and_can_be_cho
     assert labels(path, label_type="name") == ["0.5", "1", "0.5", "1", "0.5", "1"]
 
 
+def test_a_column_with_values_of_classes_and_an_unusual_name_is_reported(tmp_path: Path) -> None:
+    columns = {"animal": list("ababab"), "note": list("uvwxyz"), "width": [4, 5, 4, 5, 4, 5]}
+    path = table(tmp_path, rows_of({"path": PATHS, **columns}))
+    note = "no label: the column 'animal' (a, b) could be it; pass --label NAME if it is"
+    assert scan(path).account.notes == [note]
+    assert scan(path, columns={"label": "animal"}).account.notes == []
+    assert scan(path, columns={"label": ""}).account.notes == []
+
+
 def test_two_columns_of_images_are_an_error_if_the_files_of_both_exist(tmp_path: Path) -> None:
     other = [f"{row}.png" for row in reversed(range(COUNT))]
     path = table(tmp_path, rows_of({"image": PATHS, "path": other, "label": CYCLE}))
@@ -434,7 +447,7 @@ def test_two_columns_of_images_are_an_error_if_the_files_of_both_exist(tmp_path:
         scan(path)
 
 
-def test_lists_are_several_labels_unless_there_is_no_label(tmp_path: Path) -> None:
+def test_lists_may_be_kept_without_being_labels_and_lists_of_fractions_are_no_labels(tmp_path: Path) -> None:
     lines = [{"path": name, "labels": [0, 3]} for name in PATHS]
     path = table(tmp_path, "\n".join(map(json.dumps, lines)), "t.jsonl")
     assert [entry.labels for entry in scan(path).inputs] == [(0, 3)] * COUNT

@@ -37,8 +37,7 @@ _column = click.option(
     "columns",
     multiple=True,
     metavar="ROLE=NAME",
-    help="Column to use as image or label, such as label=species; by default found by name. label= states that there "
-    "are no labels. Repeatable.",
+    help="Column to use as image or label, such as label=species; `label=` for none; by default found. Repeatable.",
 )
 _label = click.option(
     "--label",

@@ -131,7 +131,7 @@ def probe(data: bytes | memoryview) -> ImageInfo:
         raise DecodeError(f"is not a {IMAGE_TYPES}: it starts with {bytes(data[:8])!r}")
     try:
         info = _PROBES[kind](data)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DecodeError(reason_of(error, data)) from error
     check_size(info.width, info.height)
     return info

@@ -343,7 +343,14 @@ def _open_with_pillow(data: memoryview | bytearray) -> Iterator[Any]:
         with Image.open(io.BytesIO(data), formats=PILLOW_FORMATS) as image:
             check_size(image.width, image.height)
             yield image
-    except (OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError) as error:
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        MemoryError,
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+    ) as error:
         raise DecodeError(f"image cannot be decoded: {reason_of(error, data)}") from error
 
 

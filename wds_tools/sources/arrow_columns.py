@@ -98,11 +98,10 @@ class Columns:
         if own is None or own == self.classes[column][: len(own)]:
             return values
         new = {number: self.classes[column].index(name) for number, name in enumerate(own)}
-
-        def renumbered(value: Any) -> Any:
-            return [renumbered(one) for one in value] if isinstance(value, list) else new.get(value, value)
-
-        return [renumbered(value) for value in values]
+        return [
+            [new.get(one, one) for one in value] if isinstance(value, list) else new.get(value, value)
+            for value in values
+        ]
 
     def roles(self, columns: Mapping[str, str], head: Callable[[str], Sequence[Any]]) -> Roles:
         """Return the roles of all columns; that of the label is decided when its values are known.
@@ -130,10 +129,14 @@ class Columns:
         more = tuple(name for name in images if name != image)
         return Roles(image, fields=fields, more_images=more, facts=tuple(facts), left_out=left_out)
 
-    def labels(self, roles: Roles, columns: Mapping[str, str], options: SourceOptions) -> LabelColumns:
+    def labels(self, roles: Roles, options: SourceOptions) -> LabelColumns:
         """Return the columns that could be the label, without their values."""
         names = [name for name in self.types if name != roles.image and name not in roles.more_images]
-        return LabelColumns(self.where, names, columns, options, self.classes)
+        return LabelColumns(self.where, names, options, self.classes)
+
+    def is_text(self, name: str) -> bool:
+        """Return whether a column has text."""
+        return _what(self.types[name]) == _TEXT
 
     def check_complete(self, names: Sequence[str | None]) -> None:
         """Check that all files have some columns.
@@ -181,9 +184,9 @@ class Columns:
 
     def _add_classes(self, schema: pa.Schema, features: Mapping[str, Any], file: str) -> None:
         own = {
-            name: Classes(map(str, names))
+            name: Classes(map(str, found))
             for name, feature in features.items()
-            if name in schema.names and isinstance(names := _class_label(feature).get("names"), list)
+            if name in schema.names and (found := _names_of_classes(feature))
         }
         for name in schema.names:
             known_before = self.first[name] != file and name in self.types
@@ -340,16 +343,15 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
         return {}
     if not isinstance(features, dict):
         return {}
-    return {name: value for name, value in features.items() if isinstance(value, (dict, list))}
+    return features
 
 
-def _class_label(feature: Any) -> Mapping[str, Any]:
-    """Return the `ClassLabel` that a feature is or has a list of; empty if it is none."""
-    if isinstance(feature, list):  # as older versions of datasets write lists
-        feature = feature[0] if feature else None
-    if not isinstance(feature, Mapping):
-        return {}
-    return feature if _type(feature) == "ClassLabel" else _class_label(feature.get("feature"))
+def _names_of_classes(feature: Any) -> list[Any]:
+    """Return the class names of a `ClassLabel`, or of a list of them; empty for another feature."""
+    while isinstance(feature, list) or _type(feature) in ("List", "LargeList", "Sequence"):
+        feature = next(iter(feature), None) if isinstance(feature, list) else feature.get("feature")
+    names = feature.get("names") if _type(feature) == "ClassLabel" else None
+    return names if isinstance(names, list) else []
 
 
 def _type(feature: Any) -> Any:

@@ -124,9 +124,13 @@ class BatchSource(Source):
         columns = Columns.of(schemas, [names[file] for file in files], self.name)
         roles = self.roles_of_columns = columns.roles(self.columns, lambda name: self._head(files, name))
         columns.check_complete([roles.image])
-        labels = columns.labels(roles, self.columns, self.options)
+        labels = columns.labels(roles, self.options)
         for position, file in enumerate(files):
             self._add_values(labels, columns, position, file)
+        if not labels.values:
+            facts = [name for name in roles.facts if name in self.schema(files[0]).names]
+            texts = [name for name in facts if columns.is_text(name)]
+            found.account.notes += labels.hint({name: self.values(files[0], name) for name in texts})
         choice = labels.choose()
         columns.check_complete([choice.label, choice.names])
         roles.set_label(choice.label, choice.names)

@@ -179,16 +179,14 @@ class ObjectSource(Source):
         image = (found or images)[0]
         features = getattr(self.items, "features", None)
         features = features if isinstance(features, Mapping) else {}
-        labels_of: dict[str, Any] = {
-            name: getattr(feature, "feature", feature) for name, feature in features.items()
-        }  # of lists too
+        features = {name: getattr(feature, "feature", feature) for name, feature in features.items()}  # of lists too
         classes = {
             name: tuple(map(str, feature.names))
-            for name, feature in labels_of.items()
+            for name, feature in features.items()
             if type(feature).__name__ == "ClassLabel" and name in names
         }
         others = [name for name in names if name != image]
-        labels = LabelColumns(self.name, others, self.columns, self.options, classes)
+        labels = LabelColumns(self.name, others, self.options, classes)
         for item in items:
             labels.add(item)
         choice = labels.choose(complete=is_complete)
@@ -367,16 +365,14 @@ def _tuple_label(value: Any, path: str) -> Any:
     """Return the label of a tuple.
 
     Raises:
-        LabelError: It is an image, a dictionary, or nested.
+        LabelError: It is an image, a dictionary, or an array of several dimensions.
     """
     value = _one_value(value)
-    nested = np.ndim(value) > 1 if hasattr(value, "tolist") else _is_nested(value)
-    if nested or isinstance(value, (Mapping, Image.Image)):
-        what = "nested values" if nested else f"the type {type(value).__name__}"
+    if isinstance(value, (Mapping, Image.Image)) or (hasattr(value, "tolist") and np.ndim(value) > 1):
         raise LabelError(
-            f"{path}: the label, which is the second entry of a tuple, has {what}; allowed are numbers and names, "
-            "and lists of these: let items be dictionaries, such as {'image': ..., 'label': ..., 'boxes': ...}, whose "
-            "other entries are kept"
+            f"{path}: the label, which is the second entry of a tuple, has the type {type(value).__name__}; allowed "
+            "are numbers and names: let items be dictionaries, such as {'image': ..., 'label': ..., 'mask': ...}, "
+            "whose other entries are kept"
         )
     return value
 

@@ -6,7 +6,7 @@ Names only suggest a role: types and values decide. What could be two columns is
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from wds_tools.sources.base import Collector, Input, SourceOptions
 from wds_tools.sources.columns import LABEL, usual_columns
 from wds_tools.wording import counted
 
+_List = tuple[Any, ...]  # labels of a sample that has several
 _MIN_ROWS = 5  # with fewer, classes may also differ in each row
 _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names get an entry
 _MAX_SHOWN = 30  # characters of a value in a message
@@ -103,8 +104,7 @@ class LabelColumns:
     Args:
         where: Name of the source, for error messages.
         names: All columns besides the image.
-        columns: The user's mapping from role to column; an empty name means that there is no label.
-        options: What the user states about the source.
+        options: What the user states; an empty name of the column means that there is no label.
         classes: Column -> class names that its type has.
 
     Raises:
@@ -115,16 +115,15 @@ class LabelColumns:
         self,
         where: str,
         names: Iterable[str],
-        columns: Mapping[str, str],
         options: SourceOptions,
         classes: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self._where = where
+        self._is_stated = options.label_type is not None  # what values are
         self._separator = options.label_separator
-        self._label_type = options.label_type
-        self._is_given = LABEL in columns
+        self._is_given = LABEL in options.columns
         self._classes = classes or {}
-        found = usual_columns(LABEL, names, columns, where=where)
+        found = usual_columns(LABEL, names, options.columns, where=where)
         typed = [] if self._is_given else [name for name in self._classes if name not in found]
         self.values: dict[str, list[Any]] = {name: [] for name in [*typed, *found]}
         self._same: dict[Any, Any] = {}  # equal texts of many rows are kept once
@@ -157,22 +156,29 @@ class LabelColumns:
         for name, values in self.values.items():
             column = _Column(values, is_typed=name in self._classes, separator=self._separator)
             reason = column.why_not(complete=complete)
-            if self._label_type is not None and column.fraction is not None:
+            if self._is_stated and (column.fraction is not None or column.is_unique):
                 reason = None  # the user has decided what such values are
             if reason is None:
                 found[name] = column
             else:
                 refused[name] = reason
-        lists = [name for name in refused if refused[name] == _SEVERAL]
-        if lists and len(found) + len(lists) > 1:
-            raise self._ambiguous([*found, *lists])
-        if lists:
-            return self._chosen(lists[0], None)
         if any(len(column.different) > 1 for column in found.values()):  # one value in all rows tells nothing
             found = {name: one for name, one in found.items() if len(one.different) > 1 or name in self._classes}
         if not found:
             return LabelChoice(None, None, (), None, tuple(map(_not_a_label, refused, refused.values())))
         return self._chosen(*self._views(found))
+
+    def hint(self, others: Mapping[str, Sequence[Any]]) -> list[str]:
+        """Return a note that names columns of text that could be the label, if no column has a usual name.
+
+        Args:
+            others: Column -> values, of columns that are not in `values`.
+        """
+        if self._is_given or self.values:
+            return []
+        found = {name: values for name, values in others.items() if _could_be_classes(values)}
+        shown = ", ".join(f"{name!r} ({_shown(values)})" for name, values in found.items())
+        return [f"no label: the column {shown} could be it; pass --label NAME if it is"] if found else []
 
     def _chosen(self, label: str, names: str | None) -> LabelChoice:
         classes: tuple[str, ...] | None = self._classes.get(label)
@@ -223,9 +229,6 @@ class LabelColumns:
         return ambiguous(LABEL, self._where, {name: self.values[name] for name in names})
 
 
-_SEVERAL = "several labels"
-
-
 class _Column:
     """The values of a column that could be the label."""
 
@@ -233,11 +236,14 @@ class _Column:
         self._values = values
         self._separator = separator
         self._is_typed = is_typed
-        self.different: set[Label] = set()
-        self.labels: list[Label | None] = []
+        self.different: set[Label | _List] = set()
+        self.labels: list[Label | _List | None] = []
+        self.has_lists = False
         self.fraction: Any = None
         self._reason = self._parse()
-        self.is_number = any(label.number is not None for label in self.different)
+        self.is_number = any(isinstance(label, Label) and label.number is not None for label in self.different)
+        count = sum(label is not None and label != NONE for label in self.labels)
+        self.is_unique = not self.has_lists and len(self.different) == count >= _MIN_ROWS
 
     def why_not(self, *, complete: bool) -> str | None:
         """Return why the column is not the label; None if it could be."""
@@ -245,8 +251,7 @@ class _Column:
             return self._reason
         if not self.different:
             return "has no values"
-        count = sum(label not in (None, NONE) for label in self.labels)
-        if complete and len(self.different) == count >= _MIN_ROWS:
+        if complete and self.is_unique:
             return "has another value in each row, as an id has"
         return None
 
@@ -259,22 +264,39 @@ class _Column:
 
     def _parse(self) -> str | None:
         """Collect the labels; return why the values cannot be labels, or None."""
-        parsed: dict[tuple[type, Any], Label | None] = {}
+        parsed: dict[Any, Label | _List | None] = {}
         for value in self._values:
-            if isinstance(value, float) and math.isnan(value):
+            if isinstance(value, Mapping):
+                return "has nested values"
+            several = self._several(value)
+            if several is not None:
+                found = _list_of(several)
+                if isinstance(found, str):
+                    return found
+                self.labels.append(parsed.setdefault(found, found))
+                self.has_lists = True
+            elif isinstance(value, float) and math.isnan(value):
                 self.labels.append(NONE)
-                continue
-            if why := _why_not_single(value, self._separator):
-                return why
-            if (type(value), value) not in parsed:
-                parsed[type(value), value] = _label(value)
-                if parsed[type(value), value] is None and (reason := self._unlike_a_label(value)):
-                    return reason
-            self.labels.append(parsed[type(value), value])
-        self.different = {label for label in parsed.values() if label not in (None, NONE)}
-        if self.fraction is not None and all(label.name is None for label in self.different):
+            else:
+                key = (type(value), value)
+                if key not in parsed:
+                    parsed[key] = _label(value)
+                    if parsed[key] is None and (reason := self._unlike_a_label(value)):
+                        return reason
+                self.labels.append(parsed[key])
+        self.different = {label for label in parsed.values() if label is not None and label != NONE}
+        if self.fraction is not None and not self.has_lists and not any(map(_name_of, self.different)):
             return f"has numbers with fractions, such as {self.fraction}"
         return None
+
+    def _several(self, value: Any) -> Any | None:
+        """Return a list of labels, also one that is written as text; None for other values."""
+        if isinstance(value, (list, tuple, set)) or bool(getattr(value, "ndim", 0)):
+            return value
+        try:
+            return items_of(value, self._separator) if isinstance(value, str) else None
+        except LabelError:
+            return None
 
     def _unlike_a_label(self, value: Any) -> str | None:
         """Return why a value that is not a label shows that the column has none, and keep one with a fraction."""
@@ -334,29 +356,25 @@ def _label(value: Any) -> Label | None:
         return None
 
 
-def _why_not_single(value: Any, separator: str | None) -> str:
-    """Return why a value is not one label, or ""; of several labels, `_SEVERAL`."""
-    if isinstance(value, Mapping):
-        return "has nested values"
-    if isinstance(value, Hashable) and not isinstance(value, (str, tuple)) and not getattr(value, "ndim", 0):
-        return ""
-    try:
-        several = items_of(value, separator)
-    except LabelError:
-        return "has texts in brackets that are not lists"
-    if several is not None:
-        return _of_list(several)
-    return "" if isinstance(value, str) else f"has values of type {type(value).__name__}"
-
-
-def _of_list(value: Any) -> str:
-    """Return why a list is not the label: it has several labels, or numbers that are none."""
+def _list_of(value: Any) -> _List | str:
+    """Return the labels of a sample that has several, or why a list is not one of labels."""
     values = value.tolist() if hasattr(value, "tolist") else list(value)
     if any(isinstance(entry, (list, tuple, Mapping)) for entry in values):
         return "has nested values"
-    if any(isinstance(entry, float) and entry != int(entry) for entry in values if entry == entry):  # noqa: PLR0124
+    if any(isinstance(entry, float) and math.isfinite(entry) and entry != int(entry) for entry in values):
         return "has lists of numbers with fractions"
-    return _SEVERAL
+    return tuple(values)
+
+
+def _name_of(label: Label | _List) -> str | None:
+    return label.name if isinstance(label, Label) else None
+
+
+def _could_be_classes(values: Sequence[Any]) -> bool:
+    """Return whether values are texts that occur several times, as the names of classes do."""
+    different = set(values) if all(isinstance(value, str) for value in values) else set()
+    names = {label.name for value in different if (label := _label(value)) is not None}
+    return None not in names and 2 <= len(names) <= len(values) // 2
 
 
 def _not_a_label(name: str, reason: str) -> str:

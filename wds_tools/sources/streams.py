@@ -79,7 +79,7 @@ class StreamSource(Source):
         state: Any = None
         columns = Columns.of([self._stream.features.arrow_schema], [self.name], self.name)
         roles = self._roles = columns.roles(self.columns, self._head)
-        labels = columns.labels(roles, self.columns, self.options)
+        labels = columns.labels(roles, self.options)
         entries: list[Input | None] = []
         self._starts = [(0, None)]
         for row, values in enumerate(self._stream):

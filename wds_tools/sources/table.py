@@ -46,6 +46,7 @@ from wds_tools.storage import is_url
 from wds_tools.wording import counted
 
 _NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
+_HINT_ROWS = 1000  # that are looked at for a label with an unusual name
 _PROBED_ROWS = 20  # whose files are looked for if several columns could have the images
 
 
@@ -75,7 +76,7 @@ class TableSource(Source):
         self.table = TextTable(self.path, self.options.encoding)
         self.roles_of_columns = self._without_label()
         names = [name for name in self.table.columns if name != self.roles_of_columns.image]
-        labels = LabelColumns(self.name, names, self.columns, self.options)
+        labels = LabelColumns(self.name, names, self.options)
         entries: list[Input | None] = []
         used: set[str] = set()
         short = 0
@@ -88,6 +89,10 @@ class TableSource(Source):
             found.account.notes.append(f"{counted(short, 'row')} with fewer values than the header has columns")
         for name in set(self.table.unnamed) - used:
             self.roles_of_columns.leave_out(name, "has neither a name nor values")
+        hint = [row for _, row in islice(self.table.rows(), _HINT_ROWS)] if not labels.values else []
+        found.account.notes += labels.hint(
+            {name: [row.get(name) for row in hint] for name in self.roles_of_columns.facts}
+        )
         add_rows(found, self.roles_of_columns, entries, labels.choose(), declared=self.table.columns)
         found.files = states
         found.stamp = stamp_files([self.path]) + repr(sorted(self.columns.items())) + (self.options.encoding or "")

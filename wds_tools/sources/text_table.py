@@ -166,7 +166,7 @@ class TextTable:
 
     def _read_header(self, lines: Iterator[str]) -> None:
         """Read the line ``sep=`` and the names of the columns."""
-        first = next(lines, "").removeprefix("\ufeff")
+        first = next((line for line in lines if line.strip("\ufeff\r\n")), "").removeprefix("\ufeff")
         if found := _SEPARATOR_LINE.fullmatch(first):
             self.separator, first = found[1], next(lines, "")
         else:
