@@ -396,6 +396,15 @@ def test_boxes_polygons_and_points_move_with_resized_images(src, tmp_path):
     ]
 
 
+def test_compressed_run_lengths_are_resized_with_their_image(src, tmp_path):
+    rle = json.loads((FOREIGN / "coco" / "pycocotools_rle.json").read_text())["masks"][1]  # the first three columns
+    one = {"id": 1, "image_id": 1, "category_id": 3, "bbox": [0, 0, 3, 48], "segmentation": rle, "iscrowd": 1}
+    (src / "labels.json").write_text(coco_file(annotations=[one]))
+    wt.pack(src, tmp_path / "out", images="resize", resize=(96, 128))
+    [made] = json_of(tmp_path / "out")["photo_1.jpg"]["objects"]
+    assert made["rle"] == {"size": [96, 128], "counts": [0, 6 * 96, 122 * 96]}
+
+
 def test_masks_are_resized_with_their_images(tmp_path):
     src = tree_of(tmp_path / "src", "masks/camvid", "{split}/{name}")
     wt.pack_splits(src, tmp_path / "out", split="folders", images="resize", resize=16)

@@ -138,19 +138,11 @@ def _shown(box: Sequence[float]) -> str:
 
 
 def scaled(objects: Sequence[Object], x: float, y: float) -> list[Object]:
-    """Return objects of an image that is resized by the factors x and y, or whose positions are fractions of its size.
-
-    Raises:
-        SourceError: An object has a mask in run lengths, which cannot be resized by arithmetic.
-    """
+    """Return objects whose positions are fractions of the image in pixels, given its width x and height y."""
     return [_scaled(one, x, y) for one in objects]
 
 
 def _scaled(one: Object, x: float, y: float) -> Object:
-    if "rle" in one:
-        raise SourceError(
-            f"{name_of(one, 0)} has a mask in run lengths (rle), which cannot be resized: pack the images in their size"
-        )
     new = one | {"box": _scaled_points(one["box"], x, y)}
     if "polygons" in one:
         new["polygons"] = [_scaled_points(points, x, y) for points in one["polygons"]]

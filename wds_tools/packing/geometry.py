@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from wds_tools.errors import DecodeError, OptionError
+from wds_tools.errors import DecodeError, OptionError, SourceError
 from wds_tools.format import codecs
+from wds_tools.format.objects import run_lengths
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import Record
 
@@ -148,7 +149,7 @@ def _resized_object(one: dict[str, Any], scale: tuple[float, float], old: Size, 
             moved["area"] = round(one["area"] * scale[0] * scale[1], _DIGITS)
         if one.get("rle") is not None:
             moved["rle"] = _resized_rle(one["rle"], old, new)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, SourceError) as error:
         raise OptionError(f"an object {str(one)[:100]} has positions of another form ({error}): {_REMEDY}") from error
     return moved
 
@@ -162,9 +163,9 @@ def _scaled(points: Any, scale: tuple[float, float]) -> list[float]:
 
 def _resized_rle(rle: Mapping[str, Any], old: Size, new: Size) -> dict[str, Any]:
     """Return a mask in run lengths, column by column and background first, in another size."""
-    counts = rle["counts"]
-    if isinstance(counts, str) or tuple(rle["size"]) != old or sum(counts) != old[0] * old[1]:
-        raise ValueError("rle is compressed, or is not of the size of the image")
+    counts = run_lengths(rle)
+    if tuple(rle["size"]) != old:
+        raise ValueError("rle is not of the size of the image")
     mask = np.repeat(np.arange(len(counts)) % 2, counts).reshape(old[::-1]).T
     flat = _nearest(mask, new).T.reshape(-1)
     starts = np.concatenate([[0], np.flatnonzero(np.diff(flat)) + 1, [len(flat)]])
