@@ -23,7 +23,7 @@ from PIL import Image
 from terminals import in_terminal
 
 import wds_tools as wt
-from wds_tools.errors import DestinationError, LabelError, ManifestError, OptionError, SourceError
+from wds_tools.errors import LabelError, ManifestError, OptionError, SourceError
 from wds_tools.format.account import MAX_PARTS, MAX_REASONS, Account, Part
 from wds_tools.format.manifest import Manifest, from_json, seal
 from wds_tools.inspection.stats import describe, format_stats
@@ -450,7 +450,7 @@ def test_a_dry_run_fails_as_pack_would(table: Path, untidy: Path, few: Path, tmp
         wt.pack(untidy, dst, strict=True, dry_run=True)
     with pytest.raises(DestinationError, match="another dataset"):
         wt.pack(untidy, few, dry_run=True)
-    with pytest.raises(DestinationError, match="inside the source"):
+    with pytest.raises(OptionError, match="inside the source"):
         wt.pack(untidy, untidy / "dst", dry_run=True)
     with pytest.raises(OptionError, match="dry_run cannot be combined"):
         wt.pack(untidy, dst, dry_run=True, finish=True)
