@@ -23,7 +23,7 @@ from PIL import Image
 from terminals import in_terminal
 
 import wds_tools as wt
-from wds_tools.errors import LabelError, ManifestError, OptionError, SourceError
+from wds_tools.errors import DestinationError, LabelError, ManifestError, OptionError, SourceError
 from wds_tools.format.account import MAX_PARTS, MAX_REASONS, Account, Part
 from wds_tools.format.manifest import Manifest, from_json, seal
 from wds_tools.inspection.stats import describe, format_stats
