@@ -450,7 +450,7 @@ def test_a_dry_run_fails_as_pack_would(table: Path, untidy: Path, few: Path, tmp
         wt.pack(untidy, dst, strict=True, dry_run=True)
     with pytest.raises(DestinationError, match="another dataset"):
         wt.pack(untidy, few, dry_run=True)
-    with pytest.raises(DestinationError, match="inside the source"):
+    with pytest.raises(OptionError, match="inside the source"):
         wt.pack(untidy, untidy / "dst", dry_run=True)
     with pytest.raises(OptionError, match="dry_run cannot be combined"):
         wt.pack(untidy, dst, dry_run=True, finish=True)

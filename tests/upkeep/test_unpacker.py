@@ -26,6 +26,7 @@ from wds_tools.errors import (
     NotADatasetError,
     OptionError,
     SampleError,
+    SourceError,
 )
 from wds_tools.reading.shardset import open_shards
 from wds_tools.upkeep.unpacker import unpack
@@ -326,6 +327,8 @@ def test_after_an_error_the_same_call_continues(photos: Path, packed_copy: Path,
     shard.write_bytes(data[:-20_000] + b"x" + data[-19_999:])
     with pytest.raises(ChecksumError):
         unpack(packed_copy, tmp_path / "out")
+    with pytest.raises(SourceError, match=r"out is unfinished: .* run the same unpack command again"):
+        wt.pack(tmp_path / "out", tmp_path / "again")
     shard.write_bytes(data)
     report = unpack(packed_copy, tmp_path / "out")
     assert report.kept > 0

@@ -10,7 +10,8 @@ from wds_tools.format.manifest import MANIFEST_NAME
 WORK_NAME = ".packing"
 PLAN_NAME = "plan.json"
 COPY_NAME = ".copying"
-"""The work areas of a packer and of `copy`."""
+UNPACK_NAME = ".unpacking"
+"""The work areas of a packer, of `copy` and of `unpack`."""
 
 WRITER_LOCK_NAME = ".{}.writing"
 """Name of the lock file of a `ShardWriter`, by that of its manifest."""

@@ -20,8 +20,7 @@ from types import TracebackType
 
 from wds_tools.errors import DestinationError
 from wds_tools.storage.lock import lock_file
-
-WORK_NAME = ".unpacking"
+from wds_tools.storage.unfinished import UNPACK_NAME
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
@@ -45,7 +44,7 @@ class RestoreFolder:
         self._created_root = not root.exists()
 
     def __enter__(self) -> RestoreFolder:
-        work = self.root / WORK_NAME
+        work = self.root / UNPACK_NAME
         try:
             self._lock = lock_file(work / "lock")
         except BlockingIOError as error:
@@ -60,7 +59,7 @@ class RestoreFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        work = self.root / WORK_NAME
+        work = self.root / UNPACK_NAME
         is_unfinished = kind is not None and bool(self._restored)  # then the lock stays, and the next run continues
         for path in sorted(work.iterdir(), key=lambda path: path.name == "lock"):
             if path.name != "lock" or not is_unfinished:
@@ -184,7 +183,7 @@ def check_path(path: str) -> list[bytes]:
         parts = path.encode("utf-8", "surrogateescape").split(b"/")
     except UnicodeEncodeError:
         parts = [b""]
-    if any(part in (b"", b".", b"..") or b"\0" in part for part in parts) or parts[0] == os.fsencode(WORK_NAME):
+    if any(part in (b"", b".", b"..") or b"\0" in part for part in parts) or parts[0] == os.fsencode(UNPACK_NAME):
         raise _file_error(
             path, "is not a relative path inside a folder, so it is not written; try --layout keys (layout='keys')"
         )

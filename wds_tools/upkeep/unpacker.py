@@ -24,8 +24,9 @@ from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.reading.stored_samples import StoredSample, stored_samples
 from wds_tools.storage.local import LocalStore
+from wds_tools.storage.unfinished import UNPACK_NAME
 from wds_tools.terminal import shows_progress
-from wds_tools.upkeep.restore import WORK_NAME, RestoreFolder, check_path
+from wds_tools.upkeep.restore import RestoreFolder, check_path
 
 UnpackLayout = Literal["paths", "keys", "shards"]
 LAYOUTS = ("paths", "keys", "shards")
@@ -249,7 +250,7 @@ def _check_not_dataset(shards: ShardSet, dst: Path) -> None:
 
 def _check_empty(dst: Path) -> None:
     """Refuse a folder of other files. One in which an interrupted run has left its work area is continued."""
-    if not (dst / WORK_NAME).exists() and dst.is_dir() and any(dst.iterdir()):
+    if not (dst / UNPACK_NAME).exists() and dst.is_dir() and any(dst.iterdir()):
         raise DestinationError(
             f"{dst} is not empty: choose a new or empty folder, or unpack with --overwrite (overwrite=True), which "
             "keeps other files and replaces those of the same names"
