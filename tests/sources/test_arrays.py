@@ -98,7 +98,7 @@ def test_every_array_is_packed_or_left_out_with_a_reason(tmp_path: Path, write: 
 @every_format
 def test_two_arrays_that_could_be_the_images_are_an_error_that_shows_them(tmp_path: Path, write: Write) -> None:
     path = write(tmp_path, {"left": rgb(), "right": rgb(1), "labels": labels()})
-    assert "2 arrays that could be the images: 'left uint8" in refusal(path)
+    assert "2 arrays that could be the image: 'left' (uint8" in refusal(path)
     assert "--column image=left" in refusal(path)
     packed(path, tmp_path, image="right").check(rgb(1), labels())
 
@@ -106,7 +106,7 @@ def test_two_arrays_that_could_be_the_images_are_an_error_that_shows_them(tmp_pa
 @every_format
 def test_two_arrays_that_could_be_the_label_are_an_error_that_shows_them(tmp_path: Path, write: Write) -> None:
     path = write(tmp_path, {"images": rgb(), "label": labels(), "target": labels()[::-1].copy()})
-    assert "2 arrays that could be the label: 'label int64" in refusal(path)
+    assert "2 arrays that could be the label: 'label' (0, 2, 1), 'target' " in refusal(path)
     assert "--column label=" in refusal(path)
     found = packed(path, tmp_path, label="target")
     found.check(rgb(), labels()[::-1])
@@ -116,7 +116,7 @@ def test_two_arrays_that_could_be_the_label_are_an_error_that_shows_them(tmp_pat
 @every_format
 def test_integers_with_a_name_of_their_own_are_not_taken_as_labels_without_a_word(tmp_path: Path, write: Write) -> None:
     path = write(tmp_path, {"images": rgb(), "patient": labels()})
-    assert "1 array that could be the label: 'patient int64" in refusal(path)
+    assert "1 array that could be the label: 'patient' (0, 2, 1)" in refusal(path)
     found = packed(path, tmp_path, label="")
     found.check(rgb(), None)
     assert [fact["patient"] for fact in found.facts] == labels().tolist()
@@ -129,12 +129,12 @@ def test_coordinates_and_numbers_with_fractions_are_not_labels(tmp_path: Path, w
     found = packed(path, tmp_path)
     found.check(rgb(), None)
     assert [fact["y"] for fact in found.facts] == pytest.approx((values * 2).tolist())
-    assert "'y' is not packed as the label, because it has fractions" in found.notes
+    assert "'y' is not the label, because it is a coordinate next to 'x'" in found.notes
 
 
 def test_pairs_of_integer_coordinates_are_not_labels(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "x": labels(), "y": labels()})
-    assert "2 arrays that could be the label: 'x int64[6]', 'y int64[6]'" in refusal(path)
+    assert "2 arrays that could be the label: 'x' (0, 2, 1), 'y' (0, 2, 1)" in refusal(path)
     packed(path, tmp_path, label="y").check(rgb(), labels())
 
 
@@ -144,7 +144,7 @@ def test_an_identifier_of_every_row_is_not_a_label(tmp_path: Path) -> None:
     found = packed(path, tmp_path)
     found.check(images, None)
     assert [fact["id"] for fact in found.facts] == list(range(120))
-    assert "'y' is not packed as the label, because it has another value in every row" in found.notes
+    assert "'y' is not the label, because it has another value in each row" in found.notes
 
 
 def test_whole_numbers_stored_as_floats_are_labels(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_dictionaries_in_a_tensor_file_are_read_with_a_path(tmp_path: Path) -> N
         for name, images in (("train", rgb()), ("val", rgb(1)))
     }
     torch.save({"data": splits, "classes": list(CLASSES), "epoch": 3, "note": None}, tmp_path / "a.pt")
-    assert "'data/train/images uint8" in refusal(tmp_path / "a.pt")
+    assert "'data/train/images' (uint8" in refusal(tmp_path / "a.pt")
     found = packed(tmp_path / "a.pt", tmp_path, image="data/val/images")
     found.check(rgb(1), labels())
     assert found.classes == CLASSES
@@ -436,7 +436,7 @@ def test_lists_of_samples_are_read_even_if_sizes_differ(tmp_path: Path, form: st
 def test_pairs_of_images_and_labels_in_a_dictionary_are_splits(tmp_path: Path) -> None:
     pairs = {name: (torch.from_numpy(rgb(seed)), torch.from_numpy(labels())) for seed, name in enumerate(("a", "b"))}
     torch.save(pairs, tmp_path / "a.pt")
-    assert "'a/images uint8[6, 12, 14, 3]', 'b/images" in refusal(tmp_path / "a.pt")
+    assert "'a/images' (uint8[6, 12, 14, 3]), 'b/images'" in refusal(tmp_path / "a.pt")
     packed(tmp_path / "a.pt", tmp_path, image="b/images").check(rgb(1), labels())
     assert role(tmp_path / "a.pt", "a/labels", image="b/images").reason == "belongs to 'a/images'"
 

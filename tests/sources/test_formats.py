@@ -258,7 +258,7 @@ def test_arrays_with_unusual_names_are_found_if_only_one_fits_and_otherwise_list
     np.savez(tmp_path / "one.npz", images, labels)  # arr_0 and arr_1
     assert [entry.label for entry in scan(tmp_path / "one.npz").inputs] == labels
     np.savez(tmp_path / "two.npz", x_train=images, y_train=labels, x_test=images[:2], y_test=labels[:2])
-    with pytest.raises(SourceError, match=r"'x_train uint8\[6, 48, 48, 3\]'"):
+    with pytest.raises(SourceError, match=r"'x_train' \(uint8\[6, 48, 48, 3\]\)"):
         scan(tmp_path / "two.npz")
     assert len(scan(tmp_path / "two.npz", image="x_test", label="y_test").inputs) == 2
 

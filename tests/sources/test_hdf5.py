@@ -37,7 +37,7 @@ def test_groups_of_splits_are_packed_one_at_a_time(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name, images, numbers in (("train", rgb(), labels()), ("test", rgb(1), labels()[::-1])):
             file[f"{name}/images"], file[f"{name}/labels"], file[f"{name}/id"] = images, numbers, np.arange(N)
-    assert "'test/images uint8[6, 12, 14, 3]', 'train/images" in refusal(tmp_path / "a.h5")
+    assert "'test/images' (uint8[6, 12, 14, 3]), 'train/images'" in refusal(tmp_path / "a.h5")
     assert "--column image=test/images" in refusal(tmp_path / "a.h5")
     found = packed(tmp_path / "a.h5", tmp_path, image="train/images")
     found.check(rgb(), labels())
@@ -59,7 +59,7 @@ def test_arrays_of_another_group_of_images_are_not_paired_with_these(tmp_path: P
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name, images, numbers in (("north", rgb(), labels()), ("south", rgb(1), labels()[::-1])):
             file[f"{name}/images"], file[f"{name}/labels"], file[f"{name}/temperature"] = images, numbers, np.ones(N)
-    assert "2 arrays that could be the images" in refusal(tmp_path / "a.h5")
+    assert "2 arrays that could be the image" in refusal(tmp_path / "a.h5")
     packed(tmp_path / "a.h5", tmp_path, image="south/images").check(rgb(1), labels()[::-1])
     assert reasons(tmp_path / "a.h5", image="south/images")["north/temperature"] == "belongs to 'north/images'"
 
@@ -145,7 +145,7 @@ def test_names_of_an_enumeration_are_the_classes(tmp_path: Path, numbers: dict[s
         values = [numbers[name] for name in NAMES]
         file.create_dataset("kind", data=values, dtype=h5py.enum_dtype(numbers, "i2"))
         file.create_dataset("weather", data=[0, 1] * 3, dtype=h5py.enum_dtype({"dry": 0, "wet": 1}, "u1"))
-    assert "2 arrays that could be the label: 'kind" in refusal(tmp_path / "a.h5")
+    assert "2 arrays that could be the label: 'kind' " in refusal(tmp_path / "a.h5")
     found = packed(tmp_path / "a.h5", tmp_path, label="kind")
     found.check(rgb(), labels())
     assert found.classes == CLASSES

@@ -79,7 +79,10 @@ def test_another_feature_is_not_the_label_of_an_example_that_lacks_it(tmp_path: 
         {"image": six[0].data, "target": 8},
         {"image": six[1].data, "label": 3, "target": 9},
     ]
-    samples, report = pack(records(tmp_path / "a.tfrecord", *examples))
+    path = records(tmp_path / "a.tfrecord", *examples)
+    with pytest.raises(SourceError, match=r"2 features that could be the label: 'label' \(3\), 'target' \(8, 9\)"):
+        pack(path)
+    samples, report = pack(path, columns={"label": "label"})
     assert [(sample["cls"], facts["target"]) for sample, facts in samples] == [(b"3", 9)]
     assert [(skip.path, skip.reason) for skip in report.skipped] == [("a.tfrecord#0", "has no label")]
 

@@ -57,7 +57,7 @@ def test_numbers_from_1_with_class_names_are_an_error_and_those_from_0_are_read(
 
 
 def test_structs_are_groups(tmp_path: Path) -> None:
-    assert "2 arrays that could be the images: 'test/images" in refusal(FOLDER / "struct.mat", kind="hdf5")
+    assert "2 arrays that could be the image: 'test/images" in refusal(FOLDER / "struct.mat", kind="hdf5")
     packed(FOLDER / "struct.mat", tmp_path, kind="hdf5", image="test/images").check(255 - IMAGES, LABELS[::-1])
 
 

@@ -350,9 +350,9 @@ CYCLE = [0, 1, 2, 0, 1, 2]
 @pytest.mark.parametrize(
     ("columns", "chosen"),
     [
-        ({"label": [0.5, 1, 2.25, 3, 4, 5], "class": CYCLE}, "class"),  # a regression target
-        ({"label": [7, 5, 3, 1, 2, 9], "category": CYCLE}, "category"),  # an id
-        ({"target": [f"n{row}" for row in range(COUNT)], "class": CYCLE}, "class"),  # a name for each row
+        ({"label": [0.5, 1, 2.25, 3, 4, 5] * 4, "class": CYCLE * 4}, "class"),  # a regression target
+        ({"label": list(range(24, 48)), "category": CYCLE * 4}, "category"),  # an id
+        ({"target": [f"n{row}" for row in range(24)], "class": CYCLE * 4}, "class"),  # a name for each row
         ({"species": ["x"] * COUNT, "class": CYCLE}, "class"),  # one value
         ({"x": [4, 5, 4, 4, 5, 5], "y": [1, 1, 2, 2, 3, 3], "label": CYCLE}, "label"),  # coordinates
         ({"label": [""] * COUNT, "class": CYCLE}, "class"),
@@ -363,8 +363,9 @@ CYCLE = [0, 1, 2, 0, 1, 2]
 def test_the_label_is_the_column_with_values_of_classes(
     tmp_path: Path, columns: dict[str, list[Any]], chosen: str
 ) -> None:
-    path = table(tmp_path, rows_of({"path": PATHS, **columns}))
-    assert labels(path) == CYCLE
+    times = len(columns[chosen]) // COUNT
+    path = table(tmp_path, rows_of({"path": PATHS * times, **columns}))
+    assert labels(path) == CYCLE * times
     roles = parts(path)
     assert roles == {"path": "image", chosen: "label"} | dict.fromkeys(columns.keys() - {chosen}, "entries of json")
 
@@ -385,7 +386,7 @@ def test_two_columns_that_could_be_the_label_are_an_error_that_shows_them(
     path = table(tmp_path, rows_of({"path": PATHS, **columns}))
     one, two = columns
     with pytest.raises(
-        SourceError, match=r"several columns that could be the label: .*; name one of them, as in"
+        SourceError, match=r"2 columns that could be the label: .*; name one, as in --label .*--column label= if there"
     ) as error:
         scan(path)
     for name in (one, two):
@@ -407,13 +408,20 @@ def test_numbers_with_gaps_keep_their_names(tmp_path: Path) -> None:
 
 
 def test_a_column_that_is_not_the_label_by_its_values_is_reported_and_can_be_chosen(tmp_path: Path) -> None:
-    path = table(tmp_path, rows_of({"path": PATHS, "label": [5, 4, 3, 2, 1, 0]}))
+    numbers = list(range(20))
+    path = table(tmp_path, rows_of({"path": (PATHS * 4)[:20], "label": numbers}))
     listing = scan(path)
     assert {entry.label for entry in listing.inputs} == {None}
     (note,) = listing.account.notes
     reason = "it has another value in each row, as an id has"
     assert note == f"column 'label' is not the label, because {reason}: pass --label label if it is"
-    assert labels(path, columns={"label": "label"}) == [5, 4, 3, 2, 1, 0]
+    assert labels(path, columns={"label": "label"}) == numbers
+    path = table(tmp_path, rows_of({"path": (PATHS * 4)[:19], "label": numbers[:19]}))
+    assert labels(path) == numbers[:19]  # so few may be one image of each class
+    path = table(tmp_path, rows_of({"path": PATHS, "x": [4, 5, 4, 4, 5, 5], "y": CYCLE}))
+    assert "'y' is not the label, because it is a coordinate next to 'x'" in scan(path).account.notes[0]
+    path = table(tmp_path, rows_of({"path": PATHS, "x": ["a", "b", "c", "d", "e", "f"], "y": CYCLE}))
+    assert labels(path) == CYCLE
     path = table(tmp_path, rows_of({"path": PATHS, "target": [0.5, 1, 0.5, 1, 0.5, 1]}))
     assert "has numbers with fractions, such as 0.5" in scan(path).account.notes[0]
     with pytest.raises(LabelError, match=r"label '0\.5' is not a whole number"):

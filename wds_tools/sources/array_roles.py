@@ -18,7 +18,7 @@ from wds_tools.errors import SourceError
 from wds_tools.sources import array_kinds
 from wds_tools.sources.array_contents import CLASS_NAMES, Contents, in_another_split, role_rank, split_of, words_of
 from wds_tools.sources.array_kinds import kind_of
-from wds_tools.sources.base import MAX_RECORD_BYTES
+from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
@@ -29,12 +29,13 @@ from wds_tools.sources.columns import (
     no_image_error,
     plain_name,
 )
+from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x
 from wds_tools.sources.pixels import CHANNELS, check_pixels
 from wds_tools.wording import counted
 
 _POSITION = re.compile(r"arr_[0-9]+")  # the names that numpy.savez gives
 _STORED = ("integers", "booleans", "numbers", "complex")  # kinds of values that become fields of their own
-_FEW = 100  # rows; among so few, each may have a class of its own
+_NO_LABEL = LabelChoice(None, None, (), None)
 _FLATTENED = 16  # values in a row of two dimensions, from which on it is probably an image without its shape
 
 
@@ -71,13 +72,13 @@ class Roles:
     notes: list[str] = field(default_factory=list)
 
 
-def find_roles(contents: Contents, columns: Mapping[str, str], where: str) -> Roles:
+def find_roles(contents: Contents, options: SourceOptions, where: str) -> Roles:
     """Find the role of every array.
 
     Raises:
         SourceError: There is no array of images, there are several, or what the label is cannot be decided.
     """
-    arrays = contents.arrays
+    arrays, columns = contents.arrays, options.columns
     image = _find_image(contents, columns, where)
     images = arrays[image]
     roles = Roles(images, _layout(arrays, image, where), used={image: "image"})
@@ -90,11 +91,16 @@ def find_roles(contents: Contents, columns: Mapping[str, str], where: str) -> Ro
         else:
             rest[name] = array
     roles.labels = contents.labels if LABEL not in columns else None
-    label = _find_label(contents, rest, image, columns, roles, where) if roles.labels is None else None
-    if label is not None:
-        roles.labels = array_kinds.values_of(rest.pop(label), f"{where}: array {label!r}")
-        roles.used[label] = "label"
-        _find_classes(contents, label, rest, roles, where)
+    if roles.labels is None:
+        choice = _find_label(contents, rest, image, options, roles, where)
+        roles.notes += choice.notes
+        if choice.label is not None:
+            roles.labels, roles.classes = list(choice.values), choice.classes
+            roles.used[choice.label] = "label"
+            roles.used |= {choice.names: "class names"} if choice.names else {}
+            rest = {name: array for name, array in rest.items() if name not in roles.used}
+            if choice.classes is None:
+                _find_classes(contents, choice.label, rest, roles, where)
     for name, array in rest.items():
         _place(name, array, image, roles, where)
         if roles.labels is None and LABEL not in columns and role_rank(name, LABEL) == 2 and not _holds_scalars(array):
@@ -106,9 +112,8 @@ def _group(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def _described(name: str, array: Any) -> str:
-    shape = list(array.shape)
-    return f"{name} {'arrays' if kind_of(array) == 'items' else array.dtype}{shape}"
+def _type_of(array: Any) -> str:
+    return f"{'arrays' if kind_of(array) == 'items' else array.dtype}{list(array.shape)}"
 
 
 # The image
@@ -124,16 +129,12 @@ def _find_image(contents: Contents, columns: Mapping[str, str], where: str) -> s
     best = max(meant.values(), default=0)
     found = [name for name, rank in meant.items() if rank == best] if best else fitting
     if len(found) > 1:
-        shown = ", ".join(repr(_described(name, arrays[name])) for name in found[:12])
         splits = "; pack each split by itself" if any(map(split_of, found)) else ""
-        raise SourceError(
-            f"{where} has {len(found)} arrays that could be the images: {shown}: name one, as in --column "
-            f"image={found[0]} (columns={{'image': {found[0]!r}}}){splits}"
-        )
+        raise ambiguous(IMAGE, where, {name: _type_of(arrays[name]) for name in found}, "array", splits)
     if best < 2:
         _refuse_unusable(contents, where, lambda part: part.is_array and role_rank(part.name, IMAGE) == 2)
     if not found:
-        raise no_image_error(where, [_described(name, array) for name, array in arrays.items()], "array")
+        raise no_image_error(where, [f"{name} {_type_of(array)}" for name, array in arrays.items()], "array")
     return found[0]
 
 
@@ -235,49 +236,57 @@ def _other_groups(image: str, arrays: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _find_label(
-    contents: Contents, rest: Mapping[str, Any], image: str, columns: Mapping[str, str], roles: Roles, where: str
-) -> str | None:
-    """Return the array of labels: the one that the user named, or the only one with a usual name and type."""
-    if LABEL in columns:
-        if columns[LABEL] == "":
-            return None
-        return _named_label(contents, rest, columns, roles, where)
-    ranked, unclear = _label_candidates(rest, roles)
-    best = max(ranked.values(), default=0)
-    found = [name for name, rank in ranked.items() if rank == best] or unclear
-    if best < 2:
-        _refuse_named_like_labels(contents, rest, image, where)
-    positions = [name for name in found if _POSITION.fullmatch(name)]
-    if len(found) == 1 and (found[0] in ranked or positions):
-        return found[0]
-    if not found:
-        return None
-    shown = ", ".join(repr(_described(name, rest[name])) for name in found[:12])
-    raise SourceError(
-        f"{where} has {counted(len(found), 'array')} that could be the label: {shown}: name it, as in --column "
-        f"label={found[0]} (columns={{'label': {found[0]!r}}}), or pass --column label= if there are no labels"
-    )
+    contents: Contents, rest: Mapping[str, Any], image: str, options: SourceOptions, roles: Roles, where: str
+) -> LabelChoice:
+    """Return the array of labels: the one that the user named, or the one that `LabelColumns` chooses.
 
-
-def _label_candidates(rest: Mapping[str, Any], roles: Roles) -> tuple[dict[str, int], list[str]]:
-    """Return the rank of the name of each array that can be the label, and the arrays of which it is not clear."""
-    ranked: dict[str, int] = {}
-    unclear = []
+    Arrays with a usual name come before those with a usual word in their name.
+    """
+    chosen = options.columns.get(LABEL)
+    if chosen == "":
+        return _NO_LABEL
+    if chosen is not None:
+        name = _named_label(contents, rest, options.columns, roles, where)
+        classes = _names_of_type(rest[name]) if kind_of(rest[name]) == "names" else None
+        return LabelChoice(name, None, _values(rest, name, where), classes)
     pool = _without_class_names({name: array for name, array in rest.items() if _holds_scalars(array)})
-    lists = {name: array for name, array in rest.items() if role_rank(name, LABEL) == 2 and _holds_several(array)}
-    may_be_coordinates = {"x", "y"} <= {name.lower() for name in pool}
-    for name, array in {**pool, **lists}.items():
-        rank = role_rank(name, LABEL)
-        reason = "" if name in lists else _not_label(name, array)
-        if reason and rank:
-            roles.notes.append(
-                f"array {name!r} is not packed as the label, because it {reason}; --column label={name} changes that"
-            )
-        elif not reason and (rank or kind_of(array) == "names") and not (may_be_coordinates and name.lower() == "y"):
-            ranked[name] = rank
-        elif not reason and (rank or (kind_of(array) == "integers" and (_POSITION.fullmatch(name) or _repeats(array)))):
-            unclear.append(name)
-    return ranked, unclear
+    typed = {name: _names_of_type(array) for name, array in pool.items() if kind_of(array) == "names"}
+    notes: list[str] = []
+    for rank in (2, 1):
+        names = [name for name in rest if role_rank(name, LABEL) == rank or is_x(name)]
+        names = [name for name in names if name in pool or (rank == 2 and _holds_several(rest[name]))]
+        values = {name: _values(rest, name, where) for name in dict.fromkeys([*names, *typed])}
+        choice = LabelColumns(where, (), options, typed, values=values, part="array").choose()
+        if rank == 2 and not {choice.label, choice.names} & {*names}:
+            _refuse_named_like_labels(contents, rest, image, where)
+        if choice.label is not None:
+            return choice
+        notes += choice.notes
+    return _unnamed_label(pool, options, where)._replace(notes=tuple(notes))
+
+
+def _unnamed_label(pool: Mapping[str, Any], options: SourceOptions, where: str) -> LabelChoice:
+    """Return the second array of ``numpy.savez(images, labels)``.
+
+    Raises:
+        SourceError: There are other integers that could be labels.
+    """
+    integers = [name for name, array in pool.items() if kind_of(array) == "integers"]
+    names = [name for name in integers if _POSITION.fullmatch(name) or _repeats(pool[name])]
+    columns = LabelColumns(
+        where, (), options, values={name: _values(pool, name, where) for name in names}, part="array"
+    )
+    if len(names) > 1 or not all(map(_POSITION.fullmatch, names)):
+        raise columns.ambiguous(names)
+    return columns.choose()
+
+
+def _names_of_type(array: Any) -> tuple[str, ...]:
+    return tuple(str(member.name) for member in array_kinds.names_of(array).values())
+
+
+def _values(arrays: Mapping[str, Any], name: str, where: str) -> list[Any]:
+    return array_kinds.values_of(arrays[name], f"{where}: array {name!r}")
 
 
 def _named_label(
@@ -341,21 +350,6 @@ def _without_class_names(pool: dict[str, Any]) -> dict[str, Any]:
     return {name: array for name, array in pool.items() if not (numbers and _is_class_names(name, array))}
 
 
-def _not_label(name: str, array: Any) -> str:
-    """Return why values are not labels; "" if they can be."""
-    values, kind = array_kinds.flat(array), kind_of(array)
-    if kind == "numbers":
-        finite = values[np.isfinite(values)]
-        if (finite != np.floor(finite)).any():
-            return "has fractions"
-        if not role_rank(name, LABEL):
-            return "is not of integers"
-    distinct = len(set(values.tolist()))
-    if kind != "names" and distinct == len(values) > _FEW:
-        return "has another value in every row"
-    return ""
-
-
 def _repeats(array: Any) -> bool:
     """Return whether values occur several times, as class numbers do and identifiers do not."""
     values = array_kinds.flat(array)
@@ -373,11 +367,7 @@ def _is_class_names(name: str, array: Any) -> bool:
 
 
 def _find_classes(contents: Contents, label: str, rest: dict[str, Any], roles: Roles, where: str) -> None:
-    """Take the class names from the enumeration of the labels, an attribute or another array."""
-    labels = contents.arrays[label]
-    if kind_of(labels) == "names":
-        roles.classes = tuple(str(member.name) for member in array_kinds.names_of(labels).values())
-        return
+    """Take the class names from attributes and other arrays."""
     own = {*words_of(label), *(word.removesuffix("s") for word in words_of(label))}
     for name, array in contents.arrays.items():
         words = words_of(name)

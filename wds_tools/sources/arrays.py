@@ -125,7 +125,7 @@ class ArraySource(Source):
     @cached_property
     def _roles(self) -> Roles:
         with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
-            return find_roles(self._contents, self.columns, str(self.path))
+            return find_roles(self._contents, self.options, str(self.path))
 
     def _row(self, name: str, array: Any, row: int) -> Any:
         """Return one row, from a cached chunk if the array has chunks."""

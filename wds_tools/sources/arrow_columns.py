@@ -29,7 +29,8 @@ from wds_tools.sources.columns import (
     plain_name,
     usual_columns,
 )
-from wds_tools.sources.roles import LabelColumns, Roles
+from wds_tools.sources.label_choice import LabelColumns
+from wds_tools.sources.roles import Roles
 
 _NOT_AN_IMAGE = "binary, and not an image"
 _VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))

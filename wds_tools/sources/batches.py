@@ -22,7 +22,8 @@ from wds_tools.sources.base import (
     file_states,
     stamp_files,
 )
-from wds_tools.sources.roles import LabelColumns, Roles, add_rows
+from wds_tools.sources.label_choice import LabelColumns
+from wds_tools.sources.roles import Roles, add_rows
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"

@@ -56,10 +56,7 @@ def usual_columns(
             return [columns[role]]
         raise SourceError(f"{where} has no {columns[role]!r} for the {role}; it has {_listed(names)}")
     by_lower_case = {name.lower(): name for name in reversed(names)}
-    found = {usual: by_lower_case[usual] for usual in _USUAL_NAMES[role].split() if usual in by_lower_case}
-    if role == LABEL and "x" in by_lower_case:
-        found.pop("y", None)  # a coordinate
-    return list(found.values())
+    return [by_lower_case[usual] for usual in _USUAL_NAMES[role].split() if usual in by_lower_case]
 
 
 def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, where: str) -> str | None:

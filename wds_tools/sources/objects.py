@@ -47,9 +47,10 @@ from wds_tools.sources.columns import (
     plain_name,
     usual_columns,
 )
+from wds_tools.sources.label_choice import LabelColumns
 from wds_tools.sources.object_classes import class_names
 from wds_tools.sources.pixels import check_pixels, to_pixels
-from wds_tools.sources.roles import LabelColumns, Roles
+from wds_tools.sources.roles import Roles
 
 _PROBED_ITEMS = 32
 _FACTS = (str, int, float, list, tuple, Mapping, type(None), np.generic, date, time, timedelta)
@@ -186,7 +187,7 @@ class ObjectSource(Source):
             if type(feature).__name__ == "ClassLabel" and name in names
         }
         others = [name for name in names if name != image]
-        labels = LabelColumns(self.name, others, self.options, classes)
+        labels = LabelColumns(self.name, others, self.options, classes, part="entry")
         for item in items:
             labels.add(item)
         choice = labels.choose(complete=is_complete)

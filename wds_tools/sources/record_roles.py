@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from wds_tools.errors import SourceError
-from wds_tools.format.label import MAX_CLASSES, quoted
+from wds_tools.format.label import quoted
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import Collector, SourceOptions
 from wds_tools.sources.columns import (
@@ -23,6 +23,7 @@ from wds_tools.sources.columns import (
     plain_name,
     usual_columns,
 )
+from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x, names_by_number
 from wds_tools.sources.record_values import (
     ALL_KINDS,
     ARRAY,
@@ -50,7 +51,6 @@ FIRST, SECOND, THIRD = "0", "1", "2"
 IN_LISTS = (SECOND, FIRST, THIRD)
 """Where the label is in a list: second if the image is first."""
 
-_MIN_UNIQUE = 100  # with fewer records, whole numbers may all be different by chance
 _HEIGHTS = ("height", "rows", "h", "image/height", "image_height", "img_height")
 _WIDTHS = ("width", "cols", "columns", "w", "image/width", "image_width", "img_width")
 _DEPTHS = ("depth", "channels", "c", "image/depth", "image/channels", "image_depth", "image_channels")
@@ -68,6 +68,8 @@ class Roles:
         shape: Height, width and channels of images that are raw pixels, or one name with all of them.
         lists: Names whose `Repeated` values are lists.
         fields: Name -> field of texts; without extension for images and arrays.
+        classes: Class names by number that records have.
+        notes: What a user should know about the label.
     """
 
     image: str
@@ -76,6 +78,8 @@ class Roles:
     shape: tuple[str, ...] = ()
     lists: frozenset[str] = frozenset()
     fields: Mapping[str, str] = field(default_factory=dict)
+    classes: tuple[str, ...] | None = field(default=None, compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def used(self) -> set[str]:
@@ -142,7 +146,7 @@ class Names:
     def _may_be_label(self, name: str) -> bool:
         source = self.source
         named = {source.columns.get(LABEL), *source.preferred.get(LABEL, ()), *source.preferred.get("names", ())}
-        return name in named or bool(usual_columns(LABEL, [name]))
+        return name in named or is_x(name) or bool(usual_columns(LABEL, [name]))
 
     def roles(self) -> Roles:
         """Return the roles of the names.
@@ -152,9 +156,11 @@ class Names:
         """
         image = self._image()
         shape = self._shape() if not self.kinds[image].keys() & IMAGES else ()
-        label, names = self._label(image)
-        roles = Roles(image, label, names, shape, frozenset(self.lists))
-        return Roles(image, label, names, shape, frozenset(self.lists), self._fields(roles))
+        choice = self._label(image)
+        roles = Roles(
+            image, choice.label, choice.names, shape, frozenset(self.lists), classes=choice.classes, notes=choice.notes
+        )
+        return replace(roles, fields=self._fields(roles))
 
     def _image(self) -> str:
         source, where = self.source, self.source.name
@@ -166,10 +172,7 @@ class Names:
             known = next((name for name in source.preferred.get(IMAGE, ()) if name in images), None)
             known = known or next(iter(usual_columns(IMAGE, images)), None)
             if known is None and len(images) > 1:
-                raise SourceError(
-                    f"{where} has several {source.parts} with images ({quoted(sorted(images))}): name the image, as in "
-                    f"--column image={min(images)} (columns={{'image': {min(images)!r}}})"
-                )
+                raise ambiguous(IMAGE, where, {name: self._described(name) for name in sorted(images)}, source.part)
             if known or images:
                 return known or images[0]
         known = next((name for name in source.preferred.get(IMAGE, ()) if name in self.kinds), None)
@@ -194,48 +197,46 @@ class Names:
         depth = next((by_lower[name] for name in _DEPTHS if name in by_lower), None)
         return tuple(name for name in (*sides, depth) if name)
 
-    def _label(self, image: str) -> tuple[str | None, str | None]:
-        """Return the name of the label, and that of the text with class names."""
+    def _label(self, image: str) -> LabelChoice:
+        """Return which name is the label, and which has the class names.
+
+        Raises:
+            SourceError: Several could be the label, or its values are not read.
+        """
         source, where = self.source, self.source.name
         if LABEL in source.columns:
-            label = str(find_column(LABEL, self.kinds, source.columns, where=where))
+            label = find_column(LABEL, self.kinds, source.columns, where=where)
+            if label is None:
+                return LabelChoice(None, None, (), None)
             self._check_label(label)
-            return label, self._names(label)
-        usual = usual_columns(LABEL, [name for name in self.kinds if name != image])
-        known = [name for name in source.preferred.get(LABEL, ()) if name in self.kinds and name != image]
+            return self._with_names(LabelChoice(label, None, self.labels[label], None))
+        others = [name for name in self.labels if name in self.kinds and name != image]
+        known = [name for name in source.preferred.get(LABEL, ()) if name in others]
         if known[:1] != [FIRST]:  # without an image at the start, a list has no usual order
             known = known[:1]
-        possible = [name for name in known or usual if self._is_label(name)]
-        if not possible:
-            return None, None
-        label = possible[0]
-        self._check_label(label)
-        for other in possible[1:]:
-            if not self._same_partition(label, other):
-                raise SourceError(
-                    f"{where} has two {source.parts} that could be the label: {label!r} ({self._some(label)}) and "
-                    f"{other!r} ({self._some(other)}): name one, as in --label {label} (columns={{'label': {label!r}}})"
-                )
-        numbers = [name for name in possible if WHOLE in self.kinds[name]]
-        texts = [name for name in possible if TEXT in self.kinds[name]]
-        if numbers and texts and not source.options.classes and source.options.label_type is None:
-            return numbers[0], texts[0] if self._can_name(numbers[0]) else None
-        return label, self._names(label)
+        usual = [*usual_columns(LABEL, others), *filter(is_x, others)]
+        values = {name: self.labels[name] for name in known or usual if self._may_have_classes(name)}
+        choice = LabelColumns(where, (), source.options, values=values, part=source.part).choose()
+        notes = [
+            f"{name!r} has texts to recognise, not classes: pass --label-type name if they are classes"
+            for name in sorted(self.transcripts)
+        ]
+        return self._with_names(choice._replace(notes=(*choice.notes, *notes)))
 
-    def _is_label(self, name: str) -> bool:
-        """Return whether values can be labels: neither fractions nor images, and not different in each record."""
-        kinds, numbers = self.kinds[name].keys(), {WHOLE, DECIMAL}
-        coordinates = {other.lower() for other, found in self.kinds.items() if found.keys() & numbers}
-        if kinds - ALL_KINDS or BINARY in kinds <= {BINARY, MISSING}:
-            return True  # it is refused
-        is_coordinate = name.lower() == "y" and "x" in coordinates
-        if is_coordinate or not kinds & {TEXT, WHOLE, LIST, VECTOR} or kinds - {TEXT, WHOLE, LIST, VECTOR, MISSING}:
+    def _may_have_classes(self, name: str) -> bool:
+        """Return whether values have the types of labels, and are not texts to recognise.
+
+        Raises:
+            SourceError: They are not read.
+        """
+        kinds = self.kinds[name].keys() - {MISSING}
+        if kinds - ALL_KINDS or kinds == {BINARY}:
+            self._check_label(name)
+        if not kinds or kinds - {TEXT, WHOLE, DECIMAL, LIST, VECTOR}:
             return False
-        values = self.labels[name]
-        if self.source.is_transcription(name, values):
+        if self.source.is_transcription(name, self.labels[name]):
             self.transcripts.add(name)
-            return False
-        return bool(kinds & {TEXT, LIST, VECTOR}) or self.total < _MIN_UNIQUE or len(set(values)) < len(values)
+        return name not in self.transcripts
 
     def _check_label(self, label: str) -> None:
         """Check the values of a label.
@@ -255,48 +256,35 @@ class Names:
                 "label (--label), or write it as text"
             )
 
-    def _some(self, name: str) -> str:
-        return ", ".join(repr(value) for value in list(dict.fromkeys(self.labels[name]))[:3])
-
-    def _pairs(self, one: str, two: str) -> set[tuple[Any, Any]]:
-        pairs = zip(self.labels[one], self.labels[two], strict=True)
-        return {pair for pair in pairs if None not in pair}
-
-    def _same_partition(self, one: str, two: str) -> bool:
-        """Return whether two labels distinguish the same classes, so that either may be used."""
-        pairs = self._pairs(one, two)
-        return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
-
-    def _names(self, label: str) -> str | None:
-        """Return the name of the text that has the class name of each label.
+    def _with_names(self, choice: LabelChoice) -> LabelChoice:
+        """Return a choice with the class names of the format, such as those of ``image/class/text``.
 
         Raises:
             SourceError: A number has two texts.
         """
-        text = next((name for name in self.source.preferred.get("names", ()) if name in self.kinds), None)
-        options = self.source.options
-        if text is None or text == label or label not in self.source.preferred.get(LABEL, ()):
-            return None
-        if options.classes or options.label_type == "number" or not self._can_name(label):
-            return None
-        if not self.kinds[text].keys() <= {TEXT, MISSING}:
-            return None
-        pairs = self._pairs(label, text)
-        names: dict[Any, str] = {}
-        for number, name in sorted(pairs):
-            if names.setdefault(number, name) != name:
-                raise SourceError(
-                    f"{self.source.name}: label {number} in {label!r} has two names in {text!r}, {names[number]!r} and "
-                    f"{name!r}: correct them, give the names (--classes), or pass --label-type number to use only the "
-                    "numbers"
-                )
-        return text if len(set(names.values())) == len(names) else None
-
-    def _can_name(self, label: str) -> bool:
-        """Return whether labels are numbers for which a list of names can be made."""
-        numbers = [value for value in self.labels[label] if value is not None]
-        are_numbers = all(type(value) is int for value in numbers)
-        return are_numbers and max(numbers, default=0) <= min(MAX_CLASSES, 2 * len(set(numbers)))
+        label, source = choice.label, self.source
+        text = next((name for name in source.preferred.get("names", ()) if name in self.kinds), None)
+        if text is None or label is None or label == text or choice.names is not None:
+            return choice
+        named: dict[Any, str] = {}
+        is_known = label in source.preferred.get(LABEL, ()) and self.kinds[text].keys() <= {TEXT, MISSING}
+        if is_known and not source.options.classes and source.options.label_type != "number":
+            for number, name in zip(choice.values, self.labels[text], strict=True):
+                if None not in (number, name) and named.setdefault(number, name) != name:
+                    raise SourceError(
+                        f"{source.name}: label {number} in {label!r} has two names in {text!r}, {named[number]!r} and "
+                        f"{name!r}: correct them, give the names (--classes), or pass --label-type number to use only "
+                        "the numbers"
+                    )
+        are_numbers = all(type(number) is int and number >= 0 for number in named)
+        numbers = dict.fromkeys((one for one in choice.values if type(one) is int and one >= 0), "") | named
+        classes = names_by_number(numbers) if named and are_numbers else None
+        if classes is None or len(set(named.values())) < len(named):
+            note = f"{text!r} does not give the class names: it is not one different text per label"
+            return choice._replace(notes=(*choice.notes, note))
+        unnamed = [str(number) for number, name in enumerate(classes) if number not in named]
+        notes = (f"class numbers without a name in {text!r}: {quoted(unnamed)}",) if unnamed else ()
+        return choice._replace(names=text, classes=classes, notes=(*choice.notes, *notes))
 
     def _fields(self, roles: Roles) -> dict[str, str]:
         """Return the field of each name that becomes one.
@@ -322,23 +310,12 @@ class Names:
                 fields[name] = usual
         return fields
 
-    def class_names(self, roles: Roles) -> tuple[tuple[str, ...] | None, str]:
-        """Return the class names by number that records have, and a note about numbers without a name."""
-        if roles.names is None or roles.label is None:
-            return None, ""
-        names = dict(sorted(self._pairs(roles.label, roles.names)))
-        numbers = [value for value in self.labels[roles.label] if value is not None and value >= 0]
-        unnamed = [number for number in range(max(numbers, default=-1) + 1) if number not in names]
-        note = f"class numbers without a name in {roles.names!r}: {quoted(map(str, unnamed))}" if unnamed else ""
-        return tuple(names.get(number, str(number)) for number in range(max(numbers, default=-1) + 1)), note
-
     def account(self, found: Collector, roles: Roles) -> None:
         """State what becomes of each name."""
         part, account = self.source.part, found.account
         account.declare(part, self.kinds)
-        classes, note = self.class_names(roles)
-        found.classes = found.classes if classes is None else classes
-        account.notes += [note] if note else []
+        found.classes = found.classes if roles.classes is None else roles.classes
+        account.notes += roles.notes
         for name, kinds in self.kinds.items():
             left = {kind for kind in kinds if _reason(kind)}
             if name in roles.used:
@@ -348,17 +325,6 @@ class Names:
                 account.use(part, name, self._destination(name, roles))
             for kind in sorted(left):
                 account.leave_out(part, name, str(_reason(kind)))
-            if name in self.labels and roles.label is None and DECIMAL in kinds:
-                account.notes.append(f"{name!r} has fractions, so it is not the label")
-            elif name in self.transcripts:
-                account.notes.append(
-                    f"{name!r} has texts to recognise, not classes: pass --label-type name if they are classes"
-                )
-            elif name in self.labels and roles.label is None and len(set(self.labels[name])) == self.total > 1:
-                account.notes.append(f"{name!r} is different in each record, so it is not the label")
-        text = next((name for name in self.source.preferred.get("names", ()) if name in self.kinds), None)
-        if text and roles.label not in (None, text) and roles.names is None:
-            account.notes.append(f"{text!r} does not give the class names: it is not one different text per label")
         if roles.shape:
             order = "B, G, R" if self.source.bgr else "R, G, B"
             account.notes.append(f"{roles.image!r} has raw pixels; colours are in the order {order}")

@@ -104,14 +104,14 @@ class RecordSource(Source):
                 guess.add(item.values)
             roles = guess.roles()
         seen, listed, skipped = self._listed(roles)
-        if seen.total and (final := seen.roles()) != roles:  # the first records were not like all
-            roles = final
-            seen, listed, skipped = self._listed(roles)
+        final = seen.roles() if seen.total else None
+        if final != roles:  # the first records were not like all
+            seen, listed, skipped = self._listed(final)
         found.account.given += len(listed) + len(skipped)
         for skip in skipped:
             found.skip(*skip)
-        if roles is not None and seen.total:
-            self.found_roles = roles
+        if final is not None:
+            self.found_roles = roles = final
             labels = seen.labels.get(roles.label or "", [])
             if any(isinstance(label, tuple) for label in labels):
                 labels = [label if isinstance(label, tuple) or label is None else (label,) for label in labels]

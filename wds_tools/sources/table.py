@@ -39,7 +39,8 @@ from wds_tools.sources.columns import (
     no_image_error,
     usual_columns,
 )
-from wds_tools.sources.roles import LabelColumns, Roles, add_rows, ambiguous
+from wds_tools.sources.label_choice import LabelColumns, ambiguous, some_of
+from wds_tools.sources.roles import Roles, add_rows
 from wds_tools.sources.text_table import MORE, Row, TextTable
 from wds_tools.sources.urls import URL_BYTES, fetch
 from wds_tools.storage import is_url
@@ -145,7 +146,7 @@ class TableSource(Source):
             if those and all(values[name] == values[those[0]] for name in those):
                 return those[0]
             if those:
-                raise ambiguous(IMAGE, where, {name: values[name] for name in those})
+                raise ambiguous(IMAGE, where, {name: some_of(values[name]) for name in those})
         return found[0]
 
     def _no_image(self) -> SourceError:

@@ -1,0 +1,356 @@
+"""Which column, array or entry is the label: the one rule of all sources. No I/O.
+
+Names only suggest a role: types and values decide. What could be two is an error that shows both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from wds_tools.errors import LabelError, SourceError
+from wds_tools.format.label import NONE, Label, parse
+from wds_tools.format.label_lists import items_of
+from wds_tools.sources.base import SourceOptions
+from wds_tools.sources.columns import LABEL, usual_columns
+from wds_tools.wording import counted
+
+_List = tuple[Any, ...]  # labels of a sample that has several
+_MIN_ROWS = 20  # with fewer, classes may also differ in each row, as in a demo with one image per class
+_MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names get an entry
+_MAX_SHOWN = 30  # characters of a value in a message
+_MAX_NAMES = 12  # columns that a message shows
+_PLURALS = {"entry": "entries"}
+
+
+class LabelChoice(NamedTuple):
+    """The column that is the label.
+
+    Attributes:
+        label: Its name; None without labels.
+        names: The column with the names of its numbers; None without it.
+        values: Label of each row.
+        classes: Class names by number, of the type of the column or of ``names``; None without them.
+        notes: What a user should know about the choice.
+    """
+
+    label: str | None
+    names: str | None
+    values: Sequence[Any]
+    classes: tuple[str, ...] | None
+    notes: tuple[str, ...] = ()
+
+
+class LabelColumns:
+    """The columns that could be the label, and their values.
+
+    Args:
+        where: Name of the source, for error messages.
+        names: All columns besides the image.
+        options: What the user states; an empty name of the column means that there is no label.
+        classes: Column -> class names that its type has.
+        values: Column -> values, of columns whose names are those of labels; by default these are found among
+            ``names``.
+        part: What a column is called in messages.
+
+    Raises:
+        SourceError: The column that the user named does not exist.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        names: Iterable[str],
+        options: SourceOptions,
+        classes: Mapping[str, tuple[str, ...]] | None = None,
+        *,
+        values: Mapping[str, list[Any]] | None = None,
+        part: str = "column",
+    ) -> None:
+        self._where, self._part = where, part
+        self._is_stated = options.label_type is not None  # what values are
+        self._separator = options.label_separator
+        self._is_given = values is None and LABEL in options.columns
+        self._classes = classes or {}
+        self._same: dict[Any, Any] = {}  # equal texts of many rows are kept once
+        self.values: dict[str, list[Any]] = dict(values or {})
+        if values is None:
+            names = list(names)
+            found = usual_columns(LABEL, names, options.columns, where=where)
+            typed = [] if self._is_given else [name for name in self._classes if name not in found]
+            found += [name for name in names if not self._is_given and is_x(name) and any(map(_is_y, found))]
+            self.values = {name: [] for name in [*typed, *found]}
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add the next row."""
+        for name, values in self.values.items():
+            value = row.get(name)
+            values.append(self._same.setdefault(value, value) if isinstance(value, str) else value)
+
+    def extend(self, name: str, values: Iterable[Any]) -> None:
+        """Add the values of a column in the next rows."""
+        same = self._same
+        self.values[name] += [same.setdefault(value, value) if isinstance(value, str) else value for value in values]
+
+    def choose(self, *, complete: bool = True) -> LabelChoice:
+        """Return the column that is the label.
+
+        Args:
+            complete: Whether all rows were added, so that a value in only one row is known to be one.
+
+        Raises:
+            SourceError: Several columns could be the label.
+        """
+        if self._is_given:
+            name = next(iter(self.values), None)
+            return self._chosen(name, None) if name is not None else LabelChoice(None, None, (), None)
+        found: dict[str, _Column] = {}
+        refused = {}
+        columns = {
+            name: _Column(values, is_typed=name in self._classes, separator=self._separator)
+            for name, values in self.values.items()
+        }
+        x = next((name for name, column in columns.items() if is_x(name) and column.has_numbers), None)
+        for name, column in columns.items():
+            reason = column.why_not(complete=complete)
+            if self._is_stated and (column.fraction is not None or column.is_unique):
+                reason = None  # the user has decided what such values are
+            if x is not None and _is_y(name):
+                reason = f"is a coordinate next to {x!r}"
+            if is_x(name):
+                continue
+            if reason is None:
+                found[name] = column
+            else:
+                refused[name] = reason
+        if not all(column.is_constant for column in found.values()):  # one value in all rows tells nothing
+            found = {name: one for name, one in found.items() if not one.is_constant or name in self._classes}
+        if not found:
+            notes = tuple(self._not_the_label(name, reason) for name, reason in refused.items())
+            return LabelChoice(None, None, (), None, notes)
+        return self._chosen(*self._views(found))
+
+    def hint(self, others: Mapping[str, Sequence[Any]]) -> list[str]:
+        """Return a note that names columns of text that could be the label, if no column has a usual name.
+
+        Args:
+            others: Column -> values, of columns that are not in `values`.
+        """
+        if self._is_given or self.values:
+            return []
+        found = {name: values for name, values in others.items() if _could_be_classes(values)}
+        shown = ", ".join(f"{name!r} ({some_of(values)})" for name, values in found.items())
+        return [f"no label: the {self._part} {shown} could be it; pass --label NAME if it is"] if found else []
+
+    def ambiguous(self, names: Iterable[str]) -> SourceError:
+        """Return the error that several columns could be the label."""
+        return ambiguous(LABEL, self._where, {name: some_of(self.values[name]) for name in names}, self._part)
+
+    def _not_the_label(self, name: str, reason: str) -> str:
+        return f"{self._part} {name!r} is not the label, because it {reason}: pass --label {name} if it is"
+
+    def _chosen(self, label: str, names: str | None) -> LabelChoice:
+        classes: tuple[str, ...] | None = self._classes.get(label)
+        notes: tuple[str, ...] = ()
+        if names is not None:
+            classes, notes = self._named(label, names)
+        return LabelChoice(label, names, self.values[label], classes, notes)
+
+    def _views(self, found: Mapping[str, _Column]) -> tuple[str, str | None]:
+        """Return the label, and the column of its class names, if all columns state the same classes.
+
+        Raises:
+            SourceError: They do not.
+        """
+        typed = [name for name in found if name in self._classes]
+        numbers = [name for name, column in found.items() if column.is_number]
+        label = next(iter([*typed, *numbers, *found]))
+        others = {name: column for name, column in found.items() if name != label}
+        for column in others.values():
+            is_same = column.labels == found[label].labels
+            is_name = found[label].is_number and not column.is_number and found[label].matches(column)
+            if not (is_same or is_name):
+                raise self.ambiguous(found)
+        names = [name for name, column in others.items() if not column.is_number and found[label].is_number]
+        if label in self._classes or not names:
+            return label, None
+        if len(names) > 1:
+            raise self.ambiguous(found)
+        return label, names[0]
+
+    def _named(self, label: str, names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the class names by number, and what to note about them."""
+        pairs = zip(map(parse, self.values[label]), map(parse, self.values[names]), strict=True)
+        named = {number.number: name.name for number, name in pairs if number.number is not None and name.name}
+        classes = names_by_number(named)
+        if classes is None:
+            raise self.ambiguous([label, names])
+        notes = [f"class names: {self._part} {names!r}, whose values match the numbers in {self._part} {label!r}"]
+        unnamed = [number for number in range(len(classes)) if number not in named]
+        if unnamed:
+            notes.append(
+                f"{counted(len(unnamed), 'class number')} of {len(classes):,} without a row and a name, such as "
+                f"{unnamed[0]}: the number is the class name"
+            )
+        return classes, tuple(notes)
+
+
+class _Column:
+    """The values of a column that could be the label."""
+
+    def __init__(self, values: Sequence[Any], *, is_typed: bool, separator: str | None) -> None:
+        self._values = values
+        self._separator = separator
+        self._is_typed = is_typed
+        self.different: set[Label | _List] = set()
+        self.labels: list[Label | _List | None] = []
+        self.has_lists = False
+        self.fraction: Any = None
+        self._reason = self._parse()
+        self.is_number = any(isinstance(label, Label) and label.number is not None for label in self.different)
+        self.has_numbers = self.is_number or self.fraction is not None
+        count = sum(label is not None and label != NONE for label in self.labels)
+        self.is_constant = len(self.different) == 1 and count == len(self.labels)
+        self.is_unique = not self.has_lists and len(self.different) == count >= _MIN_ROWS
+
+    def why_not(self, *, complete: bool) -> str | None:
+        """Return why the column is not the label; None if it could be."""
+        if self._reason or self._is_typed:
+            return self._reason
+        if not self.different:
+            return "has no values"
+        if complete and self.is_unique:
+            return "has another value in each row, as an id has"
+        return None
+
+    def matches(self, other: _Column) -> bool:
+        """Return whether each label has one label of the other column, and no row lacks only one of them."""
+        pairs = set(zip(self.labels, other.labels, strict=True)) - {(NONE, NONE)}
+        if any(NONE in pair for pair in pairs):
+            return False
+        return len({one for one, _ in pairs}) == len({two for _, two in pairs}) == len(pairs)
+
+    def _parse(self) -> str | None:
+        """Collect the labels; return why the values cannot be labels, or None."""
+        parsed: dict[Any, Label | _List | None] = {}
+        for value in self._values:
+            if isinstance(value, Mapping):
+                return "has nested values"
+            several = self._several(value)
+            if several is not None:
+                found = _list_of(several)
+                if isinstance(found, str):
+                    return found
+                self.labels.append(parsed.setdefault(found, found))
+                self.has_lists = True
+            elif isinstance(value, float) and math.isnan(value):
+                self.labels.append(NONE)
+            else:
+                key = (type(value), value)
+                if key not in parsed:
+                    parsed[key] = _label(value)
+                    if parsed[key] is None and (reason := self._unlike_a_label(value)):
+                        return reason
+                self.labels.append(parsed[key])
+        self.different = {label for label in parsed.values() if label is not None and label != NONE}
+        if self.fraction is not None and not self.has_lists and not any(map(_name_of, self.different)):
+            return f"has numbers with fractions, such as {self.fraction}"
+        return None
+
+    def _several(self, value: Any) -> Any | None:
+        """Return a list of labels, also one that is written as text; None for other values."""
+        if isinstance(value, (list, tuple, set)) or bool(getattr(value, "ndim", 0)):
+            return value
+        try:
+            return items_of(value, self._separator) if isinstance(value, str) else None
+        except LabelError:
+            return None
+
+    def _unlike_a_label(self, value: Any) -> str | None:
+        """Return why a value that is not a label shows that the column has none, and keep one with a fraction."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            return f"has values of type {type(value).__name__}"
+        if self.fraction is None and math.isfinite(number) and number != int(number):
+            self.fraction = value
+        return None
+
+
+def is_x(name: str) -> bool:
+    """Return whether this is the name of the coordinate that decides what ``y`` is."""
+    return name.lower() == "x"
+
+
+def _is_y(name: str) -> bool:
+    return name.lower() == "y"
+
+
+def ambiguous(role: str, where: str, found: Mapping[str, str], part: str = "column", remedy: str = "") -> SourceError:
+    """Return the error that it is not clear which of some columns has a role.
+
+    Args:
+        role: The role.
+        where: Name of the source.
+        found: Column -> what is shown of it, such as some of its values.
+        part: What a column is called.
+        remedy: What else can be done.
+    """
+    first, *_ = names = list(found)[:_MAX_NAMES]
+    shown = ", ".join(f"{name!r} ({found[name]})" for name in names) + (", ..." if len(found) > len(names) else "")
+    option = f"--label {first}" if role == LABEL else f"--column {role}={first}"
+    remedy = remedy or ("; or pass --column label= if there are no labels" if role == LABEL else "")
+    return SourceError(
+        f"{where} has {counted(len(found), part, _PLURALS.get(part))} that could be the {role}: {shown}; name one, as "
+        f"in {option} (columns={{{role!r}: {first!r}}}){remedy}"
+    )
+
+
+def names_by_number(named: Mapping[int, str]) -> tuple[str, ...] | None:
+    """Return class names by number, the number itself where there is no name; None if too many would be without one.
+
+    >>> names_by_number({0: "cat", 2: "dog"})
+    ('cat', '1', 'dog')
+    """
+    count = max(named, default=-1) + 1
+    return None if count - len(named) > _MAX_UNNAMED else tuple(named.get(one) or str(one) for one in range(count))
+
+
+def _label(value: Any) -> Label | None:
+    try:
+        return parse(value)
+    except LabelError:
+        return None
+
+
+def _list_of(value: Any) -> _List | str:
+    """Return the labels of a sample that has several, or why a list is not one of labels."""
+    values = value.tolist() if hasattr(value, "tolist") else list(value)
+    if any(isinstance(entry, (list, tuple, Mapping)) for entry in values):
+        return "has nested values"
+    if any(isinstance(entry, float) and math.isfinite(entry) and entry != int(entry) for entry in values):
+        return "has lists of numbers with fractions"
+    return tuple(values)
+
+
+def _name_of(label: Label | _List) -> str | None:
+    return label.name if isinstance(label, Label) else None
+
+
+def _could_be_classes(values: Sequence[Any]) -> bool:
+    """Return whether values are texts that occur several times, as the names of classes do."""
+    different = set(values) if all(isinstance(value, str) for value in values) else set()
+    names = {label.name for value in different if (label := _label(value)) is not None}
+    return None not in names and 2 <= len(names) <= len(values) // 2
+
+
+def some_of(values: Sequence[Any], count: int = 3) -> str:
+    """Return the first different values of a column as text."""
+    different: dict[str, None] = {}
+    for value in values:
+        if value is not None and value != "":
+            different.setdefault(str(value)[:_MAX_SHOWN])
+        if len(different) == count:
+            break
+    return ", ".join(different) or "empty"
