@@ -180,11 +180,11 @@ class ChunkSource(RecordSource):
 
     def locations(self, number: int) -> Iterator[tuple[int, ...]]:
         """Yield where each item of a file is."""
-        return self.chunks.items(number)
+        return self._chunks.items(number)
 
     def group(self, number: int) -> int:
         """Return the number of the group of items that are cheap to read together, or -1."""
-        return self.chunks.group(number)
+        return self._chunks.group(number)
 
     def item(self, number: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
         """Return the values of an item.
@@ -200,7 +200,7 @@ class ChunkSource(RecordSource):
         Raises:
             SourceError: The index or a file is damaged, encrypted, or not of images.
         """
-        files = [self.path / INDEX, *(file.path for file in self.chunks.files)]
+        files = [self.path / INDEX, *(file.path for file in self._chunks.files)]
         states = file_states(files)
         super().collect(found)
         known = {path.name for path in files}
@@ -216,11 +216,11 @@ class ChunkSource(RecordSource):
 
     def items(self) -> Iterator[Item]:
         """Yield the items of all files."""
-        for number, file in enumerate(self.chunks.files):
+        for number, file in enumerate(self._chunks.files):
             for row, location in enumerate(self.locations(number)):
                 values: Mapping[str, Any] | str
                 try:
-                    values = self.item(number, location, self.chunks.view)
+                    values = self.item(number, location, self._chunks.view)
                 except SourceError as error:
                     values = str(error)
                 yield Item(f"{file.path.name}#{row}", (number, *location), values, self.group(number))
@@ -229,11 +229,10 @@ class ChunkSource(RecordSource):
         """Return the values of an item."""
         number, *location = entry.location
         with as_read_error(f"{self.path} cannot be read"):
-            return self.item(number, tuple(location), self.chunks.slice)
+            return self.item(number, tuple(location), self._chunks.slice)
 
     @cached_property
-    def chunks(self) -> ChunkFiles:
-        """The files."""
+    def _chunks(self) -> ChunkFiles:
         with as_source_error(f"{self.path / INDEX} is damaged", KeyError, TypeError, ValueError, AttributeError):
             return ChunkFiles(self.find_chunks())
 

@@ -119,11 +119,11 @@ class LitDataSource(ChunkSource):
         return LRUCache(max_bytes=WINDOW_BYTES)
 
     def _is_framed(self, number: int) -> bool:
-        return bytes(self.chunks.slice(number, 0, 8)) == _FRAMED_START
+        return bytes(self._chunks.slice(number, 0, 8)) == _FRAMED_START
 
     def locations(self, number: int) -> Iterator[tuple[int, ...]]:
         """Yield how each item of a chunk is found: (form, start, stop)."""
-        file, data = self.chunks.files[number], self.chunks[number]
+        file, data = self._chunks.files[number], self._chunks[number]
         found: list[tuple[int, int, int]]
         if bytes(data[-8:]) == _ARROW_END:
             found = [(_ROW, row, 0) for row in range(self._table(number).num_rows)]
@@ -133,7 +133,7 @@ class LitDataSource(ChunkSource):
                 offsets = np.frombuffer(data, "<u4", count + 1, _FRAMED_HEAD.size).tolist()
             found = [(_PLAIN, *pair) for pair in pairwise(offsets)]
         else:
-            found = [(_PLAIN, *pair) for pair in self.chunks.items(number)]
+            found = [(_PLAIN, *pair) for pair in self._chunks.items(number)]
         if len(found) != file.length:
             raise SourceError(f"{file.path} has {len(found):,} items, but its index states {file.length:,}")
         yield from found
@@ -156,7 +156,7 @@ class LitDataSource(ChunkSource):
 
     def _framed(self, number: int, start: int, stop: int) -> memoryview:
         """Return an item of a chunk whose groups of items are compressed, by its offsets in the content."""
-        whole = self.chunks[number]
+        whole = self._chunks[number]
         _, version, _, count, _, frames = _FRAMED_HEAD.unpack_from(whole)
         if version != 1:
             raise ValueError(f"groups of items of version {version}; allowed is 1")
@@ -179,9 +179,9 @@ class LitDataSource(ChunkSource):
         """Return the rows of a chunk of plain Python values."""
         found = self._tables.get(number)
         if found is None:
-            data = self.chunks[number]
+            data = self._chunks[number]
             size = int.from_bytes(data[-12:-8], "little")
-            with as_source_error(f"{self.chunks.files[number].path} is damaged", pa.ArrowException, ValueError):
+            with as_source_error(f"{self._chunks.files[number].path} is damaged", pa.ArrowException, ValueError):
                 if size > len(data) - 12:
                     raise ValueError(f"its rows have {size:,} bytes, but it has {len(data):,}")
                 content = pa.py_buffer(data[-12 - size : -12])
