@@ -12,7 +12,6 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -21,24 +20,11 @@ import pyarrow as pa
 
 from wds_tools.errors import SourceError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.base import (
-    MAX_RECORD_BYTES,
-    WINDOW_BYTES,
-    Collector,
-    Input,
-    Source,
-    SourceOptions,
-    as_read_error,
-    as_source_error,
-    file_states,
-    stamp_files,
-)
-from wds_tools.sources.chunks import ChunkFile, ChunkFiles, decompressed, split_fields
+from wds_tools.sources.base import MAX_RECORD_BYTES, WINDOW_BYTES, as_source_error
+from wds_tools.sources.chunks import INDEX, ChunkFile, ChunkSource, Cut, child, decompressed, read_index, split_fields
 from wds_tools.sources.columns import LABEL
-from wds_tools.sources.index_file import INDEX, account_files, child, datasets_in, read_index
 from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.record_values import PICKLE, Excluded, array_of, images_of, pillow_image
-from wds_tools.sources.records import Item, RecordSource
 
 _ARROW_END = b"LDARW01\0"
 _FRAMED_START = b"LDFZ01\0\0"
@@ -71,57 +57,20 @@ _DAMAGE = (ValueError, struct.error, IndexError, KeyError, RecursionError, pa.Ar
 _PLAIN, _ROW = 0, 1  # how an item is found: by its offsets, or as a row of an Arrow file
 
 
-class LitDataSource(RecordSource):
+class LitDataSource(ChunkSource):
     """A folder with the ``index.json`` and the chunks of one split."""
 
     kind = "litdata"
+    format = "LitData"
     preferred = MappingProxyType({LABEL: IN_LISTS})  # of items such as (image, label)
 
-    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
-        super().__init__(src, options)
-        self.path = Path(src) if Path(src).is_dir() else Path(src).parent
-
-    def collect(self, found: Collector) -> None:
-        """Add the items of all chunks.
-
-        Raises:
-            SourceError: The index or a chunk is damaged, encrypted, or not of images.
-        """
-        files = [self.path / INDEX, *(file.path for file in self._files.files)]
-        states = file_states(files)
-        super().collect(found)
-        account_files(found, self.path, files)
-        found.files = states
-        found.stamp = stamp_files(files) + repr(sorted(self.columns.items()))
-
-    def splits(self) -> Mapping[str, Source]:
-        """Return the datasets in the folders of a folder without an index, such as ``train`` and ``val``."""
-        return {path.name: LitDataSource(path, self.options) for path in datasets_in(self.path)}
-
-    def items(self) -> Iterator[Item]:
-        """Yield the items of all chunks."""
-        for number, file in enumerate(self._files.files):
-            locations = self._locations(number)
-            group = number if self._is_framed(number) else self._files.group(number)
-            if len(locations) != file.length:
-                raise SourceError(f"{file.path} has {len(locations):,} items, but its index states {file.length:,}")
-            for row, location in enumerate(locations):
-                values: Mapping[str, Any] | str
-                try:
-                    values = self._item(number, *location)
-                except SourceError as error:
-                    values = str(error)
-                yield Item(f"{file.path.name}#{row}", (number, *location), values, group)
-
-    def values(self, entry: Input) -> Mapping[str, Any]:
-        """Return the values of an item."""
-        with as_read_error(f"{self.path} cannot be read"):
-            number, form, start, stop = entry.location
-            return self._item(number, form, start, stop)
+    def group(self, number: int) -> int:
+        """Return the number of the group of items that are cheap to read together, or -1."""
+        return number if self._is_framed(number) else super().group(number)
 
     @cached_property
     def _index(self) -> dict[str, Any]:
-        return read_index(self.path, "LitData")
+        return read_index(self.path, self.format)
 
     @cached_property
     def _config(self) -> dict[str, Any]:
@@ -136,13 +85,12 @@ class LitDataSource(RecordSource):
             raise SourceError(f"{self.path} is for litdata's {loader}; allowed is PyTreeLoader: {remedy}")
         return config
 
-    @cached_property
-    def _files(self) -> ChunkFiles:
+    def find_chunks(self) -> tuple[ChunkFile, ...]:
+        """Return the chunks that the index names."""
         compression = str(self._config.get("compression") or "")
         if compression and not compression.startswith("zstd"):
             raise SourceError(f"{self.path} is compressed by {compression!r}; allowed is zstd")
-        with as_source_error(f"{self.path / INDEX} is damaged", KeyError, TypeError, ValueError, AttributeError):
-            return ChunkFiles(tuple(self._file(chunk, compression) for chunk in self._index["chunks"]))
+        return tuple(self._file(chunk, compression) for chunk in self._index["chunks"])
 
     def _file(self, chunk: Mapping[str, Any], compression: str) -> ChunkFile:
         """Return a chunk; LitData replaces compressed ones by their content when it reads them."""
@@ -171,21 +119,28 @@ class LitDataSource(RecordSource):
         return LRUCache(max_bytes=WINDOW_BYTES)
 
     def _is_framed(self, number: int) -> bool:
-        return bytes(self._files.slice(number, 0, 8)) == _FRAMED_START
+        return bytes(self._chunks.slice(number, 0, 8)) == _FRAMED_START
 
-    def _locations(self, number: int) -> list[tuple[int, int, int]]:
-        """Return how each item of a chunk is found: (form, start, stop)."""
-        data = self._files[number]
+    def locations(self, number: int) -> Iterator[tuple[int, ...]]:
+        """Yield how each item of a chunk is found: (form, start, stop)."""
+        file, data = self._chunks.files[number], self._chunks[number]
+        found: list[tuple[int, int, int]]
         if bytes(data[-8:]) == _ARROW_END:
-            return [(_ROW, row, 0) for row in range(self._table(number).num_rows)]
-        if self._is_framed(number):
-            with as_source_error(f"{self._files.files[number].path} is damaged", ValueError, struct.error):
+            found = [(_ROW, row, 0) for row in range(self._table(number).num_rows)]
+        elif self._is_framed(number):
+            with as_source_error(f"{file.path} is damaged", ValueError, struct.error):
                 count = _FRAMED_HEAD.unpack_from(data)[3]
                 offsets = np.frombuffer(data, "<u4", count + 1, _FRAMED_HEAD.size).tolist()
-            return [(_PLAIN, *pair) for pair in pairwise(offsets)]
-        return [(_PLAIN, *pair) for pair in self._files.items(number)]
+            found = [(_PLAIN, *pair) for pair in pairwise(offsets)]
+        else:
+            found = [(_PLAIN, *pair) for pair in self._chunks.items(number)]
+        if len(found) != file.length:
+            raise SourceError(f"{file.path} has {len(found):,} items, but its index states {file.length:,}")
+        yield from found
 
-    def _item(self, number: int, form: int, start: int, stop: int) -> dict[str, Any]:
+    def item(self, number: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
+        """Return the values of an item."""
+        form, start, stop = location
         with as_source_error("is damaged", *_DAMAGE):
             if form == _ROW:
                 row = self._table(number).slice(start, 1).to_pylist()[0]
@@ -193,7 +148,7 @@ class LitDataSource(RecordSource):
             if self._is_framed(number):
                 data = self._framed(number, start, stop)
             else:
-                data = self._files.slice(number, start, stop)
+                data = cut(number, start, stop)
                 if self._config.get("compression_level") == "sample":
                     data = decompressed(data, "zstd", MAX_RECORD_BYTES)
             fields = split_fields(data, [None] * len(self._leaves))
@@ -201,7 +156,7 @@ class LitDataSource(RecordSource):
 
     def _framed(self, number: int, start: int, stop: int) -> memoryview:
         """Return an item of a chunk whose groups of items are compressed, by its offsets in the content."""
-        whole = self._files[number]
+        whole = self._chunks[number]
         _, version, _, count, _, frames = _FRAMED_HEAD.unpack_from(whole)
         if version != 1:
             raise ValueError(f"groups of items of version {version}; allowed is 1")
@@ -224,9 +179,9 @@ class LitDataSource(RecordSource):
         """Return the rows of a chunk of plain Python values."""
         found = self._tables.get(number)
         if found is None:
-            data = self._files[number]
+            data = self._chunks[number]
             size = int.from_bytes(data[-12:-8], "little")
-            with as_source_error(f"{self._files.files[number].path} is damaged", pa.ArrowException, ValueError):
+            with as_source_error(f"{self._chunks.files[number].path} is damaged", pa.ArrowException, ValueError):
                 if size > len(data) - 12:
                     raise ValueError(f"its rows have {size:,} bytes, but it has {len(data):,}")
                 content = pa.py_buffer(data[-12 - size : -12])

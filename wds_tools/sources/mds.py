@@ -9,26 +9,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import (
-    Collector,
-    Input,
-    Source,
-    SourceOptions,
-    as_read_error,
-    as_source_error,
-    file_states,
-    stamp_files,
-)
-from wds_tools.sources.chunks import ChunkFile, ChunkFiles, split_fields
-from wds_tools.sources.index_file import INDEX, account_files, child, datasets_in, read_index
+from wds_tools.sources.base import as_source_error
+from wds_tools.sources.chunks import INDEX, ChunkFile, ChunkSource, Cut, child, read_index, split_fields
 from wds_tools.sources.record_values import PICKLE, Excluded, array_of, images_of, pillow_image
-from wds_tools.sources.records import Item, RecordSource
 
 _CODECS = {"br": "brotli", "bz2": "bz2", "gz": "gzip", "snappy": "snappy", "zstd": "zstd"}
 _NUMBERS = {
@@ -62,63 +50,29 @@ _ARRAY_TYPES = {8: "u1", 9: "i1", 16: "u2", 17: "i2", 18: "f2", 32: "u4", 33: "i
 }
 
 
-class MdsSource(RecordSource):
+class MdsSource(ChunkSource):
     """A folder with the ``index.json`` and the shards of one split."""
 
     kind = "mds"
-    part, parts = "column", "columns"
+    format = "MDS"
+    part = "column"
 
-    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
-        super().__init__(src, options)
-        self.path = Path(src) if Path(src).is_dir() else Path(src).parent
-
-    def collect(self, found: Collector) -> None:
-        """Add the samples of all shards.
-
-        Raises:
-            SourceError: The index or a shard is damaged, or of another format.
-        """
-        files = [self.path / INDEX, *(file.path for file in self._files.files)]
-        states = file_states(files)
-        super().collect(found)
-        account_files(found, self.path, files)
-        found.files = states
-        found.stamp = stamp_files(files) + repr(sorted(self.columns.items()))
-
-    def splits(self) -> Mapping[str, Source]:
-        """Return the datasets in the folders of a folder without an index, such as ``train`` and ``val``."""
-        return {path.name: MdsSource(path, self.options) for path in datasets_in(self.path)}
-
-    def items(self) -> Iterator[Item]:
-        """Yield the samples of all shards."""
-        for number, file in enumerate(self._files.files):
-            data = self._files[number]
-            for row, (start, stop) in enumerate(self._files.items(number)):
-                values: Mapping[str, Any] | str
-                try:
-                    values = self._decoded(number, data[start:stop])
-                except SourceError as error:
-                    values = str(error)
-                path = f"{file.path.name}#{row}"
-                yield Item(path, (number, start, stop), values, self._files.group(number))
-
-    def values(self, entry: Input) -> Mapping[str, Any]:
+    def item(self, number: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
         """Return the values of a sample."""
-        number, start, stop = entry.location
-        with as_read_error(f"{self.path} cannot be read"):
-            return self._decoded(number, self._files.slice(number, start, stop))
-
-    def _decoded(self, number: int, data: memoryview) -> dict[str, Any]:
         names, encodings, sizes = self._columns[number]
         with as_source_error("is damaged", ValueError, struct.error, IndexError, KeyError, RecursionError):
-            fields = split_fields(data, sizes)
+            fields = split_fields(cut(number, *location), sizes)
             return {
                 name: decoded(field, encoding) for name, encoding, field in zip(names, encodings, fields, strict=True)
             }
 
+    def find_chunks(self) -> tuple[ChunkFile, ...]:
+        """Return the shards that the index names."""
+        return tuple(self._file(shard) for shard in self._shards)
+
     @cached_property
     def _shards(self) -> list[dict[str, Any]]:
-        shards = read_index(self.path, "MDS").get("shards")
+        shards = read_index(self.path, self.format).get("shards")
         if not isinstance(shards, list) or not shards or not all(isinstance(shard, dict) for shard in shards):
             raise SourceError(f"{self.path / INDEX} has no list of shards, so it is not MDS: check the path")
         for shard in shards:
@@ -141,11 +95,6 @@ class MdsSource(RecordSource):
                     raise ValueError(f"{len(names)} names, {len(encodings)} encodings and {len(sizes)} sizes")
                 found.append((list(map(str, names)), list(map(str, encodings)), sizes))
             return found
-
-    @cached_property
-    def _files(self) -> ChunkFiles:
-        with as_source_error(f"{self.path / INDEX} is damaged", KeyError, TypeError, ValueError, AttributeError):
-            return ChunkFiles(tuple(self._file(shard) for shard in self._shards))
 
     def _file(self, shard: Mapping[str, Any]) -> ChunkFile:
         raw, packed = shard["raw_data"], shard.get("zip_data")

@@ -92,7 +92,6 @@ class Rules(Protocol):
 
     name: str
     part: ClassVar[str]
-    parts: ClassVar[str]
     preferred: Mapping[str, tuple[str, ...]]
     bgr: bool
     columns: dict[str, str]
@@ -300,10 +299,10 @@ class Names:
             is_file = usual is not None and usual.rpartition(".")[2] in IMAGE_FIELDS
             base = usual if is_file and usual else plain_name(name)
             if kinds.keys() & {*IMAGES, ARRAY, VECTOR}:
-                if base in fields.values():
+                if other := next((other for other, known in fields.items() if known == base), None):
+                    where = self.source.name
                     raise SourceError(
-                        f"{self.source.name} has two {self.source.parts} that would be the field {base!r}: rename one "
-                        "of them"
+                        f"{where}: {other!r} and {name!r} would be one field, {base!r}: rename one of them"
                     )
                 fields[name] = base
             elif usual and is_text_field(usual) and kinds.keys() <= {TEXT, MISSING} and usual not in fields.values():

@@ -64,13 +64,12 @@ class RecordSource(Source):
     """Base of sources whose records map names to values.
 
     Attributes:
-        part, parts: What a name is called in the account, and several of them.
+        part: What a name is called in the account.
         preferred: Role -> names that are tried first.
         bgr: Whether pixels are in the order B, G, R.
     """
 
     part: ClassVar[str] = "entry"
-    parts: ClassVar[str] = "entries"
     preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     bgr: bool = False
     found_roles: Roles | None = None

@@ -51,7 +51,7 @@ class TfRecordSource(RecordSource):
     """TFRecord files: a file, a pattern, or a folder with the files of one split."""
 
     kind = "tfrecord"
-    part, parts = "feature", "features"
+    part = "feature"
     preferred = MappingProxyType(
         {
             IMAGE: ("image/encoded", "image_raw", "encoded", "image_bytes"),
