@@ -15,7 +15,7 @@ from wds_tools.format.label import quoted
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import File, SourceOptions
 from wds_tools.sources.columns import IMAGE, usual_columns
-from wds_tools.sources.roles import ambiguous
+from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.row_names import (
     RowNames,
     are_most,
@@ -171,7 +171,7 @@ def _image_column(
     values = {name: [row.get(name) for row in head] for name in found}
     same = {tuple(_named_by(value, names, table) for value in values[name]) for name in found}
     if len(same) > 1:
-        raise ambiguous(IMAGE, table, values)
+        raise ambiguous(IMAGE, table, {name: some_of(column) for name, column in values.items()})
     return found[0]
 
 

@@ -30,7 +30,8 @@ from wds_tools.sources.image_tables import (
     tables_of,
     without_masks,
 )
-from wds_tools.sources.roles import LabelChoice, LabelColumns, Roles, state_roles
+from wds_tools.sources.label_choice import LabelChoice, LabelColumns
+from wds_tools.sources.roles import Roles, state_roles
 from wds_tools.sources.row_names import RowNames, names_a_file
 from wds_tools.sources.text_table import MORE, Row
 from wds_tools.sources.tree import Files, Layout
