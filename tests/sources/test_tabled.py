@@ -267,7 +267,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no header": ({"anno.csv": "0.png,3\n1.png,4\n2.png,5\n"}, "anno.csv begins with a row of values, 0.png, 3"),
     "pairs": (
         {"pairs.csv": frame("{}.png", "one", two=[f"{5 - row}.png" for row in range(6)])},
-        r"pairs.csv has several columns that could be the image: 'one' .*, 'two' ",
+        r"pairs.csv has 2 columns that could be the image: 'one' .*, 'two' ",
     ),
 }
 
