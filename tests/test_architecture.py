@@ -19,10 +19,10 @@ READING_ORDER = {
         object_client s3_client fsspec_client clients schemes listing maps cache commit lock unfinished patterns
         upload local fetcher fetcher_process remote stream""",
     "sources": """base optional_dependencies pixels protobuf urls columns files remote_files compressed added_fields
-        array_contents array_kinds array_roles arrays roles arrow_columns streams layouts row_names trees annotations coco
-        yolo voc masks tree object_classes objects text_table table image_tables tabled record_values record_roles records tfrecord batches
-        arrow matlab hdf5 lmdb_keys lmdb numpy_files parquet tensors zarrs webdataset index_file other_formats detect
-        annotated chunks litdata mds""",
+        array_contents array_kinds array_roles arrays roles arrow_columns streams layouts row_names trees annotations
+        coco yolo voc masks tree object_classes objects text_table table image_tables tabled record_values
+        record_roles records tfrecord batches arrow matlab hdf5 lmdb_keys lmdb numpy_files parquet tensors zarrs
+        webdataset index_file other_formats detect annotated chunks litdata mds""",
     "order": "keyed_random where selection tally sequence mixture saved_state ban buckets planner history quality",
     "images": "views buckets schedule decode resize native",
     "reading": "locations names shardset keys reader requested_fields read_ahead select banned stored_samples",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wds_tools.errors import SourceError
+from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.label import quoted
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import File, SourceOptions
@@ -128,7 +129,7 @@ def _candidates(files: Files) -> list[File]:
     ]
     if not tables:
         return []
-    stems = {_stem(file.path) for file in files.images}
+    stems = {_stem(CLASS_LISTS_NAME), *(_stem(file.path) for file in files.images)}
     tables = [file for file in tables if _stem(file.path) not in stems and not layouts.is_template_name(file.path)]
     return sorted(tables, key=lambda file: (file.path.count("/"), file.path))[:_MAX_TABLES]
 

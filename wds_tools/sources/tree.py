@@ -17,7 +17,9 @@ from PIL import Image
 
 from wds_tools.errors import DecodeError, MissingSourceError, SourceError
 from wds_tools.format import codecs
+from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PLACE, from_raw
 from wds_tools.format.label import NONE, name
+from wds_tools.format.label_lists import LABELS
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
@@ -247,6 +249,7 @@ class ClassFolders(Layout):
         for path, (image, field) in fields.items():
             parts.setdefault(image, {})[field] = files.by_path[path]
         images = [file for file in files.images if file.path not in fields]
+        lists = self._class_lists(found, files)
         labels = self._labels(found, files, images, parts)
         for file in images:
             own = parts.get(file.path, {})
@@ -257,8 +260,22 @@ class ClassFolders(Layout):
             else:
                 self.add_image(found, file, NONE if labels is None else labels[file.path], parts=own)
         for file in files.others:
-            if file.path not in fields:
+            if file.path not in fields and file is not lists:
                 self.skip(found, file, layouts.why_not_packed(file.path, reads_tables=not self.given))
+
+    def _class_lists(self, found: Collector, files: Files) -> File | None:
+        """Take note of the class lists that `unpack` wrote; return their file."""
+        file = files.by_path.get(self.base + CLASS_LISTS_NAME)
+        if file is None or file.reason:
+            return None
+        try:
+            found.field_classes |= from_raw(json.loads(files.read(file)))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise SourceError(f"{file.path} does not have the class lists that unpack writes: {error}") from error
+        if names := found.field_classes.pop(LABEL_PLACE, None) or found.field_classes.pop(LABELS, None):
+            found.classes = names.names
+        found.account.attach("class names")
+        return file
 
     def _labels(
         self, found: Collector, files: Files, images: Sequence[File], parts: Mapping[str, dict[str, File]]
@@ -268,6 +285,10 @@ class ClassFolders(Layout):
         if stated:
             found.account.attach("label", len(stated))
             return {file.path: files.read(stated[file.path]) if file.path in stated else NONE for file in images}
+        several = {path: own.pop(LABELS) for path, own in parts.items() if LABELS in own}
+        if several:
+            found.account.attach("label", len(several))
+            return {file.path: self._list_of(files, several.get(file.path), found.classes or ()) for file in images}
         folders = {file.path: layouts.class_folder(self._without_split(file.path)) for file in images}
         labels = {path: name(folder) for path, folder in folders.items() if folder is not None}
         described = sum(not {"txt", "json"}.isdisjoint(own) for own in parts.values())
@@ -284,6 +305,22 @@ class ClassFolders(Layout):
                 "these are the classes, or pass --from folder (kind='folder') if there is only one class"
             )
         return labels or None
+
+    def _list_of(self, files: Files, file: File | None, names: Sequence[str]) -> Any:
+        """Return the classes in a file of several labels, as `unpack` writes it: by name, if names are known.
+
+        Class numbers 0 and 1 could be read as flags.
+        """
+        if file is None:
+            return NONE
+        try:
+            value = json.loads(files.read(file))
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, list):
+            raise SourceError(f"{file.path} is not a list of class numbers, such as [0, 2], or of names: correct it")
+        is_known = all(type(number) is int and 0 <= number < len(names) for number in value)
+        return [name(names[number]) for number in value] if is_known else value
 
     def _without_split(self, path: str) -> str:
         return layouts.without_split(path.removeprefix(self.base), self._level)
