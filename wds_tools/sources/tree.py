@@ -46,6 +46,7 @@ class Files:
         read: Returns the content of a file.
         where: Name of the tree, for messages.
         in_archive: Whether the tree is one or more archives.
+        empty_folders: Folders without files.
 
     Attributes:
         images: Files with the extension of an image.
@@ -53,12 +54,19 @@ class Files:
     """
 
     def __init__(
-        self, files: Sequence[File], read: Callable[[File], bytes], where: str, *, in_archive: bool = False
+        self,
+        files: Sequence[File],
+        read: Callable[[File], bytes],
+        where: str,
+        *,
+        in_archive: bool = False,
+        empty_folders: Sequence[str] = (),
     ) -> None:
         self.files = files
         self.read = read
         self.where = where
         self.in_archive = in_archive
+        self.empty_folders = empty_folders
         self.images = [file for file in files if layouts.is_image_name(file.path)]
         self.others = [file for file in files if not layouts.is_image_name(file.path)]
 
@@ -69,7 +77,7 @@ class Files:
 
     def only(self, files: Iterable[File]) -> Files:
         """Return a part of these files."""
-        return Files(list(files), self.read, self.where, in_archive=self.in_archive)
+        return Files(list(files), self.read, self.where, in_archive=self.in_archive, empty_folders=self.empty_folders)
 
     def divided(self, claimed: Mapping[str, Set[str]]) -> dict[str, list[File]]:
         """Return the files of each split by its name. Files of no split are in the first.
@@ -249,6 +257,8 @@ class ClassFolders(Layout):
         for path, (image, field) in fields.items():
             parts.setdefault(image, {})[field] = files.by_path[path]
         images = [file for file in files.images if file.path not in fields]
+        if not self.given:
+            layouts.check_stems([file.path for file in images], where=files.where)
         lists = self._class_lists(found, files)
         labels = self._labels(found, files, images, parts)
         for file in images:
@@ -304,6 +314,10 @@ class ClassFolders(Layout):
                 f"{files.where} has one folder, {min(names)!r}, with folders in it: pack {files.where}/{min(names)} if "
                 "these are the classes, or pass --from folder (kind='folder') if there is only one class"
             )
+        if labels:
+            other = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
+            beside = {layouts.class_folder(self._without_split(path)) for path in other if path.startswith(self.base)}
+            found.account.notes += layouts.notes_about_names(labels, names, beside - {None})
         return labels or None
 
     def _list_of(self, files: Files, file: File | None, names: Sequence[str]) -> Any:
@@ -434,7 +448,9 @@ class TreeSource(Source):
     def _files(self) -> Files:
         if self._listed is None:
             in_archive = not isinstance(self.tree, (FolderTree, RemoteTree))
-            self._listed = Files(self.tree.list(), self._read, self.name, in_archive=in_archive)
+            listed = self.tree.list()
+            empty = self.tree.empty_folders
+            self._listed = Files(listed, self._read, self.name, in_archive=in_archive, empty_folders=empty)
         return self._listed
 
     def _layout_of(self, files: Files) -> Layout:

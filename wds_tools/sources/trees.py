@@ -62,11 +62,13 @@ class Tree:
         name: Name of the root, for messages.
         stamp: After listing: changes with what paths and lengths do not show.
         states: After listing: the local files that contain the files.
+        empty_folders: After listing: folders without files, of a local folder.
     """
 
     name: str
     stamp: str = ""
     states: tuple[FileState, ...] = ()
+    empty_folders: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
@@ -115,6 +117,7 @@ class FolderTree(Tree):
 
     def _files(self) -> Iterator[File]:
         root = _root_bytes(self.root)
+        self.empty_folders = ()
         folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
         while folders:
             folder, parents = folders.pop()
@@ -130,6 +133,8 @@ class FolderTree(Tree):
             if identity in parents:
                 yield File(path_text(folder), 0, (), "is a link to a folder that contains it")
                 continue
+            if folder and not entries:
+                self.empty_folders += (path_text(folder),)
             for entry in entries:
                 if entry.name.startswith(b"."):
                     continue
