@@ -18,7 +18,7 @@ import datasets
 import fsspec
 import pandas as pd
 import pytest
-from foreign_tables import COUNT, NAMES, beside_images, packed, png
+from foreign_tables import COUNT, LABELS, NAMES, beside_images, packed, png
 from sources_conformance import stored
 
 import wds_tools as wt
@@ -46,8 +46,6 @@ TABLES = {
     "sqlite.json": {},
 }
 """Tables of other programs with the column ``path``, and the options that they need."""
-
-LABELS = {row: NAMES[row % 3] for row in range(COUNT)}
 
 
 def images(folder: Path, *names: str) -> Path:

@@ -229,8 +229,8 @@ def check_stems(paths: Sequence[str], *, where: str) -> None:
     if 2 * sum(map(len, same)) >= len(paths):
         raise SourceError(
             f"{where} has images with one name and two extensions, such as {same[0][0]!r} and {same[0][1]!r}: put "
-            "masks into a folder of their own, as images/1.jpg and masks/1.png, or name them 1_mask.png (--from masks), "
-            "or pass --from folder (kind='folder') if each is an image of its own"
+            "masks into a folder of their own, as images/1.jpg and masks/1.png, or name them 1_mask.png (--from "
+            "masks), or pass --from folder (kind='folder') if each is an image of its own"
         )
 
 
