@@ -317,7 +317,7 @@ class ClassFolders(Layout):
         if labels:
             other = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
             beside = {layouts.class_folder(self._without_split(path)) for path in other if path.startswith(self.base)}
-            found.account.notes += layouts.notes_about_names(labels, names, beside - {None})
+            found.account.notes += layouts.notes_about_names(labels, names, filter(None, beside))
         return labels or None
 
     def _list_of(self, files: Files, file: File | None, names: Sequence[str]) -> Any:
