@@ -17,6 +17,7 @@ import wds_tools as wt
 FOREIGN = Path(__file__).parent / "foreign" / "tables"
 COUNT = 6
 NAMES = ("cat", "dog", "fig")
+LABELS = {row: NAMES[row % 3] for row in range(COUNT)}
 
 
 class Packed(NamedTuple):

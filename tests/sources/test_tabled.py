@@ -18,7 +18,7 @@ import datasets
 import fsspec
 import pandas as pd
 import pytest
-from foreign_tables import COUNT, NAMES, beside_images, packed, png
+from foreign_tables import COUNT, LABELS, NAMES, beside_images, packed, png
 from sources_conformance import stored
 
 import wds_tools as wt
@@ -46,8 +46,6 @@ TABLES = {
     "sqlite.json": {},
 }
 """Tables of other programs with the column ``path``, and the options that they need."""
-
-LABELS = {row: NAMES[row % 3] for row in range(COUNT)}
 
 
 def images(folder: Path, *names: str) -> Path:
@@ -282,6 +280,26 @@ def test_what_could_be_read_in_two_ways_is_refused_with_the_choices(name: str, t
         else:
             content.to_csv(src / table, index=False)
     with pytest.raises(SourceError, match=message):
+        wt.pack(src, tmp_path / "dst", workers=1)
+
+
+LISTS = {
+    "train.txt": "".join(f"{row}.png {row % 3}\n" for row in range(COUNT)),
+    "list_attr_celeba.txt": "6\nSmiling Young\n" + "".join(f"{row}.png  1 -1\n" for row in range(COUNT)),
+    "labels.json": json.dumps({f"{row}.png": row % 3 for row in range(COUNT)}),
+    "dataset.json": json.dumps({"labels": [[f"images/{row}.png", row % 3] for row in range(COUNT)]}),
+    "ids.lst": "".join(f"{row},{row % 3}\n" for row in range(COUNT)),
+}
+"""Lists as Caffe, CelebA, scripts and StyleGAN write them."""
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_without_names_of_columns_is_refused_instead_of_losing_the_labels(name: str, tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    (src / "classes.txt").write_text("0 cat\n1 dog\n2 fig\n")
+    assert wt.pack(src, tmp_path / "without", workers=1).account.skipped.total() == 1
+    (src / name).write_text(LISTS[name])
+    with pytest.raises(SourceError, match=rf"{name} has a value for each image, .* write it as CSV .*--from folder"):
         wt.pack(src, tmp_path / "dst", workers=1)
 
 

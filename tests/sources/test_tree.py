@@ -275,3 +275,27 @@ def test_each_visible_file_is_either_an_input_or_skipped(
     listing = TreeSource(root).scan()
     assert listing.inputs == [Input(path, images[path], 0) for path in sorted(images, key=os.fsencode)]
     assert [skip.path for skip in listing.skipped] == sorted(others, key=os.fsencode)
+
+
+@pytest.mark.parametrize("folder", ["", "cat/", "train/cat/"])
+def test_images_with_one_name_and_two_extensions_are_refused_with_the_choices(folder: str, tmp_path: Path) -> None:
+    """Such as an image and its mask; labels would be those of the image for both."""
+    write_files(tmp_path, *(f"{folder}{number}.{kind}" for number in range(3) for kind in ("jpg", "png")))
+    with pytest.raises(SourceError, match=r"0.jpg' and '.*0.png': put masks into .* masks/1.png, .*, or pass --from"):
+        TreeSource(tmp_path).scan()
+    assert len(TreeSource(tmp_path, layout="folder").scan().inputs) == 6
+
+
+def test_folders_without_images_and_names_that_differ_only_in_case_are_noted(tmp_path: Path) -> None:
+    write_files(tmp_path, "Cat/1.jpg", "cat/2.jpg", "notes/readme.txt")
+    (tmp_path / "empty").mkdir()
+    listing = TreeSource(tmp_path).scan()
+    assert listing.classes == ("Cat", "cat")
+    assert listing.account.notes == [
+        "2 folders without an image: not a class, such as 'empty'",
+        "the classes 'Cat' and 'cat' differ only in upper and lower case",
+    ]
+    write_files(tmp_path / "other", "a/1.jpg", "a/1.JPG")
+    assert TreeSource(tmp_path / "other").scan().account.notes == [
+        "names of images differ only in case, such as 'a/1.JPG', 'a/1.jpg': each is a sample"
+    ]

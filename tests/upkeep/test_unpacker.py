@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from sources_conformance import stored
 
 import wds_tools as wt
 from wds_tools.errors import (
@@ -407,3 +409,36 @@ def test_a_class_that_is_not_text_is_not_implied_by_the_path(tmp_path: Path) -> 
     write(tmp_path / "in", {"png": png(), "cls": 3, "json": {"path": "3/1.png", "class": 3}})
     unpack(tmp_path / "in", tmp_path / "out")
     assert sorted(files(tmp_path / "out")) == [b"3/1.png", b"3/1.png.cls", b"3/1.png.json"]
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (("cat", "dog"), [[0, 1], [1, 0], [1, 0]]),
+        (("cat", "dog", "fig"), [[0], [1, 2], []]),
+        (("cat", "dog", "fig"), [2, 0, 1]),
+    ],
+)
+def test_labels_with_their_class_names_are_packed_again_as_they_were(
+    names: tuple[str, ...], labels: list[Any], tmp_path: Path
+) -> None:
+    src = tmp_path / "src"
+    src.mkdir()
+    with (src / "labels.jsonl").open("w") as table:
+        for row, one in enumerate(labels):
+            (src / f"{row}.png").write_bytes(png(row))
+            stated = names[one] if isinstance(one, int) else [names[number] for number in one]
+            print(json.dumps({"path": f"{row}.png", "label": stated}), file=table)
+    wt.pack(src, tmp_path / "first", classes=names, images="keep", workers=1)
+    unpack(tmp_path / "first", tmp_path / "files")
+    again = wt.pack(tmp_path / "files", tmp_path / "second", images="keep", workers=1)
+    assert not again.skipped
+    unpack(tmp_path / "second", tmp_path / "again")
+    assert files(tmp_path / "again") == files(tmp_path / "files")
+    found = {}
+    for sample in stored(tmp_path / "second"):
+        one = json.loads(sample["labels.json"] if "labels.json" in sample else sample["cls"])
+        found[int(json.loads(sample["json"])["path"][0])] = one
+    assert found == dict(enumerate(labels))
+    lists = again.manifest.field_classes
+    assert (lists["labels.json"].names if lists else again.manifest.classes) == names

@@ -78,7 +78,7 @@ _from = click.option(
     "kind",
     metavar="FORMAT",
     shell_complete=_complete_format,
-    help="Format of SRC, such as csv or hdf5; by default detected.",
+    help="Format of SRC, such as folder, table, hdf5, coco, yolo, voc, mds or litdata; by default detected.",
 )
 
 
@@ -184,10 +184,11 @@ def pack(
     """Pack images into WebDataset shards.
 
     SRC is a folder with one subfolder per class, or a folder of images without labels (.jpg, .jpeg,
-    .png, .webp, .tif, .tiff, .gif, .avif), or images with annotations (COCO, YOLO, VOC, masks). SRC can
-    also be a table of image paths (CSV, TSV, JSON Lines), a dataset in Parquet, Arrow, HDF5, LMDB,
-    TFRecord, NumPy, PyTorch (.pt) or Zarr format, a tar or zip archive, or WebDataset shards; see
-    docs/packing.md. A folder of images, archives and shards can be at a URL.
+    .png, .webp, .tif, .tiff, .gif, .avif), or images with annotations (COCO, YOLO, VOC, masks) or with
+    a table. SRC can also be a table of image paths (CSV, TSV, JSON Lines, JSON), a dataset in Parquet,
+    Arrow, HDF5, MATLAB, LMDB, TFRecord, MDS, LitData, NumPy, PyTorch (.pt) or Zarr format, a tar or zip
+    archive, or WebDataset shards; see docs/packing.md. A folder of images, archives and shards can be at
+    a URL.
 
     DST becomes a dataset: shards, one index per shard, and manifest.json, which is written last.
     Run the same command again to continue an interrupted pack. The bytes written do not depend on

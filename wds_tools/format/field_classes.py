@@ -15,6 +15,12 @@ from wds_tools.errors import LabelError, OptionError
 from wds_tools.format.label import Classes
 from wds_tools.format.label_source import FOLDER, INDEX, LabelSource
 
+CLASS_LISTS_NAME = "field_classes.json"
+"""File of unpacked samples with their class lists, which the files of the samples do not have."""
+
+LABEL_PLACE = "cls"
+"""The place of class names in this file if the numbers are in files of their own."""
+
 
 class ClassList(NamedTuple):
     """The classes of a field.

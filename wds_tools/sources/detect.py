@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, pairwise
 from pathlib import Path
@@ -39,6 +40,7 @@ _ANNOTATED = ("coco", "yolo", "voc", "masks")  # trees of any kind in this layou
 _IN_TREES = (*_ANNOTATED, "table")  # a table also as a file of its own
 _REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted", *_IN_TREES)
 _PYTHON_KINDS = {"object", "stream"}
+_LIST_OF_OBJECTS = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")
 
 
 def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | None = None) -> Source:
@@ -196,6 +198,11 @@ def detect(path: Path) -> str:
         path = Path(expand_pattern(str(path))[0])
     if path.is_dir() and any(map(is_image_name, _file_names(path))):
         return "folder"  # whatever other files there are
+    if path.name == MANIFEST_NAME and path.is_file() and _is_indexed(path.parent):
+        raise SourceError(
+            f"{path} is the manifest of a packed dataset: name its folder, {path.parent}, to pack its shards "
+            "again, or use wds-tools reshard"
+        )
     for kind, (_, matches) in KINDS.items():
         if path.exists() and matches(path):
             return kind
@@ -244,6 +251,8 @@ def _file_names(path: Path) -> Iterator[str]:
 
 
 def _is_hdf5(path: Path) -> bool:
+    if path.is_file() and path.suffix.lower() == ".mat":
+        return _other_format(path) is None  # version 5 is not HDF5
     return path.is_file() and path.suffix.lower() in (".h5", ".hdf5", ".hdf", ".he5")
 
 
@@ -264,7 +273,23 @@ def _is_lmdb(path: Path) -> bool:
 
 
 def _is_table(path: str | Path) -> bool:
-    return str(path).lower().endswith(_TABLE_EXTENSIONS) and not Path(path).is_dir()
+    if str(path).lower().endswith(_TABLE_EXTENSIONS):
+        return not Path(path).is_dir()
+    return str(path).lower().endswith(".json") and _is_list_of_objects(Path(path))
+
+
+def _is_list_of_objects(path: Path) -> bool:
+    """Return whether a JSON file begins as a list of objects."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _LIST_OF_OBJECTS.match(file.read(HEAD_BYTES)) is not None
+
+
+def _is_parquet(path: Path) -> bool:
+    if path.is_dir() and any(islice(path.glob("*=*/*=*/**/*.parquet"), 1)):  # Hive's folders are nested
+        return True
+    return _has_extension(".parquet", ".pq")(path)
 
 
 def _is_tfrecord(path: Path) -> bool:
@@ -343,7 +368,7 @@ KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
     "tar": ("tree:TreeSource", _has_extension(".tar", *CODECS)),
     "zip": ("tree:TreeSource", _has_extension(".zip")),
     "arrow": ("arrow:ArrowSource", _has_extension(".arrow")),
-    "parquet": ("parquet:ParquetSource", _has_extension(".parquet", ".pq")),
+    "parquet": ("parquet:ParquetSource", _is_parquet),
     "tfrecord": ("tfrecord:TfRecordSource", _is_tfrecord),
     **dict.fromkeys(_ANNOTATED, ("tree:TreeSource", _not_detected)),  # `TreeSource` finds out the layout
     "folder": ("tree:TreeSource", _not_detected),
@@ -357,7 +382,9 @@ ALIASES = {
     "tsv": "table",
     "jsonl": "table",
     "ndjson": "table",
+    "json": "table",
     "h5": "hdf5",
+    "mat": "hdf5",
     "npy": "numpy",
     "npz": "numpy",
     "pt": "tensors",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wds_tools.errors import SourceError
+from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.label import quoted
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import File, SourceOptions
@@ -31,6 +34,7 @@ from wds_tools.wording import counted
 
 _MAX_TABLES = 20  # that are looked at, those in the upper folders first
 _MAX_TABLE_BYTES = 1 << 30
+_LISTS = (".txt", ".lst", ".json")
 LOOKED_AT = 200  # rows
 ENOUGH = 0.5  # share of values that name images
 
@@ -107,6 +111,8 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
             return None
         raise SourceError(f"{error}; or pass --from folder (kind='folder') to pack the images without it") from error
     if any(names_a_file(column) and names.has(column) for column in rows.columns):
+        if rows.is_json:
+            return None  # an object with a value for each image, see `check_lists`
         raise SourceError(
             f"{file.path} begins with a row of values, {', '.join(rows.columns[:3])}: its first line must have the "
             "names of the columns, such as path,label; or pass --from folder (kind='folder') to pack without it"
@@ -128,7 +134,7 @@ def _candidates(files: Files) -> list[File]:
     ]
     if not tables:
         return []
-    stems = {_stem(file.path) for file in files.images}
+    stems = {_stem(CLASS_LISTS_NAME), *(_stem(file.path) for file in files.images)}
     tables = [file for file in tables if _stem(file.path) not in stems and not layouts.is_template_name(file.path)]
     return sorted(tables, key=lambda file: (file.path.count("/"), file.path))[:_MAX_TABLES]
 
@@ -196,13 +202,55 @@ def check_folders(files: Files, tables: Sequence[Named]) -> None:
     Raises:
         SourceError: They can.
     """
-    named = (image.path for table in tables for image in table.found if image is not None)
+    named = [image.path for table in tables for image in table.found if image is not None]
     if folders := first_folders(named):
+        split = "--split folders " if any(map(split_folder, named)) else ""
         raise SourceError(
             f"{files.where} has folders of images ({quoted(folders[:3])}), and {tables[0].file.path}, which names the "
-            "images: pass --from folder (kind='folder') if the folders are the classes, or --from table (kind='table') "
-            "to pack the rows"
+            f"images: pass {split}--from folder (kind='folder') if the folders are the classes, or --from table "
+            "(kind='table') to pack the rows"
         )
+
+
+def check_lists(files: Files) -> None:
+    """Check that no list without names of columns has values for images that are not in class folders.
+
+    Raises:
+        SourceError: There is one, such as ``train.txt`` with a path and a number in each line.
+    """
+    lists = [file for file in files.others if file.path.lower().endswith(_LISTS) and not file.reason]
+    if not lists or first_folders(file.path for file in files.images):
+        return
+    images = without_masks(files)[0]
+    names, stems = RowNames(images), {_stem(file.path) for file in images}
+    lists = [file for file in lists if _stem(file.path) not in stems and file.size <= _MAX_TABLE_BYTES]
+    for file in sorted(lists, key=lambda file: (file.path.count("/"), file.path))[:_MAX_TABLES]:
+        listed = _listed(files.read(file), is_json=file.path.lower().endswith(".json"))
+        found = [(name, value) for name, value in listed if names.has(name)]
+        are_files = any(names_a_file(name) for name, _ in found)  # numbers may also be those of classes
+        if found and 2 * len(found) > (len(listed) - 1 if are_files else min(LOOKED_AT, len(images))):
+            name, value = found[0]
+            raise SourceError(
+                f"{file.path} has a value for each image, such as {value!r} for {name!r}, and no names of columns, so "
+                "it is not read: write it as CSV with a first line such as path,label, or pass --from folder "
+                "(kind='folder') to pack the images without it"
+            )
+
+
+def _listed(data: bytes, *, is_json: bool) -> list[tuple[str, str]]:
+    """Return the first names in a list, and a value for each; none if it is something else."""
+    if is_json:
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return []
+        if isinstance(value, dict) and len(value) == 1 and isinstance(inner := next(iter(value.values())), list):
+            value = dict(pair for pair in inner if isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is str)
+        pairs = value.items() if isinstance(value, dict) else ()
+        return [(str(name), str(one)) for name, one in islice(pairs, LOOKED_AT)]
+    lines = data[: LOOKED_AT * 1000].decode("utf-8", "replace").splitlines()[:LOOKED_AT]
+    words = (re.split(r"[\s,;]+", line.strip(), maxsplit=1) for line in lines)
+    return [(pair[0], pair[1]) for pair in words if len(pair) == 2 and pair[1]]
 
 
 def check_share(files: Files, tables: Sequence[Named]) -> None:

@@ -211,6 +211,60 @@ def _is_field(field: str) -> bool:
     return extension in _FIELDS
 
 
+def check_stems(paths: Sequence[str], *, where: str) -> None:
+    """Check that images are not in pairs such as ``1.jpg`` and ``1.png``, an image and its mask.
+
+    Args:
+        paths: Paths of the images.
+        where: Name of the tree, for messages.
+
+    Raises:
+        SourceError: Half of the images or more have the name of another in their folder, with another extension.
+    """
+    stems: dict[str, list[str]] = {}
+    for path in paths:
+        stems.setdefault(path.rpartition(".")[0], []).append(path)
+    if len(stems) == len(paths):
+        return
+    same = [found for found in stems.values() if len({path.rpartition(".")[2].lower() for path in found}) > 1]
+    if 2 * sum(map(len, same)) >= len(paths):
+        raise SourceError(
+            f"{where} has images with one name and two extensions, such as {same[0][0]!r} and {same[0][1]!r}: put "
+            "masks into a folder of their own, as images/1.jpg and masks/1.png, or name them 1_mask.png (--from "
+            "masks), or pass --from folder (kind='folder') if each is an image of its own"
+        )
+
+
+def notes_about_names(paths: Iterable[str], classes: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Return what a user should know about the names of images, and of folders that are not classes.
+
+    >>> notes_about_names(["cat/1.jpg"], ["cat"], ["fig"])
+    ["1 folder without an image: not a class, such as 'fig'"]
+
+    Args:
+        paths: Paths of the images.
+        classes: Class folders.
+        others: Folders next to them.
+    """
+    notes = []
+    if same := _only_case(paths):
+        notes.append(f"names of images differ only in case, such as {quoted(same)}: each is a sample")
+    if folders := sorted(set(others) - set(classes)):
+        notes.append(f"{counted(len(folders), 'folder')} without an image: not a class, such as {folders[0]!r}")
+    return notes
+
+
+def _only_case(names: Iterable[str]) -> list[str]:
+    """Return the first names that differ only in case; none if there are no such names."""
+    names = list(names)
+    if len({name.lower() for name in names}) == len(names):
+        return []
+    by_lower: dict[str, list[str]] = {}
+    for name in names:
+        by_lower.setdefault(name.lower(), []).append(name)
+    return sorted(next(same for same in by_lower.values() if len(same) > 1))
+
+
 def are_shard_folders(folders: Iterable[str]) -> bool:
     """Return whether folders are named like parts of a dataset, as ``00000/`` or ``shard-000001/``.
 

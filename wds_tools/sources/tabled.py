@@ -24,6 +24,7 @@ from wds_tools.sources.image_tables import (
     Named,
     Rows,
     check_folders,
+    check_lists,
     check_share,
     planned,
     share_of_names,
@@ -153,6 +154,7 @@ class Table(Layout):
         layout = cls()
         tables = tables_of(files, layout.options)
         if not tables:
+            check_lists(files)
             return None
         check_folders(files, tables)
         check_share(files, tables)

@@ -17,7 +17,9 @@ from PIL import Image
 
 from wds_tools.errors import DecodeError, MissingSourceError, SourceError
 from wds_tools.format import codecs
+from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PLACE, from_raw
 from wds_tools.format.label import NONE, name, quoted
+from wds_tools.format.label_lists import LABELS
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
@@ -44,6 +46,7 @@ class Files:
         read: Returns the content of a file.
         where: Name of the tree, for messages.
         in_archive: Whether the tree is one or more archives.
+        empty_folders: Folders without files.
 
     Attributes:
         images: Files with the extension of an image.
@@ -51,12 +54,19 @@ class Files:
     """
 
     def __init__(
-        self, files: Sequence[File], read: Callable[[File], bytes], where: str, *, in_archive: bool = False
+        self,
+        files: Sequence[File],
+        read: Callable[[File], bytes],
+        where: str,
+        *,
+        in_archive: bool = False,
+        empty_folders: Sequence[str] = (),
     ) -> None:
         self.files = files
         self.read = read
         self.where = where
         self.in_archive = in_archive
+        self.empty_folders = empty_folders
         self.images = [file for file in files if layouts.is_image_name(file.path)]
         self.others = [file for file in files if not layouts.is_image_name(file.path)]
 
@@ -67,7 +77,7 @@ class Files:
 
     def only(self, files: Iterable[File]) -> Files:
         """Return a part of these files."""
-        return Files(list(files), self.read, self.where, in_archive=self.in_archive)
+        return Files(list(files), self.read, self.where, in_archive=self.in_archive, empty_folders=self.empty_folders)
 
     def divided(self, claimed: Mapping[str, Set[str]]) -> dict[str, list[File]]:
         """Return the files of each split by its name. Files of no split are in the first.
@@ -247,6 +257,9 @@ class ClassFolders(Layout):
         for path, (image, field) in fields.items():
             parts.setdefault(image, {})[field] = files.by_path[path]
         images = [file for file in files.images if file.path not in fields]
+        if not self.given:
+            layouts.check_stems([file.path for file in images], where=files.where)
+        lists = self._class_lists(found, files)
         labels = self._labels(found, files, images, parts)
         for file in images:
             own = parts.get(file.path, {})
@@ -257,8 +270,22 @@ class ClassFolders(Layout):
             else:
                 self.add_image(found, file, NONE if labels is None else labels[file.path], parts=own)
         for file in files.others:
-            if file.path not in fields:
+            if file.path not in fields and file is not lists:
                 self.skip(found, file, layouts.why_not_packed(file.path, reads_tables=not self.given))
+
+    def _class_lists(self, found: Collector, files: Files) -> File | None:
+        """Take note of the class lists that `unpack` wrote; return their file."""
+        file = files.by_path.get(self.base + CLASS_LISTS_NAME)
+        if file is None or file.reason:
+            return None
+        try:
+            found.field_classes |= from_raw(json.loads(files.read(file)))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise SourceError(f"{file.path} does not have the class lists that unpack writes: {error}") from error
+        if names := found.field_classes.pop(LABEL_PLACE, None) or found.field_classes.pop(LABELS, None):
+            found.classes = names.names
+        found.account.attach("class names")
+        return file
 
     def _labels(
         self, found: Collector, files: Files, images: Sequence[File], parts: Mapping[str, dict[str, File]]
@@ -269,7 +296,7 @@ class ClassFolders(Layout):
         stated = {path: own.pop("cls") for path, own in parts.items() if "cls" in own}
         are_shards = not self.given and layouts.are_shard_folders(names)
         if stated and not self.given:
-            if names and not are_shards:
+            if names and not are_shards and found.classes is None:
                 raise SourceError(
                     f"{files.where} has class folders ({quoted(sorted(names))}) and files of labels, such as "
                     f"{min(stated.values()).path!r}: pass --from folder (kind='folder') to use the folders, or remove "
@@ -279,6 +306,10 @@ class ClassFolders(Layout):
             return {file.path: files.read(stated[file.path]) if file.path in stated else NONE for file in images}
         for file in stated.values():
             self.skip(found, file, "is not used: the folder is the label")
+        several = {path: own.pop(LABELS) for path, own in parts.items() if LABELS in own}
+        if several:
+            found.account.attach("label", len(several))
+            return {file.path: self._list_of(files, several.get(file.path), found.classes or ()) for file in images}
         described = sum(not {"txt", "json"}.isdisjoint(own) for own in parts.values())
         if are_shards and 2 * described >= len(images):
             found.account.notes.append(
@@ -286,6 +317,10 @@ class ClassFolders(Layout):
                 "(kind='folder') if they are classes"
             )
             return None
+        if names:
+            other = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
+            beside = {layouts.class_folder(self._without_split(path)) for path in other if path.startswith(self.base)}
+            found.account.notes += layouts.notes_about_names(folders, names, filter(None, beside))
         return {path: name(folder) for path, folder in folders.items() if folder is not None} or None
 
     def _class_folders(self, found: Collector, files: Files, images: Sequence[File]) -> dict[str, str | None]:
@@ -306,6 +341,22 @@ class ClassFolders(Layout):
         if not self.given:
             layouts.check_classes(paths.values(), where=files.where)
         return {path: layouts.class_folder(below) for path, below in paths.items()}
+
+    def _list_of(self, files: Files, file: File | None, names: Sequence[str]) -> Any:
+        """Return the classes in a file of several labels, as `unpack` writes it: by name, if names are known.
+
+        Class numbers 0 and 1 could be read as flags.
+        """
+        if file is None:
+            return NONE
+        try:
+            value = json.loads(files.read(file))
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, list):
+            raise SourceError(f"{file.path} is not a list of class numbers, such as [0, 2], or of names: correct it")
+        is_known = all(type(number) is int and 0 <= number < len(names) for number in value)
+        return [name(names[number]) for number in value] if is_known else value
 
     def _without_split(self, path: str) -> str:
         return layouts.without_split(path.removeprefix(self.base), self._level)
@@ -421,7 +472,9 @@ class TreeSource(Source):
     def _files(self) -> Files:
         if self._listed is None:
             in_archive = not isinstance(self.tree, (FolderTree, RemoteTree))
-            self._listed = Files(self.tree.list(), self._read, self.name, in_archive=in_archive)
+            listed = self.tree.list()
+            empty = self.tree.empty_folders
+            self._listed = Files(listed, self._read, self.name, in_archive=in_archive, empty_folders=empty)
         return self._listed
 
     def _layout_of(self, files: Files) -> Layout:

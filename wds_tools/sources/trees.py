@@ -67,12 +67,14 @@ class Tree:
         stamp: After listing: changes with what paths and lengths do not show.
         states: After listing: the local files that contain the files.
         hidden: After listing: folders and images whose names start with a dot, which are not listed.
+        empty_folders: After listing: folders without files, of a local folder.
     """
 
     name: str
     stamp: str = ""
     states: tuple[FileState, ...] = ()
     hidden: frozenset[str] = frozenset()
+    empty_folders: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
@@ -133,6 +135,7 @@ class FolderTree(Tree):
                 f"{self.name} is unfinished: `wds-tools unpack` is writing it or was interrupted; run the same unpack "
                 "command again, which continues from there"
             )
+        self.empty_folders = ()
         folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
         while folders:
             folder, parents = folders.pop()
@@ -148,6 +151,8 @@ class FolderTree(Tree):
             if identity in parents:
                 yield File(path_text(folder), 0, (), "is a link to a folder that contains it")
                 continue
+            if folder and not entries:
+                self.empty_folders += (path_text(folder),)
             for entry in entries:
                 path = folder + b"/" + entry.name if folder else entry.name
                 if entry.name.startswith(b"."):

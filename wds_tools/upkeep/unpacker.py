@@ -14,7 +14,7 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from wds_tools.errors import DestinationError, MissingFieldError, OptionError, WdsToolsError
-from wds_tools.format.field_classes import to_raw
+from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PLACE, ClassList, to_raw
 from wds_tools.format.index import NO_LABEL
 from wds_tools.format.label_source import INDEX, LabelSource
 from wds_tools.format.manifest import Manifest
@@ -30,9 +30,6 @@ from wds_tools.upkeep.restore import RestoreFolder, check_path
 
 UnpackLayout = Literal["paths", "keys", "shards"]
 LAYOUTS = ("paths", "keys", "shards")
-
-CLASS_LISTS_NAME = "field_classes.json"
-"""File with the class lists of fields, which the files of the samples do not have."""
 
 _IMAGE_EXTENSIONS = tuple(f".{name}" for name in IMAGE_FIELDS)
 
@@ -74,7 +71,7 @@ def unpack(
     sample; raw pixels become ``cat/1.jpg.npy``. Fields without further information (``cls`` and
     ``json`` as `pack` wrote them) are omitted. Other fields are written next to the image, as
     ``cat/1.jpg.txt``. A sample without a path becomes files named ``<key>.<field>``. The class lists of
-    fields are written to ``field_classes.json``.
+    fields are written to ``field_classes.json``, and so are class names if there are ``cls`` files; `pack` reads it.
 
     The folder must be empty, or not exist. After an interruption the same call continues: files that exist with the
     same content are kept.
@@ -126,11 +123,12 @@ def unpack(
     try:
         with RestoreFolder(report.dst, overwrite=overwrite) as folder:
             with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
+                has_numbers = False
                 for number in range(len(shards.locations)):
                     for sample in _with_indexed_labels(shards, number):
-                        _restore(folder, sample, wanted, layout, report)
+                        has_numbers |= _restore(folder, sample, wanted, layout, report)
                         bar.update()
-                _put_class_lists(folder, shards.manifest, wanted, report)
+                _put_class_lists(folder, shards.manifest, wanted, report, has_numbers=has_numbers)
             os.sync()  # once at the end: an fsync for each of a million files would take hours
     except OSError as error:
         if isinstance(error, WdsToolsError):
@@ -153,14 +151,21 @@ def _with_indexed_labels(shards: ShardSet, number: int) -> Iterator[StoredSample
 
 
 def _put_class_lists(
-    folder: RestoreFolder, manifest: Manifest, wanted: frozenset[str] | None, report: UnpackReport
+    folder: RestoreFolder,
+    manifest: Manifest,
+    wanted: frozenset[str] | None,
+    report: UnpackReport,
+    *,
+    has_numbers: bool,
 ) -> None:
-    """Write the class lists of the fields that were written, as the manifest has them."""
+    """Write the class lists of the fields that were written, as the manifest has them; for ``cls`` files the names."""
     lists = {
         place: classes
         for place, classes in manifest.field_classes.items()
         if wanted is None or LabelSource.parse(place).field in wanted
     }
+    if has_numbers and manifest.classes:
+        lists[LABEL_PLACE] = ClassList(tuple(manifest.classes))
     if lists:
         data = json.dumps(to_raw(lists), indent=2).encode()
         report.written += folder.put(CLASS_LISTS_NAME, data)
@@ -173,10 +178,12 @@ def _restore(
     wanted: frozenset[str] | None,
     layout: UnpackLayout,
     report: UnpackReport,
-) -> None:
-    """Write the files of one sample."""
+) -> bool:
+    """Write the files of one sample; return whether its class number is one of them."""
+    has_number = False
     try:
         for path, data in files_of(sample, wanted, layout):
+            has_number |= path.endswith(f".{LABEL_PLACE}")
             if folder.put(path, data):
                 report.written += 1
             else:
@@ -186,6 +193,7 @@ def _restore(
         error.shard, error.key = sample.shard, sample.key
         raise
     report.samples += 1
+    return has_number
 
 
 def files_of(

@@ -1,0 +1,47 @@
+"""The format of files that other programs wrote, by their names and first bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from foreign_tables import FOREIGN, LABELS, beside_images, packed, png
+
+import wds_tools as wt
+from wds_tools.errors import SourceError
+from wds_tools.sources.detect import detect
+
+
+def test_a_mat_file_of_matlab_7_3_is_hdf5(tmp_path: Path) -> None:
+    report = wt.pack(FOREIGN.parent / "matlab" / "hwcn.mat", tmp_path / "dst", workers=1)
+    assert report.account.packed == report.account.given > 0
+    assert detect(FOREIGN.parent / "matlab" / "hwcn.mat") == "hdf5"
+    with pytest.raises(SourceError, match=r"v5.mat is MATLAB version 5 .*savez"):
+        detect(FOREIGN.parent / "matlab" / "v5.mat")
+
+
+@pytest.mark.parametrize("name", ["jq-array.json", "polars.json", "csvkit-in.json", "duckdb.json"])
+def test_a_json_list_of_objects_is_a_table(name: str, tmp_path: Path) -> None:
+    found = packed(beside_images(tmp_path / "src", name), tmp_path / "dst")
+    assert {row: one.name for row, one in found.items()} == LABELS
+
+
+def test_other_json_files_are_tables_only_if_the_user_says_so(tmp_path: Path) -> None:
+    path = beside_images(tmp_path / "src", "csvkit-keyed.json")
+    with pytest.raises(SourceError, match="its format cannot be detected from its name"):
+        detect(path)
+    assert {row: one.name for row, one in packed(path, tmp_path / "dst", kind="json").items()} == LABELS
+
+
+def test_folders_of_hive_on_two_levels_are_parquet(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"image": [png(row) for row in range(6)], "year": [1, 2] * 3, "label": list(LABELS.values())})
+    frame.to_parquet(tmp_path / "src", partition_cols=["year", "label"])
+    assert detect(tmp_path / "src") == "parquet"
+    assert {row: one.name for row, one in packed(tmp_path / "src", tmp_path / "dst").items()} == LABELS
+
+
+def test_the_manifest_of_a_dataset_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    wt.pack(beside_images(tmp_path / "src"), tmp_path / "dst", workers=1)
+    with pytest.raises(SourceError, match=r"manifest.json is the manifest of a packed dataset: name its folder"):
+        wt.pack(tmp_path / "dst" / "manifest.json", tmp_path / "again")
