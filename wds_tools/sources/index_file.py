@@ -58,9 +58,10 @@ def child(folder: Path, name: str) -> Path:
 
 
 def account_files(found: Collector, folder: Path, used: Iterable[Path]) -> None:
-    """State that the files of a folder that its index does not name are left out."""
-    known = {path.name for path in used}
-    others = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name not in known)
+    """State that the files below a folder that its index does not name are left out."""
+    known = set(used)
+    found_files = (path for path in folder.rglob("*") if path not in known and path.is_file())
+    others = sorted(path.relative_to(folder).as_posix() for path in found_files)
     found.account.declare("file", others)
     for name in others:
         found.account.leave_out("file", name, f"{INDEX} does not name it")

@@ -99,7 +99,7 @@ class MdsSource(RecordSource):
                     values = self._decoded(number, data[start:stop])
                 except SourceError as error:
                     values = str(error)
-                path = f"{file.path.name}#{row}"
+                path = f"{file.path.relative_to(self.path).as_posix()}#{row}"
                 yield Item(path, (number, start, stop), values, self._files.group(number))
 
     def values(self, entry: Input) -> Mapping[str, Any]:

@@ -166,7 +166,14 @@ class LabelColumns:
             found = {name: one for name, one in found.items() if len(one.different) > 1 or name in self._classes}
         if not found:
             return LabelChoice(None, None, (), None, tuple(map(_not_a_label, refused, refused.values())))
-        return self._chosen(*self._views(found))
+        choice = self._chosen(*self._views(found))
+        if complete or not found[choice.label or ""].is_unique or choice.label in self._classes:
+            return choice
+        note = (
+            f"column {choice.label!r} has another value in each of {len(choice.values or ())} items, as an id has: "
+            "pass --column label= if it is one"
+        )
+        return choice._replace(notes=(*choice.notes, note))
 
     def hint(self, others: Mapping[str, Sequence[Any]]) -> list[str]:
         """Return a note that names columns of text that could be the label, if no column has a usual name.
