@@ -48,9 +48,10 @@ sanitize: $(VENV)/installed-test ## run the tests and the fuzzer of the C code w
 emulated: $(VENV)/installed-test ## compare the pixels that other processors decode, with qemu-user (Debian: qemu-user)
 	@$(BIN)/python -m pytest -m emulated $(ARGS)
 
+# aiobotocore is named so that pip chooses it before boto3; otherwise it tries all versions of s3fs and of torch.
 interop: ## read exported datasets with DALI, Energon, LitData, Ray Data and wids; pack what TensorFlow, Streaming and LitData write
 	@$(PYTHON) -m venv build/interop
-	@build/interop/bin/python -m pip install -qq --disable-pip-version-check --editable '.[test-lowest]' \
+	@build/interop/bin/python -m pip install -qq --disable-pip-version-check 'aiobotocore>=2.12' --editable '.[test-lowest]' \
 	  'megatron-energon>=7.4,<8' 'wids>=0.1.11' 'nvidia-dali-cuda130>=2.4' \
 	  'litdata>=0.2.76' zstd 'ray[data]>=2.40'
 	@build/interop/bin/python -m pytest -m interop tests/upkeep/test_exporter.py $(ARGS)

@@ -212,6 +212,7 @@ def _streaming(folder: Path) -> dict[str, list[dict[str, Any]]]:
         with streaming.MDSWriter(out=str(folder / name), columns=columns, size_limit=1200, **options) as writer:
             for row in rows:
                 writer.write(row)
+    streaming.base.util.merge_index(str(folder / "merged"))
     found = {}
     for index in sorted(folder.rglob("index.json")):
         with tempfile.TemporaryDirectory() as local:
@@ -228,6 +229,14 @@ def _mds() -> Iterator[tuple[str, dict[str, str], list[dict[str, Any]], dict[str
     n_all = range(COUNT)
     pictures = [{"image": picture(n), "label": n % 3} for n in n_all]
     png = {"image": "png", "label": "int"}
+    yield "merged/0", png, pictures[:3], {}
+    yield "merged/1", {**png, "extra": "str"}, [row | {"extra": "more"} for row in pictures[3:]], {}
+    both = [row | {"category": n % 2} for n, row in enumerate(pictures)]
+    yield "two_labels", {**png, "category": "int"}, both, {}
+    fractions = [row | {"label": n + 0.5} for n, row in enumerate(pictures)]
+    yield "fractions", {"image": "png", "label": "float64"}, fractions, {}
+    unique = [{"image": picture(n % COUNT, "L", (3, 2)), "label": 1000 + n} for n in range(100)]
+    yield "unique", png, unique, {}
     yield "jpeg", {"image": "jpeg", "label": "int"}, [{"image": jpeg(n), "label": n % 3} for n in n_all], {}
     for compression in ("zstd", "br:4", "gz", "bz2", "snappy"):
         options = {"compression": compression, "hashes": ["xxh64"]}

@@ -10,6 +10,8 @@ from typing import Any
 
 import datasets
 import h5py
+import lmdb
+import msgpack
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -306,11 +308,73 @@ def unpacked(values: list[Any], folder: Path) -> Path:
     return folder / "again"
 
 
+def with_classes(values: list[Any], folder: Path) -> Path:
+    """Pack with a list of classes in another order."""
+    names = sorted({one for value in values for one in (value if isinstance(value, list) else [value]) if one})
+    if not all(isinstance(name, str) for name in names):
+        raise CannotHoldError
+    json_lines(values, folder)
+    return pack(folder / "t.jsonl", folder / "classes", columns=LABEL, classes=names[::-1])
+
+
+def splits(values: list[Any], folder: Path) -> Path:
+    """Split the samples, and merge the splits."""
+    json_lines(values, folder)
+    if None in values:
+        raise CannotHoldError  # a share of one sample
+    shares = {"train": 0.5, "val": 0.5}
+    wt.pack_splits(folder / "t.jsonl", folder / "splits", split=shares, columns=LABEL, workers=1)
+    wt.merge([folder / "splits" / name for name in shares], folder / "both")
+    return folder / "both"
+
+
+def with_more_fields(values: list[Any], folder: Path) -> Path:
+    """Add a field to the samples, and pack them again."""
+    d = json_lines(values, folder)
+    wt.add_fields(d, [{"__key__": f"{number:09d}", "txt": "text"} for number in range(len(values))], name="more")
+    return pack(d, folder / "again", kind="webdataset")
+
+
+def lmdb_database(values: list[Any], folder: Path) -> Path:
+    with lmdb.open(str(folder / "a.lmdb"), map_size=1 << 20) as database, database.begin(write=True) as transaction:
+        for number, value in enumerate(values):
+            if value == 2**63:
+                raise CannotHoldError
+            transaction.put(b"%05d" % number, msgpack.packb({"image": png(number), "label": value}))
+    return pack(folder / "a.lmdb", folder / "d", columns=LABEL)
+
+
+def litdata(values: list[Any], folder: Path) -> Path:
+    from litdata.streaming.writer import BinaryWriter
+
+    same_type(values)
+    if None in values or any(isinstance(value, list) for value in values):
+        raise CannotHoldError  # it would be a pickle; a list has the same length in all items
+    chunks = BinaryWriter(str(folder / "chunks"), chunk_size=2)
+    for number, value in enumerate(values):
+        chunks[number] = {"image": png(number), "label": value}
+    chunks.done()
+    chunks.merge()
+    return pack(folder / "chunks", folder / "d", columns=LABEL)
+
+
+def sidecars(values: list[Any], folder: Path) -> Path:
+    """Write a ``.cls`` file beside each image."""
+    (folder / "tree").mkdir()
+    for number, value in enumerate(values):
+        if isinstance(value, list):
+            raise CannotHoldError
+        (folder / "tree" / f"{number}.png").write_bytes(png(number))
+        if value is not None:
+            (folder / "tree" / f"{number}.cls").write_text(str(value))
+    return pack(folder / "tree", folder / "d")
+
+
 FILES: list[Callable[[list[Any], Path], Path]] = [
     csv, json_lines, parquet, arrow, stream, objects, dictionaries, hdf5, numpy, zarr_group, tensors, tfrecord,
-    packed_cls, packed_json, indexed_cls, indexed_json, writer,
+    packed_cls, packed_json, indexed_cls, indexed_json, writer, lmdb_database, sidecars,
 ]  # fmt: skip
-DATASETS = [resharded, appended, merged, packed_again, unpacked]
+DATASETS = [resharded, appended, merged, packed_again, unpacked, with_classes, splits, with_more_fields]
 FEW: list[tuple[list[Any], Any]] = [
     ([3, 1], [3, 1]),
     (["dog", "cat"], ["dog", "cat"]),
@@ -372,6 +436,37 @@ def test_a_label_means_the_same_in_every_source(door: Callable[..., Path], image
     assert wrong_in(door, TABLE, images, tmp_path) == []
 
 
+@pytest.mark.frameworks
+@pytest.mark.filterwarnings("ignore")  # of LitData
+def test_a_label_means_the_same_in_chunks_of_litdata(images: Path, tmp_path: Path) -> None:
+    assert wrong_in(litdata, TABLE, images, tmp_path) == []
+
+
 @pytest.mark.parametrize("door", DATASETS, ids=lambda door: door.__name__)
 def test_a_label_keeps_its_meaning_in_every_tool(door: Callable[..., Path], images: Path, tmp_path: Path) -> None:
     assert wrong_in(door, FEW, images, tmp_path) == []
+
+
+@pytest.mark.parametrize("form", ["pattern", "mixture"])
+@pytest.mark.parametrize("values", [["dog", "cat"], ["cat", 3], [3, 1]])
+def test_a_class_number_has_one_meaning_in_datasets_that_are_read_together(
+    form: str, values: list[Any], images: Path, tmp_path: Path
+) -> None:
+    """Read two datasets of a sample each. Their numbers are equal only if they are in the source."""
+    for name, number, value in zip("ab", (0, 1), values, strict=True):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(png(number))
+        (tmp_path / name / "t.jsonl").write_text(json.dumps({"path": "1.png", "label": value}))
+        pack(tmp_path / name / "t.jsonl", tmp_path / name / "d", columns=LABEL)
+    folders = [str(tmp_path / name / "d") for name in "ab"]
+    src: Any = wt.Mixture(folders, [1, 1]) if form == "mixture" else str(tmp_path / "{a,b}" / "d" / "*.tar")
+
+    def read() -> dict[int, Any]:
+        loader = wt.make_loader(src, batch_size=1, num_workers=0)
+        return {int(image.max()) // 20: int(label) for batch in loader for image, label in zip(*batch, strict=True)}
+
+    if all(isinstance(value, int) for value in values):
+        assert read() == dict(enumerate(values))
+        return
+    with pytest.raises((LabelError, OptionError, ShardError), match=r"class"):
+        read()

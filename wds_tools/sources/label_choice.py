@@ -129,7 +129,14 @@ class LabelColumns:
         if not found:
             notes = tuple(self._not_the_label(name, reason) for name, reason in refused.items())
             return LabelChoice(None, None, (), None, notes)
-        return self._chosen(*self._views(found))
+        choice = self._chosen(*self._views(found))
+        if complete or not found[choice.label or ""].is_unique or choice.label in self._classes:
+            return choice
+        note = (
+            f"{self._part} {choice.label!r} has another value in each of {len(choice.values)} items, as an id has: "
+            "pass --column label= if it is one"
+        )
+        return choice._replace(notes=(*choice.notes, note))
 
     def hint(self, others: Mapping[str, Sequence[Any]]) -> list[str]:
         """Return a note that names columns of text that could be the label, if no column has a usual name.

@@ -112,19 +112,32 @@ class ObjectSource(Source):
         labels, sizes, extras = self._labels(self.name), [], []
         probed: dict[int, Any] = {}
         for number, item in items.items():
-            record, label = self._checked(number, item)
+            try:
+                read = self._record(item, self._path(number))
+            except SourceError as failure:  # of this item, which is skipped when it is read
+                failures.append(failure)
+                digest.update(str(failure).encode())
+                continue
+            record, label = self._checked(number, read)
             labels.add(label)
             probed[number] = label
             digest.update(record.image if isinstance(record.image, bytes) else b"")
             digest.update(repr((label, record.facts, sorted(record.fields.items()))).encode())
             sizes.append(len(record.image))
             extras.append(sum(map(field_bytes, map(len, record.fields.values()))) + facts_bytes(record.facts))
+        if not probed:
+            raise failures[0]
         size, extra = (max(1, sum(values) // len(values)) for values in (sizes, extras))
         for number in range(count):
             found.add(Input(self._path(number), size, None, (number,), -1, extra + 1024))
         self._check_targets(probed)
         self._form = self._set_classes(labels)
         self._add_account(found)
+        if dictionaries and len(items) < count:
+            found.account.notes.append(
+                f"entries were looked for in {len(items)} of {count:,} items: one that only other items have is packed "
+                "as a field or as an entry of json, or left out with a warning if its type is not kept"
+            )
         found.classes, found.form_after_reading = self._own or None, self._form
         found.stamp = digest.hexdigest()
 
@@ -152,11 +165,10 @@ class ObjectSource(Source):
                 failures.append(error)
         return items, failures
 
-    def _checked(self, number: int, item: Any) -> tuple[Record, Any]:
+    def _checked(self, number: int, read: tuple[Record, Any]) -> tuple[Record, Any]:
         """Return a record with an encoded image, and its label, if the item is the same when it is read again."""
-        path = self._path(number)
-        first, second = (self._record(one, path) for one in (item, self._item(number)))
-        (record, label), again = (_encoded(first[0]), first[1]), (_encoded(second[0]), second[1])
+        second = self._record(self._item(number), self._path(number))
+        (record, label), again = (_encoded(read[0]), read[1]), (_encoded(second[0]), second[1])
         if (record, repr(label)) != (again[0], repr(again[1])):
             raise SourceError(
                 f"item {number} of the {self.name} differs each time it is read: remove random transforms before "

@@ -13,9 +13,11 @@ from itertools import islice
 from typing import Any
 
 import fsspec
+import pyarrow as pa
 import xxhash
 
-from wds_tools.errors import OptionError
+from wds_tools.errors import OptionError, SourceError
+from wds_tools.format.label import quoted
 from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.arrow_columns import Columns, image_of, to_facts, to_record
 from wds_tools.sources.base import (
@@ -31,6 +33,7 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.columns import facts_bytes
 from wds_tools.sources.roles import Roles, add_rows
+from wds_tools.wording import one_line
 
 _DIGEST_BITS = (1 << 62) - 1
 _HEAD_ROWS = 8
@@ -82,7 +85,7 @@ class StreamSource(Source):
         labels = columns.labels(roles, self.options)
         entries: list[Input | None] = []
         self._starts = [(0, None)]
-        for row, values in enumerate(self._stream):
+        for row, values in enumerate(self._all()):
             found.account.given += 1
             path, content = f"{self.name}#{row}", self._with_bytes(values)
             number = _digest(content)
@@ -116,9 +119,33 @@ class StreamSource(Source):
             raise self._differs(row)
         return to_record(rows[row - start], self._roles)
 
+    def _all(self) -> Iterator[_Row]:
+        """Yield all rows.
+
+        Raises:
+            SourceError: A file of the stream has other columns, or other types of columns, than its features.
+        """
+        try:
+            yield from self._stream
+        except ValueError as error:
+            names = (getattr(error, name, None) for name in ("table_column_names", "requested_column_names"))
+            found, expected = (set(one or ()) for one in names)  # of a CastError
+            if isinstance(error, pa.ArrowInvalid):
+                raise SourceError(
+                    f"a file of {self.name} has a column of another type than the features of the stream: "
+                    f"{one_line(error)}: write all files with one type, or pack the files by their path"
+                ) from error
+            if not found ^ expected:
+                raise
+            raise SourceError(
+                f"a file of {self.name} has other columns than the features of the stream; only one of both has "
+                f"{quoted(sorted(found ^ expected))}: pass features= with the columns of all files to load_dataset(), "
+                "or pack the files by their path"
+            ) from error
+
     def _head(self, name: str) -> list[Any]:
         """Return the first values of a column."""
-        return [row.get(name) for row in islice(self._stream, _HEAD_ROWS)]
+        return [row.get(name) for row in islice(self._all(), _HEAD_ROWS)]
 
     @cached_property
     def _loaded(self) -> LRUCache[int, list[_Row]]:

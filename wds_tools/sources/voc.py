@@ -107,10 +107,12 @@ def annotations_of(
     result = Collected()
     raw: dict[str, bytes] = {}
     seen: dict[str, str] = {}  # class name -> a file
+    elements: set[str] = set()
     from_zero = ""
     for image, name, data in files:
         try:
             tree = read_xml(data, name) if data is not None else {}
+            elements |= tree.keys()
             for one in _list(tree.get("object")):
                 seen.setdefault(_class_name(one, name), name)
             from_zero = from_zero or (name if _counts_from_zero(tree) else "")
@@ -131,7 +133,7 @@ def annotations_of(
         if from_zero
         else "boxes count pixels from 1, as VOC defines it: no xmin or ymin is below 1"
     )
-    result.found.parts += [Part("entry", "object", "json"), Part("entry", "size", "json")]
+    result.found.parts += [Part("entry", name, "json") for name in sorted(elements)]
     return result.finished()
 
 

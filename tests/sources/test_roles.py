@@ -1,0 +1,199 @@
+"""A column is the label because of its type and values, in every kind of source that has columns, arrays or features.
+
+In each source a column is called ``label``. It has fractions, or a number of its own in each row, or there is another
+column that could be the label as well. A label is never taken from them without a word.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import h5py
+import lmdb
+import msgpack
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+import torch
+import zarr
+from conformance_cases import write_records
+from foreign_records import FOREIGN
+from PIL import Image
+
+from wds_tools.errors import SourceError
+from wds_tools.sources.base import Listing, SourceOptions
+from wds_tools.sources.detect import KINDS, open_source
+
+COUNT = 120  # among fewer rows, each could have a class of its own
+FRACTIONS = {"label": [number + 0.5 for number in range(COUNT)]}
+UNIQUE = {"label": [1000 + number for number in range(COUNT)]}
+TWO = {"label": [number % 3 for number in range(COUNT)], "category": [number % 2 for number in range(COUNT)]}
+
+Columns = dict[str, list[Any]]
+
+
+def png(number: int) -> bytes:
+    out = io.BytesIO()
+    Image.new("L", (4, 3), number).save(out, "PNG")
+    return out.getvalue()
+
+
+IMAGES = [png(number) for number in range(COUNT)]
+PIXELS = np.zeros((COUNT, 8, 8, 3), np.uint8)
+
+
+def csv(columns: Columns, folder: Path) -> Path:
+    paths = [f"{number}.png" for number in range(COUNT)]
+    for path, data in zip(paths, IMAGES, strict=True):
+        (folder / path).write_bytes(data)
+    pd.DataFrame({"path": paths, **columns}).to_csv(folder / "photos.csv", index=False)
+    return folder / "photos.csv"
+
+
+def parquet(columns: Columns, folder: Path) -> Path:
+    pq.write_table(pa.table({"image": IMAGES, **columns}), folder / "photos.parquet")
+    return folder / "photos.parquet"
+
+
+def arrow(columns: Columns, folder: Path) -> Path:
+    pa.feather.write_feather(pa.table({"image": IMAGES, **columns}), folder / "a.arrow", compression="uncompressed")
+    return folder / "a.arrow"
+
+
+def stream(columns: Columns, _: Path) -> Any:
+    images = [{"bytes": data, "path": None} for data in IMAGES]
+    found = datasets.Dataset.from_dict({"image": images, **columns})
+    return found.cast_column("image", datasets.Image()).to_iterable_dataset()
+
+
+def items(columns: Columns, _: Path) -> list[dict[str, Any]]:
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return [{"image": data, **row} for data, row in zip(IMAGES, rows, strict=True)]
+
+
+def few_items(columns: Columns, folder: Path) -> list[dict[str, Any]]:
+    """Return items that are all read when they are listed."""
+    return items(columns, folder)[:30]
+
+
+def hdf5(columns: Columns, folder: Path) -> Path:
+    with h5py.File(folder / "photos.h5", "w") as file:
+        file["images"] = PIXELS
+        for name, values in columns.items():
+            file[name] = values
+    return folder / "photos.h5"
+
+
+def numpy(columns: Columns, folder: Path) -> Path:
+    np.savez(folder / "photos.npz", images=PIXELS, **{name: np.array(values) for name, values in columns.items()})
+    return folder / "photos.npz"
+
+
+def tensors(columns: Columns, folder: Path) -> Path:
+    content = {"images": torch.from_numpy(PIXELS), **{name: torch.tensor(one) for name, one in columns.items()}}
+    torch.save(content, folder / "photos.pt")
+    return folder / "photos.pt"
+
+
+def zarr_group(columns: Columns, folder: Path) -> Path:
+    group = zarr.open_group(folder / "photos.zarr", mode="w")
+    group.create_array("images", data=PIXELS)
+    for name, values in columns.items():
+        group.create_array(name, data=np.array(values))
+    return folder / "photos.zarr"
+
+
+def tfrecord(columns: Columns, folder: Path) -> Path:
+    return write_records(folder / "photos.tfrecord", items(columns, folder))
+
+
+def lmdb_database(columns: Columns, folder: Path) -> Path:
+    with lmdb.open(str(folder / "a.lmdb"), map_size=1 << 22) as database, database.begin(write=True) as transaction:
+        for number, row in enumerate(items(columns, folder)):
+            transaction.put(b"%05d" % number, msgpack.packb(row))
+    return folder / "a.lmdb"
+
+
+def litdata(columns: Columns, folder: Path) -> Path:
+    from litdata.streaming.writer import BinaryWriter
+
+    writer = BinaryWriter(str(folder / "chunks"), chunk_size=50)
+    for number, row in enumerate(items(columns, folder)):
+        writer[number] = row
+    writer.done()
+    writer.merge()
+    return folder / "chunks"
+
+
+def mds(columns: Columns, _: Path) -> Path:
+    """Return a dataset of six samples that MosaicML Streaming wrote."""
+    names = {"fractions": FRACTIONS, "unique": UNIQUE, "two_labels": TWO}
+    return FOREIGN / "mds" / next(name for name, one in names.items() if one is columns)
+
+
+WRITERS: dict[str, Callable[[Columns, Path], Any]] = {
+    "arrow": arrow,
+    "hdf5": hdf5,
+    "litdata": litdata,
+    "lmdb": lmdb_database,
+    "mds": mds,
+    "numpy": numpy,
+    "object": few_items,
+    "parquet": parquet,
+    "stream": stream,
+    "table": csv,
+    "tensors": tensors,
+    "tfrecord": tfrecord,
+    "zarr": zarr_group,
+}
+WITHOUT = {"folder", "tar", "zip", "webdataset", "dotted", "coco", "yolo", "voc", "masks"}
+"""Kinds without columns: the label is the folder, ``cls``, or in objects."""
+
+LITDATA = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+MARKED = [pytest.param(kind, marks=LITDATA if kind == "litdata" else ()) for kind in sorted(WRITERS)]
+
+
+def test_every_kind_with_columns_is_tested() -> None:
+    assert {*WRITERS} | WITHOUT == set(KINDS)
+
+
+def scan(kind: str, columns: Columns, folder: Path) -> Listing:
+    return open_source(WRITERS[kind](columns, folder), options=SourceOptions()).scan()
+
+
+def check_no_label(kind: str, columns: Columns, folder: Path) -> None:
+    """Check that a column called label is not the label, and that the account states what it is and why."""
+    found = scan(kind, columns, folder)
+    assert {entry.label for entry in found.inputs} == {None}
+    (part,) = (part for part in found.account.parts if part.name == "label")
+    assert part.role.startswith("entr")  # of json
+    assert any("'label'" in note for note in found.account.notes)
+
+
+@pytest.mark.parametrize("kind", MARKED)
+def test_numbers_with_fractions_are_not_the_label_whatever_their_name(kind: str, tmp_path: Path) -> None:
+    check_no_label(kind, FRACTIONS, tmp_path)
+
+
+@pytest.mark.parametrize("kind", MARKED)
+def test_a_number_of_its_own_in_each_row_is_not_the_label_whatever_its_name(kind: str, tmp_path: Path) -> None:
+    check_no_label(kind, UNIQUE, tmp_path)
+
+
+@pytest.mark.parametrize("kind", MARKED)
+def test_two_columns_that_could_be_the_label_are_an_error_that_names_both(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"could be the label.*'label\b.*'category\b"):
+        scan(kind, TWO, tmp_path)
+
+
+def test_a_number_of_its_own_in_each_of_the_first_items_is_noted(tmp_path: Path) -> None:
+    rows = items(UNIQUE, tmp_path)
+    found = open_source([*rows, *rows[1:]]).scan()
+    assert "'label' has another value in each of 32 items, as an id has" in " ".join(found.account.notes)
