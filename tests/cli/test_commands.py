@@ -304,7 +304,7 @@ def test_pack_accepts_the_usual_names_of_formats_for_any_file_name(
     ("src", "words", "code", "message"),
     [
         ("six_photos", ["--from", "jpegs"], 2, "unknown format 'jpegs' (--from, kind=); allowed are arrow, "),
-        ("six_photos", ["--from", "csv"], 1, "six_photos is a folder, but table is read from a file: name the file"),
+        ("six_photos", ["--from", "csv"], 1, "six_photos is not in the layout table: no table"),
         ("none.csv", [], 2, "none.csv cannot be read: no such file or folder; check the path"),
         ("nonsense://bucket/photos", [], 1, "nonsense://bucket/photos: ValueError: Protocol not known: nonsense"),
         ("s3://bucket/photos", ["--from", "zarr"], 2, "zarr cannot be read from a URL; allowed are folder, tar, webd"),

@@ -317,6 +317,8 @@ def test_columns_of_the_user_choose_image_and_label(tmp_path: Path) -> None:
     pairs.to_csv(src / "pairs.csv", index=False)
     found = packed(src, tmp_path / "dst", columns={"image": "two", "label": "breed"})
     assert labels(found) == {5 - row: name for row, name in LABELS.items()}
+    with pytest.raises(OptionError, match="because no table in it has a column 'three'"):
+        packed(src, tmp_path / "other", columns={"image": "three"})
     (src / "pairs.csv").unlink()
     with pytest.raises(OptionError, match="read as folder, which has no columns, because no table"):
         packed(src, tmp_path / "other", columns={"label": "breed"})

@@ -17,7 +17,7 @@ from wds_tools.format.label import NONE, quoted
 from wds_tools.sources import layouts
 from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, File, Record, SourceOptions, field_bytes
-from wds_tools.sources.columns import LABEL, fact_name, field_name, is_text_field, json_value, plain_name
+from wds_tools.sources.columns import IMAGE, LABEL, fact_name, field_name, is_text_field, json_value, plain_name
 from wds_tools.sources.image_tables import (
     ENOUGH,
     LOOKED_AT,
@@ -281,6 +281,8 @@ class Table(Layout):
     def _no_table(self, where: str) -> Exception:
         """Return the error that there is no table."""
         reason = "no table (.csv, .tsv, .jsonl, .json) in it names the images"
+        if IMAGE in self.options.columns:
+            reason = f"no table in it has a column {self.options.columns[IMAGE]!r}"
         if self.options.columns:
             return OptionError(
                 f"columns={dict(self.options.columns)!r}, but {where} is read as folder, which has no columns, because "
