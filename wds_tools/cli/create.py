@@ -70,7 +70,7 @@ _fresh = click.option("--fresh", is_flag=True, help="Delete what an earlier pack
 def _complete_format(_context: click.Context, _option: click.Parameter, prefix: str) -> list[CompletionItem]:
     from wds_tools.sources.detect import names_of_kinds
 
-    return [CompletionItem(name) for name in names_of_kinds() if name.startswith(prefix)]
+    return [CompletionItem(name, help=what) for name, what in names_of_kinds().items() if name.startswith(prefix)]
 
 
 _from = click.option(
