@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 import wds_tools as wt
 from wds_tools.errors import ChecksumError, DecodeError, MissingFieldError, OptionError, SampleError
 from wds_tools.images.views import Regions
-from wds_tools.loading.object_values import clipped_boxes
+from wds_tools.loading.fields.boxes import clipped_boxes
 from wds_tools.order.keyed_random import key_of, uniform
 
 VIEW = wt.RandomResizedCrop((48, 64), flip=True)

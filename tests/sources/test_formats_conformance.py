@@ -72,6 +72,11 @@ class TestJsonLines(DamageableConformance):
         (folder / "metadata.jsonl").write_text("\n".join(lines))
         return folder
 
+    def test_the_format_is_detected(self, src: Path) -> None:
+        source = self.open(src)
+        source.scan()
+        assert source.kind == self.kind
+
     def damage(self, path: Path) -> int:
         (path / "003.jpg").write_bytes(b"")
         return 11

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Array, Boxes, Field, Image, Keypoints, Mask
+from wds_tools.loading.fields.plain import Array, Boxes, Field, Image, Keypoints, Mask
 
 _TARGETS: tuple[tuple[Any, str], ...] = (
     (Image, "image"),

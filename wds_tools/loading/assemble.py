@@ -19,12 +19,24 @@ from wds_tools.loading.bad_samples import is_sample_error
 from wds_tools.loading.batch_padding import fit_values, padded_values
 from wds_tools.loading.collate import map_tensors
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Array, Boxes, Field, Frames, Image, Key, Keypoints, Label, Mask, MultiHot, Text
-from wds_tools.loading.frame_values import load_frames
-from wds_tools.loading.image_values import load_images
-from wds_tools.loading.object_values import load_boxes, load_fields, load_keypoints, load_multi_hot, load_texts
+from wds_tools.loading.fields.boxes import load_boxes, load_fields, load_keypoints, load_multi_hot, load_texts
+from wds_tools.loading.fields.frames import load_frames
+from wds_tools.loading.fields.image import load_images
+from wds_tools.loading.fields.pixels import load_pixels
+from wds_tools.loading.fields.plain import (
+    Array,
+    Boxes,
+    Field,
+    Frames,
+    Image,
+    Key,
+    Keypoints,
+    Label,
+    Mask,
+    MultiHot,
+    Text,
+)
 from wds_tools.loading.part import Part
-from wds_tools.loading.pixel_values import load_pixels
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sample_transform import call_sample_transform
 from wds_tools.loading.slots import SlotLayout, column_spec, write_values

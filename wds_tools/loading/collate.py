@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wds_tools.loading.padded import Padded, join_padded
+from wds_tools.loading.fields.padding import Padded, join_padded
 
 
 @dataclass(frozen=True, slots=True)

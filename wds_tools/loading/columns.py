@@ -11,7 +11,19 @@ from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.buckets import Buckets, buckets_in
 from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict, view_at
 from wds_tools.images.views import View
-from wds_tools.loading.fields import Array, Boxes, Field, FieldSpec, Frames, Image, Key, Label, Mask, Pad, Transform
+from wds_tools.loading.fields.plain import (
+    Array,
+    Boxes,
+    Field,
+    FieldSpec,
+    Frames,
+    Image,
+    Key,
+    Label,
+    Mask,
+    Pad,
+    Transform,
+)
 
 Fields: TypeAlias = str | Sequence[str] | Mapping[str, FieldSpec | str]
 

@@ -16,9 +16,9 @@ from wds_tools.errors import OptionError, WdsToolsError
 from wds_tools.images.views import Regions
 from wds_tools.loading.bad_samples import is_sample_error
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Frames, Image
-from wds_tools.loading.frame_values import chosen_names, frame_regions, load_frames
-from wds_tools.loading.image_values import load_images
+from wds_tools.loading.fields.frames import chosen_names, frame_regions, load_frames
+from wds_tools.loading.fields.image import load_images
+from wds_tools.loading.fields.plain import Frames, Image
 from wds_tools.loading.part import Part
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sheet import save_sheet

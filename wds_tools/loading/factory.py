@@ -17,7 +17,7 @@ from wds_tools.loading.autoscale import Autoscaler, NumWorkers
 from wds_tools.loading.bad_samples import ErrorPolicy, OnError
 from wds_tools.loading.columns import Fields
 from wds_tools.loading.cuda import check_device
-from wds_tools.loading.fields import Transform
+from wds_tools.loading.fields.plain import Transform
 from wds_tools.loading.handover import BatchTransform
 from wds_tools.loading.loader import Loader
 from wds_tools.loading.pools import PipelineOptions

@@ -18,7 +18,7 @@ from wds_tools.loading.batch_padding import BatchPadding
 from wds_tools.loading.batch_steps import BatchStep, BatchSteps, SampleKeys
 from wds_tools.loading.collate import as_tensors, stack_values
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Image
+from wds_tools.loading.fields.plain import Image
 from wds_tools.loading.user_functions import described, seeded, tensors_noted
 from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import Tail

@@ -18,7 +18,7 @@ from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.decode import decode_stored
 from wds_tools.images.views import Regions, View
 from wds_tools.loading.columns import Column, Geometry
-from wds_tools.loading.fields import Image
+from wds_tools.loading.fields.plain import Image
 from wds_tools.order.keyed_random import key_of, uniform
 from wds_tools.reading.reader import Rows
 

@@ -15,7 +15,7 @@ from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import AnyView
 from wds_tools.loading.columns import Column, buckets_of, phases_of
-from wds_tools.loading.fields import Frames, Image, Transform
+from wds_tools.loading.fields.plain import Frames, Image, Transform
 from wds_tools.loading.slots import ColumnSpec, SlotLayout, TensorSpec
 
 if TYPE_CHECKING:

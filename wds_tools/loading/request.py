@@ -21,7 +21,7 @@ from wds_tools.images.schedule import AnyView, views_in
 from wds_tools.images.views import View
 from wds_tools.loading.bad_samples import ErrorPolicy
 from wds_tools.loading.columns import Column, Fields, buckets_of, columns_of
-from wds_tools.loading.fields import Frames, Label, MultiHot, Transform
+from wds_tools.loading.fields.plain import Frames, Label, MultiHot, Transform
 from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sample_transform import check_sample_transform

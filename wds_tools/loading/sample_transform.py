@@ -11,7 +11,7 @@ import torch
 from wds_tools.errors import OptionError
 from wds_tools.loading.albumentations import AlbumentationsCall
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Array, Boxes, Field, Frames, Image, Keypoints, Mask
+from wds_tools.loading.fields.plain import Array, Boxes, Field, Frames, Image, Keypoints, Mask
 from wds_tools.loading.user_functions import described, is_albumentations, tensors_noted
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from wds_tools.errors import OptionError, SampleError, TransformError, printable
-from wds_tools.loading.fields import Transform
+from wds_tools.loading.fields.plain import Transform
 from wds_tools.reading.reader import Rows
 
 

@@ -220,12 +220,20 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
             f"{src} has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
         )
     parts = {name: (source, list_inputs(source, options.progress)) for name, source in sources.items()}
-    named = {listing.label_classes for _, listing in parts.values()}
-    if options.classes is not None or len(named) == 1:
+    labelled = {name: listing for name, (_, listing) in parts.items() if _has_labels(listing)}
+    named = {listing.label_classes for listing in labelled.values()}
+    if options.classes is not None or len(named) <= 1:
         return parts
     classes = Classes.sorted(name for names in named for name in names)
-    if all(listing.label_classes for _, listing in parts.values()):
-        return {name: (source, listing.with_classes(classes)) for name, (source, listing) in parts.items()}
     # A split whose labels are numbers is listed again, to check that they are among these classes.
     again = open_splits(src, kind=options.kind, options=replace(options, classes=classes).source)
-    return {name: (source, list_inputs(source, options.progress)) for name, source in again.items()}
+    for name, listing in labelled.items():
+        source = again[name]
+        same = listing.with_classes(classes) if listing.label_classes else list_inputs(source, options.progress)
+        parts[name] = (parts[name][0] if listing.label_classes else source, same)
+    return parts
+
+
+def _has_labels(listing: Listing) -> bool:
+    """Return whether a split has labels: one of images to be labelled may lack them."""
+    return listing.reads_labels or any(entry.label is not None or entry.labels is not None for entry in listing.inputs)

@@ -83,14 +83,7 @@ class Annotated(Layout):
             name: {file.path for file in [*filter(None, part.images.values()), *part.used, *_files_of(part.parts)]}
             for name, part in self._plan.items()
         }
-        everywhere = set().union(*claimed.values())
-        first = next(iter(self._plan))
-        return {
-            name: [
-                file for file in files.files if file.path in paths or (name == first and file.path not in everywhere)
-            ]
-            for name, paths in claimed.items()
-        }
+        return files.divided(claimed)
 
     def splits_error(self, where: str, splits: Iterable[str]) -> SourceError:
         """Return the error for a tree of several splits."""
@@ -170,7 +163,9 @@ class Annotated(Layout):
         if _is_list(file.path):
             return "is a list of images of which another list is used"
         is_annotation = file.path.lower().endswith(self.annotation_ending)
-        return "belongs to no image that is packed" if is_annotation else layouts.NOT_AN_IMAGE
+        if is_annotation:
+            return "belongs to no image that is packed"
+        return layouts.why_not_packed(file.path, reads_tables=False)
 
 
 def _is_list(path: str) -> bool:

@@ -301,8 +301,8 @@ class Source:
     kind: str
     unit: ClassVar[str] = "record"
     in_process: ClassVar[bool] = False
-    roles: ClassVar[tuple[str, ...]] = ("image", "label")
-    reads_text: ClassVar[bool] = False
+    roles: tuple[str, ...] = ("image", "label")
+    reads_text: bool = False
 
     def __init__(self, src: Any, options: SourceOptions | None = None) -> None:
         self.options = options or SourceOptions()

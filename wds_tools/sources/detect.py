@@ -32,13 +32,13 @@ from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.wording import broken_url_remedy
 
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind
-_FILE_KINDS = ("hdf5", "numpy", "table", "tensors")  # read from a file; a table also as the folder that it is in
+_FILE_KINDS = ("hdf5", "numpy", "tensors")  # read from a file
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _TREES = ("folder", "tar", "zip")
 _ANNOTATED = ("coco", "yolo", "voc", "masks")  # trees of any kind in this layout
-_REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted", *_ANNOTATED)
+_IN_TREES = (*_ANNOTATED, "table")  # a table also as a file of its own
+_REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted", *_IN_TREES)
 _PYTHON_KINDS = {"object", "stream"}
-_METADATA = ("metadata.csv", "metadata.jsonl")  # Hugging Face's tables of the images in the same folder
 
 
 def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | None = None) -> Source:
@@ -79,7 +79,7 @@ def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | N
         SourceError: As for `open_source`.
     """
     folders = _split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
-    if folders and (kind or detect(folders[0])) not in (*_TREES, *_ANNOTATED):
+    if folders and (kind or detect(folders[0])) not in (*_TREES, *_IN_TREES):
         return {folder.name: open_source(folder, kind=kind, options=options) for folder in folders}
     return dict(open_source(src, kind=kind, options=options).splits())
 
@@ -88,10 +88,15 @@ def _open(src: str | Path, kind: str, options: SourceOptions, *, given: bool) ->
     """Return the source of a kind, and for a tree of files whether the user named it: then folders are classes."""
     if kind in _TREES:
         return TreeSource(src, options, tree=kind, layout=ClassFolders.kind if given else None)
-    if kind in _ANNOTATED:
+    if kind in _ANNOTATED or (kind == "table" and _is_tree(src)):
         tree = "tar" if is_tar(str(src)) else "zip" if is_zip(str(src)) else "folder"
         return TreeSource(src, options, tree=tree, layout=kind)
     return _source_type(kind)(src, options)
+
+
+def _is_tree(src: str | Path) -> bool:
+    """Return whether files are below a path or URL; a table may also be a file."""
+    return Path(src).is_dir() or (is_url(str(src)) and not _is_table(str(src))) or is_tar(str(src)) or is_zip(str(src))
 
 
 def _source_type(kind: str) -> type[Source]:
@@ -121,7 +126,7 @@ def _kind_of_object(src: Any, kind: str | None) -> str:
 def _remote_kind(url: str, kind: str | None, remote: RemoteOptions) -> str:
     """Return the kind of a URL: as given, or detected."""
     kind = kind or _detect_remote(url, remote)
-    if kind not in _REMOTE_KINDS:
+    if kind not in _REMOTE_KINDS or _is_table(url):
         raise OptionError(
             f"{clean_url(url)}: {kind} cannot be read from a URL; allowed are {', '.join(_REMOTE_KINDS)}: copy it to "
             "this machine first, or list the URLs of the images in a local table"
@@ -170,10 +175,7 @@ def _resolve(path: Path, kind: str | None) -> tuple[Path, str]:
     """Return the path to read, and its kind."""
     with as_source_error(f"{path} cannot be read"):  # such as a folder without permission
         _check_exists(path, kind)
-        found = kind or detect(path)
-        if path.is_dir() and found == "table":
-            path = next((path / name for name in _METADATA if (path / name).is_file()), path)
-    return path, found
+        return path, kind or detect(path)
 
 
 def _check_exists(path: Path, kind: str | None) -> None:
@@ -181,7 +183,7 @@ def _check_exists(path: Path, kind: str | None) -> None:
         raise MissingSourceError(remedy)
     if not path.exists() and not has_pattern(str(path)):
         raise MissingSourceError(f"{path} cannot be read: no such file or folder; check the path")
-    if kind in _FILE_KINDS and path.is_dir() and not (kind == "table" and _is_table(path)):
+    if kind in _FILE_KINDS and path.is_dir():
         raise SourceError(f"{path} is a folder, but {kind} is read from a file: name the file, or omit --from")
 
 
@@ -193,7 +195,7 @@ def detect(path: Path) -> str:
     """
     if not path.exists() and has_pattern(str(path)):
         path = Path(expand_pattern(str(path))[0])
-    if path.is_dir() and not _is_table(path) and any(map(is_image_name, _file_names(path))):
+    if path.is_dir() and any(map(is_image_name, _file_names(path))):
         return "folder"  # whatever other files there are
     for kind, one in KINDS.items():
         if path.exists() and one.matches(path):
@@ -262,18 +264,8 @@ def _is_lmdb(path: Path) -> bool:
     return (path / "data.mdb").is_file() if path.is_dir() else path.suffix.lower() in (".lmdb", ".mdb")
 
 
-def _is_table(path: Path) -> bool:
-    if path.is_dir():
-        return any(_has_file_names(path / name) for name in _METADATA)
-    return path.suffix.lower() in _TABLE_EXTENSIONS
-
-
-def _has_file_names(table: Path) -> bool:
-    """Return whether a table has the column ``file_name``, which Hugging Face requires."""
-    if not table.is_file():
-        return False
-    with table.open("rb") as file:
-        return b"file_name" in file.readline(1 << 16)
+def _is_table(path: str | Path) -> bool:
+    return str(path).lower().endswith(_TABLE_EXTENSIONS) and not Path(path).is_dir()
 
 
 def _is_tfrecord(path: Path) -> bool:
@@ -375,8 +367,8 @@ KINDS: dict[str, Kind] = {
     "table": Kind(
         "table:TableSource",
         _is_table,
-        "`.csv`, `.tsv`, `.jsonl`; a folder with `metadata.csv` or `metadata.jsonl`; "
-        "with `--from table` a `.json` and any other text",
+        "`.csv`, `.tsv`, `.jsonl`; images and one table next to them or above them, such as `train.csv` or "
+        "`metadata.jsonl`, in a folder, an archive or at a URL; with `--from table` a `.json` and any other text",
         ("csv", "tsv", "jsonl", "ndjson"),
     ),
     "webdataset": Kind(

@@ -36,12 +36,52 @@ SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
 _SPLIT = re.compile(rf"({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
 _FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
+_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip", ".7z", ".rar", ".gz")
+_TEMPLATE = re.compile(r"(^|/)[^/]*submission[^/]*\.[a-z]+$", re.IGNORECASE)
 _SHARD_FOLDER = re.compile(r"[0-9]{4,}")
 
 
 def is_image_name(name: str) -> bool:
     """Return whether a file name has the extension of an image."""
     return name.lower().endswith(EXTENSIONS)
+
+
+def is_table_name(name: str) -> bool:
+    """Return whether a file name is that of a table of text."""
+    return name.lower().endswith(_TABLES)
+
+
+def is_template_name(name: str) -> bool:
+    """Return whether a table is named like Kaggle's templates of predictions, whose labels are not those of the images.
+
+    >>> is_template_name("data/sample_submission.csv"), is_template_name("submissions/labels.csv")
+    (True, False)
+    """
+    return is_table_name(name) and _TEMPLATE.search(name) is not None
+
+
+def why_not_packed(name: str, *, reads_tables: bool = True) -> str:
+    """Return why a file that is not an image is not packed.
+
+    Args:
+        name: Its path.
+        reads_tables: Whether the layout was chosen after a look at tables.
+    """
+    lower = name.lower()
+    if is_template_name(name):
+        return "is a template of predictions, whose labels are not those of the images"
+    if lower.endswith(_TABLES[:-1]):
+        return (
+            "is a table that does not name most of the images"
+            if reads_tables
+            else "is a table, which --from table reads"
+        )
+    if lower.endswith((".parquet", ".pq")):
+        return "is a Parquet file, which is not read with images next to it: write its rows as CSV or JSON Lines"
+    if lower.endswith(_ARCHIVES):
+        return "is an archive, which is not read with images next to it: pack it on its own, or unpack it"
+    return NOT_AN_IMAGE
 
 
 def is_split_name(folder: str) -> bool:

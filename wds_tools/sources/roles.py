@@ -86,10 +86,20 @@ def add_rows(
         declared: All columns that the source has.
         kind: What a column is called in the account.
     """
-    roles.set_label(choice.label, choice.names)
     for entry, value in zip(entries, choice.values or [NONE] * len(entries), strict=True):
         if entry is not None:
             found.add(entry, value)
+    state_roles(found, roles, choice, declared=declared, kind=kind)
+
+
+def state_roles(
+    found: Collector, roles: Roles, choice: LabelChoice, *, declared: Iterable[str], kind: str = "column"
+) -> None:
+    """Add the account of all columns, and the class names.
+
+    The arguments are those of `add_rows`.
+    """
+    roles.set_label(choice.label, choice.names)
     found.classes = choice.classes
     found.account.notes += choice.notes
     found.account.declare(kind, declared)

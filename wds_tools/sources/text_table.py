@@ -50,6 +50,7 @@ class TextTable:
     Args:
         path: The file.
         encoding: Encoding of the text; None is UTF-8, or as a byte order mark states.
+        data: Its content, of a file in an archive or at a URL; None reads the local file.
 
     Attributes:
         columns: Names of the columns: of CSV, those of the header; of JSON, the keys of all rows. A column without a
@@ -57,8 +58,9 @@ class TextTable:
         unnamed: The columns without a name.
     """
 
-    def __init__(self, path: Path, encoding: str | None = None) -> None:
+    def __init__(self, path: Path, encoding: str | None = None, data: bytes | None = None) -> None:
         self.path = path
+        self._data = data
         self._read_format(encoding)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -73,7 +75,7 @@ class TextTable:
         if self.is_whole:
             yield from (((number, number + 1), row) for number, row in enumerate(self._whole))
             return
-        with self._errors(), self.path.open("rb") as file:
+        with self._errors(), self._open() as file:
             file.seek(self.start)
             lines = _Lines(file, self.start)
             if self.is_json:
@@ -91,7 +93,7 @@ class TextTable:
         start, stop = location
         if self.is_whole:
             return self._whole[start]
-        with self._errors(), self.path.open("rb") as file:
+        with self._errors(), self._open() as file:
             file.seek(start)
             text = file.read(stop - start).decode("utf-8", "surrogateescape")
             return self._object(text) if self.is_json else self._row_of(next(self._reader(_LINE.findall(text))))
@@ -113,6 +115,9 @@ class TextTable:
                     "encoding, such as --encoding latin-1 or cp1252 (encoding=)"
                 )
 
+    def _open(self) -> BinaryIO:
+        return self.path.open("rb") if self._data is None else io.BytesIO(self._data)
+
     def _errors(self) -> Any:
         return as_read_error(f"{self.path} cannot be read", ValueError, csv.Error)
 
@@ -131,7 +136,7 @@ class TextTable:
             ) from error
 
     def _read_format(self, encoding: str | None) -> None:
-        with self._errors(), self.path.open("rb") as file:
+        with self._errors(), self._open() as file:
             head = file.read(_HEAD_BYTES)
             bom = next((name for mark, name in _BOMS if head.startswith(mark)), None)
             self.encoding = encoding or bom or "utf-8"
@@ -183,7 +188,7 @@ class TextTable:
     @cached_property
     def _whole(self) -> list[Row]:
         """All rows of a file that is read as a whole."""
-        with self._errors(), self.path.open("rb") as file:
+        with self._errors(), self._open() as file:
             data = file.read(_MAX_WHOLE_BYTES + 1)
             if len(data) > _MAX_WHOLE_BYTES:
                 raise SourceError(

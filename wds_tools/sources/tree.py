@@ -6,7 +6,7 @@ import copy
 import importlib
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -69,6 +69,19 @@ class Files:
         """Return a part of these files."""
         return Files(list(files), self.read, self.where, in_archive=self.in_archive)
 
+    def divided(self, claimed: Mapping[str, Set[str]]) -> dict[str, list[File]]:
+        """Return the files of each split by its name. Files of no split are in the first.
+
+        Args:
+            claimed: Paths of the files of each split.
+        """
+        everywhere = set[str]().union(*claimed.values())
+        first = next(iter(claimed))
+        return {
+            name: [file for file in self.files if file.path in paths or (name == first and file.path not in everywhere)]
+            for name, paths in claimed.items()
+        }
+
 
 class Layout:
     """What the files of a tree are. It is pickled for worker processes.
@@ -80,13 +93,15 @@ class Layout:
 
     kind: ClassVar[str]
 
-    def __init__(self, *, given: bool = False) -> None:
+    def __init__(self, *, given: bool = False, options: SourceOptions | None = None) -> None:
         """Create the layout.
 
         Args:
             given: Whether the user named it, instead of the files showing it.
+            options: What the user states about the source.
         """
         self.given = given
+        self.options = options or SourceOptions()
         self.base = ""
 
     @property
@@ -98,6 +113,11 @@ class Layout:
     def matches(cls, files: Files) -> bool:
         """Return whether files are arranged in this layout."""
         raise NotImplementedError
+
+    @classmethod
+    def recognised(cls, files: Files) -> Layout | None:
+        """Return this layout if files are arranged in it, otherwise None."""
+        return cls() if cls.matches(files) else None
 
     def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
         """Return the files of each split by its name; empty without splits.
@@ -186,8 +206,8 @@ class ClassFolders(Layout):
 
     kind = "folder"
 
-    def __init__(self, *, given: bool = False) -> None:
-        super().__init__(given=given)
+    def __init__(self, *, given: bool = False, options: SourceOptions | None = None) -> None:
+        super().__init__(given=given, options=options)
         self._level: int | None = None
 
     @property
@@ -238,7 +258,7 @@ class ClassFolders(Layout):
                 self.add_image(found, file, NONE if labels is None else labels[file.path], parts=own)
         for file in files.others:
             if file.path not in fields:
-                self.skip(found, file, layouts.NOT_AN_IMAGE)
+                self.skip(found, file, layouts.why_not_packed(file.path, reads_tables=not self.given))
 
     def _labels(
         self, found: Collector, files: Files, images: Sequence[File], parts: Mapping[str, dict[str, File]]
@@ -273,10 +293,13 @@ LAYOUTS = {
     "coco": "annotated:Coco",
     "yolo": "annotated:Yolo",
     "voc": "annotated:Voc",
+    "table": "tabled:Table",
     "masks": "annotated:Masks",
     "folder": "tree:ClassFolders",
 }
 """Name for ``--from`` -> module and class, in the order in which they are tried."""
+
+_TABLE = "table"
 
 
 def layout_type(kind: str) -> type[Layout]:
@@ -300,18 +323,22 @@ class TreeSource(Source):
     """
 
     unit = "file"
-    roles = ()
+    reads_text = True
     _listed: Files | None = None
 
     def __init__(
         self, src: str | Path, options: SourceOptions | None = None, *, tree: str = "folder", layout: str | None = None
     ) -> None:
         self.kind = tree if layout in (None, ClassFolders.kind) else layout
+        if layout not in (None, _TABLE):
+            self.roles, self.reads_text = (), False
         super().__init__(shown_path(str(src)), options)
+        if self.columns or self.options.encoding:
+            layout = _TABLE  # only tables have columns and an encoding
         self.tree = _open_tree(src, tree, self.options.remote)
         self.name = self.tree.name
         self.split: str | None = None
-        self.layout = layout_type(layout)(given=True) if layout else None
+        self.layout = layout_type(layout)(given=True, options=self.options) if layout else None
 
     def splits(self) -> Mapping[str, TreeSource]:
         """Return a source for each split. They share the listing of the tree."""
@@ -375,7 +402,7 @@ class TreeSource(Source):
 
     def _layout_of(self, files: Files) -> Layout:
         if self.layout is None:
-            self.layout = next(found for kind in LAYOUTS if (found := layout_type(kind)).matches(files))()
+            self.layout = next(found for kind in LAYOUTS if (found := layout_type(kind).recognised(files)) is not None)
             if not isinstance(self.layout, ClassFolders):
                 self.kind = self.layout.kind
         return self.layout

@@ -18,9 +18,9 @@ from wds_tools.images.decode import Pixels, decode_rgb
 from wds_tools.images.resize import render_region
 from wds_tools.images.views import Regions
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Image, Transform
+from wds_tools.loading.fields.pixels import stored_views
+from wds_tools.loading.fields.plain import Image, Transform
 from wds_tools.loading.part import ImageFiles, Part
-from wds_tools.loading.pixel_values import stored_views
 from wds_tools.loading.slots import write_values
 from wds_tools.loading.user_functions import call_for_sample, transformed
 from wds_tools.order.keyed_random import key_of

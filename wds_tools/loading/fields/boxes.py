@@ -15,7 +15,7 @@ from wds_tools.errors import MissingFieldError, SampleError
 from wds_tools.images.views import Regions
 from wds_tools.loading.collate import number_array
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Boxes, Field, Keypoints, MultiHot, Text
+from wds_tools.loading.fields.plain import Boxes, Field, Keypoints, MultiHot, Text
 from wds_tools.loading.part import Part
 from wds_tools.loading.user_functions import call_for_sample, seeded
 from wds_tools.order.keyed_random import key_of

@@ -15,7 +15,7 @@ from wds_tools.images.decode import decode_stored, decode_unchanged
 from wds_tools.images.resize import render_region, select_nearest
 from wds_tools.images.views import Regions
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Array, Image, Mask
+from wds_tools.loading.fields.plain import Array, Image, Mask
 from wds_tools.loading.part import Part
 from wds_tools.loading.slots import write_values
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from wds_tools.errors import OptionError
 from wds_tools.format.label_lists import LABELS
 from wds_tools.images.schedule import AnyView, is_view
-from wds_tools.loading.field_checks import (
+from wds_tools.loading.fields.base import (
     check_choice,
     check_field,
     check_function,

@@ -14,8 +14,8 @@ from wds_tools.format.codecs import ImageInfo, probe
 from wds_tools.images.decode import Pixels
 from wds_tools.images.views import Regions
 from wds_tools.loading.columns import Column
-from wds_tools.loading.fields import Frames
-from wds_tools.loading.image_values import render_files
+from wds_tools.loading.fields.image import render_files
+from wds_tools.loading.fields.plain import Frames
 from wds_tools.loading.part import ImageFiles, Part
 from wds_tools.order.keyed_random import key_of, uniform
 

@@ -1,0 +1,359 @@
+"""Images with a table next to them or above them: which table other programs wrote is read, and what is refused.
+
+pandas, polars, csvkit, DuckDB, SQLite, jq and iconv wrote the tables; expected values are those of their input, or what
+``datasets`` or pandas reads.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import datasets
+import fsspec
+import pandas as pd
+import pytest
+from foreign_tables import COUNT, NAMES, beside_images, packed, png
+from sources_conformance import stored
+
+import wds_tools as wt
+from wds_tools.errors import OptionError, SourceError
+
+TABLES = {
+    "polars.csv": {},
+    "polars-semicolon.csv": {},
+    "polars-bom.tsv": {},
+    "polars.ndjson": {},
+    "polars.json": {},
+    "csvkit.tsv": {},
+    "csvkit-cr.csv": {},
+    "csvkit-in.json": {},
+    "csvkit-keyed.json": {},
+    "csvkit-numbered.csv": {},
+    "csvkit-quoted.csv": {},
+    "duckdb.jsonl": {},
+    "duckdb-pipe.csv": {},
+    "iconv-utf16.csv": {},
+    "iconv-latin1.csv": {"encoding": "latin-1"},
+    "jq-array.json": {},
+    "jq-columns.json": {},
+    "sqlite.csv": {},
+    "sqlite.json": {},
+}
+"""Tables of other programs with the column ``path``, and the options that they need."""
+
+LABELS = {row: NAMES[row % 3] for row in range(COUNT)}
+
+
+def images(folder: Path, *names: str) -> Path:
+    """Write the images 0, 1, 2, ... with these paths."""
+    for row, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(png(row))
+    return folder
+
+
+def names_of(place: str, count: int = COUNT) -> list[str]:
+    return [place.format(row) for row in range(count)]
+
+
+def frame(values: str, column: str = "id", **more: Any) -> pd.DataFrame:
+    """Return a table with six rows, whose images are named by a text with {}."""
+    return pd.DataFrame({column: names_of(values), "label": list(LABELS.values()), **more})
+
+
+def labels(found: dict[int, Any]) -> dict[int, str | None]:
+    return {row: one.name for row, one in found.items()}
+
+
+def by_path(dst: Path) -> dict[str, dict[str, Any]]:
+    """Return the samples of a dataset by their path, read by webdataset."""
+    return {json.loads(sample["json"])["path"]: sample for sample in stored(dst)}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_of_another_program_next_to_images_gives_their_labels(table: str, tmp_path: Path) -> None:
+    src = beside_images(tmp_path / "src", table).parent
+    assert labels(packed(src, tmp_path / "dst", **TABLES[table])) == LABELS
+
+
+@pytest.mark.parametrize("table", ["polars.csv", "csvkit.tsv", "polars.ndjson", "jq-array.json"])
+def test_captions_and_further_columns_arrive(table: str, tmp_path: Path) -> None:
+    src = beside_images(tmp_path / "src", table).parent
+    found = packed(src, tmp_path / "dst")
+    assert [one.caption for one in found.values()] == [f"photo {row}, é" for row in range(COUNT)]
+    assert [float(one.facts["score"]) for one in found.values()] == [row / 4 for row in range(COUNT)]
+
+
+LAYOUTS = {
+    "ids of files in a folder": ("images/{}.png", "{}"),
+    "ids with leading zeros": ("train_images/00{}.png", "00{}"),
+    "base names of files in a folder": ("images/{}.png", "{}.png"),
+    "paths": ("images/{}.png", "images/{}.png"),
+    "paths without extension": ("images/{}.png", "images/{}"),
+    "paths with a folder above": ("images/{}.png", "./data/images/{}.png"),
+    "paths of another machine": ("images/{}.png", "/home/me/images/{}.png"),
+    "paths of Windows": ("images/{}.png", "images\\{}.png"),
+    "folders that are no classes": ("data/images/{}.png", "{}"),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_row_names_its_image_by_path_or_name_or_id(name: str, tmp_path: Path) -> None:
+    place, values = LAYOUTS[name]
+    src = images(tmp_path / "src", *names_of(place))
+    frame(values).to_csv(src / "labels.csv", index=False)
+    assert labels(packed(src, tmp_path / "dst")) == LABELS
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip", "gztar", "url"])
+def test_a_table_is_read_in_an_archive_and_at_a_url(kind: str, tmp_path: Path) -> None:
+    folder = images(tmp_path / "src", *names_of("images/{}.png"))
+    frame("{}").to_csv(folder / "labels.csv", index=False)
+    src: Any
+    if kind == "url":
+        src = "memory://tabled/photos"
+        memory = fsspec.filesystem("memory")
+        memory.put(f"{folder}/", "/tabled/photos", recursive=True)
+    else:
+        src = shutil.make_archive(str(tmp_path / "photos"), kind, folder)
+    assert labels(packed(src, tmp_path / "dst")) == LABELS
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")  # of datasets
+def test_rows_are_those_that_datasets_reads_from_an_image_folder(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("a{}.png"))
+    frame("a{}.png", "file_name", caption=[f"a {row}" for row in range(COUNT)]).to_csv(
+        src / "metadata.csv", index=False
+    )
+    theirs = datasets.load_dataset("imagefolder", data_dir=str(src), split="train", cache_dir=str(tmp_path / "cache"))
+    expected = {tuple(row["image"].getpixel((0, 0))): (row["label"], row["caption"]) for row in theirs}
+    gc.collect()  # `datasets` leaves its files open
+    wt.pack(src, tmp_path / "dst", images="keep", workers=1)
+    found = {}
+    for sample in stored(tmp_path / "dst"):
+        pixel = datasets.Image().decode_example({"bytes": sample["png"], "path": None}).getpixel((0, 0))
+        found[tuple(pixel)] = (json.loads(sample["json"])["class"], sample["txt"].decode())
+    assert found == expected
+
+
+def test_folders_of_splits_with_a_table_each_become_datasets_with_the_same_classes(tmp_path: Path) -> None:
+    for split, rows in (("train", slice(0, 6)), ("validation", slice(0, 2))):
+        images(tmp_path / "src" / split, *names_of("{}.png")[rows])
+        frame("{}.png", "file_name")[rows].to_json(
+            tmp_path / "src" / split / "metadata.jsonl", orient="records", lines=True
+        )
+    with pytest.raises(SourceError, match=r"several splits \(train, validation\): pack with --split folders"):
+        wt.pack(tmp_path / "src", tmp_path / "one", workers=1)
+    reports = wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", images="keep", workers=1)
+    assert {name: report.manifest.classes for name, report in reports.items()} == {
+        "train": NAMES,
+        "validation": NAMES,
+    }
+    found = by_path(tmp_path / "dst" / "validation")
+    assert {path: int(sample["cls"]) for path, sample in found.items()} == {
+        "validation/0.png": 0,
+        "validation/1.png": 1,
+    }
+
+
+@pytest.mark.parametrize("folders", [("train", "test"), ("images", "images")])
+def test_tables_of_splits_are_datasets_and_a_test_table_may_have_no_labels(
+    folders: tuple[str, str], tmp_path: Path
+) -> None:
+    src = tmp_path / "src"
+    same_names = folders[0] != folders[1]
+    images(src, *names_of(f"{folders[0]}/{{}}.png"))
+    names = ["0", "1"] if same_names else ["x", "y"]
+    images(src, *(f"{folders[1]}/{name}.png" for name in names))
+    frame("{}").to_csv(src / "train.csv", index=False)
+    pd.DataFrame({"id": names}).to_csv(src / "test.csv", index=False)
+    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", images="keep", workers=1)
+    train = by_path(tmp_path / "dst" / "train")
+    assert {path: NAMES[int(one["cls"])] for path, one in train.items()} == {
+        f"{folders[0]}/{row}.png": name for row, name in LABELS.items()
+    }
+    test = by_path(tmp_path / "dst" / "test")
+    assert {path: one["png"] for path, one in test.items()} == {
+        f"{folders[1]}/{name}.png": png(row) for row, name in enumerate(names)
+    }
+    assert not any("cls" in one for one in test.values())
+    assert reports["test"].manifest.classes == ()
+
+
+def test_a_table_of_both_splits_is_divided_by_the_folders_of_its_images(tmp_path: Path) -> None:
+    places = ["train/0.png", "train/1.png", "train/2.png", "val/3.png", "val/4.png", "val/5.png"]
+    src = images(tmp_path / "src", *places)
+    pd.DataFrame({"filepaths": places, "label": list(LABELS.values())}).to_csv(src / "birds.csv", index=False)
+    wt.pack_splits(src, tmp_path / "dst", split="folders", images="keep", workers=1)
+    found = {split: by_path(tmp_path / "dst" / split) for split in ("train", "val")}
+    assert {path: NAMES[int(one["cls"])] for path, one in found["train"].items()} == dict(
+        zip(places[:3], NAMES, strict=True)
+    )
+    assert {path: NAMES[int(one["cls"])] for path, one in found["val"].items()} == dict(
+        zip(places[3:], NAMES, strict=True)
+    )
+
+
+def test_a_template_of_predictions_and_images_without_labels_are_not_packed_as_labelled(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("train_images/{}.png"))
+    images(src, *names_of("test_images/t{}.png"))
+    frame("{}").to_csv(src / "train.csv", index=False)
+    frame("t{}").assign(label="cat").to_csv(src / "sample_submission.csv", index=False)
+    assert labels(packed(src, tmp_path / "dst")) == LABELS
+    account = wt.pack(src, tmp_path / "again", workers=1, images="keep").account
+    assert account.given == 14
+    assert account.attached == {"table": 1}
+    assert account.skipped == {
+        "has no row in '...'": 6,
+        "is a template of predictions, whose labels are not those of the images": 1,
+    }
+    assert "there is a table of 'train' only, and none of 'test_images'" in account.notes
+
+
+def test_images_without_a_row_and_rows_without_an_image_are_listed_and_counted(tmp_path: Path) -> None:
+    src = beside_images(tmp_path / "src", "polars.csv", count=5).parent
+    (src / "more.png").write_bytes(png(9))
+    report = wt.pack(src, tmp_path / "dst", workers=1, images="keep")
+    assert dict(report.skipped) == {
+        "5.png": "is named in 'polars.csv', but there is no such image",
+        "more.png": "has no row in 'polars.csv'",
+    }
+    assert (report.account.given, report.account.packed) == (8, 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("folder", {"a/0.png": "a", "a/1.png": "a", "b/2.png": "b", "b/3.png": "b"}),
+     ("table", {"a/0.png": "cat", "a/1.png": "dog", "b/2.png": "fig", "b/3.png": "cat"})],
+)  # fmt: skip
+def test_class_folders_and_a_table_that_names_the_images_need_a_decision(
+    kind: str, expected: dict[str, str], tmp_path: Path
+) -> None:
+    src = images(tmp_path / "src", "a/0.png", "a/1.png", "b/2.png", "b/3.png")
+    frame("{}")[:4].to_csv(src / "labels.csv", index=False)
+    with pytest.raises(
+        SourceError, match=r"folders of images \('a', 'b'\), and labels.csv.*--from folder.*--from table"
+    ):
+        wt.pack(src, tmp_path / "dst", workers=1)
+    manifest = wt.pack(src, tmp_path / "dst", kind=kind, workers=1, images="keep").manifest
+    found = {path: manifest.classes[int(one["cls"])] for path, one in by_path(tmp_path / "dst").items()}
+    assert found == expected
+
+
+def test_a_table_of_classes_is_left_out_even_if_its_numbers_are_names_of_images(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *(f"{name}/{row}.png" for name in NAMES for row in range(4)))
+    pd.DataFrame({"id": range(3), "name": NAMES}).to_csv(src / "classes.csv", index=False)
+    report = wt.pack(src, tmp_path / "dst", workers=1, images="keep")
+    assert report.manifest.classes == NAMES
+    assert dict(report.skipped) == {"classes.csv": "is a table that does not name most of the images"}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "two tables": (
+        {"one.csv": frame("{}"), "two.csv": frame("{}").assign(label="cat")},
+        "several tables that name its images, 'one.csv', 'two.csv'",
+    ),
+    "a row of each box": (
+        {"boxes.csv": pd.concat([frame("{}"), frame("{}")[:2]])},
+        r"boxes.csv has 2 rows for 'images/0.png', and a sample has one row",
+    ),
+    "few images": ({"best.csv": frame("{}.png")[:2]}, "best.csv names only 2 images of those in"),
+    "no header": ({"anno.csv": "0.png,3\n1.png,4\n2.png,5\n"}, "anno.csv begins with a row of values, 0.png, 3"),
+    "pairs": (
+        {"pairs.csv": frame("{}.png", "one", two=[f"{5 - row}.png" for row in range(6)])},
+        r"pairs.csv has 2 columns that could be the image: 'one' .*, 'two' ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_could_be_read_in_two_ways_is_refused_with_the_choices(name: str, tmp_path: Path) -> None:
+    tables, message = REFUSED[name]
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    for table, content in tables.items():
+        if isinstance(content, str):
+            (src / table).write_text(content)
+        else:
+            content.to_csv(src / table, index=False)
+    with pytest.raises(SourceError, match=message):
+        wt.pack(src, tmp_path / "dst", workers=1)
+
+
+def test_a_name_that_two_images_have_is_refused_with_both(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("big/{}.png"))
+    images(src, *names_of("small/{}.png"))
+    frame("{}").to_csv(src / "labels.csv", index=False)
+    with pytest.raises(SourceError, match=r"labels.csv names '0', which can be 'big/0.png', 'small/0.png'"):
+        wt.pack(src, tmp_path / "dst", kind="table", workers=1)
+
+
+def test_columns_of_the_user_choose_image_and_label(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png"))
+    pairs = frame("{}.png", "one", two=[f"{5 - row}.png" for row in range(6)]).rename(columns={"label": "breed"})
+    pairs.to_csv(src / "pairs.csv", index=False)
+    found = packed(src, tmp_path / "dst", columns={"image": "two", "label": "breed"})
+    assert labels(found) == {5 - row: name for row, name in LABELS.items()}
+    (src / "pairs.csv").unlink()
+    with pytest.raises(OptionError, match="read as folder, which has no columns, because no table"):
+        packed(src, tmp_path / "other", columns={"label": "breed"})
+
+
+def test_masks_that_the_rows_name_and_those_with_the_name_of_an_image_become_fields(tmp_path: Path) -> None:
+    by_row = images(tmp_path / "row", *names_of("images/{}.png"), *names_of("masks/m{}.png"))
+    frame("images/{}.png", "image", mask_path=names_of("masks/m{}.png")).to_csv(by_row / "train.csv", index=False)
+    by_name = images(tmp_path / "name", *names_of("images/{}.png"), *names_of("masks/{}.png"))
+    frame("{}").to_csv(by_name / "train.csv", index=False)
+    for src in (by_row, by_name):
+        wt.pack(src, tmp_path / f"{src.name}.out", workers=1, images="keep")
+        found = by_path(tmp_path / f"{src.name}.out")
+        assert {path: (NAMES[int(one["cls"])], one["mask.png"]) for path, one in found.items()} == {
+            f"images/{row}.png": (name, png(COUNT + row)) for row, name in LABELS.items()
+        }
+
+
+def test_columns_of_zero_and_one_are_labels(tmp_path: Path) -> None:
+    """Roboflow's ``_classes.csv`` has several labels; in ISIC's table exactly one column is 1."""
+    roboflow = images(tmp_path / "roboflow", *names_of("{}.png"))
+    (roboflow / "_classes.csv").write_text(
+        "filename, cat, dog, fig\n" + "".join(f"{row}.png, {row % 2}, {row // 2 % 2}, 1\n" for row in range(COUNT))
+    )
+    report = wt.pack(roboflow, tmp_path / "several", workers=1, images="keep")
+    assert report.manifest.field_classes["labels.json"].names == NAMES
+    assert {path: json.loads(one["labels.json"]) for path, one in by_path(tmp_path / "several").items()} == {
+        f"{row}.png": [0] * (row % 2) + [1] * (row // 2 % 2) + [2] for row in range(COUNT)
+    }
+    isic = images(tmp_path / "isic", *names_of("ISIC_{}.png"))
+    hot = pd.get_dummies(frame("ISIC_{}")["label"], dtype=float)
+    pd.concat([pd.Series(names_of("ISIC_{}"), name="image"), hot], axis=1).to_csv(isic / "truth.csv", index=False)
+    assert labels(packed(isic, tmp_path / "one")) == LABELS
+
+
+def test_the_label_of_a_small_split_is_that_of_the_large_one(tmp_path: Path) -> None:
+    """Five rows with five classes look like ids."""
+    src = images(tmp_path / "src", *names_of("images/{}.png", 15))
+    table = pd.DataFrame({"id": names_of("{}", 15), "class": [f"c{row % 5}" for row in range(15)]})
+    table[:10].to_csv(src / "train.csv", index=False)
+    table[10:].to_csv(src / "val.csv", index=False)
+    wt.pack_splits(src, tmp_path / "dst", split="folders", images="keep", workers=1)
+    assert {path: int(one["cls"]) for path, one in by_path(tmp_path / "dst" / "val").items()} == {
+        f"images/{row}.png": row % 5 for row in range(10, 15)
+    }
+
+
+def test_an_archive_of_two_kinds_of_files_says_what_becomes_of_each(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png"))
+    frame("{}").to_csv(src / "labels.csv", index=False)
+    frame("{}").to_parquet(src / "more.parquet")
+    with tarfile.open(src / "more.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("x.png"), io.BytesIO())
+    report = wt.pack(src, tmp_path / "dst", workers=1, images="keep")
+    assert {path: reason.partition(",")[0] for path, reason in report.skipped} == {
+        "more.parquet": "is a Parquet file",
+        "more.tar": "is an archive",
+    }

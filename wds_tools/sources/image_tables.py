@@ -1,0 +1,282 @@
+"""Which table of a tree names its images, and which rows belong to which split."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wds_tools.errors import SourceError
+from wds_tools.format.label import quoted
+from wds_tools.sources import layouts, masks
+from wds_tools.sources.base import File, SourceOptions
+from wds_tools.sources.columns import IMAGE, usual_columns
+from wds_tools.sources.label_choice import ambiguous, some_of
+from wds_tools.sources.row_names import (
+    RowNames,
+    are_most,
+    first_folders,
+    names_a_file,
+    split_folder,
+    split_of,
+    split_of_table,
+)
+from wds_tools.sources.text_table import Row, TextTable
+from wds_tools.sources.tree import Files
+from wds_tools.wording import counted
+
+_MAX_TABLES = 20  # that are looked at, those in the upper folders first
+_MAX_TABLE_BYTES = 1 << 30
+LOOKED_AT = 200  # rows
+ENOUGH = 0.5  # share of values that name images
+
+
+@dataclass(slots=True)
+class Named:
+    """A table that names images.
+
+    Attributes:
+        file: Its file.
+        rows: Its rows.
+        image: The column with the names.
+        found: Image of each row; None for a row that names none.
+    """
+
+    file: File
+    rows: TextTable
+    image: str
+    found: list[File | None]
+
+
+class Rows(NamedTuple):
+    """The rows of a split.
+
+    Attributes:
+        table: The table that they are in.
+        is_member: Whether each row of the table is in the split.
+        notes: What a user should know about the split.
+    """
+
+    table: Named
+    is_member: list[bool]
+    notes: tuple[str, ...] = ()
+
+    def rows(self) -> Iterator[tuple[tuple[int, int], Row, File | None]]:
+        """Yield the location, the row and the image of each row of the split."""
+        for (location, row), image, own in zip(self.table.rows.rows(), self.table.found, self.is_member, strict=True):
+            if own:
+                yield location, row, image
+
+
+def tables_of(files: Files, options: SourceOptions) -> list[Named]:
+    """Return the tables that name images. One without a split that names few is none, if there are others."""
+    candidates = _candidates(files)
+    if not candidates:
+        return []
+    images = without_masks(files)[0]
+    named = (_named(files, options, file, images, RowNames(images)) for file in candidates)
+    found = [table for table in named if table is not None]
+    if len(found) > 1:
+        found = [
+            table
+            for table in found
+            if split_of_table(table.file.path) or are_most(list(filter(None, table.found)), images)
+        ]
+    return found
+
+
+def _named(files: Files, options: SourceOptions, file: File, images: Sequence[File], names: RowNames) -> Named | None:
+    """Return a table with the image of each row; None if its rows do not name images.
+
+    Raises:
+        SourceError: It cannot be read, or two images have the name in a row.
+    """
+    data = files.read(file)
+    is_json = file.path.lower().endswith(".json")
+    if is_json and data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"[", b"{"):
+        return None
+    try:
+        rows = TextTable(Path(file.path), options.encoding, data)
+        head = [row for _, row in islice(rows.rows(), LOOKED_AT)]
+    except SourceError as error:
+        if is_json:
+            return None
+        raise SourceError(f"{error}; or pass --from folder (kind='folder') to pack the images without it") from error
+    if any(names_a_file(column) and names.has(column) for column in rows.columns):
+        raise SourceError(
+            f"{file.path} begins with a row of values, {', '.join(rows.columns[:3])}: its first line must have the "
+            "names of the columns, such as path,label; or pass --from folder (kind='folder') to pack without it"
+        )
+    image = _image_column(file.path, rows.columns, head, names, options)
+    values = [row.get(image) for _, row in rows.rows()] if image is not None else []
+    are_ids = IMAGE not in options.columns and not any(map(names_a_file, values))
+    if image is None or (are_ids and not split_of_table(file.path) and not are_most(names.all_of(values), images)):
+        return None  # such as a table of classes, whose numbers are also names of images
+    return Named(file, rows, image, [names.find(value, table=file.path) for value in values])
+
+
+def _candidates(files: Files) -> list[File]:
+    """Return the files that can be a table of all images: not those that describe one image."""
+    tables = [
+        file
+        for file in files.others
+        if layouts.is_table_name(file.path) and not file.reason and 0 < file.size <= _MAX_TABLE_BYTES
+    ]
+    if not tables:
+        return []
+    stems = {_stem(file.path) for file in files.images}
+    tables = [file for file in tables if _stem(file.path) not in stems and not layouts.is_template_name(file.path)]
+    return sorted(tables, key=lambda file: (file.path.count("/"), file.path))[:_MAX_TABLES]
+
+
+def _stem(path: str) -> str:
+    return posixpath.splitext(posixpath.basename(path))[0]
+
+
+def without_masks(files: Files) -> tuple[list[File], dict[str, dict[str, File]]]:
+    """Return the images that are not masks of others, and path of an image -> field -> mask."""
+    paths = [file.path for file in files.images]
+    pairs = masks.pairs(paths).pairs if masks.may_have_masks(paths) else []
+    parts = {path: {name: files.by_path[mask] for name, mask in fields.items()} for path, fields in pairs}
+    taken = {mask.path for fields in parts.values() for mask in fields.values()}
+    further = layouts.further_fields(file.path for file in files.files)
+    for path, (image, field) in further.items():
+        if path not in taken and image not in taken:
+            parts.setdefault(image, {}).setdefault(field, files.by_path[path])
+    return [file for file in files.images if file.path not in taken and file.path not in further], parts
+
+
+def _image_column(
+    table: str, columns: Sequence[str], head: Sequence[Row], names: RowNames, options: SourceOptions
+) -> str | None:
+    """Return the column that names images; None if there is none.
+
+    Raises:
+        SourceError: Several columns name different images.
+    """
+    if IMAGE in options.columns:
+        return options.columns[IMAGE] if options.columns[IMAGE] in columns else None
+    if _stem(table) == "metadata" and "file_name" in columns:
+        return "file_name"
+    found = [name for name in columns if share_of_names(name, head, names) >= ENOUGH]
+    paths = [name for name in found if any(names_a_file(row.get(name)) for row in head)]
+    found = paths or found
+    usual = [name for name in usual_columns(IMAGE, found) if name in found]
+    if len(found) < 2 or usual:
+        return usual[0] if usual else next(iter(found), None)
+    values = {name: [row.get(name) for row in head] for name in found}
+    same = {tuple(_named_by(value, names, table) for value in values[name]) for name in found}
+    if len(same) > 1:
+        raise ambiguous(IMAGE, table, {name: some_of(column) for name, column in values.items()})
+    return found[0]
+
+
+def _named_by(value: Any, names: RowNames, table: str) -> str | None:
+    file = names.find(value, table=table)
+    return file.path if file else None
+
+
+def share_of_names(column: str, head: Sequence[Row], names: RowNames) -> float:
+    """Return the share of the values of a column that name images; 0 if few differ, as those of class numbers."""
+    values = [row[column] for row in head if row.get(column) not in (None, "")]
+    if not values or any(isinstance(value, (dict, list)) for value in values):
+        return 0.0
+    if 2 * len(set(values)) < len(values):
+        return 0.0
+    return sum(map(names.has, values)) / len(values)
+
+
+def check_folders(files: Files, tables: Sequence[Named]) -> None:
+    """Check that the folders of images cannot be classes.
+
+    Raises:
+        SourceError: They can.
+    """
+    named = (image.path for table in tables for image in table.found if image is not None)
+    if folders := first_folders(named):
+        raise SourceError(
+            f"{files.where} has folders of images ({quoted(folders[:3])}), and {tables[0].file.path}, which names the "
+            "images: pass --from folder (kind='folder') if the folders are the classes, or --from table (kind='table') "
+            "to pack the rows"
+        )
+
+
+def check_share(files: Files, tables: Sequence[Named]) -> None:
+    """Check that most images of each split that a table is about have a row.
+
+    Raises:
+        SourceError: Few have one.
+    """
+    named = [image for table in tables for image in table.found if image is not None]
+    if not are_most(named, without_masks(files)[0]):
+        raise SourceError(
+            f"{tables[0].file.path} names only {counted(len(named), 'image')} of those in {files.where}: pass "
+            "--from table (kind='table') to pack only these, or --from folder (kind='folder') to pack all without it"
+        )
+
+
+def planned(files: Files, tables: Sequence[Named]) -> dict[str, Rows]:
+    """Return the rows of each split by its name; of a tree without splits, one with an empty name.
+
+    Raises:
+        SourceError: It is not known which of several tables is meant.
+    """
+    by_split: dict[str, list[Named]] = {}
+    for table in tables:
+        by_split.setdefault(split_of_table(table.file.path), []).append(table)
+    folders: dict[str, dict[str, None]] = {}
+    for file in files.images:
+        folders.setdefault(split_of(file.path), {})[split_folder(file.path)] = None
+    if len(tables) > len(by_split) or ("" in by_split and len(by_split) > 1):
+        raise SourceError(
+            f"{files.where} has several tables that name its images, {quoted(table.file.path for table in tables)}: "
+            "keep one, or one for each split, with names such as train.csv and val.csv; or pass --from folder "
+            "(kind='folder') to pack without them"
+        )
+    for table in tables:
+        _check_once(table)
+    if list(by_split) == [""]:
+        return _by_folder(tables[0])
+    if len(tables) == 1:
+        others = sorted(
+            {split_folder(file.path) for file in files.images} - {"", *folders.get(next(iter(by_split)), ())}
+        )
+        notes = (f"there is a table of {next(iter(by_split))!r} only, and none of {quoted(others)}",) if others else ()
+        return {"": Rows(tables[0], [True] * len(tables[0].found), notes)}
+    plan = {}
+    for split, (table,) in sorted(by_split.items()):
+        own = [folder for folder in folders.get(split, {}) if folder]
+        plan[own[0] if len(own) == 1 else split] = Rows(table, [True] * len(table.found))
+    return plan
+
+
+def _by_folder(table: Named) -> dict[str, Rows]:
+    """Return the rows of a table by the folder of their image that is named like a split, if there are several.
+
+    Rows without an image are in the first.
+    """
+    own = [None if image is None else split_folder(image.path) for image in table.found]
+    names = sorted({name for name in own if name is not None})
+    if len(names) < 2 or "" in names:
+        return {"": Rows(table, [True] * len(own))}
+    return {name: Rows(table, [(names[0] if one is None else one) == name for one in own]) for name in names}
+
+
+def _check_once(table: Named) -> None:
+    """Check that no image has several rows.
+
+    Raises:
+        SourceError: One has.
+    """
+    counts = Counter(image.path for image in table.found if image is not None)
+    path, count = next(iter(counts.most_common(1)), ("", 0))
+    if count > 1:
+        raise SourceError(
+            f"{table.file.path} has {count:,} rows for {path!r}, and a sample has one row: write the rows of an image "
+            "as one, with a list for several labels (as JSON), or as COCO if they are boxes; or pass --from folder "
+            "(kind='folder') to pack the images without it"
+        )
