@@ -350,7 +350,7 @@ _ARCHIVE = (
     "an image folder in an archive (`.tar`, `.tar.gz`, `.tgz`, `.tar.zst`, `.zip`); several tars without folders "
     "inside are one class each, as ImageNet is distributed"
 )
-_IN_TREES = "images with boxes, outlines, key points or masks, in a folder, an archive or at a URL"
+_OBJECTS = "images with boxes, outlines, key points or masks, in a folder, an archive or at a URL"
 KINDS: dict[str, Kind] = {
     "zarr": Kind("zarrs:ZarrSource", _is_zarr, "a folder, version 2 or 3, also with groups"),
     "lmdb": Kind("lmdb:LmdbSource", _is_lmdb, "a folder with `data.mdb`, or the file"),
@@ -399,7 +399,7 @@ KINDS: dict[str, Kind] = {
         "files of `tf.train.Example` or `SequenceExample`, also compressed (GZIP, ZLIB)",
         ("tfrecords",),
     ),
-    **dict.fromkeys(_ANNOTATED, Kind("tree:TreeSource", _not_detected, _IN_TREES)),  # `TreeSource` finds out the layout
+    **dict.fromkeys(_ANNOTATED, Kind("tree:TreeSource", _not_detected, _OBJECTS)),  # `TreeSource` finds out the layout
     "folder": Kind("tree:TreeSource", _not_detected, "`<class>/**`, or images without class folders", ("imagefolder",)),
     "object": Kind(
         "objects:ObjectSource",
