@@ -31,8 +31,6 @@ from wds_tools.sources.base import (
     SourceStoreError,
     as_read_error,
     as_source_error,
-    file_states,
-    stamp_files,
 )
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
@@ -74,7 +72,6 @@ class LmdbSource(RecordSource):
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
         self.path = Path(src)
-        self.stamped = repr(sorted(self.columns.items()))
         self.split = self.columns.pop("split", None)
         self.order = self.columns.pop("channels", None)
         if self.order not in (None, *_ORDERS):
@@ -91,7 +88,7 @@ class LmdbSource(RecordSource):
             SourceError: There is no database, or it has no images.
         """
         data = self.path / "data.mdb" if self.path.is_dir() else self.path
-        states = file_states([data])
+        found.take_files([data])
         with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
             self._choose_databases(found)
             self._group(found)
@@ -99,8 +96,6 @@ class LmdbSource(RecordSource):
         no_label = self.found_roles is not None and self.found_roles.label is None
         if no_label and any(self.label_of(entry) != NONE for entry in found.inputs):
             found.account.use("key", "first folder", "label")
-        found.files = states
-        found.stamp = stamp_files([data]) + self.stamped
 
     def splits(self) -> Mapping[str, Source]:
         """Return the splits that are named databases, or the first folders of the keys."""

@@ -288,7 +288,7 @@ class ZipTree(Tree):
                     location = (number, info.header_offset, info.compress_size, info.compress_type, info.CRC)
                     files[name] = File(name, info.file_size, location, _why_unreadable(info))
             yield from files.values()
-        self.stamp = stamp_files(list(self.paths))
+        self.stamp = stamp_files(self.paths)
 
     @cached_property
     def _mapped(self) -> MappedFiles:
