@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import numpy as np
 from wds_tools.format.label import Label
 from wds_tools.sources.columns import IMAGE, LABEL, usual_names
 from wds_tools.sources.layouts import SPLIT_OF
+from wds_tools.sources.object_classes import names_in
 
 
 def _set(words: str) -> frozenset[str]:
@@ -127,12 +127,8 @@ def class_names_in(value: Any) -> tuple[str, ...] | None:
             value = json.loads(value)
         except ValueError:
             return None
-    if isinstance(value, Mapping):
-        pairs = [(b, a) if isinstance(b, int) else (a, b) for a, b in value.items()]
-        numbers = sorted(number for number, _ in pairs if isinstance(number, int))
-        value = [text for _, text in sorted(pairs)] if numbers == list(range(len(value))) else None
     if isinstance(value, np.ndarray):
         value = value.tolist() if value.ndim == 1 else None
-    if not isinstance(value, (list, tuple)) or not all(isinstance(text, (bytes, str)) for text in value):
-        return None
-    return tuple(text.decode() if isinstance(text, bytes) else text for text in value) or None
+    if isinstance(value, (list, tuple)):
+        value = [text.decode() if isinstance(text, bytes) else text for text in value]
+    return names_in(value) or None

@@ -30,7 +30,7 @@ from wds_tools.sources.base import (
     as_source_error,
     field_bytes,
 )
-from wds_tools.sources.columns import IMAGE, facts_bytes
+from wds_tools.sources.columns import IMAGE, facts_bytes, json_value
 from wds_tools.sources.pixels import layout_of, png_bound, to_pixels
 
 # h5py and Zarr raise these for damaged files.
@@ -183,17 +183,7 @@ def _chunk_rows(array: Any) -> int:
 
 
 def _facts(roles: Roles, row: int) -> dict[str, Any]:
-    return {name: _plain(values[row]) for name, values in roles.facts.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Return a NumPy scalar or array, or a text, as a value for JSON."""
-    if isinstance(value, np.ndarray):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, (np.datetime64, np.timedelta64)):
-        return None if np.isnat(value) else str(value)
-    value = value.item() if isinstance(value, np.generic) else value
-    return value if not isinstance(value, float) or math.isfinite(value) else None  # JSON has no NaN
+    return {name: json_value(values[row]) for name, values in roles.facts.items()}
 
 
 def _row_bytes(array: Any, extension: str) -> int:
