@@ -21,7 +21,7 @@ from PIL import Image
 from sources_conformance import Photo, photos_of, stored
 
 import wds_tools as wt
-from wds_tools.errors import SourceError
+from wds_tools.errors import DestinationError, SourceError
 
 FOREIGN = Path(__file__).parents[1] / "foreign"
 
@@ -269,3 +269,100 @@ def test_help_of_an_archive_of_splits_from_the_command_line(tmp_path: Path, phot
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "dst" / "train" / "manifest.json").is_file()
+
+
+def test_a_folder_with_the_name_of_a_role_is_not_a_class(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_folder(
+        tmp_path, {"images/1.jpg": photos[0].data, "images/2.jpg": photos[1].data, "a.jpg": photos[2].data}
+    )
+    samples, report = pack(src, tmp_path / "dst")
+    assert not report.manifest.classes
+    assert sorted(samples) == ["a.jpg", "images/1.jpg", "images/2.jpg"]
+    assert any("'images'" in note for note in report.account.notes)
+    assert pack(src, tmp_path / "given", kind="folder")[1].manifest.classes == ("images",)
+
+
+def test_role_folders_in_classes_and_in_a_split_without_labels(tmp_path: Path, photos: list[Photo]) -> None:
+    """As Tiny ImageNet is distributed."""
+    files = {f"train/{label}/images/{n}.JPEG": photos[n].data for n, label in enumerate(CLASSES)}
+    src = write_folder(tmp_path, {**files, "val/images/9.JPEG": photos[0].data})
+    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", images="keep", workers=1)
+    assert reports["train"].manifest.classes == ("cat", "dog")
+    assert reports["val"].manifest.classes == ()
+    assert [int(sample["cls"]) for sample in sorted(stored(tmp_path / "dst" / "train"), key=lambda s: s["json"])] == (
+        [0, 0, 0, 1, 1, 1]
+    )
+
+
+@pytest.mark.parametrize("upper", [("fold1", "fold2"), ("train", "unlabeled"), ("2021", "2022")])
+def test_the_same_folders_in_several_folders_are_an_error(
+    tmp_path: Path, photos: list[Photo], upper: tuple[str, ...]
+) -> None:
+    src = write_folder(tmp_path, {f"{one}/{name}/1.jpg": photos[0].data for one in upper for name in ("cat", "dog")})
+    with pytest.raises(SourceError, match=r"are the same folders \('cat', 'dog'\): pack one of them"):
+        wt.pack(src, tmp_path / "dst")
+
+
+def test_splits_with_a_word_before_them_and_a_folder_of_the_same_name(tmp_path: Path, photos: list[Photo]) -> None:
+    files = {f"seg_{split}/seg_{split}/{name}/1.jpg": photos[0].data for split in ("train", "test") for name in "ab"}
+    reports = wt.pack_splits(write_folder(tmp_path, files), tmp_path / "dst", split="folders", workers=1)
+    assert {name: report.manifest.classes for name, report in reports.items()} == {
+        "seg_test": ("a", "b"),
+        "seg_train": ("a", "b"),
+    }
+
+
+@pytest.mark.parametrize("extension", ["txt", "json"])
+def test_captions_in_a_flat_folder_are_fields(tmp_path: Path, photos: list[Photo], extension: str) -> None:
+    data = b'{"caption": "a"}'
+    samples, report = pack(write_folder(tmp_path, {"1.jpg": photos[0].data, f"1.{extension}": data}), tmp_path / "dst")
+    assert not report.skipped
+    assert samples["1.jpg"].get("txt", data) == data
+
+
+def test_class_folders_next_to_files_of_labels_are_an_error(tmp_path: Path, photos: list[Photo]) -> None:
+    files = {"a/1.jpg": photos[0].data, "b/1.jpg": photos[1].data, "a/1.cls": b"9"}
+    src = write_folder(tmp_path, files)
+    with pytest.raises(SourceError, match=r"class folders \('a', 'b'\) and files of labels, such as 'a/1.cls'"):
+        wt.pack(src, tmp_path / "dst")
+    assert labels(*pack(src, tmp_path / "given", kind="folder")) == {"a/1.jpg": "a", "b/1.jpg": "b"}
+
+
+def test_several_zips_without_folders_are_one_class_each(tmp_path: Path, photos: list[Photo]) -> None:
+    (tmp_path / "src").mkdir()
+    for name, photo in zip(("cat", "dog"), photos, strict=False):
+        with zipfile.ZipFile(tmp_path / "src" / f"{name}.zip", "w") as archive:
+            archive.writestr("1.jpg", photo.data)
+    assert labels(*pack(tmp_path / "src", tmp_path / "dst")) == {"cat/1.jpg": "cat", "dog/1.jpg": "dog"}
+
+
+@TREES
+def test_hidden_folders_and_paths_out_of_an_archive_are_in_the_account(
+    write: Write, tmp_path: Path, photos: list[Photo]
+) -> None:
+    files = {"cat/1.jpg": photos[0].data, ".cache/2.jpg": photos[1].data, "cat/.3.jpg": photos[2].data}
+    _, report = pack(write(tmp_path, files), tmp_path / "dst")
+    assert [part.name for part in report.account.parts if not part.role] == [".cache", "cat/.3.jpg"]
+    if write is write_zip:
+        _, report = pack(write_zip(tmp_path, {**files, "../dog/1.jpg": photos[3].data}), tmp_path / "out")
+        assert [(skip.path, skip.reason) for skip in report.skipped] == [
+            ("../dog/1.jpg", "has a path that leads out of the archive")
+        ]
+
+
+def test_a_changed_caption_is_another_dataset(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_folder(tmp_path, {"cat/1.jpg": photos[0].data, "cat/1.txt": b"a cat"})
+    pack(src, tmp_path / "dst")
+    (src / "cat" / "1.txt").write_bytes(b"a cat!")
+    with pytest.raises(DestinationError, match="holds another dataset"):
+        pack(src, tmp_path / "dst")
+
+
+def test_a_pattern_that_mixes_splits_is_an_error_unless_it_names_them(tmp_path: Path, photos: list[Photo]) -> None:
+    for split in ("train", "val"):
+        with tarfile.open(tmp_path / f"{split}-0.tar", "w") as archive:
+            (tmp_path / "1.jpg").write_bytes(photos[0].data)
+            archive.add(tmp_path / "1.jpg", f"{split}/1.jpg")
+    with pytest.raises(SourceError, match=r"several splits \(train, val\)"):
+        wt.pack(f"{tmp_path}/*.tar", tmp_path / "dst", kind="tar")
+    assert wt.pack(f"{tmp_path}/{{train,val}}-*.tar", tmp_path / "dst", kind="tar").packed == 2

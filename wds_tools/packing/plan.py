@@ -294,7 +294,10 @@ def make_plan(
 def digest(
     inputs: Sequence[Input], classes: Sequence[str], stamp: str = "", field_classes: FieldClasses | None = None
 ) -> str:
-    """Return a checksum of inputs in packed order: their paths, sizes and labels, the class names, and the stamp."""
+    """Return a checksum of inputs in packed order: their paths, sizes and labels, the class names, and the stamp.
+
+    Of further files of a sample, the lengths count too.
+    """
     hasher = xxhash.xxh3_128()
     hasher.update(_compact(list(classes)).encode())
     if field_classes:
@@ -304,6 +307,8 @@ def digest(
         hasher.update(
             b"%s\0%d\0%d\n" % (entry.path.encode("utf-8", "surrogateescape"), entry.size, _label_number(entry))
         )
+        for name, file in entry.parts:
+            hasher.update(b"%s\0%d\n" % (name.encode("utf-8", "surrogateescape"), file.size))
         if entry.labels is not None:
             hasher.update(labels_field(entry.labels))
     return hasher.hexdigest()

@@ -6,7 +6,7 @@ import mmap
 import os
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wds_tools.errors import MissingSourceError, SourceError
@@ -30,7 +30,9 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
             mixed by accident.
     """
     if not root.exists() and has_pattern(str(root)):
-        return tuple(Path(name) for name in expand_pattern(str(root)))
+        matched = tuple(Path(name) for name in expand_pattern(str(root)))
+        _check_splits(root, matched, given=str(root))
+        return matched
     if not root.is_dir():
         try:
             root.stat()
@@ -42,13 +44,24 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
     paths = sorted(path for path in found if not path.is_dir())
     if not paths:
         raise MissingSourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
-    splits = sorted({match[1].lower() for path in paths if (match := _SPLIT.match(_name_with_split(root, path)))})
-    if len(splits) > 1:
-        raise SourceError(
-            f"{root} contains several splits ({', '.join(splits)}): pack one at a time, by its folder or by "
-            f"a pattern such as '{paths[0].parent}/*{splits[0]}*'"
-        )
+    _check_splits(root, paths)
     return tuple(paths)
+
+
+def _check_splits(root: Path, paths: Sequence[Path], *, given: str = "") -> None:
+    """Check that files are not those of several splits, unless the user named all of these.
+
+    Raises:
+        SourceError: They are.
+    """
+    names = [_name_with_split(root, path) if not given else path.name for path in paths]
+    splits = sorted({match[1].lower() for name in names if (match := _SPLIT.match(name))})
+    if len(splits) > 1 and not all(split in given.lower() for split in splits):
+        raise SourceError(
+            f"{root} contains several splits ({', '.join(splits)}): pack with --split folders (pack_splits) if each is "
+            f"a folder, or one at a time, by a pattern such as '*{splits[0]}*'; a pattern that names all, such as "
+            f"'{{{','.join(splits)}}}*', packs them together"
+        )
 
 
 def _name_with_split(root: Path, path: Path) -> str:

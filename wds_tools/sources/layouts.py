@@ -33,13 +33,14 @@ SPLIT_OF = {
 """The words that name a split, and the split that they name."""
 
 SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
-_SPLIT = re.compile(rf"({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
+_SPLIT = re.compile(rf"([a-z0-9]+[-_])?({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
 _FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip", ".7z", ".rar", ".gz")
 _TEMPLATE = re.compile(r"(^|/)[^/]*submission[^/]*\.[a-z]+$", re.IGNORECASE)
-_SHARD_FOLDER = re.compile(r"[0-9]{4,}")
+_SHARD_FOLDER = re.compile(r"[0-9]{4,}|(shard|part|chunk)[-_]?[0-9]+")
+_ROLE = re.compile(r"(raw|all)?[-_ ]?(images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|jpegimages|data)", re.IGNORECASE)
 
 
 def is_image_name(name: str) -> bool:
@@ -218,15 +219,55 @@ def _is_field(field: str) -> bool:
     return extension in _FIELDS
 
 
-def are_shards(folders: Iterable[str], *, images: int, described: int) -> bool:
-    """Return whether folders are parts of a download, as ``00000/``, and not classes.
+def are_shard_folders(folders: Iterable[str]) -> bool:
+    """Return whether folders are named like parts of a dataset, as ``00000/`` or ``shard-000001/``.
+
+    >>> are_shard_folders(["00000", "00001"]), are_shard_folders(["1", "2"]), are_shard_folders([])
+    (True, False, False)
+    """
+    folders = list(folders)
+    return bool(folders) and all(_SHARD_FOLDER.fullmatch(folder) for folder in folders)
+
+
+def wrapper(paths: Iterable[str], *, parent: str) -> str | None:
+    """Return the folder that contains all images and is not a class; None without one.
+
+    >>> wrapper(["images/1.jpg", "images/2.jpg"], parent=""), wrapper(["cat/1.jpg"], parent="")
+    ('images', None)
 
     Args:
-        folders: Their names.
-        images: Number of images.
-        described: How many have a text or a JSON file.
+        paths: Paths of the images.
+        parent: Name of the folder above.
     """
-    return 2 * described >= images > 0 and all(_SHARD_FOLDER.fullmatch(folder) for folder in folders)
+    names = {folder for path in paths if (folder := class_folder(path)) is not None}
+    only = names.pop() if len(names) == 1 else None
+    return only if only is not None and (_ROLE.fullmatch(only) or only == parent) else None
+
+
+def check_classes(paths: Iterable[str], *, where: str) -> None:
+    """Check that the first folders of images can be classes.
+
+    Raises:
+        SourceError: There is only one, and it has folders; or several have the same folders.
+    """
+    below: dict[str, set[str]] = {}  # folder -> folders in it
+    for path in paths:
+        parts = path.split("/")[:-1]
+        if parts:
+            below.setdefault(parts[0], set()).update(parts[1:2])
+    if len(below) == 1 and any(below.values()):
+        only = next(iter(below))
+        raise SourceError(
+            f"{where} has one folder, {only!r}, with folders in it: pack {where}/{only} if these are the classes, or "
+            "pass --from folder (kind='folder') if there is only one class"
+        )
+    inner = [folders for folders in below.values() if len(folders) > 1]
+    common = set.intersection(*inner) if inner else set()
+    if len(inner) > 1 and len(common) > 1:
+        raise SourceError(
+            f"{where} has {quoted(sorted(below))}, in which are the same folders ({quoted(sorted(common))}): pack one "
+            "of them if these are the classes, or pass --from folder (kind='folder') if the upper folders are"
+        )
 
 
 def splits_error(where: str, splits: Iterable[str]) -> SourceError:

@@ -17,7 +17,7 @@ from PIL import Image
 
 from wds_tools.errors import DecodeError, MissingSourceError, SourceError
 from wds_tools.format import codecs
-from wds_tools.format.label import NONE, name
+from wds_tools.format.label import NONE, name, quoted
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
@@ -273,26 +273,48 @@ class ClassFolders(Layout):
         self, found: Collector, files: Files, images: Sequence[File], parts: Mapping[str, dict[str, File]]
     ) -> dict[str, Any] | None:
         """Return the labels of images by path; None if there are none. Files of labels are taken from ``parts``."""
+        folders = self._class_folders(found, files, images)
+        names = {folder for folder in folders.values() if folder is not None}
         stated = {path: own.pop("cls") for path, own in parts.items() if "cls" in own}
-        if stated:
+        are_shards = not self.given and layouts.are_shard_folders(names)
+        if stated and not self.given:
+            if names and not are_shards:
+                raise SourceError(
+                    f"{files.where} has class folders ({quoted(sorted(names))}) and files of labels, such as "
+                    f"{min(stated.values()).path!r}: pass --from folder (kind='folder') to use the folders, or remove "
+                    "one of them"
+                )
             found.account.attach("label", len(stated))
             return {file.path: files.read(stated[file.path]) if file.path in stated else NONE for file in images}
-        folders = {file.path: layouts.class_folder(self._without_split(file.path)) for file in images}
-        labels = {path: name(folder) for path, folder in folders.items() if folder is not None}
+        for file in stated.values():
+            self.skip(found, file, "is not used: the folder is the label")
         described = sum(not {"txt", "json"}.isdisjoint(own) for own in parts.values())
-        names = {folder for folder in folders.values() if folder is not None}
-        if not self.given and layouts.are_shards(names, images=len(images), described=described):
+        if are_shards and 2 * described >= len(images):
             found.account.notes.append(
                 f"folders such as {min(names)!r} are parts of a download, not classes: pass --from folder "
                 "(kind='folder') if they are classes"
             )
             return None
-        if not self.given and len(names) == 1 and len({path.rpartition("/")[0] for path in labels}) > 1:
-            raise SourceError(
-                f"{files.where} has one folder, {min(names)!r}, with folders in it: pack {files.where}/{min(names)} if "
-                "these are the classes, or pass --from folder (kind='folder') if there is only one class"
+        return {path: name(folder) for path, folder in folders.items() if folder is not None} or None
+
+    def _class_folders(self, found: Collector, files: Files, images: Sequence[File]) -> dict[str, str | None]:
+        """Return the folder of each image that names its class; None for an image outside of folders.
+
+        Raises:
+            SourceError: It is not clear which folders are classes.
+        """
+        paths = {file.path: self._without_split(file.path) for file in images}
+        parent = self.base.rstrip("/").rpartition("/")[2]
+        while not self.given and (wrapper := layouts.wrapper(paths.values(), parent=parent)) is not None:
+            found.account.notes.append(
+                f"the folder {wrapper!r} of all images is not read as a class: pass --from folder (kind='folder') if "
+                "it is one"
             )
-        return labels or None
+            paths = {path: below.removeprefix(f"{wrapper}/") for path, below in paths.items()}
+            parent = wrapper
+        if not self.given:
+            layouts.check_classes(paths.values(), where=files.where)
+        return {path: layouts.class_folder(below) for path, below in paths.items()}
 
     def _without_split(self, path: str) -> str:
         return layouts.without_split(path.removeprefix(self.base), self._level)
@@ -380,6 +402,8 @@ class TreeSource(Source):
                 found.account.notes.append(f"all images are in {split!r}, which is a split and not a class")
         found.account.given += len(files.files)
         found.files, found.stamp = self.tree.states, self.tree.stamp
+        for hidden in sorted(self.tree.hidden):
+            found.account.leave_out("path", hidden, "its name starts with a dot")
         layout.collect(found, files)
         found.skipped.sort(key=lambda skip: path_bytes(skip.path))
         if not found.inputs:

@@ -13,7 +13,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.compressed import TarFiles, is_tar, tar_stem
 from wds_tools.sources.files import MappedFiles, find_files
+from wds_tools.sources.layouts import is_image_name
 from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, stamp_remote_files, states_of
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
@@ -48,6 +49,8 @@ _NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, f
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
 # gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
+_HIDDEN_FOLDER = "is a hidden folder"
+_LEADS_OUT = "has a path that leads out of the archive"
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
 _UTF8 = 0x800
@@ -63,11 +66,13 @@ class Tree:
         name: Name of the root, for messages.
         stamp: After listing: changes with what paths and lengths do not show.
         states: After listing: the local files that contain the files.
+        hidden: After listing: folders and images whose names start with a dot, which are not listed.
     """
 
     name: str
     stamp: str = ""
     states: tuple[FileState, ...] = ()
+    hidden: frozenset[str] = frozenset()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
@@ -79,7 +84,14 @@ class Tree:
             SourceError: There is no such tree, or it is damaged.
             StoreError: The storage fails.
         """
-        return sorted(self._files(), key=lambda file: path_bytes(file.path))
+        files, hidden = [], set()
+        for file in self._files():
+            if (root := hidden_root(file.path)) is None:
+                files.append(file)
+            elif root != file.path or file.reason == _HIDDEN_FOLDER or is_image_name(root):
+                hidden.add(root)
+        self.hidden = frozenset(hidden)
+        return sorted(files, key=lambda file: path_bytes(file.path))
 
     def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:
         """Return the content of a file, given as in `File`.
@@ -137,10 +149,10 @@ class FolderTree(Tree):
                 yield File(path_text(folder), 0, (), "is a link to a folder that contains it")
                 continue
             for entry in entries:
-                if entry.name.startswith(b"."):
-                    continue
                 path = folder + b"/" + entry.name if folder else entry.name
-                if _is_folder(entry):
+                if entry.name.startswith(b"."):
+                    yield File(path_text(path), 0, (), _HIDDEN_FOLDER if _is_folder(entry) else "")
+                elif _is_folder(entry):
                     folders.append((path, (*parents, identity)))
                 else:
                     yield _local_file(entry, path_text(path))
@@ -168,9 +180,9 @@ class RemoteTree(Tree):
 
     def _files(self) -> Iterator[File]:
         objects = sorted(list_objects(self.url, self.remote).items())
-        shown = [(path, file) for path, file in objects if not any(part.startswith(".") for part in path.split("/"))]
+        shown = [(path, file) for path, file in objects if hidden_root(path) is None]
         self.stamp = stamp_remote_files([file for _, file in shown])
-        for path, file in shown:
+        for path, file in objects:
             if not path.endswith("/"):  # some tools create an object for each folder
                 yield File(path, file.size)
 
@@ -212,10 +224,7 @@ class TarTree(Tree):
     def _files(self) -> Iterator[File]:
         self.states = states_of(self.paths)
         archives = [self._members(number, path) for number, path in enumerate(self.paths)]
-        are_classes = len(archives) > 1 and not any("/" in name for files in archives for name in files)
-        for path, files in zip(self.paths, archives, strict=True):
-            folder = f"{tar_stem(path.name)}/" if are_classes else ""
-            yield from (file._replace(path=folder + name) for name, file in files.items())
+        yield from _joined([tar_stem(path.name) for path in self.paths], archives)
         self.stamp = stamp_of(self.paths)
 
     def _members(self, number: int, path: Path | RemoteFile) -> dict[str, File]:
@@ -229,10 +238,12 @@ class TarTree(Tree):
         try:
             for member in tar.walk(data, shard=path.name):
                 name = member.name.removeprefix("./").lstrip("/")
-                if member.is_folder or is_hidden(name):
+                if member.is_folder:
                     continue
                 target = files.get(member.link.removeprefix("./").lstrip("/")) if member.link else None
-                if member.is_file:
+                if leads_out(name):
+                    file = File(name, 0, (), _LEADS_OUT)
+                elif member.is_file:
                     file = File(name, member.size, (number, member.offset))
                 elif target is not None:
                     file = target._replace(path=name)
@@ -277,6 +288,7 @@ class ZipTree(Tree):
 
     def _files(self) -> Iterator[File]:
         self.states = file_states(self.paths)
+        archives = []
         for number, path in enumerate(self.paths):
             bad = (zipfile.BadZipFile, ValueError, NotImplementedError)
             with as_source_error(f"{path} cannot be read as zip", *bad), zipfile.ZipFile(path) as archive:
@@ -284,10 +296,12 @@ class ZipTree(Tree):
             files: dict[str, File] = {}  # of members with the same name, the last one counts
             for info in members:
                 name = _zip_name(info)
-                if not name.endswith("/") and not is_hidden(name) and "__MACOSX" not in name.split("/"):
+                if not name.endswith("/") and "__MACOSX" not in name.split("/"):
                     location = (number, info.header_offset, info.compress_size, info.compress_type, info.CRC)
-                    files[name] = File(name, info.file_size, location, _why_unreadable(info))
-            yield from files.values()
+                    reason = _LEADS_OUT if leads_out(name) else _why_unreadable(info)
+                    files[name] = File(name, info.file_size, location, reason)
+            archives.append(files)
+        yield from _joined([path.stem for path in self.paths], archives)
         self.stamp = stamp_files(self.paths)
 
     @cached_property
@@ -295,14 +309,27 @@ class ZipTree(Tree):
         return MappedFiles(self.paths)
 
 
+def leads_out(path: str) -> bool:
+    """Return whether a path leads out of its archive."""
+    return ".." in path.split("/")
+
+
 def is_zip(name: str) -> bool:
     """Return whether a file name is that of a zip archive."""
     return name.lower().endswith(".zip")
 
 
-def is_hidden(path: str) -> bool:
-    """Return whether a path has a component that starts with a dot."""
-    return path.startswith(".") or "/." in path
+def hidden_root(path: str) -> str | None:
+    """Return the first part of a path that ends in a name which starts with a dot; None without one.
+
+    >>> hidden_root(".git/a.jpg"), hidden_root("cat/.a.jpg"), hidden_root("../cat/a.jpg")
+    ('.git', 'cat/.a.jpg', None)
+    """
+    if "." not in (path[:1], *(part[:1] for part in path.split("/")[1:])):
+        return None
+    parts = path.split("/")
+    hidden = next((i for i, part in enumerate(parts) if part.startswith(".") and part not in (".", "..")), None)
+    return None if hidden is None else "/".join(parts[: hidden + 1])
 
 
 def path_text(path: bytes) -> str:
@@ -313,6 +340,14 @@ def path_text(path: bytes) -> str:
 def path_bytes(path: str) -> bytes:
     """Return the bytes of a path: the inverse of `path_text`."""
     return path.encode("utf-8", "surrogateescape")
+
+
+def _joined(stems: Sequence[str], archives: Sequence[Mapping[str, File]]) -> Iterator[File]:
+    """Yield the files of all archives. Of several without folders inside, each is a folder with its name."""
+    are_classes = len(archives) > 1 and not any("/" in name for files in archives for name in files)
+    for stem, files in zip(stems, archives, strict=True):
+        folder = f"{stem}/" if are_classes else ""
+        yield from (file._replace(path=folder + name) for name, file in files.items())
 
 
 def _root_bytes(root: Path) -> bytes:
