@@ -83,3 +83,22 @@ def test_samples_without_the_chosen_image_are_named(tmp_path: Path) -> None:
     src = shard(tmp_path, {"jpg": PHOTO, "left.jpg": PHOTO}, {"jpg": PHOTO})
     report = wt.pack(src, tmp_path / "d", kind="webdataset", columns={"image": "left.jpg"}, workers=1)
     assert [skip.reason for skip in report.skipped] == ["has no field 'left.jpg' among its fields 'jpg'"]
+
+
+@pytest.mark.parametrize(
+    ("key", "fields", "place"),
+    [
+        ("{n}", {"label.txt": "cat"}, "label.txt"),
+        ("{n}", {"json": {"label": 1}}, "json:label"),
+        ("{folder}/{n}", {"txt": "a caption"}, "folder"),
+    ],
+)
+def test_samples_without_cls_name_what_could_be_the_label(
+    tmp_path: Path, key: str, fields: dict[str, Any], place: str
+) -> None:
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        for number in range(4):
+            name = key.format(n=number, folder="ab"[number // 2])
+            writer.write({"__key__": name, "jpg": Image.new("RGB", (8, 8), number), **fields})
+    report = wt.pack(tmp_path / "a.tar", tmp_path / "dst", workers=1)
+    assert [f"--label {place} could be the label" in note for note in report.account.notes] == [True]

@@ -39,14 +39,17 @@ from wds_tools.sources.base import (
     as_read_error,
     as_source_error,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes
+from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, usual_columns, usual_names
 from wds_tools.sources.compressed import TarFiles, is_tar
+from wds_tools.sources.layouts import are_shard_folders
 from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, states_of
 from wds_tools.storage import is_url, join, open_store, split_folder
 from wds_tools.storage.listing import RemoteFile
 from wds_tools.storage.patterns import has_pattern
 from wds_tools.wording import counted
 
+_PARSED = 20  # samples whose JSON is looked at for a label
+_CANDIDATES = 3  # places of a label that a note names
 _NOT_A_FIELD = "its name has no key or no extension"
 _Location = tuple[int, int, int]  # number of the shard, first byte, end
 _Fields = dict[str, memoryview]
@@ -100,7 +103,7 @@ class WebDatasetSource(Source):
         states = states_of((*self.paths, *(self._added.paths if self._added else ())))
         inputs: list[Input] = []
         labels: list[Any] = []
-        dots, parts = Dots(), _Parts()
+        dots, parts, candidates = Dots(), _Parts(), _LabelCandidates()
         several = Counter[tuple[str, tuple[str, ...]]]()  # field of the image, other images
         for number, path in enumerate(self.paths):
             indexed = self._indexed_labels(number)
@@ -114,10 +117,12 @@ class WebDatasetSource(Source):
                     name, image = f"{path.name}/{key}", self._image_field(fields)
                     if image is None:
                         wanted = f"field {self.columns[IMAGE]!r}" if IMAGE in self.columns else "image"
-                        found.skip(name, f"has no {wanted} among its fields {quoted(fields)}")
+                        remedy = "" if IMAGE in self.columns else _image_remedy(fields)
+                        found.skip(name, f"has no {wanted} among its fields {quoted(fields)}{remedy}")
                         parts.add(fields, None)
                         continue
                     parts.add(fields, image)
+                    candidates.add(key, fields)
                     several[image, tuple(other for other in _IMAGES if other in fields and other != image)] += 1
                     group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image)
                     spans = [part.get(key, ((0, 0), 0)) for part in added]
@@ -134,6 +139,8 @@ class WebDatasetSource(Source):
                 f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
                 "--label cls, json:label or folder"
             )
+        if LABEL not in self.columns and self._stated is None and all(label is None for label in labels):
+            found.account.notes += candidates.notes(len(inputs))
         for entry, label in zip(inputs, self.label.resolved(labels), strict=True):
             found.add(entry, label)
         parts.collect(found, self.label, is_indexed=self._stated is not None)
@@ -278,6 +285,41 @@ class DottedSource(WebDatasetSource):
 
     kind = "dotted"
     split = staticmethod(split_at_last_dot)
+
+
+def _image_remedy(fields: Iterable[str]) -> str:
+    """Return which field the user could choose as the image; empty if none looks like one."""
+    field = next((name for name in fields if name.rpartition(".")[2] in _IMAGES), None)
+    return f": pass --column image={field} if it is the image" if field else ""
+
+
+class _LabelCandidates:
+    """What could be the label of samples without the field ``cls``."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, None] = {}
+        self._folders: set[str] = set()
+        self._parsed = 0
+
+    def add(self, key: str, fields: _Fields) -> None:
+        """Add a sample."""
+        self._folders.add(key.rpartition("/")[0])
+        usual = usual_names(LABEL)
+        self._places |= dict.fromkeys(name for name in fields if not usual.isdisjoint(name.lower().split(".")))
+        if "json" in fields and self._parsed < _PARSED:
+            self._parsed += 1
+            entries = _json_object(fields["json"]) or {}
+            self._places |= dict.fromkeys(f"json:{name}" for name in usual_columns(LABEL, entries))
+
+    def notes(self, samples: int) -> list[str]:
+        """Return what a user who has labels could choose."""
+        folders = sorted(filter(None, self._folders))
+        if 1 < len(folders) <= samples // 2 and not are_shard_folders(folders):
+            self._places["folder"] = None
+        if not self._places:
+            return []
+        shown = ", ".join(f"--label {place}" for place in list(self._places)[:_CANDIDATES])
+        return [f"samples have no field cls, so they are packed without labels; {shown} could be the label"]
 
 
 class _Parts:
