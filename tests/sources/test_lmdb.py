@@ -186,6 +186,13 @@ def test_names_of_cameras_and_names_that_begin_alike_are_images_of_their_own(tmp
     assert account_of(src)[1].skipped == {"has no label": 4}  # only two of the keys have a class folder
 
 
+def test_splits_have_the_same_names_in_keys_as_in_folders(tmp_path: Path) -> None:
+    folders = ["train2017/cat", "train2017/dog", "val2017/cat", "val2017/dog"]
+    src = write(tmp_path / "a.lmdb", {f"{folder}/1.jpg": data for folder, data in zip(folders, DATA, strict=False)})
+    with pytest.raises(SourceError, match=r"keys for each split \('train2017', 'val2017'\), which are not classes"):
+        packed(src, tmp_path / "dst")
+
+
 def test_entries_of_a_json_value_are_those_of_the_sample(tmp_path: Path) -> None:
     records = {f"{n}.jpg": DATA[n] for n in range(6)}
     records |= {f"{n}.json": json.dumps({"label": NAMES[n % 3], "size": {"width": n}}).encode() for n in range(6)}

@@ -193,6 +193,13 @@ def test_dataclasses_and_named_tuples_are_like_dictionaries(tmp_path: Path) -> N
     }
 
 
+def test_dates_of_numpy_are_text(tmp_path: Path) -> None:
+    days = [np.datetime64(f"2024-05-0{row + 1}", "ns") for row in range(3)]
+    items = [{"image": Image.open(io.BytesIO(png(row))), "label": row, "day": days[row]} for row in range(3)]
+    found = packed(items, tmp_path / "dst")
+    assert [found[row].facts["day"] for row in range(3)] == list(map(str, days))
+
+
 def test_every_entry_of_items_is_accounted_for() -> None:
     items = [
         {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,7 +23,6 @@ from wds_tools.cli.common import (
 from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
-    from wds_tools.format.label import LabelType
     from wds_tools.packing.packer import PackReport
 
 
@@ -70,7 +68,7 @@ _fresh = click.option("--fresh", is_flag=True, help="Delete what an earlier pack
 def _complete_format(_context: click.Context, _option: click.Parameter, prefix: str) -> list[CompletionItem]:
     from wds_tools.sources.detect import names_of_kinds
 
-    return [CompletionItem(name) for name in names_of_kinds() if name.startswith(prefix)]
+    return [CompletionItem(name, help=what) for name, what in names_of_kinds().items() if name.startswith(prefix)]
 
 
 _from = click.option(
@@ -153,33 +151,19 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @click.pass_obj
 def pack(
     run: Run,
+    /,
     src: str,
     dst: str,
-    shard_bytes: str,
-    seed: int,
-    workers: int | None,
-    kind: str | None,
     columns: tuple[str, ...],
     label: str | None,
-    label_type: LabelType | None,
-    label_separator: str | None,
-    encoding: str | None,
     split: str | None,
-    classes: Path | None,
-    strict: bool,
-    fresh: bool,
     dry_run: bool,
-    images: str | None,
-    resize: str | None,
-    quality: int | None,
-    verify_pixels: bool,
-    spool: Path | None,
     keep_order: bool,
     task_index: int | None,
     task_count: int | None,
     finish: bool,
     engine: str,
-    storage_options: dict[str, Any] | None,
+    **options: Any,  # by the names of the Python function, as in the other commands
 ) -> None:
     """Pack images into WebDataset shards.
 
@@ -222,28 +206,7 @@ def pack(
             "a single dataset"
         )
     pack_all: Callable[..., Any] = partial(pack_one, **single) if split is None else partial(pack_splits, split=split)
-    packed = pack_all(
-        src,
-        dst,
-        kind=kind,
-        columns=_parse_columns(columns, label),
-        label_type=label_type,
-        label_separator=label_separator,
-        encoding=encoding,
-        shard_bytes=shard_bytes,
-        seed=seed,
-        workers=workers,
-        classes=classes,
-        strict=strict,
-        fresh=fresh,
-        dry_run=dry_run,
-        images=images,
-        resize=resize,
-        quality=quality,
-        verify_pixels=verify_pixels,
-        spool=spool,
-        storage_options=storage_options,
-    )
+    packed = pack_all(src, dst, columns=_parse_columns(columns, label), dry_run=dry_run, **options)
     reports: dict[str, PackReport] = packed if isinstance(packed, dict) else {"": packed}
     if dry_run:
         for name, report in reports.items():
@@ -332,26 +295,7 @@ def _pack_summary(report: PackReport) -> str:
 @click.option("--quality", type=int, help="The same value as when the dataset was packed.")
 @storage_option
 @click.pass_obj
-def append(
-    run: Run,
-    src: str,
-    dst: str,
-    shard_bytes: str | None,
-    seed: int,
-    workers: int | None,
-    kind: str | None,
-    columns: tuple[str, ...],
-    label: str | None,
-    label_type: LabelType | None,
-    label_separator: str | None,
-    encoding: str | None,
-    strict: bool,
-    fresh: bool,
-    images: str | None,
-    resize: str | None,
-    quality: int | None,
-    storage_options: dict[str, Any] | None,
-) -> None:
+def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str | None, **options: Any) -> None:
     """Add images to a dataset, in new shards.
 
     SRC is anything that `wds-tools pack` accepts, DST a dataset that it packed. Classes are matched
@@ -361,24 +305,7 @@ def append(
     from wds_tools.packing.append import append as append_one
 
     run.after_interrupt = "the dataset is unchanged; run the same command again to continue, finished shards are kept"
-    report = append_one(
-        src,
-        dst,
-        kind=kind,
-        columns=_parse_columns(columns, label),
-        label_type=label_type,
-        label_separator=label_separator,
-        encoding=encoding,
-        shard_bytes=shard_bytes,
-        seed=seed,
-        workers=workers,
-        strict=strict,
-        fresh=fresh,
-        images=images,
-        resize=resize,
-        quality=quality,
-        storage_options=storage_options,
-    )
+    report = append_one(src, dst, columns=_parse_columns(columns, label), **options)
     manifest = report.manifest
     total = amount(manifest.samples, len(manifest.shards), manifest.bytes)
     done = f"appended {report.packed:,} samples" if report.packed else "appended nothing: already in the dataset"
@@ -405,23 +332,7 @@ def append(
 @_fresh
 @storage_option
 @click.pass_obj
-def reshard(
-    run: Run,
-    dataset: str,
-    dst: str,
-    shard_bytes: str,
-    shuffle: bool,
-    seed: int,
-    workers: int | None,
-    label: str | None,
-    label_type: LabelType | None,
-    label_separator: str | None,
-    images: str | None,
-    resize: str | None,
-    quality: int | None,
-    fresh: bool,
-    storage_options: dict[str, Any] | None,
-) -> None:
+def reshard(run: Run, /, dataset: str, dst: str, images: str | None, resize: str | None, **options: Any) -> None:
     """Rewrite a dataset with other shards, order or images.
 
     DATASET is a folder or URL with a dataset, or with tar shards that other tools wrote, also
@@ -430,20 +341,6 @@ def reshard(
     from wds_tools.packing.append import reshard as reshard_one
 
     run.after_interrupt = "finished shards are kept; run the same command again to continue"
-    report = reshard_one(
-        dataset,
-        dst,
-        shard_bytes=shard_bytes,
-        shuffle=shuffle,
-        seed=seed,
-        workers=workers,
-        label=label,
-        label_type=label_type,
-        label_separator=label_separator,
-        images=images or ("keep" if resize is None else "resize"),
-        resize=resize,
-        quality=quality,
-        fresh=fresh,
-        storage_options=storage_options,
-    )
+    images = images or ("keep" if resize is None else "resize")
+    report = reshard_one(dataset, dst, images=images, resize=resize, **options)
     click.echo(f"{_pack_summary(report)}\n{_next_steps({'': report})}")

@@ -66,7 +66,6 @@ class Annotated(Layout):
     """How the names of files with the annotations of one image end."""
 
     _plan: dict[str, _Split] | None = None
-    _split = ""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
@@ -84,17 +83,6 @@ class Annotated(Layout):
             for name, part in self._plan.items()
         }
         return files.divided(claimed)
-
-    def splits_error(self, where: str, splits: Iterable[str]) -> SourceError:
-        """Return the error for a tree of several splits."""
-        return SourceError(
-            f"{where} has several splits ({', '.join(splits)}): pack with --split folders (pack_splits), which packs a "
-            "dataset for each"
-        )
-
-    def choose(self, split: str) -> None:
-        """Collect this split next."""
-        self._split = split
 
     def collect(self, found: Collector, files: Files) -> None:
         """Add the images of the split, and state what becomes of all other files."""

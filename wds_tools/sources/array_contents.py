@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,18 +11,14 @@ import numpy as np
 
 from wds_tools.format.label import Label
 from wds_tools.sources.columns import IMAGE, LABEL, usual_names
+from wds_tools.sources.layouts import SPLIT_OF
+from wds_tools.sources.object_classes import names_in
 
 
 def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_SPLIT_OF = {
-    **dict.fromkeys(["train", "training", "trn"], "train"),
-    **dict.fromkeys(["test", "testing", "tst"], "test"),
-    **dict.fromkeys(["val", "valid", "validation", "dev", "eval"], "val"),
-}
-SPLITS = frozenset(_SPLIT_OF)
 CLASS_NAMES = _set(
     "classes class_names classnames list_classes label_names labels_names category_names categories target_names"
 )
@@ -92,7 +87,7 @@ def words_of(name: str) -> list[str]:
     """
     for part in reversed(name.split("/")):
         words = [word.lower() for word in _WORD.findall(part)]
-        if kept := [word for word in words if word not in SPLITS | _FILLERS]:
+        if kept := [word for word in words if word not in {*SPLIT_OF, *_FILLERS}]:
             return kept
     return []
 
@@ -103,7 +98,7 @@ def split_of(name: str) -> frozenset[str]:
     >>> sorted(split_of("training/images")), sorted(split_of("y_dev"))
     (['train'], ['val'])
     """
-    return frozenset(_SPLIT_OF[word] for word in map(str.lower, _WORD.findall(name)) if word in _SPLIT_OF)
+    return frozenset(SPLIT_OF[word] for word in map(str.lower, _WORD.findall(name)) if word in SPLIT_OF)
 
 
 def in_another_split(name: str, image: str) -> bool:
@@ -132,12 +127,8 @@ def class_names_in(value: Any) -> tuple[str, ...] | None:
             value = json.loads(value)
         except ValueError:
             return None
-    if isinstance(value, Mapping):
-        pairs = [(b, a) if isinstance(b, int) else (a, b) for a, b in value.items()]
-        numbers = sorted(number for number, _ in pairs if isinstance(number, int))
-        value = [text for _, text in sorted(pairs)] if numbers == list(range(len(value))) else None
     if isinstance(value, np.ndarray):
         value = value.tolist() if value.ndim == 1 else None
-    if not isinstance(value, (list, tuple)) or not all(isinstance(text, (bytes, str)) for text in value):
-        return None
-    return tuple(text.decode() if isinstance(text, bytes) else text for text in value) or None
+    if isinstance(value, (list, tuple)):
+        value = [text.decode() if isinstance(text, bytes) else text for text in value]
+    return names_in(value) or None

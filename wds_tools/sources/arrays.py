@@ -29,10 +29,8 @@ from wds_tools.sources.base import (
     as_read_error,
     as_source_error,
     field_bytes,
-    file_states,
-    stamp_files,
 )
-from wds_tools.sources.columns import IMAGE, facts_bytes
+from wds_tools.sources.columns import IMAGE, facts_bytes, json_value
 from wds_tools.sources.pixels import layout_of, png_bound, to_pixels
 
 # h5py and Zarr raise these for damaged files.
@@ -64,7 +62,7 @@ class ArraySource(Source):
         Raises:
             SourceError: There is no such file or array, or the array contains no images.
         """
-        states = file_states(self.files())
+        found.take_files(self.files())
         with as_source_error(f"{self.path} cannot be read", *_READ_ERRORS):
             roles = self._roles
         count = found.account.given = roles.images.shape[0]
@@ -74,8 +72,6 @@ class ArraySource(Source):
             entry = Input(f"{self.path.name}#{row}", self._image_bytes(row), None, (row,), group, self._extra(row))
             found.add(entry, roles.labels[row] if roles.labels is not None else None)
         found.classes = roles.classes
-        found.files = states
-        found.stamp = stamp_files(self.files()) + repr(sorted(self.columns.items()))
         self._account(found)
 
     def read(self, entry: Input) -> Record:
@@ -187,17 +183,7 @@ def _chunk_rows(array: Any) -> int:
 
 
 def _facts(roles: Roles, row: int) -> dict[str, Any]:
-    return {name: _plain(values[row]) for name, values in roles.facts.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Return a NumPy scalar or array, or a text, as a value for JSON."""
-    if isinstance(value, np.ndarray):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, (np.datetime64, np.timedelta64)):
-        return None if np.isnat(value) else str(value)
-    value = value.item() if isinstance(value, np.generic) else value
-    return value if not isinstance(value, float) or math.isfinite(value) else None  # JSON has no NaN
+    return {name: json_value(values[row]) for name, values in roles.facts.items()}
 
 
 def _row_bytes(array: Any, extension: str) -> int:

@@ -219,8 +219,15 @@ class Collector:
         self.earlier: Account | None = None
         self.form_after_reading: Form | None = None
         self.field_classes: dict[str, ClassList] = {}
-        self._given = options.classes
+        self._options = options
         self._labels = Labels(where, label_type=options.label_type, separator=options.label_separator)
+
+    def take_files(self, paths: Iterable[Path]) -> None:
+        """Note state and content of the files that inputs are read from, before they are listed."""
+        paths = list(paths)
+        self.files = file_states(paths)
+        columns = repr(sorted(self._options.columns.items()))
+        self.stamp = stamp_files(paths) + columns + (self._options.encoding or "")
 
     def add(self, entry: Input, label: Any = NONE) -> None:
         """Add an input and its label: a `Label`, a value whose meaning is not known, or a list of these."""
@@ -238,11 +245,12 @@ class Collector:
             LabelError: Invalid labels, or labels that do not match the classes.
             SourceError: There is no input.
         """
-        numbered = self._labels.numbered(self._given, self.classes)
+        given = self._options.classes
+        numbered = self._labels.numbered(given, self.classes)
         inputs, labelled = self.inputs, _labelled(self.inputs, numbered)
-        if self._given and not any(labelled) and self.form_after_reading is None:
+        if given and not any(labelled) and self.form_after_reading is None:
             raise LabelError(
-                f"{self.where} has no labels, but class names were given ({quoted(self._given)}): name the label "
+                f"{self.where} has no labels, but class names were given ({quoted(given)}): name the label "
                 "(--label, --column label=...), or omit --classes (classes=)"
             )
         if any(labelled):
@@ -425,7 +433,7 @@ def _state(path: Path) -> FileState:
     return FileState(path, status.st_size, status.st_mtime_ns)
 
 
-def stamp_files(paths: list[Path]) -> str:
+def stamp_files(paths: Iterable[Path]) -> str:
     """Return a hash of the lengths and contents of files.
 
     Of a long file, only some pieces and the modification time are hashed.

@@ -19,8 +19,6 @@ from wds_tools.sources.base import (
     SourceOptions,
     as_read_error,
     as_source_error,
-    file_states,
-    stamp_files,
 )
 from wds_tools.sources.label_choice import LabelColumns
 from wds_tools.sources.roles import Roles, add_rows
@@ -95,11 +93,9 @@ class BatchSource(Source):
             SourceError: There is no such file, not exactly one column of images and of labels, or files have columns of
                 other types.
         """
-        states = file_states(self.paths)
+        found.take_files(self.paths)
         with as_source_error(f"{self.path} cannot be read as {self.format}", pa.ArrowException, ValueError):
             self._add_rows(found)
-        found.files = states
-        found.stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
 
     def read(self, entry: Input) -> Record:
         """Read one row.

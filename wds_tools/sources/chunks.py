@@ -22,8 +22,6 @@ from wds_tools.sources.base import (
     SourceOptions,
     as_read_error,
     as_source_error,
-    file_states,
-    stamp_files,
 )
 from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.records import Item, RecordSource
@@ -201,14 +199,12 @@ class ChunkSource(RecordSource):
             SourceError: The index or a file is damaged, encrypted, or not of images.
         """
         files = [self.path / INDEX, *(file.path for file in self._chunks.files)]
-        states = file_states(files)
+        found.take_files(files)
         super().collect(found)
         known = {path.name for path in files}
         others = sorted(path.name for path in self.path.iterdir() if path.is_file() and path.name not in known)
         for name in others:
             found.account.leave_out("file", name, f"{INDEX} does not name it")
-        found.files = states
-        found.stamp = stamp_files(files) + repr(sorted(self.columns.items()))
 
     def splits(self) -> Mapping[str, Source]:
         """Return the datasets in the folders of a folder without an index, such as ``train`` and ``val``."""

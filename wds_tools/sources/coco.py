@@ -33,6 +33,7 @@ from wds_tools.format.objects import (
     run_lengths,
 )
 from wds_tools.sources.annotations import Annotations, Collected, packed, unpacked
+from wds_tools.sources.layouts import is_split_name
 from wds_tools.wording import counted
 
 _LISTS = ("images", "annotations", "categories")
@@ -442,7 +443,7 @@ def split_of(path: str) -> str:
     for kind in _KINDS:
         if stem.startswith(f"{kind}_"):
             return stem.removeprefix(f"{kind}_")
-    return stem if re.fullmatch(r"(train|val|valid|validation|test|dev)([0-9]{4})?", stem) else ""
+    return stem if is_split_name(stem) else ""
 
 
 def find_images(file_names: Iterable[str], paths: Iterable[str], *, beside: str, split: str = "") -> dict[str, str]:

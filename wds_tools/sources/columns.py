@@ -131,9 +131,11 @@ def fact_name(name: str) -> str:
 def json_value(value: Any) -> Any:
     """Return a value for JSON: NaN and infinity become null, and values of types that JSON lacks become text.
 
-    >>> json_value([float("nan"), np.int64(3), "cat", b"abc"])
-    [None, 3, 'cat', '3 bytes']
+    >>> json_value([float("nan"), np.int64(3), "cat", b"abc", np.datetime64("2024-05-01", "ns")])
+    [None, 3, 'cat', '3 bytes', '2024-05-01T00:00:00.000000000']
     """
+    if isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind in "mM":  # tolist() returns nanoseconds
+        value = np.where(np.isnat(value), np.array(None), value.astype(str))
     if isinstance(value, (np.generic, np.ndarray)) or hasattr(value, "detach"):  # a tensor
         value = value.tolist()
     if isinstance(value, dict):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wds_tools.errors import ManifestError, MissingSourceError, OptionError, ShardError, SourceError
 from wds_tools.format import tar
@@ -48,7 +48,7 @@ def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | N
 
     Args:
         src: A path, a URL, a pattern, an object with ``len()`` and ``[]``, or a stream of ``datasets``.
-        kind: A name in `KINDS` or `ALIASES`; None detects it.
+        kind: A name in `KINDS`, or one of its aliases; None detects it.
         options: What the user states about the source.
 
     Raises:
@@ -103,7 +103,7 @@ def _is_tree(src: str | Path) -> bool:
 
 def _source_type(kind: str) -> type[Source]:
     """Return the class that reads a kind, imported only now."""
-    module, name = KINDS[kind][0].split(":")
+    module, name = KINDS[kind].source.split(":")
     found: type[Source] = getattr(importlib.import_module(f"wds_tools.sources.{module}"), name)
     return found
 
@@ -166,10 +166,11 @@ def _kind_of_archive(files: Sequence[RemoteFile], remote: RemoteOptions) -> str:
 def _without_alias(kind: str | None) -> str | None:
     if kind is None:
         return None
-    name = ALIASES.get(kind.lower(), kind.lower())
-    if name not in KINDS:
+    name = kind.lower()
+    found = next((known for known, one in KINDS.items() if name in (known, *one.aliases)), None)
+    if found is None:
         raise OptionError(f"unknown format {kind!r} (--from, kind=); allowed are {_all_names()}")
-    return name
+    return found
 
 
 def _resolve(path: Path, kind: str | None) -> tuple[Path, str]:
@@ -203,8 +204,8 @@ def detect(path: Path) -> str:
             f"{path} is the manifest of a packed dataset: name its folder, {path.parent}, to pack its shards "
             "again, or use wds-tools reshard"
         )
-    for kind, (_, matches) in KINDS.items():
-        if path.exists() and matches(path):
+    for kind, one in KINDS.items():
+        if path.exists() and one.matches(path):
             return kind
     if path.exists() and (other := _other_format(path)) is not None:
         raise SourceError(f"{path} is {other.name}, which is not read: {other.remedy}")
@@ -354,56 +355,97 @@ def _not_detected(path: Path) -> bool:  # noqa: ARG001 - same signature as the o
     return False
 
 
-KINDS: dict[str, tuple[str, Callable[[Path], bool]]] = {
-    "zarr": ("zarrs:ZarrSource", _is_zarr),
-    "lmdb": ("lmdb:LmdbSource", _is_lmdb),
-    "mds": ("mds:MdsSource", is_mds),
-    "litdata": ("litdata:LitDataSource", is_litdata),
-    "hdf5": ("hdf5:Hdf5Source", _is_hdf5),
-    "numpy": ("numpy_files:NumpySource", _is_numpy),
-    "tensors": ("tensors:TensorSource", _is_tensors),
-    "table": ("table:TableSource", _is_table),
-    "webdataset": ("webdataset:WebDatasetSource", _is_webdataset),
-    "dotted": ("webdataset:DottedSource", _is_dotted),
-    "tar": ("tree:TreeSource", _has_extension(".tar", *CODECS)),
-    "zip": ("tree:TreeSource", _has_extension(".zip")),
-    "arrow": ("arrow:ArrowSource", _has_extension(".arrow")),
-    "parquet": ("parquet:ParquetSource", _is_parquet),
-    "tfrecord": ("tfrecord:TfRecordSource", _is_tfrecord),
-    **dict.fromkeys(_ANNOTATED, ("tree:TreeSource", _not_detected)),  # `TreeSource` finds out the layout
-    "folder": ("tree:TreeSource", _not_detected),
-    "object": ("objects:ObjectSource", _not_detected),
-    "stream": ("streams:StreamSource", _not_detected),
+class Kind(NamedTuple):
+    """What ``--from`` names. The table in docs/packing.md has the same names and texts.
+
+    Attributes:
+        source: Module and class.
+        matches: Test for a path.
+        what: What it is.
+        aliases: Other names.
+    """
+
+    source: str
+    matches: Callable[[Path], bool]
+    what: str
+    aliases: tuple[str, ...] = ()
+
+
+_ARCHIVE = (
+    "an image folder in an archive (`.tar`, `.tar.gz`, `.tgz`, `.tar.zst`, `.zip`); several tars without folders "
+    "inside are one class each, as ImageNet is distributed"
+)
+_OBJECTS = "images with boxes, outlines, key points or masks, in a folder, an archive or at a URL"
+KINDS: dict[str, Kind] = {
+    "zarr": Kind("zarrs:ZarrSource", _is_zarr, "a folder, version 2 or 3, also with groups"),
+    "lmdb": Kind("lmdb:LmdbSource", _is_lmdb, "a folder with `data.mdb`, or the file"),
+    "mds": Kind("mds:MdsSource", is_mds, "MosaicML Streaming: `index.json` and `.mds` shards, also compressed"),
+    "litdata": Kind("litdata:LitDataSource", is_litdata, "LitData: `index.json` and `chunk-*.bin`, also compressed"),
+    "hdf5": Kind("hdf5:Hdf5Source", _is_hdf5, "`.h5`, `.hdf5`, `.mat` of MATLAB 7.3", ("h5", "mat")),
+    "numpy": Kind("numpy_files:NumpySource", _is_numpy, "`.npz`, `.npy`, also of records with fields", ("npy", "npz")),
+    "tensors": Kind(
+        "tensors:TensorSource",
+        _is_tensors,
+        "`.pt`, `.pth`: dictionaries, a pair, only images, or a list of samples",
+        ("pt", "pth"),
+    ),
+    "table": Kind(
+        "table:TableSource",
+        _is_table,
+        "`.csv`, `.tsv`, `.jsonl`, a `.json` that is a list of objects; images and one table next to them or above "
+        "them, such as `train.csv` or `metadata.jsonl`, in a folder, an archive or at a URL; with `--from table` other "
+        "`.json` files and any other text",
+        ("csv", "tsv", "jsonl", "ndjson", "json"),
+    ),
+    "webdataset": Kind(
+        "webdataset:WebDatasetSource",
+        _is_webdataset,
+        "tar shards, of other tools or of wds_tools, plain or compressed",
+        ("wds",),
+    ),
+    "dotted": Kind(
+        "webdataset:DottedSource",
+        _is_dotted,
+        "tar shards with dots in their keys, such as `photo.2024.01.jpg`: "
+        "names are split at the last dot instead of the first",
+    ),
+    "tar": Kind("tree:TreeSource", _has_extension(".tar", *CODECS), _ARCHIVE),
+    "zip": Kind("tree:TreeSource", _has_extension(".zip"), _ARCHIVE),
+    "arrow": Kind(
+        "arrow:ArrowSource", _has_extension(".arrow"), "written by `datasets.save_to_disk`; stream or file format"
+    ),
+    "parquet": Kind(
+        "parquet:ParquetSource",
+        _is_parquet,
+        "a file, a pattern, or a folder of them; folders such as `label=cat` are columns",
+    ),
+    "tfrecord": Kind(
+        "tfrecord:TfRecordSource",
+        _is_tfrecord,
+        "files of `tf.train.Example` or `SequenceExample`, also compressed (GZIP, ZLIB)",
+        ("tfrecords",),
+    ),
+    **dict.fromkeys(_ANNOTATED, Kind("tree:TreeSource", _not_detected, _OBJECTS)),  # `TreeSource` finds out the layout
+    "folder": Kind("tree:TreeSource", _not_detected, "`<class>/**`, or images without class folders", ("imagefolder",)),
+    "object": Kind(
+        "objects:ObjectSource",
+        _not_detected,
+        "only in Python: any object with `len()` and `[]`, such as a torch `Dataset`",
+    ),
+    "stream": Kind(
+        "streams:StreamSource", _not_detected, 'only in Python: `datasets.load_dataset(..., streaming=True)["train"]`'
+    ),
 }
-"""Kind -> (module and class, test for a path), in the order in which they are tried."""
-
-ALIASES = {
-    "csv": "table",
-    "tsv": "table",
-    "jsonl": "table",
-    "ndjson": "table",
-    "json": "table",
-    "h5": "hdf5",
-    "mat": "hdf5",
-    "npy": "numpy",
-    "npz": "numpy",
-    "pt": "tensors",
-    "pth": "tensors",
-    "tfrecords": "tfrecord",
-    "wds": "webdataset",
-    "imagefolder": "folder",
-}
-"""Other names of kinds."""
+"""In the order in which they are tried."""
 
 
-def names_of_kinds() -> list[str]:
-    """Return all names that ``--from`` accepts."""
-    return sorted({*KINDS, *ALIASES} - _PYTHON_KINDS)
+def names_of_kinds() -> dict[str, str]:
+    """Return all names that ``--from`` accepts, sorted, and what they are."""
+    found = [(kind, one) for kind, one in KINDS.items() if kind not in _PYTHON_KINDS]
+    return dict(sorted((name, one.what) for kind, one in found for name in (kind, *one.aliases)))
 
 
 def _all_names() -> str:
     """Return the names that ``--from`` accepts as text: each kind with its aliases in parentheses."""
-    aliases = {
-        kind: [name for name, other in ALIASES.items() if other == kind] for kind in KINDS if kind not in _PYTHON_KINDS
-    }
-    return ", ".join(f"{kind} ({', '.join(names)})" if names else kind for kind, names in sorted(aliases.items()))
+    kinds = sorted((kind, one.aliases) for kind, one in KINDS.items() if kind not in _PYTHON_KINDS)
+    return ", ".join(f"{kind} ({', '.join(aliases)})" if aliases else kind for kind, aliases in kinds)

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.sources.base import SourceChangedError, as_read_error
+from wds_tools.sources.layouts import SPLIT_WORDS, is_split_name
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 
-_SPLIT = re.compile(r"(?:^|.*?[-_.])(train|training|test|validation|valid|val|dev)(?![a-z])", re.IGNORECASE)
+_SPLIT = re.compile(rf"(?:^|.*?[-_.])({SPLIT_WORDS})(?![a-z])", re.IGNORECASE)
 
 
 def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[Path, ...]:
@@ -67,7 +68,7 @@ def _name_with_split(root: Path, path: Path) -> str:
     """Return the name that may begin with a split: that of a folder below the root, otherwise that of the file."""
     folders = path.relative_to(root).parts[:-1]
     names = (folder.rpartition("=")[2] for folder in folders)  # also of split=train
-    return next((name for name in names if (match := _SPLIT.fullmatch(name)) and match[1] == name), path.name)
+    return next(filter(is_split_name, names), path.name)
 
 
 def map_file(path: Path) -> memoryview:

@@ -16,11 +16,12 @@ from wds_tools.errors import SourceError
 from wds_tools.format.codecs import sniff
 from wds_tools.format.label import name as class_name
 from wds_tools.sources import matlab
-from wds_tools.sources.array_contents import SPLITS, Contents, Unusable, role_rank
+from wds_tools.sources.array_contents import Contents, Unusable, role_rank
 from wds_tools.sources.array_kinds import fields_of, kind_of, of_items, to_bytes
 from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import as_read_error
 from wds_tools.sources.columns import IMAGE, LABEL
+from wds_tools.sources.layouts import is_split_name
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.pixels import CHANNELS
 
@@ -236,7 +237,7 @@ def _check_groups(found: Mapping[str, Mapping[str, Any]], inside: str, where: st
             "labels, or a group for each class with a dataset per image"
         )
     tops = sorted({path.split("/")[0] for path in paths.values()})
-    if all(top.lower() in SPLITS for top in tops):
+    if all(map(is_split_name, tops)):
         raise SourceError(
             f"{where} has one group per split ({', '.join(tops)}): name one, as in --column image={inside}{tops[0]} "
             "(columns={'image': ...}), and pack each split by itself"

@@ -25,11 +25,15 @@ NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)
 
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
 _MAX_LEVEL = 4  # levels of folders that are searched for splits
-_SPLIT = re.compile(
-    r"([a-z0-9]+[-_])?(train(ing|val)?|test(ing)?|val(id(ation)?)?|dev(elopment)?|eval(uation)?)"
-    r"([-_ ]?(set|split|data|images?|imgs?|\d+))*",
-    re.IGNORECASE,
-)
+SPLIT_OF = {
+    **dict.fromkeys(["train", "training", "trainval", "trn"], "train"),
+    **dict.fromkeys(["test", "testing", "tst"], "test"),
+    **dict.fromkeys(["val", "valid", "validation", "dev", "development", "eval", "evaluation"], "val"),
+}
+"""The words that name a split, and the split that they name."""
+
+SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
+_SPLIT = re.compile(rf"([a-z0-9]+[-_])?({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
 _FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
@@ -139,11 +143,15 @@ def arrangement(paths: Iterable[str], *, where: str, in_archive: bool = False) -
                 f"{where} has folders named like splits ({quoted(splits)}) next to {quoted(others)}: pack one of them, "
                 "or pass --from folder (kind='folder') if all are classes"
             )
-    return Arrangement(_common_folder(counts) if in_archive else "")
+    return Arrangement(common_folder(counts) if in_archive else "")
 
 
-def _common_folder(folders: Iterable[tuple[str, ...]]) -> str:
-    """Return the folders that contain all class folders."""
+def common_folder(folders: Iterable[tuple[str, ...]]) -> str:
+    """Return the folders that contain all class folders.
+
+    >>> common_folder([("a", "cat"), ("a", "dog")]), common_folder([("cat",), ("cat",)])
+    ('a/', '')
+    """
     folders = list(folders)
     level = 0
     while folders and all(len(folder) > level + 1 for folder in folders):

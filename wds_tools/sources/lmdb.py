@@ -31,29 +31,24 @@ from wds_tools.sources.base import (
     SourceStoreError,
     as_read_error,
     as_source_error,
-    file_states,
-    stamp_files,
 )
 from wds_tools.sources.columns import IMAGE, LABEL
+from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
 from wds_tools.sources.lmdb_keys import (
     COUNTS,
     META,
     Grouped,
     Pattern,
-    class_folder,
-    common_folders,
     first_split,
     grouped,
     image_pattern,
-    is_split_name,
-    key_bytes,
-    key_text,
 )
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
 from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.record_values import PICKLE, Excluded, is_text
 from wds_tools.sources.records import Item, RecordSource
+from wds_tools.sources.trees import path_bytes, path_text
 from wds_tools.wording import counted
 
 _IMAGE, _DATUM, _MSGPACK, _OTHER = range(4)  # what a value is
@@ -77,7 +72,6 @@ class LmdbSource(RecordSource):
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
         self.path = Path(src)
-        self.stamped = repr(sorted(self.columns.items()))
         self.split = self.columns.pop("split", None)
         self.order = self.columns.pop("channels", None)
         if self.order not in (None, *_ORDERS):
@@ -85,7 +79,7 @@ class LmdbSource(RecordSource):
         self.bgr = self.order == "BGR"
         self.databases: dict[str, str] = {}  # role -> name of a named database
         self.patterns: list[Pattern] = []
-        self.dropped = 0  # folders of keys that contain all class folders
+        self.base = ""  # folders of keys that contain all class folders
 
     def collect(self, found: Collector) -> None:
         """Add the records in the order of their keys.
@@ -94,7 +88,7 @@ class LmdbSource(RecordSource):
             SourceError: There is no database, or it has no images.
         """
         data = self.path / "data.mdb" if self.path.is_dir() else self.path
-        states = file_states([data])
+        found.take_files([data])
         with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
             self._choose_databases(found)
             self._group(found)
@@ -102,8 +96,6 @@ class LmdbSource(RecordSource):
         no_label = self.found_roles is not None and self.found_roles.label is None
         if no_label and any(self.label_of(entry) != NONE for entry in found.inputs):
             found.account.use("key", "first folder", "label")
-        found.files = states
-        found.stamp = stamp_files([data]) + self.stamped
 
     def splits(self) -> Mapping[str, Source]:
         """Return the splits that are named databases, or the first folders of the keys."""
@@ -129,7 +121,7 @@ class LmdbSource(RecordSource):
                     values: Mapping[str, Any] | str = self._values(transaction, key, location)
                 except SourceError as error:
                     values = str(error)
-                yield Item(key_text(key), location, values)
+                yield Item(path_text(key), location, values)
 
     def values(self, entry: Input) -> Mapping[str, Any]:
         """Return the values of a record.
@@ -140,7 +132,7 @@ class LmdbSource(RecordSource):
             SourceChangedError: The record was deleted.
         """
         with as_read_error("cannot be read", ValueError), self._transaction() as transaction:
-            values = self._values(transaction, key_bytes(entry.path), entry.location)
+            values = self._values(transaction, path_bytes(entry.path), entry.location)
             return {name: bytes(one) if isinstance(one, memoryview) else one for name, one in values.items()}
 
     def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002
@@ -164,9 +156,13 @@ class LmdbSource(RecordSource):
 
     def label_of(self, entry: Input) -> Label:
         """Return the first folder of a key as a label."""
-        key = key_bytes(entry.path)
-        folder = class_folder(image_pattern(key).id_of(key), self.dropped) if entry.location[0] == _IMAGE else None
-        return name(key_text(folder)) if folder else NONE
+        if entry.location[0] != _IMAGE:
+            return NONE
+        key = path_bytes(entry.path)
+        return name(self._class_of(path_text(image_pattern(key).id_of(key))))
+
+    def _class_of(self, id_: str) -> str:
+        return class_folder(id_.removeprefix(self.base)) or ""
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
@@ -223,7 +219,7 @@ class LmdbSource(RecordSource):
         """Return a named database; None if there is none of this name."""
         if name not in self._opened:
             try:
-                self._opened[name] = self._env.open_db(key_bytes(name), create=False)
+                self._opened[name] = self._env.open_db(path_bytes(name), create=False)
             except (self._lmdb.IncompatibleError, self._lmdb.NotFoundError):
                 return None
         return self._opened[name]
@@ -258,7 +254,7 @@ class LmdbSource(RecordSource):
             for key, value in transaction.cursor():
                 has_images = has_images or codecs.sniff(value) is not None
                 if len(value) == _DATABASE_BYTES:
-                    possible.append(key_text(bytes(key)))
+                    possible.append(path_text(bytes(key)))
         return [one for one in possible if self._open_database(one) is not None], has_images
 
     def _refuse_several_values(self) -> None:
@@ -284,10 +280,10 @@ class LmdbSource(RecordSource):
             for stored, value in transaction.cursor():
                 key = bytes(stored)
                 if key in META and not codecs.sniff(value):
-                    found.account.declare("key", [key_text(key)])
-                    found.account.leave_out("key", key_text(key), "it describes the database")
+                    found.account.declare("key", [path_text(key)])
+                    found.account.leave_out("key", path_text(key), "it describes the database")
                     stated = bytes(value) if key in COUNTS and bytes(value).isdigit() else stated
-                elif key_text(key) not in self._opened or IMAGE in self.databases:
+                elif path_text(key) not in self._opened or IMAGE in self.databases:
                     forms[key] = _form(value)
         before = len(forms)
         keys = self._of_split([key for key in forms if forms[key] != _OTHER], forms)
@@ -309,15 +305,15 @@ class LmdbSource(RecordSource):
         """Return the keys of the chosen split, and find the folders of classes."""
         ids = {key: image_pattern(key).id_of(key) for key in keys}
         if self.split is not None:
-            start = key_bytes(self.split.rstrip("/") + "/")
+            start = path_bytes(self.split.rstrip("/") + "/")
             ids = {key: id_ for key, id_ in ids.items() if id_.startswith(start)}
             if not ids:
                 raise SourceError(f"{self.path} has no key that begins with {self.split!r} (--column split=)")
             for key in [key for key in forms if not image_pattern(key).id_of(key).startswith(start)]:
                 del forms[key]
-        in_folders = [id_ for key, id_ in ids.items() if b"/" in id_ and forms[key] == _IMAGE]
-        self.dropped = common_folders(in_folders)
-        first = {key_text(folder) for id_ in in_folders if (folder := class_folder(id_, self.dropped))}
+        in_folders = [path_text(id_) for key, id_ in ids.items() if b"/" in id_ and forms[key] == _IMAGE]
+        self.base = common_folder(tuple(id_.split("/")[:-1]) for id_ in in_folders)
+        first = set(filter(None, map(self._class_of, in_folders)))
         if first and all(map(is_split_name, first)):
             if len(first) > 1:
                 raise SourceError(
@@ -325,20 +321,20 @@ class LmdbSource(RecordSource):
                     f"one at a time, with --column split={min(first)} (columns={{'split': {min(first)!r}}}), or each "
                     "as a dataset of its own (--split folders)"
                 )
-            self.dropped += 1
+            self.base += f"{first.pop()}/"
         return list(ids)
 
     def _skip_alone(self, found: Collector, parts: Grouped) -> None:
         with self._transaction() as transaction:
             for key in parts.alone:
-                found.skip(key_text(key), _reason(transaction.get(key)))
+                found.skip(path_text(key), _reason(transaction.get(key)))
 
     def _values(self, transaction: Any, key: bytes, location: tuple[int, ...]) -> dict[str, Any]:
         """Return the values of a record, as views that are valid in the transaction."""
         form, pattern, *further = location
         value: memoryview | None = transaction.get(key)
         if value is None:
-            raise SourceChangedError(f"{self.path} changed while it was packed: {key_text(key)!r} was deleted")
+            raise SourceChangedError(f"{self.path} changed while it was packed: {path_text(key)!r} was deleted")
         values = {"image": value} if form == _IMAGE else self._datum(value) if form == _DATUM else _unpacked(value)
         id_ = self.patterns[pattern].id_of(key)
         for number in further:
@@ -445,7 +441,7 @@ def _flatten(value: Any, path: str, values: dict[str, Any]) -> None:
 
 
 def _name_text(key: Any) -> str:
-    return key_text(key) if isinstance(key, bytes) else str(key)
+    return path_text(key) if isinstance(key, bytes) else str(key)
 
 
 def _array(value: dict[str, Any]) -> Any:

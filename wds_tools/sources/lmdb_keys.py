@@ -10,6 +10,9 @@ import re
 from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
+from wds_tools.sources.layouts import is_split_name
+from wds_tools.sources.trees import path_bytes, path_text
+
 _IMAGE = rb"images?|imgs?|rgb|jpe?g|png|webp|tiff?|photo|picture"
 _PREFIX = re.compile(rb"((?:" + _IMAGE + rb")[-_:.]|(?:images?|imgs?)/)(.+)", re.IGNORECASE | re.DOTALL)
 _SUFFIX = re.compile(rb"(.+)([-_:./](?:" + _IMAGE + rb"))", re.IGNORECASE | re.DOTALL)
@@ -33,8 +36,6 @@ META = (
 
 COUNTS = (b"num-samples", b"num_samples")
 """Those with the number of samples as text."""
-
-_SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev")
 
 
 class Pattern(NamedTuple):
@@ -128,36 +129,8 @@ def patterns_of(key: bytes) -> Iterator[Pattern]:
             yield pattern
 
 
-def class_folder(id_: bytes, dropped: int) -> bytes | None:
-    """Return the first folder of an id after those that contain all classes; None if there is none.
-
-    >>> class_folder(b"photos/cat/1", 1), class_folder(b"1", 0)
-    (b'cat', None)
-    """
-    parts = id_.split(b"/")[dropped:]
-    return parts[0] if len(parts) > 1 and parts[0] else None
-
-
-def common_folders(ids: list[bytes]) -> int:
-    """Return the number of leading folders that contain all class folders.
-
-    >>> common_folders([b"a/cat/1", b"a/dog/2"]), common_folders([b"cat/1", b"cat/2"])
-    (1, 0)
-    """
-    parts = [id_.split(b"/") for id_ in ids]
-    dropped = 0
-    while parts and all(len(part) > dropped + 2 for part in parts) and len({part[dropped] for part in parts}) == 1:
-        dropped += 1
-    return dropped
-
-
 def _is_second_image(pattern: Pattern, key: bytes, records: Container[bytes]) -> bool:
-    return key_bytes(pattern.name) in _SECOND_IMAGES and pattern.id_of(key) in records
-
-
-def is_split_name(folder: str) -> bool:
-    """Return whether a folder is named like a split."""
-    return folder.lower() in _SPLITS
+    return path_bytes(pattern.name) in _SECOND_IMAGES and pattern.id_of(key) in records
 
 
 def first_split(key: bytes) -> str | None:
@@ -167,18 +140,8 @@ def first_split(key: bytes) -> str | None:
     ('train', 'val', None)
     """
     folder, slash, _ = image_pattern(key).id_of(key).partition(b"/")
-    return key_text(folder) if slash and is_split_name(key_text(folder)) else None
-
-
-def key_text(key: bytes) -> str:
-    """Return a key as text; bytes that are not UTF-8 become surrogate escapes."""
-    return key.decode("utf-8", "surrogateescape")
-
-
-def key_bytes(text: str) -> bytes:
-    """Return the bytes of a key: the inverse of `key_text`."""
-    return text.encode("utf-8", "surrogateescape")
+    return path_text(folder) if slash and is_split_name(path_text(folder)) else None
 
 
 def _name(word: bytes) -> str:
-    return key_text(word).lower()
+    return path_text(word).lower()

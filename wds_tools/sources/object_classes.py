@@ -39,8 +39,8 @@ def class_names(items: Any) -> tuple[str, ...]:
 def _own_names(items: Any) -> tuple[str, ...]:
     names: Any = getattr(items, "classes", None)
     numbers = getattr(items, "class_to_idx", None)
-    listed = _names(names.tolist() if hasattr(names, "tolist") else names)
-    by_number = _names(numbers)
+    listed = names_in(names.tolist() if hasattr(names, "tolist") else names)
+    by_number = names_in(numbers)
     if listed and by_number and set(listed) == set(by_number) and listed != by_number:
         raise LabelError(
             f"the {type(items).__name__} has its classes in another order in 'classes' ({quoted(listed)}) than in "
@@ -49,13 +49,13 @@ def _own_names(items: Any) -> tuple[str, ...]:
     return listed or by_number
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def names_in(value: Any) -> tuple[str, ...]:
     """Return names from a list of them or of their synonyms, or from a dictionary of names and numbers."""
     if isinstance(value, Mapping):
         pairs = [(name, number) if isinstance(number, int) else (number, name) for name, number in value.items()]
         by_number = {number: name for name, number in pairs}
         is_numbered = sorted(by_number, key=str) == sorted(range(len(pairs)), key=str)
-        return _names([by_number[number] for number in range(len(pairs))]) if is_numbered else ()
+        return names_in([by_number[number] for number in range(len(pairs))]) if is_numbered else ()
     if not isinstance(value, (list, tuple)):
         return ()
     names = [", ".join(map(str, name)) if isinstance(name, (list, tuple)) else name for name in value]

@@ -132,7 +132,7 @@ def open_files(paths: tuple[Path | RemoteFile, ...], remote: RemoteOptions | Non
 def stamp_of(paths: tuple[Path | RemoteFile, ...]) -> str:
     """Return a hash that changes with the content of files that `locate` returned."""
     remote = [file for file in paths if isinstance(file, RemoteFile)]
-    return stamp_remote_files(remote) if remote else stamp_files([path for path in paths if isinstance(path, Path)])
+    return stamp_remote_files(remote) if remote else stamp_files(path for path in paths if isinstance(path, Path))
 
 
 def states_of(paths: tuple[Path | RemoteFile, ...]) -> tuple[FileState, ...]:

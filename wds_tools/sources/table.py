@@ -25,8 +25,6 @@ from wds_tools.sources.base import (
     as_read_error,
     check_size,
     field_bytes,
-    file_states,
-    stamp_files,
 )
 from wds_tools.sources.columns import (
     IMAGE,
@@ -73,7 +71,7 @@ class TableSource(Source):
                 labels.
             LabelError: A row has several labels.
         """
-        states = file_states([self.path])
+        found.take_files([self.path])
         self.table = TextTable(self.path, self.options.encoding)
         self.roles_of_columns = self._without_label()
         names = [name for name in self.table.columns if name != self.roles_of_columns.image]
@@ -95,8 +93,6 @@ class TableSource(Source):
             {name: [row.get(name) for row in hint] for name in self.roles_of_columns.facts}
         )
         add_rows(found, self.roles_of_columns, entries, labels.choose(), declared=self.table.columns)
-        found.files = states
-        found.stamp = stamp_files([self.path]) + repr(sorted(self.columns.items())) + (self.options.encoding or "")
 
     def read(self, entry: Input) -> Record:
         """Read the image of a row, and its other columns.

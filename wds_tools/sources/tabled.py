@@ -139,7 +139,6 @@ class Table(Layout):
 
     kind = "table"
     _plan: dict[str, Rows] | None = None
-    _split = ""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
@@ -176,17 +175,6 @@ class Table(Layout):
                 for name, split in self._plan.items()
             }
         )
-
-    def splits_error(self, where: str, splits: Iterable[str]) -> SourceError:
-        """Return the error for a tree of several splits."""
-        return SourceError(
-            f"{where} has several splits ({', '.join(splits)}): pack with --split folders (pack_splits), which packs a "
-            "dataset for each"
-        )
-
-    def choose(self, split: str) -> None:
-        """Collect this split next."""
-        self._split = split
 
     def collect(self, found: Collector, files: Files) -> None:
         """Add the rows of the split, and state what becomes of all other files."""

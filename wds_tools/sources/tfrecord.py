@@ -23,8 +23,6 @@ from wds_tools.sources.base import (
     Input,
     SourceOptions,
     as_source_error,
-    file_states,
-    stamp_files,
 )
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.compressed import DecompressedFiles
@@ -71,11 +69,9 @@ class TfRecordSource(RecordSource):
         Raises:
             SourceError: A file is truncated or damaged between records, or no record has an image.
         """
-        states = file_states(self.paths)
+        found.take_files(self.paths)
         super().collect(found)
         self._account_files(found)
-        found.files = states
-        found.stamp = stamp_files(list(self.paths)) + repr(sorted(self.columns.items()))
 
     def items(self) -> Iterator[Item]:
         """Yield the records of all files."""

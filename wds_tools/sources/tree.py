@@ -102,6 +102,7 @@ class Layout:
     """
 
     kind: ClassVar[str]
+    _split = ""
 
     def __init__(self, *, given: bool = False, options: SourceOptions | None = None) -> None:
         """Create the layout.
@@ -138,10 +139,14 @@ class Layout:
 
     def splits_error(self, where: str, splits: Iterable[str]) -> SourceError:
         """Return the error for a tree of several splits."""
-        return layouts.splits_error(where, splits)
+        return SourceError(
+            f"{where} has several splits ({', '.join(splits)}): pack with --split folders (pack_splits), which packs a "
+            "dataset for each"
+        )
 
     def choose(self, split: str) -> None:
         """Take note of the split that is collected next. `splits` was called before."""
+        self._split = split
 
     def collect(self, found: Collector, files: Files) -> None:
         """Add the images of these files, and state what becomes of all others."""
@@ -244,6 +249,10 @@ class ClassFolders(Layout):
             split = folders[position] if len(folders) > position else ""
             parts[split if split in parts else found.splits[0]].append(file)
         return parts
+
+    def splits_error(self, where: str, splits: Iterable[str]) -> SourceError:
+        """Return the error for folders of several splits, which may also be classes."""
+        return layouts.splits_error(where, splits)
 
     def choose(self, split: str) -> None:
         """Treat the folder of a split as the root, if it contains the class folders."""

@@ -307,7 +307,7 @@ class ZipTree(Tree):
                     files[name] = File(name, info.file_size, location, reason)
             archives.append(files)
         yield from _joined([path.stem for path in self.paths], archives)
-        self.stamp = stamp_files(list(self.paths))
+        self.stamp = stamp_files(self.paths)
 
     @cached_property
     def _mapped(self) -> MappedFiles:
