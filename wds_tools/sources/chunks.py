@@ -219,7 +219,8 @@ class ChunkSource(RecordSource):
                     values = self.item(number, location, self._chunks.view)
                 except SourceError as error:
                     values = str(error)
-                yield Item(f"{file.path.name}#{row}", (number, *location), values, self.group(number))
+                name = file.path.relative_to(self.path).as_posix()
+                yield Item(f"{name}#{row}", (number, *location), values, self.group(number))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
         """Return the values of an item."""

@@ -227,6 +227,8 @@ def check_lists(files: Files) -> None:
     for file in sorted(lists, key=lambda file: (file.path.count("/"), file.path))[:_MAX_TABLES]:
         listed = _listed(files.read(file), is_json=file.path.lower().endswith(".json"))
         found = [(name, value) for name, value in listed if names.has(name)]
+        if all(names_a_file(value) for _, value in found):  # pairs of files, such as images and masks
+            continue
         are_files = any(names_a_file(name) for name, _ in found)  # numbers may also be those of classes
         if found and 2 * len(found) > (len(listed) - 1 if are_files else min(LOOKED_AT, len(images))):
             name, value = found[0]
