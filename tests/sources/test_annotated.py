@@ -495,3 +495,23 @@ def test_a_pickled_source_is_small_and_reads_the_same_samples(tmp_path):
     again = pickle.loads(pickled)
     assert [again.read(entry) for entry in inputs] == [source.read(entry) for entry in inputs]
     assert all(source.read(entry).facts["objects"] is not None for entry in inputs)
+
+
+@pytest.mark.parametrize("folder", ["", "train"])
+def test_label_files_of_yolo_without_class_names_are_an_error(folder, tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    if folder:  # data.yaml is in the folder above, as Roboflow writes it
+        (src / folder).mkdir()
+        for name in ("images", "labels"):
+            (src / name).rename(src / folder / name)
+    else:
+        (src / "data.yaml").unlink()
+    with pytest.raises(SourceError, match=r"label files of YOLO, such as 'labels/.*', and no class names: add data"):
+        wt.pack(src / folder, tmp_path / "out")
+    assert wt.pack(src / folder, tmp_path / "out", kind="folder").manifest.classes
+
+
+def test_the_number_of_classes_in_data_yaml_is_enough(tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    (src / "data.yaml").write_text("nc: 3\n")
+    assert classes_of(wt.pack(src, tmp_path / "out")).names == ("class_0", "class_1", "class_2")

@@ -264,11 +264,27 @@ class Yolo(Annotated):
     def matches(cls, files: Files) -> bool:
         """Return whether there are class names, and a label file for an image."""
         named = (file for file in files.others if _is_yolo_names(file.path) and not file.reason)
-        if not any(not file.path.endswith(("yaml", "yml")) or b"names" in files.read(file) for file in named):
+        if not any(not file.path.endswith(("yaml", "yml")) or _states_names(files, file) for file in named):
             return False
-        labels = (files.by_path.get(yolo.label_path(file.path)) for file in files.images)
-        first = islice((label for label in labels if label is not None and label.size), _LOOKED_AT)
-        return any(yolo.looks_like_labels(files.read(label)) for label in first)
+        return any(yolo.looks_like_labels(files.read(label)) for label in _first_labels(files))
+
+    @classmethod
+    def recognised(cls, files: Files) -> Layout | None:
+        """Return the layout if the files have it.
+
+        Raises:
+            SourceError: There are label files, and no class names.
+        """
+        if cls.matches(files):
+            return cls()
+        labels = _first_labels(files)
+        if labels and all(yolo.are_boxes(files.read(label)) for label in labels) and not Voc.matches(files):
+            raise SourceError(
+                f"{files.where} has label files of YOLO, such as {labels[0].path!r}, and no class names: add data.yaml "
+                "with 'names'. If it is in the folder above, pack that folder, with --split folders (pack_splits) for "
+                "its splits. If these are not labels, pass --from folder (kind='folder')"
+            )
+        return None
 
     def _read(self, files: Files) -> dict[str, _Split]:
         stated, beside, used = _yolo_names(files)
@@ -301,6 +317,22 @@ def _unlabelled(labels: Mapping[str, File | None], what: str) -> list[str]:
     if not without:
         return []
     return [f"{len(without):,} of {len(labels):,} images have no {what}, and so no objects, such as {without[0]!r}"]
+
+
+def _first_labels(files: Files) -> list[File]:
+    """Return the first label files that are not empty."""
+    if not any(file.path.endswith(".txt") for file in files.others):
+        return []
+    labels = (files.by_path.get(yolo.label_path(file.path)) for file in files.images)
+    return list(
+        islice((label for label in labels if label is not None and label.size and not label.reason), _LOOKED_AT)
+    )
+
+
+def _states_names(files: Files, file: File) -> bool:
+    """Return whether a YAML file can state class names, or how many classes there are."""
+    data = files.read(file)
+    return b"names" in data or (b"nc:" in data and posixpath.basename(file.path).lower().startswith("data.y"))
 
 
 def _is_yolo_names(path: str) -> bool:

@@ -292,6 +292,19 @@ def looks_like_labels(data: bytes) -> bool:
     return bool(line) and all(_NUMBER.fullmatch(word) for word in line.removeprefix(b"\xef\xbb\xbf").split())
 
 
+def are_boxes(data: bytes) -> bool:
+    """Return whether all lines of a text file are objects with boxes or outlines in the image.
+
+    >>> are_boxes(b"0 0.5 0.5 0.1 0.1"), are_boxes(b"7 4 8 2 1"), are_boxes(b"3")
+    (True, False, False)
+    """
+    try:
+        objects = parse(data, "")
+    except SourceError:
+        return False
+    return bool(objects) and all(-0.5 <= edge <= 1.5 for one in objects for edge in one["box"])
+
+
 def label_path(image: str) -> str:
     """Return where the label file of an image is: the last folder ``images`` becomes ``labels``.
 
