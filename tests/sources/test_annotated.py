@@ -515,3 +515,104 @@ def test_the_number_of_classes_in_data_yaml_is_enough(tmp_path):
     src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
     (src / "data.yaml").write_text("nc: 3\n")
     assert classes_of(wt.pack(src, tmp_path / "out")).names == ("class_0", "class_1", "class_2")
+
+
+def tree_of_masks(root, *names):
+    """Write 4 different small images for each name, in which {} stands for their number."""
+    for name in names:
+        for number in range(4):
+            path = root / name.format(number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB" if path.suffix == ".jpg" else "L", (16, 12), number).save(path)
+    return root
+
+
+def test_masks_next_to_voc_files_are_fields(tmp_path):
+    src = tree_of_masks(tmp_path / "src", "images/photo_{}.jpg", "annotations/trimaps/photo_{}.png")
+    (src / "annotations" / "xmls").mkdir()
+    for number in range(3):  # as in Oxford-IIIT Pet, where not all images have one
+        (src / f"annotations/xmls/photo_{number}.xml").write_text(
+            "<annotation><object><name>cat</name><bndbox><xmin>2</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax>"
+            "</bndbox></object></annotation>"
+        )
+    report = wt.pack(src, tmp_path / "out", images="keep")
+    assert (report.manifest.source["kind"], report.manifest.samples) == ("voc", 4)
+    assert report.manifest.fields["mask.png"] == 4
+    assert json_of(tmp_path / "out")["photo_1.jpg"]["objects"][0]["box"] == [1, 1, 9, 9]
+
+
+@pytest.mark.parametrize(
+    ("names", "classes", "fields"),
+    [
+        (
+            ["benign/benign ({}).png", "benign/benign ({})_mask.png", "benign/benign ({})_mask_1.png",
+             "normal/normal ({}).png", "normal/normal ({})_mask.png"],
+            ("benign", "normal"), {"mask.png": 8, "mask_1.png": 4},
+        ),  # BUSI
+        (
+            ["COVID/images/C-{}.png", "COVID/masks/C-{}.png", "Normal/images/N-{}.png", "Normal/masks/N-{}.png"],
+            ("COVID", "Normal"), {"mask.png": 8},
+        ),  # COVID-QU
+        (["a/images/{}.jpg", "a/masks/{}.png"], (), {"mask.png": 4}),
+        (["Training_Data/{}.jpg", "Training_GroundTruth/{}_segmentation.png"], (), None),
+    ],
+)  # fmt: skip
+def test_class_folders_of_images_with_masks_are_labels(names, classes, fields, tmp_path):
+    src = tree_of_masks(tmp_path / "src", *names)
+    if fields is None:
+        with pytest.raises(SourceError, match="pass --from masks"):
+            wt.pack(src, tmp_path / "out")
+        fields = {"mask.png": 4}
+    report = wt.pack(src, tmp_path / "out", images="keep", kind="masks")
+    assert report.manifest.classes == classes
+    assert not report.skipped
+    assert {name: count for name, count in report.manifest.fields.items() if "mask" in name} == fields
+
+
+def test_class_folders_in_splits_of_images_with_masks_have_the_same_numbers(tmp_path):
+    names = [f"{{split}}/{one}/{place}/{{}}.png" for one in ("cat", "dog") for place in ("images", "masks")]
+    names = [name.replace("{split}", split) for split in ("train", "val") for name in names]
+    src = tree_of_masks(tmp_path / "src", *names)
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    assert [report.manifest.classes for report in reports.values()] == [("cat", "dog")] * 2
+
+
+@pytest.mark.parametrize(
+    "names", [["images/{}.jpg", "masks/{}_0.png", "masks/{}_1.png"], ["{}/images/{}.png", "{}/masks/x.png"]]
+)
+def test_several_masks_for_an_image_are_an_error(names, tmp_path):
+    src = tree_of_masks(tmp_path / "src", *(name.replace("{}", "{0}") for name in names))
+    with pytest.raises(SourceError, match=r"images in 'images' and masks in 'masks', and only 0 images have .* merge"):
+        wt.pack(src, tmp_path / "out")
+    assert wt.pack(src, tmp_path / "out", kind="folder").manifest.classes
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "field"),
+    [
+        ("original/{}.jpg", "mask/{}.png", "mask.png"),
+        ("images/{}.jpg", "annotation_masks/{}.png", "mask.png"),
+        ("images/{}.jpg", "depth/{}.png", "depth.png"),
+        ("rgb/{}.png", "semantic/{}.png", "mask.png"),
+        ("images/{}.jpg", "1st_manual/{}.gif", "mask.gif"),
+        ("Original/{}.jpg", "Ground Truth/{}.png", "mask.png"),
+    ],
+)
+def test_other_names_of_folders_of_masks(image, mask, field, tmp_path):
+    report = wt.pack(tree_of_masks(tmp_path / "src", image, mask), tmp_path / "out", images="keep")
+    assert (report.manifest.samples, report.manifest.fields[field]) == (4, 4)
+
+
+@pytest.mark.parametrize(("image", "mask"), [("CXR_png", "masks"), ("input", "target"), ("photos", "lung_gt")])
+def test_folders_that_can_be_masks_or_classes_are_an_error_that_names_both(image, mask, tmp_path):
+    src = tree_of_masks(tmp_path / "src", f"{image}/{{}}.png", f"{mask}/{{}}.png")
+    with pytest.raises(SourceError, match=rf"folders '{image}', '{mask}' with files of the same names: pass --from"):
+        wt.pack(src, tmp_path / "out")
+    assert wt.pack(src, tmp_path / "a", kind="masks").manifest.fields["mask.png"] == 4
+    assert wt.pack(src, tmp_path / "b", kind="folder").manifest.classes == tuple(sorted((image, mask)))
+
+
+@pytest.mark.parametrize("names", [["mask/a{}.png", "no_mask/b{}.png"], ["with_mask/{}.png", "without_mask/{}.png"]])
+def test_folders_with_and_without_masks_are_classes(names, tmp_path):
+    report = wt.pack(tree_of_masks(tmp_path / "src", *names), tmp_path / "out")
+    assert len(report.manifest.classes) == 2

@@ -18,7 +18,8 @@ import xxhash
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.label import quoted
+from wds_tools.format.label import NONE, quoted
+from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import PLACE
 from wds_tools.sources import coco, layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed
@@ -47,6 +48,7 @@ class _Split:
         parts: Path of an image -> field -> file.
         used: Annotation files.
         source: What lists the images, for messages.
+        classes: Path of an image -> class; empty if folders are not classes.
     """
 
     annotations: Annotations
@@ -54,6 +56,7 @@ class _Split:
     parts: dict[str, dict[str, File]] = field(default_factory=dict)
     used: list[File] = field(default_factory=list)
     source: str = ""
+    classes: Mapping[str, str] = field(default_factory=dict)
 
 
 class Annotated(Layout):
@@ -116,7 +119,8 @@ class Annotated(Layout):
                     self.skip(found, part, "belongs to an image that is skipped")
             else:
                 facts = split.annotations.images.pop(name)
-                self.add_image(found, file, parts=parts, facts=facts, extra=_SIZE_BYTES)
+                label = label_name(split.classes[file.path]) if split.classes else NONE
+                self.add_image(found, file, label, parts=parts, facts=facts, extra=_SIZE_BYTES)
         for file in files.files:
             if file.path not in done:
                 self.skip(found, file, self._why_skipped(file, split))
@@ -413,20 +417,24 @@ class Voc(Annotated):
         return any(b"<annotation" in files.read(file)[:1000] for file in first)
 
     def _read(self, files: Files) -> dict[str, _Split]:
-        segmented = [file for file in files.images if voc.mask_field(file.path)]
-        paths = {file.path for file in segmented}
-        images = [file for file in files.images if file.path not in paths]
         annotation = _xml_files(files)
+        found = masks.pairs(file.path for file in files.images)
+        parts = {
+            path: {
+                name: files.by_path[mask]
+                for name, mask in fields.items()
+                if annotation.get(mask) in (None, annotation.get(path))  # with an XML file of its own, it is an image
+            }
+            for path, fields in found.pairs
+        }
+        taken = {file.path for file in _files_of(parts)}
+        taken |= {path for path in found.unpaired if masks.is_mask(path) and path not in annotation}
+        images = [file for file in files.images if file.path not in taken]
         sets = _image_sets(files, images)
         pairs = [(file.path, annotation.get(file.path)) for file in images]
         everything = voc.annotations_of(
             (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in pairs
         )
-        parts: dict[str, dict[str, File]] = {}
-        stems = {posixpath.splitext(posixpath.basename(file.path))[0]: file.path for file in images}
-        for mask in segmented:
-            if owner := stems.get(posixpath.splitext(posixpath.basename(mask.path))[0]):
-                parts.setdefault(owner, {})[voc.mask_field(mask.path)] = mask
         plan = {}
         for split, members in sets.items():
             own = {file.path: file for file in members.images}
@@ -464,7 +472,7 @@ def _xml_files(files: Files) -> dict[str, File]:
         if file.path.lower().endswith(".xml"):
             key = voc.pair_key(file.path)
             found[key] = None if key in found else file
-    pairs = {file.path: found.get(voc.pair_key(file.path)) for file in files.images if not voc.mask_field(file.path)}
+    pairs = {file.path: found.get(voc.pair_key(file.path)) for file in files.images}
     return {path: xml for path, xml in pairs.items() if xml is not None}
 
 
@@ -506,21 +514,57 @@ class Masks(Annotated):
 
     @classmethod
     def matches(cls, files: Files) -> bool:
-        """Return whether at least half of the images have a mask."""
-        if not masks.may_have_masks(file.path for file in files.images):
-            return False
-        found = masks.pairs(file.path for file in files.images)
-        return 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0
+        """Return whether an image has a mask."""
+        paths = [file.path for file in files.images]
+        return masks.may_have_masks(paths) and bool(masks.pairs(paths).pairs or masks.siblings(paths))
+
+    @classmethod
+    def recognised(cls, files: Files) -> Layout | None:
+        """Return the layout if at least half of the images have a mask.
+
+        Raises:
+            SourceError: There is a folder of masks, but names do not show which image has which.
+        """
+        paths = [file.path for file in files.images]
+        if not masks.may_have_masks(paths):
+            return None
+        found = masks.pairs(paths)
+        if 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0:
+            return cls()
+        if together := masks.folders_together(paths):
+            example = next(filter(masks.is_mask, found.unpaired), found.unpaired[0])
+            raise SourceError(
+                f"{files.where} has images in {together[0]!r} and masks in {together[1]!r}, and only "
+                f"{len(found.pairs)} images have a mask with their name ({example!r} is not one): merge the masks of "
+                "an image into one file with its name; or pass --from masks (kind='masks') to pack only the images "
+                "with such a mask, or --from folder (kind='folder') if the folders are classes"
+            )
+        if beside := masks.siblings(paths):
+            folders = quoted("/".join(folder) for folder in list(beside)[:2])
+            raise SourceError(
+                f"{files.where} has the folders {folders} with files of the same names: pass --from masks "
+                "(kind='masks') if the second has the masks of the first, or --from folder (kind='folder') if they are "
+                "classes"
+            )
+        return None
 
     def _read(self, files: Files) -> dict[str, _Split]:
-        found = masks.pairs(file.path for file in files.images)
+        paths = [file.path for file in files.images]
+        folders: masks.Folders = {}
+        found = masks.pairs(paths)
+        if not found.pairs:
+            folders = masks.siblings(paths)
+            found = masks.pairs(paths, folders)
         images = [files.by_path[path] for path, _ in found.pairs]
+        classes = masks.classes((path for path, _ in found.pairs), folders)
         parts = {path: {name: files.by_path[mask] for name, mask in fields.items()} for path, fields in found.pairs}
         plan = {}
         for split, members in _image_sets(files, images, "Segmentation").items():
             own = {file.path: file for file in members.images}
             facts = masks.without_objects(own)
-            plan[split] = _Split(facts, dict(own), {path: parts[path] for path in own}, list(members.lists), "a pair")
+            plan[split] = _Split(
+                facts, dict(own), {path: parts[path] for path in own}, list(members.lists), "a pair", classes
+            )
         return plan
 
     def _why_skipped(self, file: File, split: _Split) -> str:
