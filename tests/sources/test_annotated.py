@@ -616,3 +616,43 @@ def test_folders_that_can_be_masks_or_classes_are_an_error_that_names_both(image
 def test_folders_with_and_without_masks_are_classes(names, tmp_path):
     report = wt.pack(tree_of_masks(tmp_path / "src", *names), tmp_path / "out")
     assert len(report.manifest.classes) == 2
+
+
+def test_masks_of_another_size_than_their_image_are_skipped_with_both_sizes(tmp_path):
+    src = tree_of_masks(tmp_path / "src", "images/{}.jpg", "masks/{}.png", "depth/{}.png")
+    Image.new("L", (8, 6)).save(src / "masks" / "1.png")
+    Image.new("L", (8, 6)).save(src / "depth" / "3.png")  # which may have its own size
+    exif = Image.Exif()
+    exif[274] = 6
+    Image.new("RGB", (16, 12)).save(src / "images" / "2.jpg", exif=exif)
+    found = skipped(wt.pack(src, tmp_path / "out"))
+    assert found.keys() == {"images/1.jpg", "images/2.jpg"}
+    assert "its mask 'mask.png' is 8x6, and the image is 16x12 as it is shown" in found["images/1.jpg"]
+    assert "its mask 'mask.png' is 16x12, and the image is 12x16 as it is shown" in found["images/2.jpg"]
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "1"])
+def test_masks_in_bmp_become_png_with_the_same_numbers(mode, tmp_path):
+    src = tree_of_masks(tmp_path / "src", "images/{}.jpg")
+    (src / "masks").mkdir()
+    numbers = np.arange(16 * 12, dtype=np.uint8).reshape(12, 16) % 2
+    for number in range(4):
+        mask = Image.fromarray(numbers.astype(bool) if mode == "1" else numbers)
+        if mode == "P":
+            mask.putpalette([0, 0, 0, 9, 200, 30])
+        mask.save(src / "masks" / f"{number}.bmp")
+    report = wt.pack(src, tmp_path / "out", images="keep")
+    assert report.manifest.account.attached["field mask.png"] == 4
+    fields = {"image": wt.Image(), "mask": wt.Mask("mask.png", like="image")}
+    with wt.make_loader(tmp_path / "out", batch_size=4, fields=fields, num_workers=0) as loader:
+        [batch] = loader
+    expected = torch.from_numpy(numbers.astype(bool))
+    assert torch.equal(batch.mask.bool(), expected.expand(4, -1, -1))
+    assert batch.mask.max() == (255 if mode == "1" else 1)
+
+
+def test_a_bmp_and_a_png_that_would_be_one_field_are_named(src, tmp_path):
+    for kind in ("bmp", "png"):
+        Image.new("L", (64, 48)).save(src / "images" / f"photo_1.mask.{kind}")
+    report = wt.pack(src, tmp_path / "out", kind="folder")
+    assert skipped(report) == {"images/photo_1.mask.bmp": "would be the field 'mask.png', which another file is too"}

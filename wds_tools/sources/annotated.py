@@ -27,6 +27,7 @@ from wds_tools.sources.base import Collector, File, Record
 from wds_tools.sources.tree import Files, Layout
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
+_ANY_SIZE = "depth."  # a field that may have another size than its image
 _MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first
 _LOOKED_AT = 3
 
@@ -146,7 +147,7 @@ class Annotated(Layout):
         """Return an image with its objects in pixels.
 
         Raises:
-            SourceError: The annotations are for an image of another size.
+            SourceError: The annotations or a mask are for an image of another size.
         """
         record = super().record(image, parts, {})
         data = record.image
@@ -155,6 +156,15 @@ class Annotated(Layout):
             width, height = info.width, info.height
         else:
             height, width = data.shape[:2]
+        for name, mask in record.fields.items():
+            if name.startswith(_ANY_SIZE):
+                continue
+            of_mask = codecs.probe(mask)
+            if (of_mask.width, of_mask.height) != (width, height):
+                raise SourceError(
+                    f"its mask {name!r} is {of_mask.width}x{of_mask.height}, and the image is {width}x{height} as it "
+                    "is shown (with its EXIF orientation): correct the mask or the image"
+                )
         return record._replace(facts=completed(dict(facts), width, height))
 
     def _read(self, files: Files) -> dict[str, _Split]:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from wds_tools.sources.annotations import Annotations, packed
-from wds_tools.sources.layouts import CONVERTED, is_image_name, is_split_name
+from wds_tools.sources.layouts import is_image_name, is_split_name, stored_name
 
 _IMAGE_FOLDERS = frozenset(
     ["images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "inputs", "rgb", "original", "originals"]
@@ -117,8 +117,7 @@ def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
     unpaired = [name for same in images.values() if len(same) > 1 for name in same]
     for role, name in masks:
         candidates = images.get(role.key, ())
-        extension = posixpath.splitext(name)[1].lower()
-        field = f"{role.field}{'.png' if extension in CONVERTED else extension}"
+        field = stored_name(f"{role.field}{posixpath.splitext(name)[1].lower()}")
         if len(candidates) == 1 and field not in found.get(candidates[0], ()):
             found.setdefault(candidates[0], {})[field] = name
         else:
