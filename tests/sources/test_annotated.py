@@ -656,3 +656,36 @@ def test_a_bmp_and_a_png_that_would_be_one_field_are_named(src, tmp_path):
         Image.new("L", (64, 48)).save(src / "images" / f"photo_1.mask.{kind}")
     report = wt.pack(src, tmp_path / "out", kind="folder")
     assert skipped(report) == {"images/photo_1.mask.bmp": "would be the field 'mask.png', which another file is too"}
+
+
+def test_class_folders_of_images_with_objects_are_noted(src, tmp_path):
+    for name in ("cat", "dog"):
+        (src / name).mkdir()
+        shutil.copy(src / "images" / "photo_1.jpg", src / name / f"{name}.jpg")
+    shutil.rmtree(src / "images")
+    images = [{"id": n, "file_name": f"{name}.jpg", "width": 64, "height": 48} for n, name in [(1, "cat"), (2, "dog")]]
+    (src / "labels.json").write_text(coco_file(images=images))
+    notes = wt.pack(src, tmp_path / "out").manifest.account.notes
+    assert any("folders such as 'cat', 'dog' are not labels" in note for note in notes)
+    shutil.move(src / "dog" / "dog.jpg", src / "cat")
+    notes = wt.pack(src, tmp_path / "again").manifest.account.notes
+    assert not any("are not labels" in note for note in notes)
+
+
+def test_entries_of_several_coco_files_are_in_the_account_once(tmp_path):
+    src = tree_of(tmp_path / "src", "coco/datumaro_instances_poly", "images/{split}/{name}")
+    shutil.copytree(FOREIGN / "coco" / "datumaro_captions", src, dirs_exist_ok=True)
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    parts = reports["train"].manifest.account.parts
+    assert len(parts) == len(set(parts))
+
+
+def test_boxes_of_parts_of_voc_move_with_resized_images(src, tmp_path):
+    (src / "images" / "photo_1.xml").write_text(
+        "<annotation><object><name>cat</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>64</xmax><ymax>48</ymax></bndbox>"
+        "<part><name>head</name><bndbox><xmin>5</xmin><ymin>9</ymin><xmax>32</xmax><ymax>24</ymax></bndbox></part>"
+        "</object></annotation>"
+    )
+    wt.pack(src, tmp_path / "out", images="resize", resize=(24, 32))
+    [one] = json_of(tmp_path / "out")["photo_1.jpg"]["objects"]
+    assert one == {"box": [0, 0, 32, 24], "category": 0, "part": [{"name": "head", "box": [2, 4, 16, 12]}]}

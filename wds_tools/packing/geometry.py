@@ -176,7 +176,10 @@ def _resized_facts(facts: Mapping[str, Any], old: Size, new: Size) -> Mapping[st
 
 
 def _resized_object(one: dict[str, Any], scale: tuple[float, float], old: Size, new: Size) -> dict[str, Any]:
-    further = {name: value for name, value in one.items() if name not in ("box", "polygons", "keypoints", "rle")}
+    parts = one.get("part")  # of VOC
+    has_parts = isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
+    known = ("box", "polygons", "keypoints", "rle", *(["part"] if has_parts else []))
+    further = {name: value for name, value in one.items() if name not in known}
     if found := _positions_in(further):
         raise _not_understood("'objects' of the field 'json'", min(found))
     moved = dict(one)
@@ -191,6 +194,8 @@ def _resized_object(one: dict[str, Any], scale: tuple[float, float], old: Size, 
             moved["area"] = round(one["area"] * scale[0] * scale[1], _DIGITS)
         if one.get("rle") is not None:
             moved["rle"] = _resized_rle(one["rle"], old, new)
+        if has_parts:
+            moved["part"] = [_resized_object(part, scale, old, new) for part in one["part"]]
     except (TypeError, ValueError, KeyError, AttributeError, SourceError) as error:
         raise OptionError(f"an object {str(one)[:100]} has positions of another form ({error}): {_REMEDY}") from error
     return moved

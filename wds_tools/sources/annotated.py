@@ -132,8 +132,15 @@ class Annotated(Layout):
         annotations = split.annotations
         if split.used:
             found.account.attach("annotations", len(split.used))
-        found.account.parts += annotations.parts
+        found.account.parts += dict.fromkeys(annotations.parts)  # of several files, each once
         found.account.notes += annotations.notes
+        paths = [file.path for file in split.images.values() if file is not None]
+        folders = set() if split.classes else set(masks.classes(paths).values())
+        if len(folders) > 1 and annotations.names:
+            found.account.notes.append(
+                f"folders such as {quoted(sorted(folders)[:2])} are not labels, because the classes are those of the "
+                "objects: pass --from folder (kind='folder') if the folders are classes"
+            )
         if annotations.names:
             found.field_classes[PLACE] = ClassList(
                 annotations.names, annotations.ids, tuple(map(json.dumps, annotations.attributes))

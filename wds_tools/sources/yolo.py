@@ -245,7 +245,10 @@ def _text(data: bytes, where: str) -> str:
 
 
 def _object(words: list[str], keypoints: tuple[int, int] | None) -> Object:
-    category, *numbers = numbers_of(words, "numbers")
+    try:
+        category, *numbers = numbers_of(words, "numbers")
+    except SourceError:
+        raise SourceError(f"{' '.join(words)[:80]}; allowed are finite numbers, separated by spaces") from None
     if category < 0 or category != int(category):
         raise SourceError(f"class number {words[0]}; allowed are whole numbers of 0 and more")
     if keypoints is not None:
