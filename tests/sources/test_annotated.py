@@ -506,6 +506,7 @@ def test_label_files_of_yolo_without_class_names_are_an_error(folder, tmp_path):
             (src / name).rename(src / folder / name)
     else:
         (src / "data.yaml").unlink()
+        (src / "labels" / "photo 3.txt").write_text("0 0.5 0.5 0.1 x\n")  # the first one is damaged
     with pytest.raises(SourceError, match=r"label files of YOLO, such as 'labels/.*', and no class names: add data"):
         wt.pack(src / folder, tmp_path / "out")
     assert wt.pack(src / folder, tmp_path / "out", kind="folder").manifest.classes

@@ -299,9 +299,10 @@ class Yolo(Annotated):
         if cls.matches(files):
             return cls()
         labels = _first_labels(files)
-        if labels and all(yolo.are_boxes(files.read(label)) for label in labels) and not Voc.matches(files):
+        example = next((label.path for label in labels if yolo.are_boxes(files.read(label))), None)
+        if example is not None and not Voc.matches(files):
             raise SourceError(
-                f"{files.where} has label files of YOLO, such as {labels[0].path!r}, and no class names: add data.yaml "
+                f"{files.where} has label files of YOLO, such as {example!r}, and no class names: add data.yaml "
                 "with 'names'. If it is in the folder above, pack that folder, with --split folders (pack_splits) for "
                 "its splits. If these are not labels, pass --from folder (kind='folder')"
             )
