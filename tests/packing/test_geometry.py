@@ -143,3 +143,21 @@ def test_objects_of_another_form_refuse_the_run(tmp_path: Path, one: dict[str, A
 def test_nothing_is_refused_if_the_image_keeps_its_size(tmp_path: Path) -> None:
     found = resized(shard(tmp_path, boxes_json=[[1, 2, 3, 4]]), resize=100)
     assert json.loads(found["boxes.json"]) == [[1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(("kind", "stored"), [("jpg", "png"), ("gif", "png"), ("webp", "png"), ("tif", "tif")])
+def test_masks_of_other_types_than_png_are_resized_too(tmp_path: Path, kind: str, stored: str) -> None:
+    mask = image(NUMBERS.astype(np.uint8) * 60, {"jpg": "JPEG", "tif": "TIFF"}.get(kind, kind))
+    before = np.asarray(Image.open(io.BytesIO(mask)))
+    found = resized(shard(tmp_path, **{f"mask_{kind}": mask}))
+    assert f"mask.{kind}" not in found or kind == stored
+    after = pixels(found[f"mask.{stored}"])
+    assert after.shape[:2] == (12, 10)
+    if before.ndim == 2:
+        assert np.array_equal(after, expected_mask(before))
+
+
+def test_a_mask_gets_the_same_type_if_its_image_keeps_its_size(tmp_path: Path) -> None:
+    found = resized(shard(tmp_path, mask_jpg=image(NUMBERS.astype(np.uint8), "JPEG")), resize=100)
+    assert pixels(found["mask.png"]).shape == (HEIGHT, WIDTH)
+    assert "mask.jpg" not in found

@@ -495,3 +495,198 @@ def test_a_pickled_source_is_small_and_reads_the_same_samples(tmp_path):
     again = pickle.loads(pickled)
     assert [again.read(entry) for entry in inputs] == [source.read(entry) for entry in inputs]
     assert all(source.read(entry).facts["objects"] is not None for entry in inputs)
+
+
+@pytest.mark.parametrize("folder", ["", "train"])
+def test_label_files_of_yolo_without_class_names_are_an_error(folder, tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    if folder:  # data.yaml is in the folder above, as Roboflow writes it
+        (src / folder).mkdir()
+        for name in ("images", "labels"):
+            (src / name).rename(src / folder / name)
+    else:
+        (src / "data.yaml").unlink()
+        (src / "labels" / "photo 3.txt").write_text("0 0.5 0.5 0.1 x\n")  # the first one is damaged
+    with pytest.raises(SourceError, match=r"label files of YOLO, such as 'labels/.*', and no class names: add data"):
+        wt.pack(src / folder, tmp_path / "out")
+    assert wt.pack(src / folder, tmp_path / "out", kind="folder").manifest.classes
+
+
+def test_the_number_of_classes_in_data_yaml_is_enough(tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    (src / "data.yaml").write_text("nc: 3\n")
+    assert classes_of(wt.pack(src, tmp_path / "out")).names == ("class_0", "class_1", "class_2")
+
+
+def tree_of_masks(root, *names):
+    """Write 4 different small images for each name, in which {} stands for their number."""
+    for name in names:
+        for number in range(4):
+            path = root / name.format(number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB" if path.suffix == ".jpg" else "L", (16, 12), number).save(path)
+    return root
+
+
+def test_masks_next_to_voc_files_are_fields(tmp_path):
+    src = tree_of_masks(tmp_path / "src", "images/photo_{}.jpg", "annotations/trimaps/photo_{}.png")
+    (src / "annotations" / "xmls").mkdir()
+    for number in range(3):  # as in Oxford-IIIT Pet, where not all images have one
+        (src / f"annotations/xmls/photo_{number}.xml").write_text(
+            "<annotation><object><name>cat</name><bndbox><xmin>2</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax>"
+            "</bndbox></object></annotation>"
+        )
+    report = wt.pack(src, tmp_path / "out", images="keep")
+    assert (report.manifest.source["kind"], report.manifest.samples) == ("voc", 4)
+    assert report.manifest.fields["mask.png"] == 4
+    assert json_of(tmp_path / "out")["photo_1.jpg"]["objects"][0]["box"] == [1, 1, 9, 9]
+
+
+@pytest.mark.parametrize(
+    ("names", "classes", "fields"),
+    [
+        (
+            ["benign/benign ({}).png", "benign/benign ({})_mask.png", "benign/benign ({})_mask_1.png",
+             "normal/normal ({}).png", "normal/normal ({})_mask.png"],
+            ("benign", "normal"), {"mask.png": 8, "mask_1.png": 4},
+        ),  # BUSI
+        (
+            ["COVID/images/C-{}.png", "COVID/masks/C-{}.png", "Normal/images/N-{}.png", "Normal/masks/N-{}.png"],
+            ("COVID", "Normal"), {"mask.png": 8},
+        ),  # COVID-QU
+        (["a/images/{}.jpg", "a/masks/{}.png"], (), {"mask.png": 4}),
+        (["Training_Data/{}.jpg", "Training_GroundTruth/{}_segmentation.png"], (), None),
+    ],
+)  # fmt: skip
+def test_class_folders_of_images_with_masks_are_labels(names, classes, fields, tmp_path):
+    src = tree_of_masks(tmp_path / "src", *names)
+    if fields is None:
+        with pytest.raises(SourceError, match="pass --from masks"):
+            wt.pack(src, tmp_path / "out")
+        fields = {"mask.png": 4}
+    report = wt.pack(src, tmp_path / "out", images="keep", kind="masks")
+    assert report.manifest.classes == classes
+    assert not report.skipped
+    assert {name: count for name, count in report.manifest.fields.items() if "mask" in name} == fields
+
+
+def test_class_folders_in_splits_of_images_with_masks_have_the_same_numbers(tmp_path):
+    names = [f"{{split}}/{one}/{place}/{{}}.png" for one in ("cat", "dog") for place in ("images", "masks")]
+    names = [name.replace("{split}", split) for split in ("train", "val") for name in names]
+    src = tree_of_masks(tmp_path / "src", *names)
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    assert [report.manifest.classes for report in reports.values()] == [("cat", "dog")] * 2
+
+
+@pytest.mark.parametrize(
+    "names", [["images/{}.jpg", "masks/{}_0.png", "masks/{}_1.png"], ["{}/images/{}.png", "{}/masks/x.png"]]
+)
+def test_several_masks_for_an_image_are_an_error(names, tmp_path):
+    src = tree_of_masks(tmp_path / "src", *(name.replace("{}", "{0}") for name in names))
+    with pytest.raises(SourceError, match=r"images in 'images' and masks in 'masks', and only 0 images have .* merge"):
+        wt.pack(src, tmp_path / "out")
+    assert wt.pack(src, tmp_path / "out", kind="folder").manifest.classes
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "field"),
+    [
+        ("original/{}.jpg", "mask/{}.png", "mask.png"),
+        ("images/{}.jpg", "annotation_masks/{}.png", "mask.png"),
+        ("images/{}.jpg", "depth/{}.png", "depth.png"),
+        ("rgb/{}.png", "semantic/{}.png", "mask.png"),
+        ("images/{}.jpg", "1st_manual/{}.gif", "mask.gif"),
+        ("Original/{}.jpg", "Ground Truth/{}.png", "mask.png"),
+    ],
+)
+def test_other_names_of_folders_of_masks(image, mask, field, tmp_path):
+    report = wt.pack(tree_of_masks(tmp_path / "src", image, mask), tmp_path / "out", images="keep")
+    assert (report.manifest.samples, report.manifest.fields[field]) == (4, 4)
+
+
+@pytest.mark.parametrize(("image", "mask"), [("CXR_png", "masks"), ("input", "target"), ("photos", "lung_gt")])
+def test_folders_that_can_be_masks_or_classes_are_an_error_that_names_both(image, mask, tmp_path):
+    src = tree_of_masks(tmp_path / "src", f"{image}/{{}}.png", f"{mask}/{{}}.png")
+    with pytest.raises(SourceError, match=rf"folders '{image}', '{mask}' with files of the same names: pass --from"):
+        wt.pack(src, tmp_path / "out")
+    assert wt.pack(src, tmp_path / "a", kind="masks").manifest.fields["mask.png"] == 4
+    assert wt.pack(src, tmp_path / "b", kind="folder").manifest.classes == tuple(sorted((image, mask)))
+
+
+@pytest.mark.parametrize("names", [["mask/a{}.png", "no_mask/b{}.png"], ["with_mask/{}.png", "without_mask/{}.png"]])
+def test_folders_with_and_without_masks_are_classes(names, tmp_path):
+    report = wt.pack(tree_of_masks(tmp_path / "src", *names), tmp_path / "out")
+    assert len(report.manifest.classes) == 2
+
+
+def test_masks_of_another_size_than_their_image_are_skipped_with_both_sizes(tmp_path):
+    src = tree_of_masks(tmp_path / "src", "images/{}.jpg", "masks/{}.png", "depth/{}.png")
+    Image.new("L", (8, 6)).save(src / "masks" / "1.png")
+    Image.new("L", (8, 6)).save(src / "depth" / "3.png")  # which may have its own size
+    exif = Image.Exif()
+    exif[274] = 6
+    Image.new("RGB", (16, 12)).save(src / "images" / "2.jpg", exif=exif)
+    found = skipped(wt.pack(src, tmp_path / "out"))
+    assert found.keys() == {"images/1.jpg", "images/2.jpg"}
+    assert "its mask 'mask.png' is 8x6, and the image is 16x12 as it is shown" in found["images/1.jpg"]
+    assert "its mask 'mask.png' is 16x12, and the image is 12x16 as it is shown" in found["images/2.jpg"]
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "1"])
+def test_masks_in_bmp_become_png_with_the_same_numbers(mode, tmp_path):
+    src = tree_of_masks(tmp_path / "src", "images/{}.jpg")
+    (src / "masks").mkdir()
+    numbers = np.arange(16 * 12, dtype=np.uint8).reshape(12, 16) % 2
+    for number in range(4):
+        mask = Image.fromarray(numbers.astype(bool) if mode == "1" else numbers)
+        if mode == "P":
+            mask.putpalette([0, 0, 0, 9, 200, 30])
+        mask.save(src / "masks" / f"{number}.bmp")
+    report = wt.pack(src, tmp_path / "out", images="keep")
+    assert report.manifest.account.attached["field mask.png"] == 4
+    fields = {"image": wt.Image(), "mask": wt.Mask("mask.png", like="image")}
+    with wt.make_loader(tmp_path / "out", batch_size=4, fields=fields, num_workers=0) as loader:
+        [batch] = loader
+    expected = torch.from_numpy(numbers.astype(bool))
+    assert torch.equal(batch.mask.bool(), expected.expand(4, -1, -1))
+    assert batch.mask.max() == (255 if mode == "1" else 1)
+
+
+def test_a_bmp_and_a_png_that_would_be_one_field_are_named(src, tmp_path):
+    for kind in ("bmp", "png"):
+        Image.new("L", (64, 48)).save(src / "images" / f"photo_1.mask.{kind}")
+    report = wt.pack(src, tmp_path / "out", kind="folder")
+    assert skipped(report) == {"images/photo_1.mask.bmp": "would be the field 'mask.png', which another file is too"}
+
+
+def test_class_folders_of_images_with_objects_are_noted(src, tmp_path):
+    for name in ("cat", "dog"):
+        (src / name).mkdir()
+        shutil.copy(src / "images" / "photo_1.jpg", src / name / f"{name}.jpg")
+    shutil.rmtree(src / "images")
+    images = [{"id": n, "file_name": f"{name}.jpg", "width": 64, "height": 48} for n, name in [(1, "cat"), (2, "dog")]]
+    (src / "labels.json").write_text(coco_file(images=images))
+    notes = wt.pack(src, tmp_path / "out").manifest.account.notes
+    assert any("folders such as 'cat', 'dog' are not labels" in note for note in notes)
+    shutil.move(src / "dog" / "dog.jpg", src / "cat")
+    notes = wt.pack(src, tmp_path / "again").manifest.account.notes
+    assert not any("are not labels" in note for note in notes)
+
+
+def test_entries_of_several_coco_files_are_in_the_account_once(tmp_path):
+    src = tree_of(tmp_path / "src", "coco/datumaro_instances_poly", "images/{split}/{name}")
+    shutil.copytree(FOREIGN / "coco" / "datumaro_captions", src, dirs_exist_ok=True)
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    parts = reports["train"].manifest.account.parts
+    assert len(parts) == len(set(parts))
+
+
+def test_boxes_of_parts_of_voc_move_with_resized_images(src, tmp_path):
+    (src / "images" / "photo_1.xml").write_text(
+        "<annotation><object><name>cat</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>64</xmax><ymax>48</ymax></bndbox>"
+        "<part><name>head</name><bndbox><xmin>5</xmin><ymin>9</ymin><xmax>32</xmax><ymax>24</ymax></bndbox></part>"
+        "</object></annotation>"
+    )
+    wt.pack(src, tmp_path / "out", images="resize", resize=(24, 32))
+    [one] = json_of(tmp_path / "out")["photo_1.jpg"]["objects"]
+    assert one == {"box": [0, 0, 32, 24], "category": 0, "part": [{"name": "head", "box": [2, 4, 16, 12]}]}

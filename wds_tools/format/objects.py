@@ -104,7 +104,7 @@ def remarks(
 
     Args:
         objects: Objects of the image.
-        width: Width of the image, infinite if it is not known.
+        width: Width of the image, infinite if it is not known; 1 if positions are fractions.
         height: Height of the image, infinite if it is not known.
         tolerance: How far a box may reach beyond the image without a remark: positions are rounded.
 
@@ -119,9 +119,8 @@ def remarks(
         if right < left or bottom < top:
             raise SourceError(f"{name_of(one, number)} has a box of negative size: {_shown(one['box'])}")
         if right < 0 or bottom < 0 or left > width or top > height:
-            raise SourceError(
-                f"{name_of(one, number)} has a box outside its image of {width:g}x{height:g}: {_shown(one['box'])}"
-            )
+            image = "whose positions are 0 to 1" if width == height == 1 else f"of {width:g}x{height:g}"
+            raise SourceError(f"{name_of(one, number)} has a box outside its image {image}: {_shown(one['box'])}")
         if right == left or bottom == top or any(len(points) < 6 for points in one.get("polygons", ())):
             yield number, NO_AREA
         if min(left, top, width - right, height - bottom) < -tolerance:

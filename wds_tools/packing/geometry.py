@@ -17,6 +17,7 @@ from PIL import Image
 
 from wds_tools.errors import DecodeError, OptionError, SourceError
 from wds_tools.format import codecs
+from wds_tools.format.label import quoted
 from wds_tools.format.objects import run_lengths
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import Record
@@ -40,6 +41,7 @@ _POSITIONS = (
         "corners",
     ),
 )  # names of lists and objects
+_KEPT_TYPES = (".png", ".tif", ".tiff")
 _EDGES = ("xmin", "xmax", "ymin", "ymax", "x1", "x2", "y1", "y2")  # names of numbers too
 _DIGITS = 6  # decimals of pixels, so that a width of 10.2 does not become 10.199999999999989
 _REMEDY = (
@@ -64,9 +66,14 @@ def resized(record: Record, new: Size) -> Record:
     if not record.fields and not record.facts:
         return record
     old = _size_of(record.image)
+    fields = {_stored_name(name): _resized_field(name, data, old, new) for name, data in record.fields.items()}
+    if len(fields) < len(record.fields):
+        raise OptionError(
+            f"the masks {quoted(sorted(record.fields))} of a sample would be one field, because masks become PNG when "
+            "they are resized: rename one, or pack without --resize (resize=)"
+        )
     if old == new:
-        return record
-    fields = {name: _resized_field(name, data, old, new) for name, data in record.fields.items()}
+        return record._replace(fields=fields)
     return record._replace(fields=fields, facts=_resized_facts(record.facts, old, new))
 
 
@@ -77,15 +84,30 @@ def _size_of(image: bytes | NDArray[np.uint8]) -> Size:
     return info.height, info.width
 
 
+def _words(name: str) -> set[str]:
+    return set(name.lower().replace("_", ".").split(".")[:-1]) | {name.lower().rpartition(".")[0]}
+
+
+def _is_mask(name: str) -> bool:
+    """Return whether a field is a mask by its name, of any type of image."""
+    return name.rpartition(".")[2] in IMAGE_FIELDS and name[-4:] != ".npy" and not _words(name).isdisjoint(_MASKS)
+
+
+def _stored_name(name: str) -> str:
+    """Return the name of a field after resizing: masks in types that lose pixels or have several images become PNG."""
+    return name if not _is_mask(name) or name.endswith(_KEPT_TYPES) else f"{name.rpartition('.')[0]}.png"
+
+
 def _resized_field(name: str, data: bytes, old: Size, new: Size) -> bytes:
-    words = set(name.lower().replace("_", ".").split(".")[:-1]) | {name.lower().rpartition(".")[0]}
-    kind = name.rpartition(".")[2]
+    if _is_mask(name):
+        return _resized_mask(name, data, old, new)
+    words, kind = _words(name), name.rpartition(".")[2]
+    if old == new or kind not in ("json", "jsn", *IMAGE_FIELDS):
+        return data
     if kind in ("json", "jsn"):
         found = words.intersection(_POSITIONS) or _positions_in(_parsed(data))
         if found:
             raise _not_understood(f"field {name!r}", min(found))
-        return data
-    if kind not in IMAGE_FIELDS:
         return data
     try:
         info = codecs.probe_array(data)
@@ -97,13 +119,33 @@ def _resized_field(name: str, data: bytes, old: Size, new: Size) -> bytes:
         return data
     if kind == "npy":
         return codecs.encode_npy(_nearest(codecs.view_npy(data), new))
-    if kind != "png" or (info.mode.startswith(("RGB", "LA")) and words.isdisjoint(_MASKS)):
-        return data  # another photograph, which keeps its size; loaders compare the sizes
+    # another photograph keeps its size; loaders compare the sizes
+    return data if kind != "png" or info.mode.startswith(("RGB", "LA")) else _resized_mask(name, data, old, new)
+
+
+def _resized_mask(name: str, data: bytes, old: Size, new: Size) -> bytes:
+    """Return a mask of the size of the image in the new size; one of another size keeps that."""
+    is_kept = _stored_name(name) == name
+    try:
+        info = codecs.probe(data)
+    except DecodeError:
+        if is_kept:
+            return data
+        raise
+    size = info.height, info.width
+    if size == old:
+        size = new
+    if is_kept and size == (info.height, info.width):
+        return data
     if info.mode.startswith("RGB") and info.mode.endswith("16"):
         raise DecodeError(f"has a mask {name!r} with 16 bits in each of its channels, which cannot be resized")
     out = io.BytesIO()
-    with Image.open(io.BytesIO(data)) as mask:
-        mask.resize(new[::-1], Image.Resampling.NEAREST).save(out, "PNG")
+    try:
+        with Image.open(io.BytesIO(data)) as mask:
+            kind = "TIFF" if name.endswith((".tif", ".tiff")) else "PNG"
+            mask.resize(size[::-1], Image.Resampling.NEAREST).save(out, kind)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DecodeError(f"has a mask {name!r} that cannot be resized: {codecs.reason_of(error, data)}") from error
     return out.getvalue()
 
 
@@ -134,7 +176,10 @@ def _resized_facts(facts: Mapping[str, Any], old: Size, new: Size) -> Mapping[st
 
 
 def _resized_object(one: dict[str, Any], scale: tuple[float, float], old: Size, new: Size) -> dict[str, Any]:
-    further = {name: value for name, value in one.items() if name not in ("box", "polygons", "keypoints", "rle")}
+    parts = one.get("part")  # of VOC
+    has_parts = isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
+    known = ("box", "polygons", "keypoints", "rle", *(["part"] if has_parts else []))
+    further = {name: value for name, value in one.items() if name not in known}
     if found := _positions_in(further):
         raise _not_understood("'objects' of the field 'json'", min(found))
     moved = dict(one)
@@ -149,6 +194,8 @@ def _resized_object(one: dict[str, Any], scale: tuple[float, float], old: Size, 
             moved["area"] = round(one["area"] * scale[0] * scale[1], _DIGITS)
         if one.get("rle") is not None:
             moved["rle"] = _resized_rle(one["rle"], old, new)
+        if has_parts:
+            moved["part"] = [_resized_object(part, scale, old, new) for part in one["part"]]
     except (TypeError, ValueError, KeyError, AttributeError, SourceError) as error:
         raise OptionError(f"an object {str(one)[:100]} has positions of another form ({error}): {_REMEDY}") from error
     return moved

@@ -36,7 +36,6 @@ from wds_tools.sources.base import FileState, Input, Record, Skip, Source, Sourc
 Advance = Callable[[int, int], None]
 """Called with (samples, bytes) as they are finished. It can raise an error to stop the work."""
 
-_MASK_ENDINGS = ("mask.png", "instance.png", "panoptic.png")
 _POLL_SECONDS = 0.1
 _COUNTERS = 1024  # one per process, by its process id; a lock would stay locked if its holder is killed
 

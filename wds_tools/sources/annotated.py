@@ -18,7 +18,8 @@ import xxhash
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.label import quoted
+from wds_tools.format.label import NONE, quoted
+from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import PLACE
 from wds_tools.sources import coco, layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed
@@ -26,6 +27,7 @@ from wds_tools.sources.base import Collector, File, Record
 from wds_tools.sources.tree import Files, Layout
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
+_ANY_SIZE = "depth."  # a field that may have another size than its image
 _MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first
 _LOOKED_AT = 3
 
@@ -47,6 +49,7 @@ class _Split:
         parts: Path of an image -> field -> file.
         used: Annotation files.
         source: What lists the images, for messages.
+        classes: Path of an image -> class; empty if folders are not classes.
     """
 
     annotations: Annotations
@@ -54,6 +57,7 @@ class _Split:
     parts: dict[str, dict[str, File]] = field(default_factory=dict)
     used: list[File] = field(default_factory=list)
     source: str = ""
+    classes: Mapping[str, str] = field(default_factory=dict)
 
 
 class Annotated(Layout):
@@ -104,7 +108,8 @@ class Annotated(Layout):
                     self.skip(found, part, "belongs to an image that is skipped")
             else:
                 facts = split.annotations.images.pop(name)
-                self.add_image(found, file, parts=parts, facts=facts, extra=_SIZE_BYTES)
+                label = label_name(split.classes[file.path]) if split.classes else NONE
+                self.add_image(found, file, label, parts=parts, facts=facts, extra=_SIZE_BYTES)
         for file in files.files:
             if file.path not in done:
                 self.skip(found, file, self._why_skipped(file, split))
@@ -115,8 +120,15 @@ class Annotated(Layout):
         annotations = split.annotations
         if split.used:
             found.account.attach("annotations", len(split.used))
-        found.account.parts += annotations.parts
+        found.account.parts += dict.fromkeys(annotations.parts)  # of several files, each once
         found.account.notes += annotations.notes
+        paths = [file.path for file in split.images.values() if file is not None]
+        folders = set() if split.classes else set(masks.classes(paths).values())
+        if len(folders) > 1 and annotations.names:
+            found.account.notes.append(
+                f"folders such as {quoted(sorted(folders)[:2])} are not labels, because the classes are those of the "
+                "objects: pass --from folder (kind='folder') if the folders are classes"
+            )
         if annotations.names:
             found.field_classes[PLACE] = ClassList(
                 annotations.names, annotations.ids, tuple(map(json.dumps, annotations.attributes))
@@ -130,7 +142,7 @@ class Annotated(Layout):
         """Return an image with its objects in pixels.
 
         Raises:
-            SourceError: The annotations are for an image of another size.
+            SourceError: The annotations or a mask are for an image of another size.
         """
         record = super().record(image, parts, {})
         data = record.image
@@ -139,6 +151,15 @@ class Annotated(Layout):
             width, height = info.width, info.height
         else:
             height, width = data.shape[:2]
+        for name, mask in record.fields.items():
+            if name.startswith(_ANY_SIZE):
+                continue
+            of_mask = codecs.probe(mask)
+            if (of_mask.width, of_mask.height) != (width, height):
+                raise SourceError(
+                    f"its mask {name!r} is {of_mask.width}x{of_mask.height}, and the image is {width}x{height} as it "
+                    "is shown (with its EXIF orientation): correct the mask or the image"
+                )
         return record._replace(facts=completed(dict(facts), width, height))
 
     def _read(self, files: Files) -> dict[str, _Split]:
@@ -252,11 +273,28 @@ class Yolo(Annotated):
     def matches(cls, files: Files) -> bool:
         """Return whether there are class names, and a label file for an image."""
         named = (file for file in files.others if _is_yolo_names(file.path) and not file.reason)
-        if not any(not file.path.endswith(("yaml", "yml")) or b"names" in files.read(file) for file in named):
+        if not any(not file.path.endswith(("yaml", "yml")) or _states_names(files, file) for file in named):
             return False
-        labels = (files.by_path.get(yolo.label_path(file.path)) for file in files.images)
-        first = islice((label for label in labels if label is not None and label.size), _LOOKED_AT)
-        return any(yolo.looks_like_labels(files.read(label)) for label in first)
+        return any(yolo.looks_like_labels(files.read(label)) for label in _first_labels(files))
+
+    @classmethod
+    def recognised(cls, files: Files) -> Layout | None:
+        """Return the layout if the files have it.
+
+        Raises:
+            SourceError: There are label files, and no class names.
+        """
+        if cls.matches(files):
+            return cls()
+        labels = _first_labels(files)
+        example = next((label.path for label in labels if yolo.are_boxes(files.read(label))), None)
+        if example is not None and not Voc.matches(files):
+            raise SourceError(
+                f"{files.where} has label files of YOLO, such as {example!r}, and no class names: add data.yaml "
+                "with 'names'. If it is in the folder above, pack that folder, with --split folders (pack_splits) for "
+                "its splits. If these are not labels, pass --from folder (kind='folder')"
+            )
+        return None
 
     def _read(self, files: Files) -> dict[str, _Split]:
         stated, beside, used = _yolo_names(files)
@@ -289,6 +327,22 @@ def _unlabelled(labels: Mapping[str, File | None], what: str) -> list[str]:
     if not without:
         return []
     return [f"{len(without):,} of {len(labels):,} images have no {what}, and so no objects, such as {without[0]!r}"]
+
+
+def _first_labels(files: Files) -> list[File]:
+    """Return the first label files that are not empty."""
+    if not any(file.path.endswith(".txt") for file in files.others):
+        return []
+    labels = (files.by_path.get(yolo.label_path(file.path)) for file in files.images)
+    return list(
+        islice((label for label in labels if label is not None and label.size and not label.reason), _LOOKED_AT)
+    )
+
+
+def _states_names(files: Files, file: File) -> bool:
+    """Return whether a YAML file can state class names, or how many classes there are."""
+    data = files.read(file)
+    return b"names" in data or (b"nc:" in data and posixpath.basename(file.path).lower().startswith("data.y"))
 
 
 def _is_yolo_names(path: str) -> bool:
@@ -369,20 +423,24 @@ class Voc(Annotated):
         return any(b"<annotation" in files.read(file)[:1000] for file in first)
 
     def _read(self, files: Files) -> dict[str, _Split]:
-        segmented = [file for file in files.images if voc.mask_field(file.path)]
-        paths = {file.path for file in segmented}
-        images = [file for file in files.images if file.path not in paths]
         annotation = _xml_files(files)
+        found = masks.pairs(file.path for file in files.images)
+        parts = {
+            path: {
+                name: files.by_path[mask]
+                for name, mask in fields.items()
+                if annotation.get(mask) in (None, annotation.get(path))  # with an XML file of its own, it is an image
+            }
+            for path, fields in found.pairs
+        }
+        taken = {file.path for file in _files_of(parts)}
+        taken |= {path for path in found.unpaired if masks.is_mask(path) and path not in annotation}
+        images = [file for file in files.images if file.path not in taken]
         sets = _image_sets(files, images)
         pairs = [(file.path, annotation.get(file.path)) for file in images]
         everything = voc.annotations_of(
             (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in pairs
         )
-        parts: dict[str, dict[str, File]] = {}
-        stems = {posixpath.splitext(posixpath.basename(file.path))[0]: file.path for file in images}
-        for mask in segmented:
-            if owner := stems.get(posixpath.splitext(posixpath.basename(mask.path))[0]):
-                parts.setdefault(owner, {})[voc.mask_field(mask.path)] = mask
         plan = {}
         for split, members in sets.items():
             own = {file.path: file for file in members.images}
@@ -420,7 +478,7 @@ def _xml_files(files: Files) -> dict[str, File]:
         if file.path.lower().endswith(".xml"):
             key = voc.pair_key(file.path)
             found[key] = None if key in found else file
-    pairs = {file.path: found.get(voc.pair_key(file.path)) for file in files.images if not voc.mask_field(file.path)}
+    pairs = {file.path: found.get(voc.pair_key(file.path)) for file in files.images}
     return {path: xml for path, xml in pairs.items() if xml is not None}
 
 
@@ -462,21 +520,57 @@ class Masks(Annotated):
 
     @classmethod
     def matches(cls, files: Files) -> bool:
-        """Return whether at least half of the images have a mask."""
-        if not masks.may_have_masks(file.path for file in files.images):
-            return False
-        found = masks.pairs(file.path for file in files.images)
-        return 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0
+        """Return whether an image has a mask."""
+        paths = [file.path for file in files.images]
+        return masks.may_have_masks(paths) and bool(masks.pairs(paths).pairs or masks.siblings(paths))
+
+    @classmethod
+    def recognised(cls, files: Files) -> Layout | None:
+        """Return the layout if at least half of the images have a mask.
+
+        Raises:
+            SourceError: There is a folder of masks, but names do not show which image has which.
+        """
+        paths = [file.path for file in files.images]
+        if not masks.may_have_masks(paths):
+            return None
+        found = masks.pairs(paths)
+        if 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0:
+            return cls()
+        if together := masks.folders_together(paths):
+            example = next(filter(masks.is_mask, found.unpaired), found.unpaired[0])
+            raise SourceError(
+                f"{files.where} has images in {together[0]!r} and masks in {together[1]!r}, and only "
+                f"{len(found.pairs)} images have a mask with their name ({example!r} is not one): merge the masks of "
+                "an image into one file with its name; or pass --from masks (kind='masks') to pack only the images "
+                "with such a mask, or --from folder (kind='folder') if the folders are classes"
+            )
+        if beside := masks.siblings(paths):
+            folders = quoted("/".join(folder) for folder in list(beside)[:2])
+            raise SourceError(
+                f"{files.where} has the folders {folders} with files of the same names: pass --from masks "
+                "(kind='masks') if the second has the masks of the first, or --from folder (kind='folder') if they are "
+                "classes"
+            )
+        return None
 
     def _read(self, files: Files) -> dict[str, _Split]:
-        found = masks.pairs(file.path for file in files.images)
+        paths = [file.path for file in files.images]
+        folders: masks.Folders = {}
+        found = masks.pairs(paths)
+        if not found.pairs:
+            folders = masks.siblings(paths)
+            found = masks.pairs(paths, folders)
         images = [files.by_path[path] for path, _ in found.pairs]
+        classes = masks.classes((path for path, _ in found.pairs), folders)
         parts = {path: {name: files.by_path[mask] for name, mask in fields.items()} for path, fields in found.pairs}
         plan = {}
         for split, members in _image_sets(files, images, "Segmentation").items():
             own = {file.path: file for file in members.images}
             facts = masks.without_objects(own)
-            plan[split] = _Split(facts, dict(own), {path: parts[path] for path in own}, list(members.lists), "a pair")
+            plan[split] = _Split(
+                facts, dict(own), {path: parts[path] for path in own}, list(members.lists), "a pair", classes
+            )
         return plan
 
     def _why_skipped(self, file: File, split: _Split) -> str:

@@ -48,6 +48,16 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS)
 
 
+def stored_name(field: str) -> str:
+    """Return the name of a field in a dataset: images of types that become PNG are called so.
+
+    >>> stored_name("mask.bmp"), stored_name("mask.tif")
+    ('mask.png', 'mask.tif')
+    """
+    word, _, extension = field.rpartition(".")
+    return f"{word}.png" if f".{extension}" in CONVERTED else field
+
+
 def is_table_name(name: str) -> bool:
     """Return whether a file name is that of a table of text."""
     return name.lower().endswith(_TABLES)

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from wds_tools.sources.annotations import Annotations, packed
-from wds_tools.sources.layouts import is_image_name
+from wds_tools.sources.layouts import is_image_name, is_split_name, stored_name
 
-_IMAGE_FOLDERS = frozenset(["images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "inputs", "rgb"])
+_IMAGE_FOLDERS = frozenset(
+    ["images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "inputs", "rgb", "original", "originals"]
+)
 _MASK_FOLDERS = {
     **dict.fromkeys(["masks", "mask", "labels", "label", "annotations", "segmentation", "segmentations"], "mask"),
     **dict.fromkeys(
-        ["segmentationclass", "gt", "gtfine", "gtcoarse", "ground_truth", "groundtruth", "trimaps"], "mask"
+        ["segmentationclass", "gt", "gtfine", "gtcoarse", "ground_truth", "groundtruth", "ground truth", "trimaps"],
+        "mask",
     ),
+    **dict.fromkeys(["annotation_masks", "semantic", "1st_manual"], "mask"),
+    "depth": "depth",
     "segmentationobject": "instance",
     "instances": "instance",
 }
+_MASK_WORD = re.compile(
+    r"(?<![a-z])(masks?|labels?|annotations?|seg|segmentations?|gt|ground[ _-]?truth|targets?|depth|trimaps?)(?![a-z])"
+)
 _FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot beside train; others: train_labels, train_masks
 _IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img")
 _MASK_ENDINGS = {
@@ -36,9 +45,18 @@ _MASK_ENDINGS = {
     "_L": "mask",  # CamVid
     "_P": "mask",  # CamVid with class numbers
 }
+_NUMBERED_MASK = re.compile(r"(.+)_mask_(\d+)")  # a further mask of an image
 _ANY_ENDING = re.compile(rf"({'|'.join(_MASK_ENDINGS)})\.[A-Za-z]+$")
 _JPEG = (".jpg", ".jpeg")
 _CITYSCAPES = ("_gtFine", "_gtCoarse")  # before the ending
+_CITIES = "leftImg8bit"  # its folders are cities, not classes
+_MANY = 20  # folders with one image each are not classes if there are more of them
+_WORDS = re.compile(r"[^A-Za-z]+")
+
+Folders = Mapping[tuple[str, ...], str]
+"""Folders of images and of masks: folder -> field of its files; "" for images."""
+
+_NO_FOLDERS: Folders = MappingProxyType({})
 
 
 class Pairs(NamedTuple):
@@ -56,6 +74,7 @@ class Pairs(NamedTuple):
 class _Role(NamedTuple):
     key: tuple[str, ...]  # folders and stem without what only says whether it is an image or a mask
     field: str  # "" for an image
+    folder: str = ""  # the folder that says it
 
 
 def may_have_masks(names: Iterable[str]) -> bool:
@@ -67,10 +86,12 @@ def may_have_masks(names: Iterable[str]) -> bool:
         if _ANY_ENDING.search(last):
             return True
     words = {word for folder in folders for word in folder.lower().split("/")}
-    return not words.isdisjoint(_MASK_FOLDERS) or any(word.endswith(_FOLDER_ENDINGS) for word in words)
+    return not words.isdisjoint(_MASK_FOLDERS) or any(
+        word.endswith(_FOLDER_ENDINGS) or _MASK_WORD.search(word) for word in words
+    )
 
 
-def pairs(names: Iterable[str]) -> Pairs:
+def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
     """Pair images with masks: the same folders and stem, except for words that mean "image" or "mask".
 
     Such words are folders (``images`` and ``masks``, ``JPEGImages`` and ``SegmentationClass``, ``leftImg8bit`` and
@@ -82,11 +103,12 @@ def pairs(names: Iterable[str]) -> Pairs:
 
     Args:
         names: Paths of a tree, with ``/``. Files without the extension of an image are ignored.
+        folders: Further folders of images and of masks, see `siblings`.
     """
     images: dict[tuple[str, ...], list[str]] = {}
     masks: list[tuple[_Role, str]] = []
     for name in sorted(filter(is_image_name, names)):
-        role = _role(name)
+        role = _role(name, folders)
         if role.field:
             masks.append((role, name))
         else:
@@ -95,7 +117,7 @@ def pairs(names: Iterable[str]) -> Pairs:
     unpaired = [name for same in images.values() if len(same) > 1 for name in same]
     for role, name in masks:
         candidates = images.get(role.key, ())
-        field = f"{role.field}{posixpath.splitext(name)[1].lower()}"
+        field = stored_name(f"{role.field}{posixpath.splitext(name)[1].lower()}")
         if len(candidates) == 1 and field not in found.get(candidates[0], ()):
             found.setdefault(candidates[0], {})[field] = name
         else:
@@ -104,27 +126,107 @@ def pairs(names: Iterable[str]) -> Pairs:
     return Pairs(sorted(found.items()), sorted(unpaired))
 
 
+def siblings(names: Iterable[str]) -> Folders:
+    """Return folders next to each other with files of the same names, of which one is named like masks.
+
+    >>> dict(siblings(["CXR_png/1.png", "lung masks/1.png"]))
+    {('CXR_png',): '', ('lung masks',): 'mask'}
+    """
+    inside: dict[tuple[str, ...], dict[str, set[tuple[str, ...]]]] = {}
+    for name in filter(is_image_name, names):
+        *folders, last = name.split("/")
+        stem = _role(last).key[0]
+        for level, folder in enumerate(folders):
+            there = inside.setdefault(tuple(folders[:level]), {})
+            there.setdefault(folder, set()).add((*folders[level + 1 :], stem))
+    found: dict[tuple[str, ...], str] = {}
+    for above, there in inside.items():
+        masks = [folder for folder in there if _MASK_WORD.search(folder.lower())]
+        others = [folder for folder in there if folder not in masks]
+        if len(others) != 1:
+            continue
+        images = there[others[0]]
+        for mask in masks:
+            if 2 * len(images & there[mask]) >= len(images):
+                found |= {(*above, others[0]): "", (*above, mask): "mask"}
+    return found
+
+
+def folders_together(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return a folder of images and the folder of masks that belongs to it, if there are such; names do not matter.
+
+    >>> folders_together(["7/images/7.png", "7/masks/a.png", "7/masks/b.png"])
+    ('images', 'masks')
+    """
+    images: dict[tuple[str, ...], str] = {}
+    masks: dict[tuple[str, ...], str] = {}
+    for name in names:
+        role = _role(name)
+        if role.folder:
+            (masks if role.field else images)[role.key[:-1]] = role.folder
+    return next(((images[key], mask) for key, mask in masks.items() if key in images), None)
+
+
+def classes(images: Iterable[str], folders: Folders = _NO_FOLDERS) -> dict[str, str]:
+    """Return the class of each image: its first folder that is neither a split nor states that it is an image.
+
+    >>> classes(["COVID/images/1.png", "Normal/images/1.png"])
+    {'COVID/images/1.png': 'COVID', 'Normal/images/1.png': 'Normal'}
+
+    Args:
+        images: Paths of the images.
+        folders: See `pairs`.
+
+    Returns:
+        Nothing if the folders are not classes: some images have none, or all have the same.
+    """
+    images = list(images)
+    kept = {name: [one for one in _role(name, folders).key[:-1] if not is_split_name(one)] for name in images}
+    while kept and all(kept.values()) and len({one[0] for one in kept.values()}) == 1:
+        kept = {name: one[1:] for name, one in kept.items()}
+    if not all(kept.values()) or any(_CITIES in name for name in images):
+        return {}
+    found = {name: one[0] for name, one in kept.items()}
+    names = set(found.values())
+    if _MANY < len(names) == len(images) or any(is_split_name(word) for one in names for word in _WORDS.split(one)):
+        return {}
+    return found
+
+
 def without_objects(images: Iterable[str]) -> Annotations:
     """Return the annotations of images that have only masks."""
     return Annotations(images={image: packed({}) for image in images})
 
 
-def _role(name: str) -> _Role:
+def is_mask(name: str) -> bool:
+    """Return whether a path is named like a mask.
+
+    >>> is_mask("VOC2012/SegmentationObject/1.png"), is_mask("VOC2012/JPEGImages/1.jpg")
+    (True, False)
+    """
+    return bool(_role(name).field)
+
+
+def _role(name: str, given: Folders = _NO_FOLDERS) -> _Role:
     *folders, file_name = name.split("/")
     stem, extension = posixpath.splitext(file_name)
-    kept, field = [], ""
-    for folder in folders:
+    kept, field, stated = [], "", ""
+    for level, folder in enumerate(folders, 1):
         word = folder.lower()
         ending = next((end for end in _FOLDER_ENDINGS if word.endswith(end) and len(word) > len(end)), "")
-        if word in _MASK_FOLDERS:
-            field = _MASK_FOLDERS[word]
+        if given and (path := tuple(folders[:level])) in given:
+            field, stated = given[path] or field, folder
+        elif word in _MASK_FOLDERS:
+            field, stated = _MASK_FOLDERS[word], folder
         elif ending:
             field = "mask"
             kept.append(folder[: -len(ending)])
-        elif word not in _IMAGE_FOLDERS:
+        elif word in _IMAGE_FOLDERS:
+            stated = folder
+        else:
             kept.append(folder)
     stem, ending_field = _without_ending(stem, may_be_mask=bool(field) or extension.lower() not in _JPEG)
-    return _Role((*kept, stem), ending_field or field)
+    return _Role((*kept, stem), ending_field or field, stated)
 
 
 def _without_ending(stem: str, *, may_be_mask: bool) -> tuple[str, str]:
@@ -135,6 +237,8 @@ def _without_ending(stem: str, *, may_be_mask: bool) -> tuple[str, str]:
             for middle in _CITYSCAPES:
                 stem = stem.removesuffix(middle)
             return stem, field
+    if may_be_mask and (numbered := _NUMBERED_MASK.fullmatch(stem)):
+        return numbered[1], f"mask_{int(numbered[2])}"
     for ending in _IMAGE_ENDINGS:
         if stem.endswith(ending) and len(stem) > len(ending):
             return stem.removesuffix(ending), ""

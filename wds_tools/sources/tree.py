@@ -163,7 +163,8 @@ class Layout:
         Raises:
             SourceError: The content is damaged.
         """
-        facts, fields = dict(facts), dict(parts)
+        facts = dict(facts)
+        fields = {field: _as_png(data) if field.endswith(".png") else data for field, data in parts.items()}
         described = _json_object(fields["json"]) if "json" in fields else None
         if described is not None:
             facts = {**facts, **described}
@@ -196,16 +197,18 @@ class Layout:
             for part in parts.values():
                 self.skip(found, part, "belongs to an image that is skipped")
             return
-        for field, part in parts.items():
-            if part.reason:
-                self.skip(found, part, part.reason)
+        readable = []
+        for name_in_source, part in parts.items():
+            field = layouts.stored_name(name_in_source)
+            if part.reason or (field != name_in_source and field in parts):
+                self.skip(found, part, f"would be the field {field!r}, which another file is too")
             else:
                 found.account.attach(f"field {field}")
-        readable = tuple((field, part) for field, part in parts.items() if not part.reason)
+                readable.append((field, part))
         encoded = facts if isinstance(facts, bytes) else packed(facts)
         extra += sum(field_bytes(part.size) for _, part in readable) + unpacked_bytes(encoded)
         path = image.path.removeprefix(self.base)
-        found.add(Input(path, image.size, None, image.location, -1, extra, readable, encoded), label)
+        found.add(Input(path, image.size, None, image.location, -1, extra, tuple(readable), encoded), label)
 
     def skip(self, found: Collector, file: File, reason: str) -> None:
         """Skip a file."""
@@ -508,7 +511,7 @@ def converted(data: bytes) -> bytes | NDArray[np.uint8]:
     Raises:
         SourceError: Such a file is damaged.
     """
-    if codecs.sniff(data) is not None or data[:2] not in (b"BM", b"P2", b"P3", b"P5", b"P6"):
+    if not _is_converted(data):
         return data
     with as_source_error("is damaged", ValueError, SyntaxError, DecodeError), Image.open(io.BytesIO(data)) as image:
         codecs.check_size(image.width, image.height)
@@ -518,6 +521,26 @@ def converted(data: bytes) -> bytes | NDArray[np.uint8]:
             return out.getvalue()
         mode = image.mode if image.mode in ("L", "RGB", "RGBA") else "L" if image.mode == "1" else "RGB"
         return np.asarray(image.convert(mode))
+
+
+def _is_converted(data: bytes) -> bool:
+    return codecs.sniff(data) is None and data[:2] in (b"BM", b"P2", b"P3", b"P5", b"P6")
+
+
+def _as_png(data: bytes) -> bytes:
+    """Return a further field that is a BMP, PPM or PGM file as PNG; other data as it is.
+
+    Raises:
+        SourceError: Such a file is damaged.
+    """
+    if _is_converted(data):
+        with as_source_error("has a damaged field", ValueError, SyntaxError), Image.open(io.BytesIO(data)) as image:
+            if image.mode == "P":  # its numbers are classes
+                out = io.BytesIO()
+                image.save(out, "PNG")
+                return out.getvalue()
+    pixels = converted(data)
+    return pixels if isinstance(pixels, bytes) else codecs.encode_png(pixels)
 
 
 def _json_object(data: bytes) -> dict[str, Any] | None:

@@ -14,9 +14,6 @@ from wds_tools.format.label import Classes
 from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, further
 from wds_tools.sources.annotations import Annotations, Collected, packed, unpacked
 
-MASKS = {"SegmentationClass": "mask.png", "SegmentationObject": "instance.png"}
-"""Folder of masks -> field."""
-
 _PAIR_FOLDERS = frozenset(["jpegimages", "images", "annotations", "xmls", "labels"])
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MAX_DEPTH = 20
@@ -258,15 +255,6 @@ def image_set(data: bytes, where: str) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise SourceError(f"{where} is not text in UTF-8 ({error})") from error
     return tuple(name for line in lines if (name := line.strip().strip('"')))
-
-
-def mask_field(path: str) -> str:
-    """Return which field a mask is; "" if the file is not a mask.
-
-    >>> mask_field("VOC2012/SegmentationObject/1.png"), mask_field("VOC2012/JPEGImages/1.jpg")
-    ('instance.png', '')
-    """
-    return MASKS.get(posixpath.basename(posixpath.dirname(path)), "")
 
 
 def pair_key(path: str) -> tuple[str, ...]:

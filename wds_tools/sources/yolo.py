@@ -245,7 +245,10 @@ def _text(data: bytes, where: str) -> str:
 
 
 def _object(words: list[str], keypoints: tuple[int, int] | None) -> Object:
-    category, *numbers = numbers_of(words, "numbers")
+    try:
+        category, *numbers = numbers_of(words, "numbers")
+    except SourceError:
+        raise SourceError(f"{' '.join(words)[:80]}; allowed are finite numbers, separated by spaces") from None
     if category < 0 or category != int(category):
         raise SourceError(f"class number {words[0]}; allowed are whole numbers of 0 and more")
     if keypoints is not None:
@@ -290,6 +293,19 @@ def looks_like_labels(data: bytes) -> bool:
     """
     line = next((line for line in data[:_MAX_BYTES].splitlines() if line.strip()), b"")
     return bool(line) and all(_NUMBER.fullmatch(word) for word in line.removeprefix(b"\xef\xbb\xbf").split())
+
+
+def are_boxes(data: bytes) -> bool:
+    """Return whether all lines of a text file are objects with boxes or outlines in the image.
+
+    >>> are_boxes(b"0 0.5 0.5 0.1 0.1"), are_boxes(b"7 4 8 2 1"), are_boxes(b"3")
+    (True, False, False)
+    """
+    try:
+        objects = parse(data, "")
+    except SourceError:
+        return False
+    return bool(objects) and all(-0.5 <= edge <= 1.5 for one in objects for edge in one["box"])
 
 
 def label_path(image: str) -> str:
