@@ -201,9 +201,9 @@ class ChunkSource(RecordSource):
         files = [self.path / INDEX, *(file.path for file in self._chunks.files)]
         found.take_files(files)
         super().collect(found)
-        known = {path.name for path in files}
-        others = sorted(path.name for path in self.path.iterdir() if path.is_file() and path.name not in known)
-        for name in others:
+        known = {*files}
+        below = (path for path in self.path.rglob("*") if path not in known and path.is_file())
+        for name in sorted(path.relative_to(self.path).as_posix() for path in below):
             found.account.leave_out("file", name, f"{INDEX} does not name it")
 
     def splits(self) -> Mapping[str, Source]:
