@@ -112,13 +112,7 @@ class LabelColumns:
             name: _Column(values, is_typed=name in self._classes, separator=self._separator)
             for name, values in self.values.items()
         }
-        for name, column in columns.items():
-            if name.lower() in usual_names(LABEL) and (odd := column.odd_row()):
-                raise SourceError(
-                    f"{self._where}: almost all values of {self._part} {name!r} are labels, but that of row "
-                    f"{odd[0] + 1:,} is {str(odd[1])[:_MAX_SHOWN]!r}: correct it, or name the label, as in --column "
-                    "label=NAME (columns={'label': 'NAME'}); --column label= if there are no labels"
-                )
+        self._check_odd(columns)
         x = next((name for name, column in columns.items() if is_x(name) and column.has_numbers), None)
         for name, column in columns.items():
             reason = column.why_not(complete=complete)
@@ -138,6 +132,16 @@ class LabelColumns:
             notes = tuple(self._not_the_label(name, reason) for name, reason in refused.items())
             return LabelChoice(None, None, (), None, notes)
         return self._chosen(*self._views(found))
+
+    def _check_odd(self, columns: Mapping[str, _Column]) -> None:
+        """Raise an error if almost all values of a column with a usual name are labels, and one cannot be."""
+        for name, column in columns.items():
+            if name.lower() in usual_names(LABEL) and (odd := column.odd_row()):
+                raise SourceError(
+                    f"{self._where}: almost all values of {self._part} {name!r} are labels, but that of row "
+                    f"{odd[0] + 1:,} is {str(odd[1])[:_MAX_SHOWN]!r}: correct it, or name the label, as in --column "
+                    "label=NAME (columns={'label': 'NAME'}); --column label= if there are no labels"
+                )
 
     def hint(self, others: Mapping[str, Sequence[Any]]) -> list[str]:
         """Return a note that names columns of text that could be the label, if no column has a usual name.
