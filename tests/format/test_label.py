@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,26 @@ def test_other_texts_and_booleans_are_names(value: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, "", "  ", "nan", "NaN", "None", "NULL", "<NA>", float("nan"), np.float32("nan"), -1, "-1", -1.0, -7]
+    "value",
+    [
+        None,
+        "",
+        "  ",
+        "nan",
+        "NaN",
+        "None",
+        "NULL",
+        "<NA>",
+        "N/A",
+        "n/a",
+        "#N/A",
+        float("nan"),
+        np.float32("nan"),
+        -1,
+        "-1",
+        -1.0,
+        -7,
+    ],
 )
 def test_missing_and_negative_values_are_no_label(value: Any) -> None:
     assert parse(value) == NONE
@@ -300,3 +320,37 @@ def test_lists_of_0_and_1_need_a_name_for_each_class() -> None:
         LabelError, match="lists of 3 values as labels, one for each class, but there are 2 class names"
     ):
         several([0, 1, 1], given=["cat", "dog"])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("Cat", "cat"), ("caf\u00e9", "cafe\u0301"), ("cat", "cat\u200b"), ("a cat", "a\u00a0cat")]
+)
+def test_classes_that_look_the_same_are_noted(one: str, other: str) -> None:
+    labels = Labels("t.csv")
+    labels.extend([one, other, "dog"])
+    (note,) = labels.numbered().notes
+    assert note == f"the classes {one!a} and {other!a} differ only in upper and lower case, or look the same"
+
+
+@pytest.mark.parametrize(
+    ("values", "separator"),
+    [(["0 1 1", "1 0 0", "0 1 0"], " "), (["a;b", "b;c", "a;c"], ";"), (["a|b", "b|a", "a|b|c", "c"], "|")],
+)
+def test_texts_that_probably_mean_several_labels_are_an_error(values: list[str], separator: str) -> None:
+    labels = Labels("t.csv")
+    labels.extend(values)
+    with pytest.raises(LabelError, match=rf"pass --label-separator '{re.escape(separator)}'"):
+        labels.numbered()
+    named = Labels("t.csv", label_type="name")
+    named.extend(values)
+    assert named.numbered().classes == tuple(sorted(values))
+
+
+def test_names_of_few_words_are_noted() -> None:
+    labels = Labels("t.csv")
+    labels.extend(["haze primary", "clear primary road", "clear road", "haze road", "primary road"])
+    (note,) = labels.numbered().notes
+    assert "are names of classes, and are made of only 4 words: pass --label-separator ' '" in note
+    others = Labels("t.csv")
+    others.extend(["black cat", "golden retriever", "blue jay", "tench, Tinca tinca", "crane, bird"])
+    assert others.numbered().notes == ()

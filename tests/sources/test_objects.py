@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 import torchvision
 from foreign_tables import COUNT, NAMES, Packed, beside_images, colour, packed, png
 from PIL import Image
 
-from wds_tools.errors import LabelError, SourceError
+import wds_tools
+from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.sources.base import Listing, SourceOptions
 from wds_tools.sources.objects import ObjectSource
 
@@ -176,6 +179,34 @@ def test_a_label_in_every_form(tmp_path: Path, label: Callable[[int], Any]) -> N
 def test_what_is_not_a_label_in_a_tuple_is_an_error(label: Any, message: str) -> None:
     with pytest.raises(LabelError, match=message):
         scan(Images([label]))
+
+
+@pytest.mark.parametrize("missing", [None, -1, "-1", float("nan"), "absent"])
+def test_items_without_a_label_are_skipped_if_others_have_one(tmp_path: Path, missing: Any) -> None:
+    items: list[dict[str, Any]] = [{"image": png(row), "label": one} for row, one in enumerate(CYCLE)]
+    items[2]["label"] = missing
+    if missing == "absent":
+        del items[2]["label"]
+    report = wds_tools.pack(items, tmp_path / "dst", progress=False)
+    assert (report.manifest.samples, [skip.reason for skip in report.skipped]) == (5, ["has no label"])
+
+
+@pytest.mark.frameworks
+def test_hugging_face_data_without_some_labels_is_the_same_as_object_and_as_stream(tmp_path: Path) -> None:
+    import datasets
+
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(NAMES))})
+    values = {"image": [{"bytes": png(row), "path": None} for row in range(COUNT)], "label": [0, None, 2, -1, 1, 2]}
+    data = datasets.Dataset.from_dict(values, features=features)
+    found = packed(data, tmp_path / "object")
+    assert names(found) == ["cat", "fig", "dog", "fig"]
+    assert names(packed(data.to_iterable_dataset(), tmp_path / "stream")) == names(found)
+
+
+@pytest.mark.parametrize("table", [pd.DataFrame({"a": [1]}), pa.table({"a": [1]}), pd.Series([1, 2])])
+def test_a_table_in_memory_is_an_error_that_names_files(table: Any) -> None:
+    with pytest.raises(OptionError, match=rf"a {type(table).__name__} in memory: write it to Parquet or CSV, and pass"):
+        scan(table)
 
 
 # Entries

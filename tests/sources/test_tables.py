@@ -464,3 +464,13 @@ def test_lists_may_be_kept_without_being_labels_and_lists_of_fractions_are_no_la
     lines = [{"path": name, "target": [0.5, 1]} for name in PATHS]
     path = table(tmp_path, "\n".join(map(json.dumps, lines)), "t.jsonl")
     assert "lists of numbers with fractions" in scan(path).account.notes[0]
+
+
+def test_one_value_that_cannot_be_a_label_among_labels_is_an_error_with_its_row(tmp_path: Path) -> None:
+    rows = [{"path": f"{row % COUNT}.png", "species": "cat", "label": row % 3} for row in range(12)]
+    rows[7]["label"] = {"a": 1}
+    path = table(tmp_path, "\n".join(map(json.dumps, rows)), "t.jsonl")
+    message = r"almost all values of column 'label' are labels, but that of row 8 is \"\{'a': 1\}\": correct it"
+    with pytest.raises(SourceError, match=message):
+        scan(path)
+    assert set(labels(path, columns={"label": "species"})) == {"cat"}

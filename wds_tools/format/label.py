@@ -11,8 +11,9 @@ import decimal
 import math
 import operator
 import re
+import unicodedata
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -37,7 +38,8 @@ _MAX_TEXT = 40  # characters of a label in a message
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]+")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_MISSING = frozenset(["nan", "NaN", "NAN", "None", "null", "NULL", "<NA>", "NaT"])  # as programs write missing values
+# As programs write missing values.
+_MISSING = frozenset(["nan", "NaN", "NAN", "None", "null", "NULL", "<NA>", "NaT", "N/A", "n/a", "#N/A", "#NA"])
 BOOLEANS = ("false", "true")
 """The classes of booleans, however they are written."""
 
@@ -403,7 +405,10 @@ class Labels:
         return Numbered(numbers, Classes(given or own), (note,), form, several)
 
     def _refuse_joined(self) -> None:
-        """Raise an error if a text consists of other labels, such as "cat dog" where there are "cat" and "dog"."""
+        """Raise an error if texts consist of several labels.
+
+        Such as "cat dog" where there are "cat" and "dog", or if most texts have the same separator between few words.
+        """
         texts = {text for value in self._values if isinstance(value, str) and (text := value.strip())}
         for text in sorted(texts):
             for separator in _SEPARATORS:
@@ -414,6 +419,14 @@ class Labels:
                         f"--label-separator {separator!r} (label_separator={separator!r}) if it means several labels, "
                         "or --label-type name (label_type='name') if it is the name of a class"
                     )
+        for separator in _SEPARATORS:
+            if (parts := _joined(texts, separator)) and (separator != " " or _are_numbers(parts)):
+                raise LabelError(
+                    f"{self._where} has labels such as {quoted(sorted(texts)[:2])}, made of {len(parts)} texts "
+                    f"with {separator!r} between them: pass --label-separator {separator!r} "
+                    f"(label_separator={separator!r}) if they mean several labels, or --label-type name "
+                    "(label_type='name') if they are names of classes"
+                )
 
     def _labels(self, known: Classes) -> list[Label]:
         """Return the label that each different value is."""
@@ -491,17 +504,42 @@ class Labels:
             if label == NONE and value not in (None, "", NONE)
         ]
         notes = []
+        texts = {value.strip() for value in self._values if isinstance(value, str)} - {""}
+        if self._separator is None and self._label_type is None and (parts := _joined(texts, " ")):
+            notes.append(
+                f"labels such as {quoted(sorted(texts)[:2])} are names of classes, and are made of only {len(parts)} "
+                "words: pass --label-separator ' ' if they mean several labels"
+            )
         if without:
             total = sum(count for _, count in without)
             shown = quoted([str(value)[:_MAX_TEXT] for value, _ in without[:3]])
             notes.append(f"{counted(total, 'sample')} without a label: the value is {shown}")
         folded: dict[str, str] = {}
         notes += [
-            f"the classes {other!r} and {label.name!r} differ only in upper and lower case"
+            f"the classes {other!a} and {label.name!a} differ only in upper and lower case, or look the same"
             for label in labels
-            if label.name and (other := folded.setdefault(label.name.casefold(), label.name)) != label.name
+            if label.name and (other := folded.setdefault(_folded(label.name), label.name)) != label.name
         ]
         return tuple(notes)
+
+
+def _joined(texts: Collection[str], separator: str) -> set[str]:
+    """Return the parts of texts that probably mean several labels: most texts have the separator, and few parts."""
+    joined = [parts for text in texts if len(parts := [one.strip() for one in text.split(separator)]) > 1]
+    different = {part for parts in joined for part in parts}
+    is_most = len(joined) > 1 and 2 * len(joined) > len(texts)
+    are_few = len(different) <= len(texts) or _are_numbers(different)
+    return different if is_most and are_few else set()
+
+
+def _are_numbers(texts: Iterable[str]) -> bool:
+    return all(map(_WHOLE.fullmatch, texts))
+
+
+def _folded(text: str) -> str:
+    """Return what names have in common that look the same, apart from upper and lower case."""
+    visible = "".join(one for one in unicodedata.normalize("NFKC", text) if unicodedata.category(one) != "Cf")
+    return unicodedata.normalize("NFKC", visible.casefold())
 
 
 def readings(value: Any, classes: Sequence[str]) -> list[int]:

@@ -13,11 +13,12 @@ from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.label import NONE, Label, parse
 from wds_tools.format.label_lists import items_of
 from wds_tools.sources.base import SourceOptions
-from wds_tools.sources.columns import LABEL, usual_columns
+from wds_tools.sources.columns import LABEL, usual_columns, usual_names
 from wds_tools.wording import counted
 
 _List = tuple[Any, ...]  # labels of a sample that has several
 _MIN_ROWS = 20  # with fewer, classes may also differ in each row, as in a demo with one image per class
+_LABELS_PER_ODD = 10  # at least, in a column where a value that cannot be a label is a mistake
 _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names get an entry
 _MAX_SHOWN = 30  # characters of a value in a message
 _MAX_NAMES = 12  # columns that a message shows
@@ -111,6 +112,7 @@ class LabelColumns:
             name: _Column(values, is_typed=name in self._classes, separator=self._separator)
             for name, values in self.values.items()
         }
+        self._check_odd(columns)
         x = next((name for name, column in columns.items() if is_x(name) and column.has_numbers), None)
         for name, column in columns.items():
             reason = column.why_not(complete=complete)
@@ -137,6 +139,16 @@ class LabelColumns:
             "pass --column label= if it is one"
         )
         return choice._replace(notes=(*choice.notes, note))
+
+    def _check_odd(self, columns: Mapping[str, _Column]) -> None:
+        """Raise an error if almost all values of a column with a usual name are labels, and one cannot be."""
+        for name, column in columns.items():
+            if name.lower() in usual_names(LABEL) and (odd := column.odd_row()):
+                raise SourceError(
+                    f"{self._where}: almost all values of {self._part} {name!r} are labels, but that of row "
+                    f"{odd[0] + 1:,} is {str(odd[1])[:_MAX_SHOWN]!r}: correct it, or name the label, as in --column "
+                    "label=NAME (columns={'label': 'NAME'}); --column label= if there are no labels"
+                )
 
     def hint(self, others: Mapping[str, Sequence[Any]]) -> list[str]:
         """Return a note that names columns of text that could be the label, if no column has a usual name.
@@ -230,6 +242,22 @@ class _Column:
         if complete and self.is_unique:
             return "has another value in each row, as an id has"
         return None
+
+    def odd_row(self) -> tuple[int, Any] | None:
+        """Return the first row whose value cannot be a label, and the value, if almost all others are labels."""
+        if not self._reason or self.fraction is not None:
+            return None
+        odd, count = [], 0
+        for row, value in enumerate(self._values):
+            one = _Column([value], is_typed=False, separator=self._separator)
+            if one.fraction is not None:
+                return None
+            if one._reason:
+                odd.append((row, value))
+            count += bool(one.different)
+            if len(odd) * _LABELS_PER_ODD > len(self._values):
+                return None
+        return odd[0] if odd and len(odd) * _LABELS_PER_ODD <= count else None
 
     def matches(self, other: _Column) -> bool:
         """Return whether each label has one label of the other column, and no row lacks only one of them."""

@@ -22,7 +22,7 @@ from PIL import Image
 
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format import codecs
-from wds_tools.format.label import BOOLEANS, Classes, Label, Labels, parse
+from wds_tools.format.label import BOOLEANS, NO_NUMBER, NONE, Classes, Label, Labels, parse
 from wds_tools.format.label import name as name_label
 from wds_tools.format.label import number as label_number
 from wds_tools.format.label_lists import Form
@@ -55,6 +55,7 @@ from wds_tools.sources.roles import Roles
 _PROBED_ITEMS = 32
 _FACTS = (str, int, float, list, tuple, Mapping, type(None), np.generic, date, time, timedelta)
 _log = logging.getLogger("wds_tools")
+_TABLES = ("pandas", "polars", "pyarrow")  # whose [] gives columns
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
 
@@ -77,6 +78,10 @@ class ObjectSource(Source):
                 f"src is a {type(items).__name__}; allowed are paths, objects with len() and [], and streams of "
                 "Hugging Face's datasets: put the items of an iterator into a list, or write them to files"
             )
+        if any(one.__module__.partition(".")[0] in _TABLES for one in type(items).__mro__):
+            raise OptionError(
+                f"src is a {type(items).__name__} in memory: write it to Parquet or CSV, and pass the path of that file"
+            )
         super().__init__(type(items).__name__, options)
         self.items = items
         self._left_out: set[str] = set()
@@ -84,6 +89,7 @@ class ObjectSource(Source):
         self._roles: Roles | None = None  # of items that are dictionaries
         self._notes: tuple[str, ...] = ()
         self._form = Form()
+        self._has_labels = False  # of the items that were looked at
         self._own = self._renamed = Classes(class_names(items))  # by the numbers of the items; as they are packed
 
     def collect(self, found: Collector) -> None:
@@ -145,12 +151,15 @@ class ObjectSource(Source):
         """Read an item.
 
         Raises:
-            SourceError: The item is damaged, or has a type that is not supported.
+            SourceError: The item is damaged, or has a type that is not supported, or lacks a label that others have.
             SourceStoreError: A file of the item is missing, or its storage fails.
             LabelError: Its label is of another kind than those of the other items.
         """
-        record, label = self._record(self._item(entry.location[0]), entry.path)
-        return record._replace(label=self._label(label, entry.path))
+        record, value = self._record(self._item(entry.location[0]), entry.path)
+        label = self._label(value, entry.path)
+        if label == NONE and self._has_labels:
+            raise SourceError("has no label")
+        return record._replace(label=label)
 
     def _path(self, number: int) -> str:
         return f"{self.name}#{number}"
@@ -244,6 +253,7 @@ class ObjectSource(Source):
         """
         given = self.options.classes
         numbered = labels.numbered(given, self._own)
+        self._has_labels = any(numbered.several or ()) or bool((numbered.numbers != NO_NUMBER).any())
         found = numbered.classes
         if not self._own and not given and found not in ((), BOOLEANS):
             raise LabelError(
@@ -351,7 +361,8 @@ class ObjectSource(Source):
         if numbered.classes and not self._own:
             raise LabelError(f"{path} has label {value!r}, but the class names are not known: pass classes=[...]")
         if numbered.several is not None:
-            return tuple(map(self._label_of, numbered.several[0] or ()))
+            several = numbered.several[0]
+            return NONE if several is None else tuple(map(self._label_of, several))
         return self._label_of(int(numbered.numbers[0]))
 
     def _label_of(self, number: int) -> Label:
