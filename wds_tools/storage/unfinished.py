@@ -11,7 +11,7 @@ WORK_NAME = ".packing"
 PLAN_NAME = "plan.json"
 COPY_NAME = ".copying"
 UNPACK_NAME = ".unpacking"
-"""The work areas of a packer, of `copy` and of `unpack`."""
+"""The work areas of a packer, of `copy` and of `unpack`; those of a packer and of `unpack` have a plan."""
 
 WRITER_LOCK_NAME = ".{}.writing"
 """Name of the lock file of a `ShardWriter`, by that of its manifest."""
@@ -36,6 +36,8 @@ def why_unfinished(folder: str, read: Callable[[str], bytes | None]) -> str | No
         command = _COMMANDS.get(_kind(plan), _PACKERS)
     elif _read(f"{COPY_NAME}/manifest.json", read) is not None:
         command = "`wds-tools copy`"
+    elif _read(f"{UNPACK_NAME}/{PLAN_NAME}", read) is not None:
+        command = "`wds-tools unpack`"
     elif _read(WRITER_LOCK_NAME.format(MANIFEST_NAME), read) is not None:
         return (
             f"{folder} is unfinished: a ShardWriter is writing it or was interrupted; wait for it, or run the program "
