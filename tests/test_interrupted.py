@@ -244,11 +244,16 @@ def test_a_folder_on_a_read_only_disk_gets_no_fields_and_the_error_names_the_cau
 def test_index_refuses_shards_whose_labels_are_only_in_their_indexes(cases, tmp_path):
     start = Case(cases["merge"].words, None, {}, [])
     assert run(start, tmp_path / "dst", "write", 100_000, "EIO").returncode == 0
-    with pytest.raises(DestinationError, match="labels are only in the indexes"):
-        wt.index_shards(f"{tmp_path}/dst/*.tar")
+    before = contents(tmp_path / "dst")
+    for label in (None, "cls", "json:class"):
+        with pytest.raises(DestinationError, match="labels are only in the indexes") as caught:
+            wt.index_shards(f"{tmp_path}/dst/*.tar", label=label)
+        assert "--label" not in str(caught.value)
+        assert contents(tmp_path / "dst") == before
     (tmp_path / "dst" / "manifest.json").unlink()
-    with pytest.raises(DestinationError, match="has other labels than the field cls"):
+    with pytest.raises(DestinationError, match="has other labels than the field cls") as caught:
         wt.index_shards(f"{tmp_path}/dst/*.tar")
+    assert "--label cls" not in str(caught.value)
     assert seen(f"{tmp_path}/dst/*.tar")[1] == cases["merge"].allowed[0][1]
 
 
