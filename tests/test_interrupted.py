@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,6 +186,30 @@ def test_after_a_kill_at_any_call_no_reader_sees_a_wrong_dataset(name, call, cas
     while kill_and_rerun(cases[name], call, number, tmp_path / str(number)):
         number += 1
         assert number < 300
+
+
+def test_an_unfinished_append_is_reported_by_info_and_verify(cases, tmp_path):
+    case, dst = cases["append"], tmp_path / "dst"
+    case.start(dst)
+    assert wt.describe(dst).notes == wt.verify(dst).notes == []
+    run(case, dst, "rename", 5, "KILL")
+    for command in ("info", "verify"):
+        done = subprocess.run(
+            [sys.executable, "-m", "wds_tools", command, str(dst)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0
+        assert "has an unfinished append: run the same `wds-tools append` command again" in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "wds_tools", "export", str(dst), "--to", "dali"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent("      " + done.stdout[done.stdout.index("import json") :]), names)
+    listed = [str(dst / shard["name"]) for shard in json.loads((dst / "manifest.json").read_text())["shards"]]
+    assert names["tars"] == listed
+    assert listed != sorted(map(str, dst.glob("*.tar")))
 
 
 def test_an_unfinished_merge_is_not_indexed_even_without_its_work_area(cases, tmp_path):
