@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,6 +188,30 @@ def test_after_a_kill_at_any_call_no_reader_sees_a_wrong_dataset(name, call, cas
         assert number < 300
 
 
+def test_an_unfinished_append_is_reported_by_info_and_verify(cases, tmp_path):
+    case, dst = cases["append"], tmp_path / "dst"
+    case.start(dst)
+    assert wt.describe(dst).notes == wt.verify(dst).notes == []
+    run(case, dst, "rename", 5, "KILL")
+    for command in ("info", "verify"):
+        done = subprocess.run(
+            [sys.executable, "-m", "wds_tools", command, str(dst)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0
+        assert "has an unfinished append: run the same `wds-tools append` command again" in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "wds_tools", "export", str(dst), "--to", "dali"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent("      " + done.stdout[done.stdout.index("import json") :]), names)
+    listed = [str(dst / shard["name"]) for shard in json.loads((dst / "manifest.json").read_text())["shards"]]
+    assert names["tars"] == listed
+    assert listed != sorted(map(str, dst.glob("*.tar")))
+
+
 def test_an_unfinished_merge_is_not_indexed_even_without_its_work_area(cases, tmp_path):
     case, dst = cases["merge"], tmp_path / "dst"
     run(case, dst, "rename", 5, "KILL")  # both shards of the first dataset, and a part of the second
@@ -244,11 +269,16 @@ def test_a_folder_on_a_read_only_disk_gets_no_fields_and_the_error_names_the_cau
 def test_index_refuses_shards_whose_labels_are_only_in_their_indexes(cases, tmp_path):
     start = Case(cases["merge"].words, None, {}, [])
     assert run(start, tmp_path / "dst", "write", 100_000, "EIO").returncode == 0
-    with pytest.raises(DestinationError, match="labels are only in the indexes"):
-        wt.index_shards(f"{tmp_path}/dst/*.tar")
+    before = contents(tmp_path / "dst")
+    for label in (None, "cls", "json:class"):
+        with pytest.raises(DestinationError, match="labels are only in the indexes") as caught:
+            wt.index_shards(f"{tmp_path}/dst/*.tar", label=label)
+        assert "--label" not in str(caught.value)
+        assert contents(tmp_path / "dst") == before
     (tmp_path / "dst" / "manifest.json").unlink()
-    with pytest.raises(DestinationError, match="has other labels than the field cls"):
+    with pytest.raises(DestinationError, match="has other labels than the field cls") as caught:
         wt.index_shards(f"{tmp_path}/dst/*.tar")
+    assert "--label cls" not in str(caught.value)
     assert seen(f"{tmp_path}/dst/*.tar")[1] == cases["merge"].allowed[0][1]
 
 

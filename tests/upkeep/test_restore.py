@@ -162,7 +162,7 @@ def test_temporary_files_of_a_killed_process_are_removed(tmp_path: Path) -> None
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False)
     assert done.returncode == -9
-    assert len(paths_below(tmp_path)) == 3  # .unpacking, its lock, and a temporary file
+    assert len(paths_below(tmp_path)) == 4  # .unpacking, its lock, its plan, and a temporary file
     with RestoreFolder(tmp_path) as folder:
         assert folder.put("a", b"x" * 1000)
     assert paths_below(tmp_path) == ["a"]

@@ -329,13 +329,47 @@ def test_after_an_error_the_same_call_continues(photos: Path, packed_copy: Path,
     shard.write_bytes(data[:-20_000] + b"x" + data[-19_999:])
     with pytest.raises(ChecksumError):
         unpack(packed_copy, tmp_path / "out")
-    with pytest.raises(SourceError, match=r"out is unfinished: .* run the same unpack command again"):
+    unfinished = r"out is unfinished: run the same `wds-tools unpack` command again"
+    with pytest.raises(SourceError, match=unfinished):
         wt.pack(tmp_path / "out", tmp_path / "again")
+    for read in (wt.describe, wt.verify, open_shards):
+        with pytest.raises(NotADatasetError, match=unfinished):
+            read(tmp_path / "out")
     shard.write_bytes(data)
     report = unpack(packed_copy, tmp_path / "out")
     assert report.kept > 0
     assert report.kept + report.written == 400
     assert files(tmp_path / "out") == files(photos)
+
+
+def test_another_call_does_not_continue_an_unfinished_one(tmp_path: Path) -> None:
+    one, other = {"png": png(1), "json": {"path": "cat/1.png"}}, {"png": png(2), "json": {"path": "cat/2.png"}}
+    write(tmp_path / "in", one, one)  # the second sample is an error after the first one was written
+    write(tmp_path / "other", other)
+    with pytest.raises(DestinationError, match="unpack into another, empty folder with --layout shards"):
+        unpack(tmp_path / "in", tmp_path / "out")
+    before = files(tmp_path / "out")
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("in", {"layout": "shards"}),
+        ("in", {"fields": ["image"]}),
+        ("other", {}),
+    ]
+    for dataset, options in calls:
+        with pytest.raises(DestinationError, match=r"holds an unfinished unpack of another dataset, or with another"):
+            unpack(tmp_path / dataset, tmp_path / "out", **options)
+        assert files(tmp_path / "out") == before
+    unpack(tmp_path / "other", tmp_path / "out", overwrite=True)
+    assert files(tmp_path / "out") == {b"cat/1.png": png(1), b"cat/2.png": png(2)}
+
+
+def test_a_rerun_that_fails_at_once_leaves_the_folder_unfinished(packed_copy: Path, tmp_path: Path) -> None:
+    for name in ("shard-000001.tar", "shard-000000.tar"):
+        data = (packed_copy / name).read_bytes()
+        (packed_copy / name).write_bytes(data[:600] + b"x" + data[601:] if name.startswith("shard-000000") else b"")
+        with pytest.raises(wt.WdsToolsError):
+            unpack(packed_copy, tmp_path / "out")
+    with pytest.raises(NotADatasetError, match="is unfinished: run the same `wds-tools unpack`"):
+        open_shards(tmp_path / "out")
 
 
 @pytest.mark.parametrize("goal", [1, 150, 399])

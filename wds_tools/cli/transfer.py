@@ -143,8 +143,9 @@ def unpack(
 
 
 _USE = {
-    "dali": """fn.readers.webdataset(paths=tars, index_paths=[tar[:-4] + '.idx' for tar in tars], ext=[...])
-      with tars = sorted(glob('{folder}/*.tar'))""",
+    "dali": """fn.readers.webdataset(paths=tars, index_paths=[tar[:-4] + '.idx' for tar in tars], ext=[...]), with
+      import json, pathlib; manifest = json.loads(pathlib.Path('{manifest}').read_bytes())
+      tars = ['{folder}/' + shard['name'] for shard in manifest['shards']]""",
     "energon": "get_train_dataset('{folder}', ...)",
     "hf": "datasets.load_dataset('{folder}')",
     "timm": "timm.data.create_dataset('wds/', '{folder}', split='{split}', input_key='{images}', batch_size=64)",
@@ -179,16 +180,20 @@ def export(dataset: str, to: str, split: str, storage_options: dict[str, Any] | 
     --to wids     shardindex.json
     """  # noqa: D301 - \b is click's mark for lines that it must not join
     from wds_tools.format.sample import IMAGE_FIELDS
+    from wds_tools.reading.names import split_manifest
     from wds_tools.reading.shardset import open_shards
+    from wds_tools.storage import join
     from wds_tools.upkeep.exporter import export as export_dataset
     from wds_tools.wording import counted
 
     report = export_dataset(dataset, to, split=split, storage_options=storage_options)
     fields = open_shards(dataset).manifest.fields if storage_options is None else {}
+    manifest = join(*split_manifest(dataset))
     images = ";".join(["jpg", *(name for name in IMAGE_FIELDS if name in fields and name != "jpg")])
     for reader, files in report.files.items():
         if files:
             click.echo(f"{reader}: {counted(len(files), 'file')}, {first_names(files)}")
-        click.echo(f"      {_USE[reader].format(folder=report.folder, split=split, images=images)}")
+        use = _USE[reader].format(folder=report.folder, manifest=manifest, split=split, images=images)
+        click.echo(f"      {use}")
     for name in report.kept:
         click.echo(f"kept {name}, which a user has written or edited")

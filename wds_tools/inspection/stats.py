@@ -81,6 +81,7 @@ class DatasetStats:
         fields: Name -> counts of the field.
         account: What the sources were given and what became of it; None if the manifest has no account.
         field_classes: Class lists of numbers that are not the label, by their place.
+        notes: Further facts, such as an unfinished append.
     """
 
     dataset: str
@@ -101,6 +102,7 @@ class DatasetStats:
     fields: dict[str, FieldCount]
     account: Account | None
     field_classes: dict[str, ClassList]
+    notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics as values for JSON."""
@@ -158,6 +160,7 @@ def describe(
         fields={name: FieldCount(count, totals.field_bytes[name]) for name, count in totals.field_samples.items()},
         account=manifest.account,
         field_classes=dict(manifest.field_classes),
+        notes=list(filter(None, [shards.unfinished_append])),
     )
 
 
@@ -225,6 +228,7 @@ def format_stats(stats: DatasetStats) -> str:
         *_field_lines(stats),
         *_class_lines(stats),
         *_field_class_lines(stats),
+        *(f"note: {note}" for note in stats.notes),
     ]
     return "\n".join(lines)
 

@@ -49,9 +49,10 @@ from wds_tools.storage import (
     split_folder,
     whole_file,
 )
+from wds_tools.storage.local import LocalStore
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.storage.stream import ObjectStream, stream_object
-from wds_tools.storage.unfinished import why_unfinished
+from wds_tools.storage.unfinished import unfinished_append, why_unfinished
 
 MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
 MAX_INDEX_BYTES = 2 << 30  # memory of all open indexes; an index may take far more memory than its file
@@ -116,6 +117,12 @@ class ShardSet:
             for location in self.locations
         ]
         return ShardSet(self.manifest, locations, name=self.name, class_lists=self.class_lists)
+
+    @property
+    def unfinished_append(self) -> str | None:
+        """That shards are being appended or that this was interrupted, and what to do. It happens in local folders."""
+        store = self.locations[0].store
+        return unfinished_append(store.folder, store.read) if isinstance(store, LocalStore) else None
 
     @property
     def has_manifest(self) -> bool:

@@ -43,7 +43,7 @@ from wds_tools.storage.failures import clean_url
 from wds_tools.storage.listing import RemoteFile, list_objects
 from wds_tools.storage.retry import RetryPolicy
 from wds_tools.storage.schemes import options_for
-from wds_tools.storage.unfinished import UNPACK_NAME
+from wds_tools.storage.unfinished import why_unfinished
 
 _NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, for this user and until it is changed
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
@@ -130,11 +130,8 @@ class FolderTree(Tree):
 
     def _files(self) -> Iterator[File]:
         root = _root_bytes(self.root)
-        if (self.root / UNPACK_NAME).is_dir():
-            raise SourceError(
-                f"{self.name} is unfinished: `wds-tools unpack` is writing it or was interrupted; run the same unpack "
-                "command again, which continues from there"
-            )
+        if (reason := why_unfinished(self.name, lambda name: (self.root / name).read_bytes())) is not None:
+            raise SourceError(reason)
         self.empty_folders = ()
         folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
         while folders:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from wds_tools.format.manifest import MANIFEST_NAME
 
@@ -11,7 +12,7 @@ WORK_NAME = ".packing"
 PLAN_NAME = "plan.json"
 COPY_NAME = ".copying"
 UNPACK_NAME = ".unpacking"
-"""The work areas of a packer, of `copy` and of `unpack`."""
+"""The work areas of a packer, of `copy` and of `unpack`; those of a packer and of `unpack` have a plan."""
 
 WRITER_LOCK_NAME = ".{}.writing"
 """Name of the lock file of a `ShardWriter`, by that of its manifest."""
@@ -24,6 +25,17 @@ _COMMANDS = {
 _PACKERS = "`wds-tools pack` or `append`"
 
 
+def unfinished_append(folder: str, read: Callable[[str], bytes | None]) -> str | None:
+    """Return that a dataset has an unfinished append, and what to do; None if it has not. Arguments: as below."""
+    plan = _read(f"{WORK_NAME}/{PLAN_NAME}", read)
+    if plan is None or "onto" not in _parsed(plan):
+        return None
+    return (
+        f"{folder} has an unfinished append: run the same `wds-tools append` command again, which continues from "
+        "there, or with --fresh to start again; until then its shards are not part of the dataset"
+    )
+
+
 def why_unfinished(folder: str, read: Callable[[str], bytes | None]) -> str | None:
     """Return that a folder is unfinished, and what to do; None if it has no work area.
 
@@ -33,9 +45,11 @@ def why_unfinished(folder: str, read: Callable[[str], bytes | None]) -> str | No
     """
     plan = _read(f"{WORK_NAME}/{PLAN_NAME}", read)
     if plan is not None:
-        command = _COMMANDS.get(_kind(plan), _PACKERS)
+        command = _COMMANDS.get(str(_parsed(plan).get("kind")), _PACKERS)
     elif _read(f"{COPY_NAME}/manifest.json", read) is not None:
         command = "`wds-tools copy`"
+    elif _read(f"{UNPACK_NAME}/{PLAN_NAME}", read) is not None:
+        command = "`wds-tools unpack`"
     elif _read(WRITER_LOCK_NAME.format(MANIFEST_NAME), read) is not None:
         return (
             f"{folder} is unfinished: a ShardWriter is writing it or was interrupted; wait for it, or run the program "
@@ -53,9 +67,10 @@ def _read(name: str, read: Callable[[str], bytes | None]) -> bytes | None:
         return None
 
 
-def _kind(plan: bytes) -> str:
-    """Return the kind of the source in a plan."""
+def _parsed(plan: bytes) -> dict[str, Any]:
+    """Return a plan; an empty one if it is damaged."""
     try:
-        return str(json.loads(plan)["kind"])
-    except (ValueError, KeyError, TypeError):
-        return ""
+        found = json.loads(plan)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

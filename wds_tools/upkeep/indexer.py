@@ -193,8 +193,8 @@ def _open(patterns: Sequence[str], manifest: str | None, label: str | None, remo
         LabelSource.parse(label)
     name, jobs = _manifest_name(manifest), []
     for folder, shards in open_folders(patterns, remote):
-        old = _old_manifest(folder, name, shards, label)
-        known = old.label if old is not None and old.label != INDEX else None
+        old = _old_manifest(folder, name, shards)
+        known = old.label if old is not None else None
         files = [_files_beside(folder, shard) for shard in shards]
         jobs.append(_Job(folder, shards, files, name, old, label or known))
     return jobs
@@ -286,7 +286,7 @@ def _refuse_other_labels(folder: IndexFolder, new: Index, name: str) -> None:
         raise DestinationError(
             f"{join(folder.name, name)} has other labels than the field cls of the shard (key {new.keys[row]!r}: "
             f"{old.label[row]}, and {new.label[row]}), as after `wds-tools merge`: keep that index and run the merge "
-            "again, or choose the labels of the field with --label cls (label='cls')",
+            "again; if `wds-tools index` wrote it, repeat its --label (label=)",
             shard=new.shard,
         )
 
@@ -366,7 +366,7 @@ def _manifest_name(name: str | None) -> str:
     return name
 
 
-def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str], label: str | None) -> Manifest | None:
+def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str]) -> Manifest | None:
     """Return an existing manifest, which must list the same shards or the first of them."""
     path = join(folder.name, name)
     try:
@@ -380,11 +380,11 @@ def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str], label: 
         ) from error
     if old is None:
         return None
-    if old.label == INDEX and label is None:
+    if old.label == INDEX:
         raise DestinationError(
             f"{path} states that the labels are only in the indexes, as after `wds-tools merge`, so they cannot be "
-            "read from the shards: restore a damaged file from a copy or by merging again, or choose the labels of the "
-            "field with --label cls (label='cls')"
+            "read from the shards: restore a damaged file from a copy or by merging again, or write shards that have "
+            "the labels with `wds-tools reshard`"
         )
     listed = [entry.name for entry in old.shards]
     if listed != list(shards[: len(listed)]):

@@ -3,8 +3,8 @@
 Each folder of a path is opened relative to the descriptor of its parent, without following links.
 So neither a path such as ``../x`` nor a link in the folder can lead outside. A file is first
 written in ``.unpacking/``, under a short name because its own may have the maximum of 255 bytes.
-When it is complete, it is linked to its path. An interrupted run leaves ``.unpacking/``: a folder with it
-is not finished.
+When it is complete, it is linked to its path. An interrupted run leaves ``.unpacking/`` with its plan: a folder
+with it is not finished, and only a run with the same plan continues.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pathlib import Path
 from types import TracebackType
 
 from wds_tools.errors import DestinationError
+from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.lock import lock_file
-from wds_tools.storage.unfinished import UNPACK_NAME
+from wds_tools.storage.unfinished import PLAN_NAME, UNPACK_NAME
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
@@ -32,11 +33,13 @@ class RestoreFolder:
 
     Args:
         root: Path of the folder, which is created if it does not exist.
-        overwrite: Replace existing files with other content.
+        plan: What determines the files.
+        overwrite: Replace existing files with other content, and an unfinished run with another plan.
     """
 
-    def __init__(self, root: Path, *, overwrite: bool = False) -> None:
+    def __init__(self, root: Path, *, plan: bytes = b"{}", overwrite: bool = False) -> None:
         self.root = root
+        self.plan = plan
         self.overwrite = overwrite
         # Device and inode of every file of this run, as one number: two paths may be one file, for
         # example if the file system ignores case.
@@ -49,20 +52,39 @@ class RestoreFolder:
             self._lock = lock_file(work / "lock")
         except BlockingIOError as error:
             raise DestinationError(f"another program is unpacking into {self.root}; wait for it to end") from error
-        for path in work.iterdir():
-            if path.name != "lock":
-                path.unlink()  # left by a run that was killed
+        try:
+            self._continues = self._start(work)
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._root = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._work = os.open(work, _FOLDER_FLAGS)
         return self
+
+    def _start(self, work: Path) -> bool:
+        """Write the plan and remove temporary files of a run that was killed; return whether there was such a run."""
+        plan = work / PLAN_NAME
+        left = plan.read_bytes() if plan.exists() else None
+        if left not in (None, self.plan) and not self.overwrite:
+            raise DestinationError(
+                f"{self.root} holds an unfinished unpack of another dataset, or with another --layout or other "
+                "--fields: run that command again, which continues from there, or unpack into another, empty folder"
+            )
+        for path in work.iterdir():
+            if path.name not in ("lock", PLAN_NAME):
+                path.unlink()
+        if left != self.plan:
+            commit_bytes(plan, self.plan)
+        return left is not None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         work = self.root / UNPACK_NAME
-        is_unfinished = kind is not None and bool(self._restored)  # then the lock stays, and the next run continues
+        # An unfinished run leaves lock and plan, and the next run continues.
+        is_unfinished = kind is not None and (self._continues or bool(self._restored))
         for path in sorted(work.iterdir(), key=lambda path: path.name == "lock"):
-            if path.name != "lock" or not is_unfinished:
+            if path.name not in ("lock", PLAN_NAME) or not is_unfinished:
                 path.unlink(missing_ok=True)
         with suppress(OSError):  # it is not empty, or another process has locked it
             work.rmdir()
@@ -122,8 +144,8 @@ class RestoreFolder:
         if _identity(status) in self._restored:
             raise _file_error(
                 path,
-                "would be written for two samples; unpack with --layout shards (layout='shards'), which creates a "
-                "folder per shard",
+                "would be written for two samples; unpack into another, empty folder with --layout shards "
+                "(layout='shards'), which creates a folder per shard",
             )
 
     @contextmanager

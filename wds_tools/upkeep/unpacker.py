@@ -74,7 +74,7 @@ def unpack(
     fields are written to ``field_classes.json``, and so are class names if there are ``cls`` files; `pack` reads it.
 
     The folder must be empty, or not exist. After an interruption the same call continues: files that exist with the
-    same content are kept.
+    same content are kept. A call with another dataset, layout or other fields is refused.
     Nothing is written outside ``dst``, and two samples are never written to the same file.
 
     Example::
@@ -101,8 +101,8 @@ def unpack(
         NotADatasetError: The path is not a packed dataset.
         MissingFieldError: The dataset has no field of that name.
         ChecksumError: Bytes have changed since they were packed.
-        DestinationError: The folder is not empty, two samples have one path, a path leads outside ``dst``, or the disk
-            is full. The error names shard and key.
+        DestinationError: The folder is not empty, or holds an unfinished call with other arguments; two samples have
+            one path, a path leads outside ``dst``, or the disk is full. The error names shard and key.
     """
     started = time.monotonic()
     if layout not in LAYOUTS:
@@ -121,7 +121,7 @@ def unpack(
     show = shows_progress(progress)
     total = shards.manifest.samples
     try:
-        with RestoreFolder(report.dst, overwrite=overwrite) as folder:
+        with RestoreFolder(report.dst, plan=_plan(shards, wanted, layout), overwrite=overwrite) as folder:
             with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
                 has_numbers = False
                 for number in range(len(shards.locations)):
@@ -139,6 +139,17 @@ def unpack(
         ) from error
     report.seconds = time.monotonic() - started
     return report
+
+
+def _plan(shards: ShardSet, wanted: frozenset[str] | None, layout: UnpackLayout) -> bytes:
+    """Return what determines the files: the content of the dataset, with added fields, and the options."""
+    manifest = shards.manifest
+    plan = {
+        "dataset": [manifest.fingerprint, *(addition.fingerprint for addition in manifest.additions)],
+        "fields": None if wanted is None else sorted(wanted),
+        "layout": layout,
+    }
+    return json.dumps(plan).encode()
 
 
 def _with_indexed_labels(shards: ShardSet, number: int) -> Iterator[StoredSample]:

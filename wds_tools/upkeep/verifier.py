@@ -160,6 +160,7 @@ def verify(
         report.notes.append(str(repeated))
     if shards.has_manifest:  # a pattern does not name all files of its folder
         report.strangers = _unlisted_files(shards)
+        report.notes += filter(None, [shards.unfinished_append])
         if report.ok:
             _check_manifest(shards, totals, report)
     report.seconds = time.monotonic() - started
