@@ -52,20 +52,16 @@ if TYPE_CHECKING:
     from wds_tools.loading.batch_steps import Normalize
     from wds_tools.loading.dataset import StreamingDataset
     from wds_tools.loading.factory import make_loader
-    from wds_tools.loading.fields.plain import (
-        Array,
-        Boxes,
-        Field,
-        Frames,
-        Image,
-        Key,
-        Keypoints,
-        Label,
-        Mask,
-        MultiHot,
-        Pad,
-        Text,
-    )
+    from wds_tools.loading.fields.array import Array
+    from wds_tools.loading.fields.boxes import Boxes
+    from wds_tools.loading.fields.frames import Frames
+    from wds_tools.loading.fields.image import Image
+    from wds_tools.loading.fields.keypoints import Keypoints
+    from wds_tools.loading.fields.mask import Mask
+    from wds_tools.loading.fields.multi_hot import MultiHot
+    from wds_tools.loading.fields.padding import Pad
+    from wds_tools.loading.fields.plain import Field, Key, Label
+    from wds_tools.loading.fields.text import Text
     from wds_tools.loading.loader import Loader
     from wds_tools.loading.rand_augment import RandAugment
     from wds_tools.loading.statistics import LoaderStats, PeriodStats
@@ -88,8 +84,8 @@ __version__ = "0.1.0"
 
 # Each name is loaded when it is first used: packing needs no torch, and `wds-tools --help` needs almost nothing.
 _HOMES = {
-    "Array": "loading.fields.plain",
-    "Boxes": "loading.fields.plain",
+    "Array": "loading.fields.array",
+    "Boxes": "loading.fields.boxes",
     "Buckets": "images.buckets",
     "CenterCrop": "images.views",
     "ChecksumError": "errors",
@@ -100,10 +96,10 @@ _HOMES = {
     "DestinationError": "errors",
     "DeviceError": "errors",
     "Field": "loading.fields.plain",
-    "Frames": "loading.fields.plain",
-    "Image": "loading.fields.plain",
+    "Frames": "loading.fields.frames",
+    "Image": "loading.fields.image",
     "Key": "loading.fields.plain",
-    "Keypoints": "loading.fields.plain",
+    "Keypoints": "loading.fields.keypoints",
     "Label": "loading.fields.plain",
     "Loader": "loading.loader",
     "LabelError": "errors",
@@ -111,17 +107,17 @@ _HOMES = {
     "LoaderStats": "loading.statistics",
     "Manifest": "format.manifest",
     "ManifestError": "errors",
-    "Mask": "loading.fields.plain",
+    "Mask": "loading.fields.mask",
     "MissingFieldError": "errors",
     "MissingFileError": "errors",
     "MissingSourceError": "errors",
     "MixUp": "loading.augment",
     "Mixture": "order.mixture",
-    "MultiHot": "loading.fields.plain",
+    "MultiHot": "loading.fields.multi_hot",
     "Normalize": "loading.batch_steps",
     "NotADatasetError": "errors",
     "OptionError": "errors",
-    "Pad": "loading.fields.plain",
+    "Pad": "loading.fields.padding",
     "PeriodStats": "loading.statistics",
     "ProofError": "errors",
     "RandAugment": "loading.rand_augment",
@@ -136,7 +132,7 @@ _HOMES = {
     "SourceError": "errors",
     "StoreError": "errors",
     "StreamingDataset": "loading.dataset",
-    "Text": "loading.fields.plain",
+    "Text": "loading.fields.text",
     "TransformError": "errors",
     "TruncatedShardError": "errors",
     "WebDataset": "loading.web_dataset",
