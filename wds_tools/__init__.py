@@ -52,16 +52,13 @@ if TYPE_CHECKING:
     from wds_tools.loading.batch_steps import Normalize
     from wds_tools.loading.dataset import StreamingDataset
     from wds_tools.loading.factory import make_loader
-    from wds_tools.loading.fields.array import Array
     from wds_tools.loading.fields.boxes import Boxes
     from wds_tools.loading.fields.frames import Frames
     from wds_tools.loading.fields.image import Image
     from wds_tools.loading.fields.keypoints import Keypoints
-    from wds_tools.loading.fields.mask import Mask
-    from wds_tools.loading.fields.multi_hot import MultiHot
     from wds_tools.loading.fields.padding import Pad
-    from wds_tools.loading.fields.plain import Field, Key, Label
-    from wds_tools.loading.fields.text import Text
+    from wds_tools.loading.fields.pixels import Array, Mask
+    from wds_tools.loading.fields.plain import Field, Key, Label, MultiHot, Text
     from wds_tools.loading.loader import Loader
     from wds_tools.loading.rand_augment import RandAugment
     from wds_tools.loading.statistics import LoaderStats, PeriodStats
@@ -84,7 +81,7 @@ __version__ = "0.1.0"
 
 # Each name is loaded when it is first used: packing needs no torch, and `wds-tools --help` needs almost nothing.
 _HOMES = {
-    "Array": "loading.fields.array",
+    "Array": "loading.fields.pixels",
     "Boxes": "loading.fields.boxes",
     "Buckets": "images.buckets",
     "CenterCrop": "images.views",
@@ -107,13 +104,13 @@ _HOMES = {
     "LoaderStats": "loading.statistics",
     "Manifest": "format.manifest",
     "ManifestError": "errors",
-    "Mask": "loading.fields.mask",
+    "Mask": "loading.fields.pixels",
     "MissingFieldError": "errors",
     "MissingFileError": "errors",
     "MissingSourceError": "errors",
     "MixUp": "loading.augment",
     "Mixture": "order.mixture",
-    "MultiHot": "loading.fields.multi_hot",
+    "MultiHot": "loading.fields.plain",
     "Normalize": "loading.batch_steps",
     "NotADatasetError": "errors",
     "OptionError": "errors",
@@ -132,7 +129,7 @@ _HOMES = {
     "SourceError": "errors",
     "StoreError": "errors",
     "StreamingDataset": "loading.dataset",
-    "Text": "loading.fields.text",
+    "Text": "loading.fields.plain",
     "TransformError": "errors",
     "TruncatedShardError": "errors",
     "WebDataset": "loading.web_dataset",

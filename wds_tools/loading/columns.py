@@ -65,7 +65,7 @@ def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
             image, geometry = specs[source], None
             if image.views:
                 purpose = () if source == first else (source,)
-                geometry = Geometry(source, image.field, image.views, image.has_list_of_views, purpose)
+                geometry = Geometry(source, image.field, image.views, isinstance(image.view, list | tuple), purpose)
             key = () if [name] == images[:1] else (name,)
             like = None if spec.like is None else add(spec.like)
             columns[name] = Column(name, spec, geometry, key, _padding_of(name, specs), like)

@@ -174,8 +174,8 @@ def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
         block, prefix = _block_of_each_shard(parts), None
         shares = whole_shares(mixture.weights)
         order = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
-    columns = tuple(replace(column, spec=column.spec.opened(shards)) for column in columns)
     check_same(shards.class_lists, fields=[column.spec.field for column in columns])
+    columns = tuple(replace(column, spec=column.spec.opened(shards)) for column in columns)
     _start_reading_indexes(shards, order, request.batch_size * world.world_size)
     buckets = buckets_of(columns)
     if buckets:

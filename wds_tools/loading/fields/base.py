@@ -37,6 +37,7 @@ class FieldSpec(ABC):
 
     Attributes:
         field: Stored field.
+        view: Region and output size, or several.
         like: Name of another field of the batch, with which it has ``takes`` in common.
         pad: How its values are padded, or the value of the padding.
         pad_axes: Number of dimensions that are padded: 2 for pixels, the last two; otherwise 1, the first one.
@@ -48,6 +49,7 @@ class FieldSpec(ABC):
     """
 
     field: str
+    view: AnyView | Sequence[AnyView] | None = None
     like: str | None = None
     pad: float | Pad | None = None
     pad_axes: ClassVar[int] = 1
@@ -57,15 +59,37 @@ class FieldSpec(ABC):
     is_clip: ClassVar[bool] = False
     target: ClassVar[str | None] = None
 
+    def _check(self, examples: str) -> None:
+        """Check the attributes that all kinds have; ``examples`` are names of fields."""
+        name, pad = f"wds_tools.{type(self).__name__}", self.pad
+        if not isinstance(self.field, str) or not self.field:
+            raise OptionError(f"{name}({self.field!r}); allowed are names of stored fields, such as {examples}")
+        if self.like is not None and not isinstance(self.like, str):
+            raise OptionError(f"{name}(like={self.like!r}); allowed is the name of another field of the batch")
+        if pad is not None and not isinstance(pad, Pad) and not is_number(pad):
+            raise OptionError(f"{name}(pad={pad!r}); allowed are numbers, wds_tools.Pad(...) and None")
+        if isinstance(pad, Pad) and self.pad_axes == 1 and not isinstance(pad.size, int | None):
+            raise OptionError(f"{name}(pad={pad!r}): its size is a length, one number")
+        if isinstance(pad, Pad) and self.pad_axes == 2 and pad.truncate:
+            raise OptionError(f"{name}(pad={pad!r}): images are not truncated; use a view, such as CenterCrop")
+
+    def _check_choice(self, name: str, choices: Sequence[Any]) -> None:
+        value = getattr(self, name)
+        if value not in choices:
+            kind, allowed = type(self).__name__, ", ".join(map(repr, choices))
+            raise OptionError(f"wds_tools.{kind}({name}={value!r}); allowed are {allowed}")
+
+    def _check_function(self, name: str) -> None:
+        value = getattr(self, name)
+        if value is not None and not callable(value):
+            raise OptionError(f"wds_tools.{type(self).__name__}({name}={value!r}); allowed are functions and None")
+
     @property
     def views(self) -> tuple[AnyView, ...]:
         """The views: one, several, or none for all of it."""
-        return ()
-
-    @property
-    def has_list_of_views(self) -> bool:
-        """Whether the value of a sample is a list with one element per view."""
-        return False
+        if isinstance(self.view, list | tuple):
+            return tuple(self.view)
+        return () if self.view is None else (self.view,)  # type: ignore[return-value]
 
     @property
     def is_rgb(self) -> bool:
@@ -211,44 +235,3 @@ class Column:
 def tv_tensors() -> Any:
     """Return torchvision's module of tensors that tell its transforms what they are."""
     return importlib.import_module("torchvision.tv_tensors")
-
-
-def _name_of(spec: FieldSpec) -> str:
-    return f"wds_tools.{type(spec).__name__}"
-
-
-def check_field(spec: FieldSpec, examples: str) -> None:
-    """Check the name of the stored field."""
-    if not isinstance(spec.field, str) or not spec.field:
-        raise OptionError(f"{_name_of(spec)}({spec.field!r}); allowed are names of stored fields, such as {examples}")
-
-
-def check_choice(spec: FieldSpec, name: str, choices: Sequence[Any]) -> None:
-    """Check that an attribute is one of several values."""
-    value = getattr(spec, name)
-    if value not in choices:
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed are {', '.join(map(repr, choices))}")
-
-
-def check_like(spec: FieldSpec) -> None:
-    """Check the attribute ``like``."""
-    if spec.like is not None and not isinstance(spec.like, str):
-        raise OptionError(f"{_name_of(spec)}(like={spec.like!r}); allowed is the name of another field of the batch")
-
-
-def check_function(spec: FieldSpec, name: str) -> None:
-    """Check that an attribute is a function or None."""
-    value = getattr(spec, name)
-    if value is not None and not callable(value):
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed are functions and None")
-
-
-def check_pad(spec: FieldSpec) -> None:
-    """Check the attribute ``pad``."""
-    pad = spec.pad
-    if pad is not None and not isinstance(pad, Pad) and not is_number(pad):
-        raise OptionError(f"{_name_of(spec)}(pad={pad!r}); allowed are numbers, wds_tools.Pad(...) and None")
-    if isinstance(pad, Pad) and spec.pad_axes == 1 and not isinstance(pad.size, int | None):
-        raise OptionError(f"{_name_of(spec)}(pad={pad!r}): its size is a length, one number")
-    if isinstance(pad, Pad) and spec.pad_axes == 2 and pad.truncate:
-        raise OptionError(f"{_name_of(spec)}(pad={pad!r}): images are not truncated; use a view, such as CenterCrop")

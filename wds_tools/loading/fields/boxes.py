@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.images.views import Regions
-from wds_tools.loading.fields.base import Column, check_choice, check_field, check_like, check_pad, tv_tensors
+from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import Pad
 from wds_tools.loading.fields.paths import AtPath, Floats, move_points
 from wds_tools.loading.part import Part
@@ -55,16 +55,13 @@ class Boxes(AtPath):
     target = "bboxes"
 
     def __post_init__(self) -> None:
-        check_field(self, "'json'")
-        self.check_path()
-        check_choice(self, "format", ("xywh", "xyxy", "cxcywh"))
-        check_choice(self, "normalized", (False, True))
-        check_like(self)
+        self._check("'json'")
+        self._check_choice("format", ("xywh", "xyxy", "cxcywh"))
+        self._check_choice("normalized", (False, True))
         if self.normalized and self.like is None:
             raise OptionError(
                 "wds_tools.Boxes(normalized=True) requires like= with the name of an image, whose size is the unit"
             )
-        check_pad(self)
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the visible boxes of each sample: float32 [k, 4], edges in pixels; by view if there is a list."""
@@ -74,15 +71,12 @@ class Boxes(AtPath):
         )
 
     def kept(self, part: Part, column: Column) -> list[list[NDArray[np.bool_]]]:
-        """Return for each view and sample which of the stored boxes are visible."""
         return [[_are_visible(column, boxes) for boxes in view] for view in self._moved(part, column)]
 
     def as_tv_tensor(self, value: torch.Tensor, size: tuple[int, ...] | None) -> Any:
-        """Return boxes of torchvision, if the size of the image is known."""
         return value if size is None else tv_tensors().BoundingBoxes(value, format="XYXY", canvas_size=size)
 
     def check_target(self, name: str, form: str | None) -> None:
-        """Check that a transform of Albumentations moves boxes."""
         if not form:
             raise OptionError(
                 f"sample_transform= does not move the field {name!r}: use "
@@ -90,11 +84,9 @@ class Boxes(AtPath):
             )
 
     def to_target(self, value: Any, form: str | None, size: tuple[int, int]) -> Any:
-        """Return boxes in a format of Albumentations."""
         return _as_format(value.numpy().astype(np.float64), form, size)
 
     def from_target(self, value: Any, before: Any, form: str | None, size: tuple[int, int]) -> Any:
-        """Return boxes as edges in pixels."""
         array = np.asarray(value, np.float64)[:, :4] if len(value) else np.zeros((0, 4))
         return torch.from_numpy(_from_format(array, form, size).astype(np.float32))
 
@@ -182,7 +174,4 @@ def _from_format(boxes: NDArray[np.float64], form: str | None, size: tuple[int, 
     height, width = size
     if form in ("albumentations", "yolo"):
         boxes = boxes * [width, height, width, height]
-    if form in ("coco", "yolo", "cxcywh"):
-        start = boxes[:, :2] if form == "coco" else boxes[:, :2] - boxes[:, 2:] / 2
-        boxes = np.concatenate([start, start + boxes[:, 2:]], axis=1)
-    return boxes
+    return _edges(boxes, {"coco": "xywh", "yolo": "cxcywh", "cxcywh": "cxcywh"}.get(form or "", "xyxy"))

@@ -17,7 +17,7 @@ from wds_tools.format.sample import numbered_names
 from wds_tools.images.decode import Pixels
 from wds_tools.images.schedule import AnyView, is_view
 from wds_tools.images.views import Regions
-from wds_tools.loading.fields.base import Column, FieldSpec, Output, check_choice, check_field, check_pad, tv_tensors
+from wds_tools.loading.fields.base import Column, FieldSpec, Output, tv_tensors
 from wds_tools.loading.fields.image import render_files
 from wds_tools.loading.fields.padding import Pad, is_length
 from wds_tools.loading.part import Geometry, ImageFiles, Part
@@ -62,7 +62,7 @@ class Frames(FieldSpec):
     is_rgb = True
 
     def __post_init__(self) -> None:
-        check_field(self, "'*.jpg' or 'frame*.jpg'")
+        self._check("'*.jpg' or 'frame*.jpg'")
         if self.field.count("*") != 1:
             raise OptionError(f"wds_tools.Frames({self.field!r}); allowed are names with one * for the number")
         if self.view is not None and not is_view(self.view):
@@ -76,18 +76,11 @@ class Frames(FieldSpec):
             )
         if not is_length(self.stride):
             raise OptionError(f"wds_tools.Frames(stride={self.stride!r}); allowed are whole numbers of 1 and more")
-        check_choice(self, "start", ("first", "center", "random"))
+        self._check_choice("start", ("first", "center", "random"))
         if self.frames is None and self.start != "first":
             raise OptionError(f"wds_tools.Frames(start={self.start!r}) requires frames=, the number of frames to use")
-        check_pad(self)
-
-    @property
-    def views(self) -> tuple[AnyView, ...]:
-        """The view, or none for whole images."""
-        return () if self.view is None else (self.view,)
 
     def stored_names(self, available: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the stored fields that match the pattern, or the pattern if none does."""
         return numbered_names(tuple(available), self.field) or (self.field,)
 
     def shapes(self, column: Column) -> list[tuple[int, ...]] | None:
@@ -112,7 +105,8 @@ class Frames(FieldSpec):
         flat = [name for chosen in names for name in chosen]
         infos = _headers(part, files, flat, rows)
         regions = _regions(part, column.geometry, infos, np.cumsum(counts) - counts)
-        shape = (regions[0].size[0] if _have_one_size(column) else None) if regions else None
+        has_one_size = column.geometry is not None and column.geometry.views[0].shape is not None
+        shape = regions[0].size[0] if has_one_size and regions else None
         buffer: Pixels | None = None
         if out is not None:
             buffer = np.asarray(out.numpy()).reshape(len(files), *out.shape[2:])
@@ -128,7 +122,6 @@ class Frames(FieldSpec):
         return [torch.from_numpy(np.stack(images[clip]) if buffer is None else buffer[clip]) for clip in clips]
 
     def pixels(self, part: Part, column: Column) -> list[list[torch.Tensor]]:
-        """Return uint8 [3, height, width] for each frame of each sample."""
         return [list(frames) for frames in self.load(part, column) or []]
 
     def crops(self, part: Part, column: Column) -> list[Regions]:
@@ -140,7 +133,6 @@ class Frames(FieldSpec):
         return _regions(part, column.geometry, infos, np.array(rows, np.int64))
 
     def frame_names(self, part: Part, column: Column) -> list[list[str]]:
-        """Return the names of the frames to use of each sample."""
         found = part.rows.numbered_fields(self.field)
         u = uniform(key_of("frames", part.seed, part.epoch, column.name), part.positions, 1)[:, 0].tolist()
         return [
@@ -153,7 +145,6 @@ class Frames(FieldSpec):
         return {**super().state(), "clip": clip if self.pad is None else {**clip, "pad": 0}}
 
     def as_tv_tensor(self, value: torch.Tensor, size: tuple[int, ...] | None) -> Any:
-        """Return a video of torchvision."""
         return tv_tensors().Video(value)
 
     def _choose(self, part: Part, i: int, column: Column, names: list[str], draw: float) -> list[str]:
@@ -200,7 +191,3 @@ def _regions(part: Part, geometry: Geometry | None, infos: list[ImageInfo], firs
         return []
     sizes = np.array([(infos[k].width, infos[k].height) for k in firsts.tolist()], np.int64).reshape(-1, 2)
     return [part.choose_regions(geometry.views_at(part.epoch)[0], geometry.key, sizes[:, 0], sizes[:, 1])]
-
-
-def _have_one_size(column: Column) -> bool:
-    return column.geometry is not None and column.geometry.views[0].shape is not None

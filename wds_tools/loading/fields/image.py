@@ -24,11 +24,6 @@ from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import (
     Column,
     Output,
-    check_choice,
-    check_field,
-    check_function,
-    check_like,
-    check_pad,
     tv_tensors,
 )
 from wds_tools.loading.fields.padding import Pad
@@ -79,10 +74,9 @@ class Image(Pixels):
     target = "image"
 
     def __post_init__(self) -> None:
-        check_field(self, "'image', 'jpg' or 'left.jpg'")
-        check_like(self)
-        check_choice(self, "mode", ("rgb", "unchanged"))
-        check_function(self, "transform")
+        self._check("'image', 'jpg' or 'left.jpg'")
+        self._check_choice("mode", ("rgb", "unchanged"))
+        self._check_function("transform")
         if self.view is not None and (not self.views or not all(map(is_view, self.views))):
             raise OptionError(
                 f"wds_tools.Image(view={self.view!r}); allowed are wds_tools.RandomResizedCrop(...), CenterCrop(...), "
@@ -93,32 +87,16 @@ class Image(Pixels):
                 f"wds_tools.Image(view={self.view!r}, like={self.like!r}): the region is either that of view= or that "
                 f"of the field {self.like!r}: remove one of them"
             )
-        check_pad(self)
-
-    @property
-    def views(self) -> tuple[AnyView, ...]:
-        """The views: one, several, or none for the whole image."""
-        if isinstance(self.view, list | tuple):
-            return tuple(self.view)
-        return () if self.view is None else (self.view,)  # type: ignore[return-value]
-
-    @property
-    def has_list_of_views(self) -> bool:
-        """Whether the value of a sample is a list with one element per view."""
-        return isinstance(self.view, list | tuple)
 
     @property
     def is_rgb(self) -> bool:
-        """Whether all values are uint8 RGB images, known before any is loaded."""
         return self.transform is None and self.mode == "rgb"
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether it keeps its channels and dtype."""
         return self.mode == "unchanged"
 
     def is_nearest(self, dtype: np.dtype[Any]) -> bool:
-        """Return whether pixels of a dtype are resized by nearest neighbour: colours are interpolated."""
         return dtype == np.bool_
 
     def stored_pixels(self, part: Part) -> list[NDArray[Any]]:
@@ -170,11 +148,9 @@ class Image(Pixels):
         return None
 
     def pixels(self, part: Part, column: Column) -> list[list[torch.Tensor]]:
-        """Return uint8 [3, height, width] for each view of each sample, before any transform."""
         return [list(views) for views in zip(*self._new_images(part, column), strict=True)]
 
     def as_tv_tensor(self, value: torch.Tensor, size: tuple[int, ...] | None) -> Any:
-        """Return an image of torchvision."""
         return tv_tensors().Image(value)
 
     def _new_images(self, part: Part, column: Column) -> list[list[torch.Tensor]]:
@@ -192,16 +168,7 @@ class Image(Pixels):
 
 
 def _transformed(part: Part, column: Column, transform: Transform, i: int, number: int, image: torch.Tensor) -> Any:
-    """Call the user's transform, with random generators seeded from the position of the sample in the epoch.
-
-    Args:
-        part: The samples.
-        column: The column.
-        transform: The function.
-        i: Index of the sample.
-        number: Number of the view.
-        image: The image.
-    """
+    """Call the user's transform, with random generators seeded from the position of the sample in the epoch."""
     key: tuple[int | str, ...] = (*column.key, number) if number else column.key
     seed = key_of("transform", part.seed, part.epoch, int(part.positions[i]), *key)
     return call_for_sample("transform=", part.rows, i, lambda: transformed(transform, image, seed))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from wds_tools.errors import OptionError
-from wds_tools.loading.fields.base import Column, check_field, check_like, check_pad, tv_tensors
+from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import Pad
 from wds_tools.loading.fields.paths import AtPath, Floats, move_points
 from wds_tools.loading.part import Part
@@ -46,12 +46,9 @@ class Keypoints(AtPath):
     target = "keypoints"
 
     def __post_init__(self) -> None:
-        check_field(self, "'json'")
-        self.check_path()
-        check_like(self)
+        self._check("'json'")
         if self.numbers is not None and (not isinstance(self.numbers, int) or self.numbers < 2):
             raise OptionError(f"wds_tools.Keypoints(numbers={self.numbers!r}); allowed are 2 and more, and None")
-        check_pad(self)
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the points of each sample: float32 [..., 2 or more]; by view if there is a list."""
@@ -66,14 +63,12 @@ class Keypoints(AtPath):
         return column.by_sample(views)
 
     def as_tv_tensor(self, value: torch.Tensor, size: tuple[int, ...] | None) -> Any:
-        """Return points of torchvision, if the size of the image is known."""
         tensors = tv_tensors()
         if size is None or not hasattr(tensors, "KeyPoints"):  # not in torchvision before 0.23
             return value
         return tensors.KeyPoints(value[..., :2] if value.numel() else value.new_empty((0, 2)), canvas_size=size)
 
     def check_target(self, name: str, form: str | None) -> None:
-        """Check that a transform of Albumentations moves points."""
         if form != "xy":
             raise OptionError(
                 f"sample_transform= does not move the field {name!r}: use "
@@ -81,11 +76,9 @@ class Keypoints(AtPath):
             )
 
     def to_target(self, value: Any, form: str | None, size: tuple[int, int]) -> Any:
-        """Return a list of points, [k, 2 or more]."""
         return value.reshape(-1, value.shape[-1]).numpy() if value.ndim > 1 else np.zeros((0, 2), np.float32)
 
     def from_target(self, value: Any, before: Any, form: str | None, size: tuple[int, int]) -> Any:
-        """Return points with the shape that they had before, if none was dropped."""
         points = torch.as_tensor(np.asarray(value, np.float32))
         return points.reshape(before.shape) if points.numel() == before.numel() else points
 

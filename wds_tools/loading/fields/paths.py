@@ -31,8 +31,8 @@ class AtPath(FieldSpec):
 
     path: str
 
-    def check_path(self) -> None:
-        """Check the attribute ``path``."""
+    def _check(self, examples: str) -> None:
+        super()._check(examples)
         if not isinstance(self.path, str):
             name = f"wds_tools.{type(self).__name__}"
             raise OptionError(f"{name}(path={self.path!r}); allowed is text such as 'objects.bbox'")

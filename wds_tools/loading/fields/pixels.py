@@ -1,10 +1,11 @@
-"""Tensors of pixels in their stored dtype, cropped and resized: what `Image`, `Mask` and `Array` have in common."""
+"""`Mask` and `Array`: pixels in their stored dtype, cropped and resized, and what `Image` shares with them."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +18,10 @@ from wds_tools.images.decode import decode_stored
 from wds_tools.images.resize import render_region, select_nearest
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, FieldSpec, tv_tensors
+from wds_tools.loading.fields.padding import Pad
 from wds_tools.loading.part import Part
+
+Interpolation = Literal["nearest", "bilinear"]
 
 
 class Pixels(FieldSpec):
@@ -72,15 +76,12 @@ class Pixels(FieldSpec):
         return [*shapes] if len(shapes) == len(column.geometry.views) else None
 
     def as_tv_tensor(self, value: torch.Tensor, size: tuple[int, ...] | None) -> Any:
-        """Return a mask of torchvision, which changes the colours of images."""
         return tv_tensors().Mask(value)
 
     def to_target(self, value: Any, form: str | None, size: tuple[int, int]) -> Any:
-        """Return an array [height, width, channels]."""
         return np.ascontiguousarray(value.permute(1, 2, 0).numpy())
 
     def from_target(self, value: Any, before: Any, form: str | None, size: tuple[int, int]) -> Any:
-        """Return a tensor [channels, height, width]."""
         return channels_first(value)
 
     def _shown(self, pixels: NDArray[Any], regions: Regions | None, i: int) -> NDArray[Any]:
@@ -92,6 +93,99 @@ class Pixels(FieldSpec):
         left, top, width, height = regions.needed()[i].tolist()
         part = pixels[top : top + height, left : left + width]
         return render_region(part, regions, i, (left, top, width, height)).transpose(1, 2, 0)
+
+
+@dataclass(frozen=True)
+class Mask(Pixels):
+    """Class numbers of pixels: a tensor [batch, height, width] in the stored dtype, without interpolation.
+
+    A palette image gives its palette indices. Resized by nearest neighbour, exactly as torchvision resizes a
+    ``tv_tensors.Mask``.
+
+    Attributes:
+        field: Stored field with one channel: a PNG such as ``"mask.png"``, or an ``npy`` array [height, width].
+        like: Name of the `Image` whose region, size and flip are used. The mask must have the size of that image. None
+            (the default) keeps the whole mask.
+        pad: Value of the padding at the right and bottom of smaller masks, or a `Pad`, so that a batch is one tensor
+            [batch, height, width]. None (the default) gives a list if the sizes differ. If the image of ``like`` has a
+            ``pad``, a number is required here: the padded size is that of the image.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    field: str
+    _: KW_ONLY
+    like: str | None = None
+    pad: float | Pad | None = None
+
+    target = "mask"
+
+    def __post_init__(self) -> None:
+        self._check("'mask.png'")
+
+    def is_nearest(self, dtype: np.dtype[Any]) -> bool:
+        return True
+
+    def as_tensor(self, pixels: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(np.array(pixels[:, :, 0], order="C"))
+
+    def decode(self, data: memoryview) -> NDArray[Any]:
+        """Return the stored numbers of a file: [height, width, 1].
+
+        Raises:
+            DecodeError: It has several channels.
+        """
+        pixels = super().decode(data)
+        if pixels.shape[2] != 1:
+            raise DecodeError(
+                f"a mask has one channel, but this image has {pixels.shape[2]}: read it with wds_tools.Array(..., "
+                "interpolation='nearest')"
+            )
+        return pixels
+
+    to_target = FieldSpec.to_target
+    from_target = FieldSpec.from_target
+
+
+@dataclass(frozen=True)
+class Array(Pixels):
+    """An array of values per pixel, such as depth: a tensor [batch, channels, height, width] in the stored dtype.
+
+    16 bits stay 16 bits.
+
+    Attributes:
+        field: Stored field: a PNG such as ``"depth.png"``, with 8 or 16 bits per channel, or an ``npy`` array
+            [height, width] or [height, width, channels].
+        like: Name of the `Image` whose region, size and flip are used. The array must have the size of that image. None
+            (the default) keeps the whole array.
+        interpolation: ``"bilinear"``, with antialiasing, or ``"nearest"``. None (the default) is bilinear for floating
+            point and uint16, and nearest for all other types. Use ``"nearest"`` for sparse values, such as depth
+            with holes: bilinear interpolation would mix them with the values of holes.
+        pad: Value of the padding at the right and bottom of smaller arrays, or a `Pad`, so that a batch is one tensor
+            [batch, channels, height, width]. None (the default) gives a list if the sizes differ. If the image of
+            ``like`` has a ``pad``, a number is required here: the padded size is that of the image.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    field: str
+    _: KW_ONLY
+    like: str | None = None
+    interpolation: Interpolation | None = None
+    pad: float | Pad | None = None
+
+    target = "mask"
+
+    def __post_init__(self) -> None:
+        self._check("'depth.png'")
+        self._check_choice("interpolation", (None, "nearest", "bilinear"))
+
+    def is_nearest(self, dtype: np.dtype[Any]) -> bool:
+        if self.interpolation is not None:
+            return self.interpolation == "nearest"
+        return dtype.kind != "f" and dtype != np.uint16
 
 
 def pixels_of(data: memoryview, decode: Callable[[memoryview], NDArray[Any]]) -> NDArray[Any]:

@@ -1,19 +1,20 @@
-"""`Field`, `Label` and `Key`: any stored field, the class number and the key of a sample."""
+"""Kinds that do not depend on an image: `Label`, `Key`, `Field`, `Text` and `MultiHot`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wds_tools.errors import LabelError
+from wds_tools.errors import LabelError, OptionError
 from wds_tools.format.field_classes import first_difference
-from wds_tools.loading.fields.base import Column, FieldSpec, check_field, check_function, check_like, check_pad
-from wds_tools.loading.fields.padding import Pad
+from wds_tools.format.label_lists import LABELS
+from wds_tools.loading.fields.base import Column, FieldSpec
+from wds_tools.loading.fields.padding import Pad, is_length
 from wds_tools.loading.fields.paths import AtPath, as_tensor
 from wds_tools.loading.part import Part
 from wds_tools.reading.shardset import ShardSet
@@ -87,11 +88,8 @@ class Field(AtPath):
     takes = "entries"
 
     def __post_init__(self) -> None:
-        check_field(self, "'json'")
-        self.check_path()
-        check_function(self, "decode")
-        check_like(self)
-        check_pad(self)
+        self._check("'json'")
+        self._check_function("decode")
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the field or what is at its path; if it has the entries of another field, only those that remain."""
@@ -113,3 +111,131 @@ class Field(AtPath):
             found = f"{len(value)} entries" if is_list else type(value).__name__
             raise self.invalid(part, i, found, f"lists with one entry for each of the {len(kept)} boxes")
         return [value[j] for j in np.flatnonzero(kept).tolist()]
+
+
+@dataclass(frozen=True)
+class Text(AtPath):
+    """Text: a list of strings, or the results of a function of each string.
+
+    Attributes:
+        field: Stored field: text, or JSON with ``path``.
+        path: Names that lead to the text in JSON, see `Boxes`.
+        encode: Function of one string, such as a tokenizer, called in the worker. Arrays and tensors of equal shape are
+            stacked. Random number generators are seeded for each sample.
+        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, length]. It requires ``encode``. If
+            that returns a dictionary, as tokenizers of transformers do, each of its entries is padded, and
+            ``attention_mask`` and ``token_type_ids`` with 0.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    field: str = "txt"
+    _: KW_ONLY
+    path: str = ""
+    encode: Callable[[str], Any] | None = None
+    pad: float | Pad | None = None
+
+    def __post_init__(self) -> None:
+        self._check("'txt'")
+        self._check_function("encode")
+        if self.pad is not None and self.encode is None:
+            raise OptionError("wds_tools.Text(pad=...) requires encode=, a function that returns numbers")
+
+    def load(self, part: Part, column: Column) -> list[Any]:
+        """Return the texts, or the results of the user's function of each text.
+
+        Raises:
+            SampleError: A value is not text.
+        """
+        texts = []
+        for i, value in enumerate(self.values(part)):
+            try:
+                text = value.decode() if isinstance(value, bytes) else value
+            except UnicodeDecodeError as error:
+                found = f"bytes that are not UTF-8 ({error})"
+                raise self.invalid(part, i, found, "text: read it with Field") from error
+            if not isinstance(text, str):
+                raise self.invalid(part, i, f"{type(value).__name__}", "text: use path=, such as 'captions.0'")
+            texts.append(text)
+        return texts if self.encode is None else self.results(part, column, "encode", self.encode, texts)
+
+
+@dataclass(frozen=True)
+class MultiHot(AtPath):
+    """Several class numbers of a sample: a float32 tensor [batch, classes], 1 for each of its classes, otherwise 0.
+
+    As ``torch.nn.BCEWithLogitsLoss`` takes it.
+
+    Attributes:
+        field: Stored field with a list of class numbers or names: ``"labels.json"`` (the default), as `pack` writes it,
+            or other JSON.
+        path: Names that lead to the list in JSON, see `Boxes`. Lists in lists are joined, so that
+            ``MultiHot("json", path="objects.category")`` has the classes of all objects.
+        classes: Number of classes, or their names by number. None (the default) takes the class list of the dataset.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    field: str = LABELS
+    _: KW_ONLY
+    path: str = ""
+    classes: int | Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        self._check("'labels.json' or 'json'")
+        is_names = not isinstance(self.classes, (int, str, type(None)))
+        if self.classes is not None and not (is_length(self.classes) or (is_names and len(self.classes) > 0)):  # type: ignore[arg-type]
+            raise OptionError(
+                f"wds_tools.MultiHot(classes={self.classes!r}); allowed are whole numbers of 1 and more, lists of "
+                "class names, and None for the class list of the dataset"
+            )
+
+    @property
+    def place(self) -> str:
+        """The place of the numbers, as in `Manifest.field_classes`."""
+        return f"{self.field}:{self.path}" if self.path else self.field
+
+    def opened(self, shards: ShardSet) -> MultiHot:
+        """Return it with the classes of the dataset, if it has none.
+
+        Raises:
+            OptionError: The dataset has no class list for it.
+        """
+        classes: Any = self.classes
+        if classes is None:
+            if self.place not in shards.manifest.field_classes:
+                raise OptionError(
+                    f"wds_tools.MultiHot({self.field!r}{f', path={self.path!r}' if self.path else ''}): {shards.name} "
+                    f"has no class list for {self.place!r}: give the number of classes or their names, as classes=20"
+                )
+            classes = shards.manifest.field_classes[self.place].names
+        return replace(self, classes=classes if isinstance(classes, int) else tuple(classes))
+
+    def load(self, part: Part, column: Column) -> list[torch.Tensor]:
+        """Return for each sample 1 for each of its classes: float32 [classes].
+
+        Raises:
+            SampleError: A value is neither the number nor the name of a class.
+        """
+        names = self.classes if isinstance(self.classes, tuple) else ()
+        count = len(names) if names else self.classes
+        numbers = {name: number for number, name in enumerate(names)}
+        assert isinstance(count, int), "open_dataset() has set the classes"
+        found = []
+        for i, value in enumerate(self.values(part)):
+            row = torch.zeros(count)
+            for one in _flattened(value):
+                number = numbers.get(one) if isinstance(one, str) else one
+                if type(number) is not int or not 0 <= number < count:
+                    allowed = f"class numbers from 0 to {count - 1}{', and class names' if names else ''}"
+                    raise self.invalid(part, i, f"the label {str(one)[:40]!r}", allowed)
+                row[number] = 1
+            found.append(row)
+        return found
+
+
+def _flattened(value: Any) -> list[Any]:
+    """Return the elements of a list and of the lists in it; a single value is a list of one."""
+    return [one for part in value for one in _flattened(part)] if isinstance(value, list) else [value]
