@@ -196,8 +196,8 @@ class Handover:
                 f"batch_transform= has {steps.changing[0]!r}, which cannot tell the padding of the field 'image' from "
                 "its pixels: use transform= or sample_transform= instead, which get images without padding"
             )
-        like = getattr(image.spec, "like", None) if image else None
-        left = [one.name for one in columns if getattr(one.spec, "like", None) == "image" or one.name == like]
+        like = image.spec.like if image else None
+        left = [one.name for one in columns if one.spec.like == "image" or one.name == like]
         moving = next((step for step in steps.changing if step.moves_pixels), None)
         if moving and left:
             raise OptionError(
