@@ -52,20 +52,13 @@ if TYPE_CHECKING:
     from wds_tools.loading.batch_steps import Normalize
     from wds_tools.loading.dataset import StreamingDataset
     from wds_tools.loading.factory import make_loader
-    from wds_tools.loading.fields.plain import (
-        Array,
-        Boxes,
-        Field,
-        Frames,
-        Image,
-        Key,
-        Keypoints,
-        Label,
-        Mask,
-        MultiHot,
-        Pad,
-        Text,
-    )
+    from wds_tools.loading.fields.boxes import Boxes
+    from wds_tools.loading.fields.frames import Frames
+    from wds_tools.loading.fields.image import Image
+    from wds_tools.loading.fields.keypoints import Keypoints
+    from wds_tools.loading.fields.padding import Pad
+    from wds_tools.loading.fields.pixels import Array, Mask
+    from wds_tools.loading.fields.plain import Field, Key, Label, MultiHot, Text
     from wds_tools.loading.loader import Loader
     from wds_tools.loading.rand_augment import RandAugment
     from wds_tools.loading.statistics import LoaderStats, PeriodStats
@@ -88,8 +81,8 @@ __version__ = "0.1.0"
 
 # Each name is loaded when it is first used: packing needs no torch, and `wds-tools --help` needs almost nothing.
 _HOMES = {
-    "Array": "loading.fields.plain",
-    "Boxes": "loading.fields.plain",
+    "Array": "loading.fields.pixels",
+    "Boxes": "loading.fields.boxes",
     "Buckets": "images.buckets",
     "CenterCrop": "images.views",
     "ChecksumError": "errors",
@@ -100,10 +93,10 @@ _HOMES = {
     "DestinationError": "errors",
     "DeviceError": "errors",
     "Field": "loading.fields.plain",
-    "Frames": "loading.fields.plain",
-    "Image": "loading.fields.plain",
+    "Frames": "loading.fields.frames",
+    "Image": "loading.fields.image",
     "Key": "loading.fields.plain",
-    "Keypoints": "loading.fields.plain",
+    "Keypoints": "loading.fields.keypoints",
     "Label": "loading.fields.plain",
     "Loader": "loading.loader",
     "LabelError": "errors",
@@ -111,7 +104,7 @@ _HOMES = {
     "LoaderStats": "loading.statistics",
     "Manifest": "format.manifest",
     "ManifestError": "errors",
-    "Mask": "loading.fields.plain",
+    "Mask": "loading.fields.pixels",
     "MissingFieldError": "errors",
     "MissingFileError": "errors",
     "MissingSourceError": "errors",
@@ -121,7 +114,7 @@ _HOMES = {
     "Normalize": "loading.batch_steps",
     "NotADatasetError": "errors",
     "OptionError": "errors",
-    "Pad": "loading.fields.plain",
+    "Pad": "loading.fields.padding",
     "PeriodStats": "loading.statistics",
     "ProofError": "errors",
     "RandAugment": "loading.rand_augment",

@@ -14,8 +14,7 @@ from torchvision.transforms import v2
 
 import wds_tools as wt
 from wds_tools.errors import OptionError
-from wds_tools.loading.columns import Padding
-from wds_tools.loading.fields.padding import Padded, join_padded, pad_tensors
+from wds_tools.loading.fields.padding import Padded, Padding, join_padded, pad_tensors
 
 VIEW = wt.Resize(40)
 

@@ -12,7 +12,9 @@ from wds_tools.bench.workloads import RAW_SIDE, Setup
 from wds_tools.images.views import Resize
 from wds_tools.loading.dataset import StreamingDataset
 from wds_tools.loading.factory import make_loader
-from wds_tools.loading.fields.plain import Boxes, Image, Label
+from wds_tools.loading.fields.boxes import Boxes
+from wds_tools.loading.fields.image import Image
+from wds_tools.loading.fields.plain import Label
 from wds_tools.loading.loader import Loader
 
 _FIELDS = {"raw": ("image",), "bytes": ("bin",)}

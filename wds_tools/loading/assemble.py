@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from wds_tools import stages
@@ -18,24 +17,7 @@ from wds_tools.images.buckets import Buckets
 from wds_tools.loading.bad_samples import is_sample_error
 from wds_tools.loading.batch_padding import fit_values, padded_values
 from wds_tools.loading.collate import map_tensors
-from wds_tools.loading.columns import Column
-from wds_tools.loading.fields.boxes import load_boxes, load_fields, load_keypoints, load_multi_hot, load_texts
-from wds_tools.loading.fields.frames import load_frames
-from wds_tools.loading.fields.image import load_images
-from wds_tools.loading.fields.pixels import load_pixels
-from wds_tools.loading.fields.plain import (
-    Array,
-    Boxes,
-    Field,
-    Frames,
-    Image,
-    Key,
-    Keypoints,
-    Label,
-    Mask,
-    MultiHot,
-    Text,
-)
+from wds_tools.loading.fields.base import Column, Output
 from wds_tools.loading.part import Part
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sample_transform import call_sample_transform
@@ -44,7 +26,7 @@ from wds_tools.loading.user_functions import call_for_sample, seeded
 from wds_tools.order.keyed_random import key_of
 from wds_tools.reading.reader import Reader
 
-Out: TypeAlias = Sequence[torch.Tensor | list[torch.Tensor] | None]
+Out: TypeAlias = Sequence[Output]
 """For each column the tensor or tensors [n, ...] to write to, or None to return the values."""
 
 
@@ -125,12 +107,12 @@ class Assembler:
         if bucket is None and self.recipe.buckets:
             return self._batch_of_buckets(self.recipe.buckets, epoch=epoch, positions=positions, ids=ids)
         columns = self._columns_in(self.recipe.variant_at(epoch, bucket))
-        part = Part(self.reader.rows(ids), columns, seed=self.recipe.seed, epoch=epoch, positions=positions)
+        part = self.recipe.part(self.reader.rows(ids), epoch=epoch, positions=positions)
         out = [None] * len(columns) if out is None else out
         if self.recipe.sample_transform is None:
-            values = [self._load(part, column, held) for column, held in zip(columns, out, strict=True)]
+            values = [column.spec.load_into(part, column, held) for column, held in zip(columns, out, strict=True)]
         else:
-            values = self._transformed(part, [self._load(part, column, None) for column in columns])
+            values = self._transformed(part, [column.spec.load(part, column) for column in columns])
             values = [None if write_values(one, held) else one for one, held in zip(values, out, strict=True)]
         return [
             value if column.padding is None else fit_values(part, column, value)
@@ -194,32 +176,10 @@ class Assembler:
                     results.append(call_for_sample("sample_transform=", part.rows, i, call))
         return [list(column) for column in zip(*results, strict=True)]
 
-    def _load(self, part: Part, column: Column, out: torch.Tensor | list[torch.Tensor] | None) -> Any:
-        """Return the values of a column, or None if they were written to ``out``."""
-        if isinstance(column.spec, Image):
-            return load_images(part, column, [out] if isinstance(out, torch.Tensor) else out)
-        if isinstance(column.spec, Frames):
-            assert not isinstance(out, list)
-            return load_frames(part, column, out)
-        if isinstance(column.spec, Mask | Array):
-            return load_pixels(part, column, out)
-        return _LOADERS[type(column.spec)](part, column)
-
 
 def rows_of(out: Out | None, rows: slice) -> Out | None:
     """Return some rows of the tensors for each column."""
     return None if out is None else [map_tensors(lambda tensor: tensor[rows], held) for held in out]
-
-
-_LOADERS: dict[type, Callable[[Part, Column], Any]] = {
-    Boxes: load_boxes,
-    Field: load_fields,
-    Key: lambda part, _: part.rows.keys(),
-    Keypoints: load_keypoints,
-    Label: lambda part, _: part.labels(),
-    MultiHot: load_multi_hot,
-    Text: load_texts,
-}
 
 
 def samples_of(values: list[Any], fields: tuple[str, ...], *, is_bare: bool) -> Iterator[Any]:

@@ -11,8 +11,9 @@ import torch
 
 from wds_tools.errors import OptionError
 from wds_tools.loading.collate import Columns, as_array, stack_values, tensors_in, values_of_samples
-from wds_tools.loading.columns import Column, Padding, mask_name
-from wds_tools.loading.fields.padding import Padded, fits_padded, fitted, mask_of, sizes_of, write_padded
+from wds_tools.loading.columns import mask_name
+from wds_tools.loading.fields.base import Column
+from wds_tools.loading.fields.padding import Padded, Padding, fits_padded, fitted, mask_of, sizes_of, write_padded
 from wds_tools.loading.part import Part
 
 _PADDED_WITH_0 = ("attention_mask", "token_type_ids")  # of tokenizers, whatever the value of other padding is

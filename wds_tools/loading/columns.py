@@ -3,141 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.buckets import Buckets, buckets_in
-from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict, view_at
-from wds_tools.images.views import View
-from wds_tools.loading.fields.plain import (
-    Array,
-    Boxes,
-    Field,
-    FieldSpec,
-    Frames,
-    Image,
-    Key,
-    Label,
-    Mask,
-    Pad,
-    Transform,
-)
+from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict
+from wds_tools.loading.fields.base import Column, FieldSpec
+from wds_tools.loading.fields.frames import Frames
+from wds_tools.loading.fields.image import Image
+from wds_tools.loading.fields.padding import Pad, Padding
+from wds_tools.loading.fields.plain import Field, Key, Label
+from wds_tools.loading.part import Geometry
+from wds_tools.loading.user_functions import Transform
 
 Fields: TypeAlias = str | Sequence[str] | Mapping[str, FieldSpec | str]
 
-PIXELS = (Image, Mask, Array)
-"""Specifications whose values are tensors of pixels."""
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """The image whose views determine the regions of a column.
-
-    Attributes:
-        source: Name of the column of that image.
-        field: Stored field of that image.
-        views: Its views, or schedules of views; several if the image has several crops.
-        is_list: Whether the value of a sample is a list with one element per view.
-        key: What their random numbers depend on beside seed, epoch, position and number of the view. It is empty for
-            the first view of a call, so that this view chooses the same regions as ``view=`` of `make_loader`.
-    """
-
-    source: str
-    field: str
-    views: tuple[AnyView, ...]
-    is_list: bool = False
-    key: tuple[str, ...] = ()
-
-    def views_at(self, epoch: int, bucket: int | None = None) -> tuple[View, ...]:
-        """Return the views of an epoch, for a batch of one bucket if there are buckets."""
-        return tuple(view_at(view, epoch, bucket) for view in self.views)
-
-    def key_of_view(self, number: int) -> tuple[int | str, ...]:
-        """Return what the random numbers of a view depend on."""
-        return (*self.key, number) if number else self.key
-
-
-@dataclass(frozen=True, slots=True)
-class Padding:
-    """How the values of a column become one tensor.
-
-    Attributes:
-        value: Value of the padding.
-        options: Size of the result: the ``pad=`` of the column ``source``.
-        axes: Number of dimensions that are padded: 2 for pixels, which are the last two; otherwise 1, the first one.
-        source: Name of the column that determines the size. Columns with ``like`` have the size of another one.
-    """
-
-    value: float
-    options: Pad
-    axes: int
-    source: str
-
-    @property
-    def size(self) -> tuple[int, ...] | None:
-        """Fixed size of the padded dimensions, or None if it depends on the batch."""
-        return self.options.sides[: self.axes] or None
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One field of a batch.
-
-    Attributes:
-        name: Its name in the batch.
-        spec: What it is.
-        geometry: The regions of it that are used, or None for all of it.
-        key: What the random numbers of its functions depend on, see `Geometry`. Empty for the first image.
-        padding: How its values are padded, or None.
-    """
-
-    name: str
-    spec: FieldSpec
-    geometry: Geometry | None = None
-    key: tuple[str, ...] = ()
-    padding: Padding | None = None
-
-    @property
-    def is_list(self) -> bool:
-        """Whether the value of a sample is a list with one element per view."""
-        return self.geometry is not None and self.geometry.is_list
-
-    @property
-    def shapes(self) -> list[tuple[int, int]] | None:
-        """Height and width of each view, if the column has pixels, and all images get the same sizes."""
-        if isinstance(self.spec, Frames):
-            shape = self.spec.view.shape if self.spec.view else None
-            return [shape] if shape and self.frames else None
-        if not isinstance(self.spec, PIXELS):
-            return None
-        if self.padding is not None:
-            views = len(self.geometry.views) if self.geometry else 1
-            return [(self.padding.size[0], self.padding.size[1])] * views if self.padding.size else None
-        if self.geometry is None:
-            return None
-        shapes = [view.shape for view in self.geometry.views if view.shape is not None]
-        return shapes if len(shapes) == len(self.geometry.views) else None
-
-    def at(self, epoch: int, bucket: int | None) -> Column:
-        """Return the column in an epoch, and in batches of one bucket, with plain views."""
-        if self.geometry is None:
-            return self
-        return replace(self, geometry=replace(self.geometry, views=self.geometry.views_at(epoch, bucket)))
-
-    @property
-    def frames(self) -> int | None:
-        """Number of frames of each sample, or None if it differs, or the column has no frames."""
-        if not isinstance(self.spec, Frames):
-            return None
-        if self.padding is not None:
-            return self.padding.size[0] if self.padding.size else None
-        return self.spec.frames
-
-    def by_sample(self, by_view: list[list[Any]]) -> list[Any]:
-        """Return the values of n samples, from the n values of each view."""
-        return [list(values) for values in zip(*by_view, strict=True)] if self.is_list else by_view[0]
+_GIVEN_BY = {"region": "Image", "entries": "Boxes"}
 
 
 def columns_of(
@@ -173,35 +55,39 @@ def _spec_named(name: str) -> FieldSpec:
 
 
 def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
-    images = {name: spec for name, spec in specs.items() if isinstance(spec, Image)}
-    sources = [name for name, image in images.items() if image.views]
-    columns = []
-    for name, spec in specs.items():
-        source, geometry = _source_of(name, specs), None
-        if source in sources:
-            image = images[source]
-            purpose = () if source == sources[0] else (source,)
-            geometry = Geometry(source, image.field, image.views, isinstance(image.view, list | tuple), purpose)
-        if isinstance(spec, Frames) and spec.view is not None:
-            geometry = Geometry(name, spec.field, (spec.view,), key=(name,))
-        key = () if name == next(iter(images), None) else (name,)
-        columns.append(Column(name, spec, geometry, key, _padding_of(name, specs)))
-    _check_mask_names(columns)
-    return tuple(columns)
+    images = [name for name, spec in specs.items() if spec.gives == "region"]
+    first = next((name for name in images if specs[name].views), None)
+    columns: dict[str, Column] = {}
+
+    def add(name: str) -> Column:
+        if name not in columns:
+            spec, source = specs[name], _source_of(name, specs)
+            image, geometry = specs[source], None
+            if image.views:
+                purpose = () if source == first else (source,)
+                geometry = Geometry(source, image.field, image.views, isinstance(image.view, list | tuple), purpose)
+            key = () if [name] == images[:1] else (name,)
+            like = None if spec.like is None else add(spec.like)
+            columns[name] = Column(name, spec, geometry, key, _padding_of(name, specs), like)
+        return columns[name]
+
+    found = tuple(add(name) for name in specs)
+    _check_mask_names(found)
+    return found
 
 
 def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
     """Return the name of the field at the end of the chain of ``like=``."""
     chain = [name]
-    while (like := getattr(specs[chain[-1]], "like", None)) is not None:
+    while (like := specs[chain[-1]].like) is not None:
         spec, target = specs[chain[-1]], specs.get(like)
-        wanted = Boxes if isinstance(spec, Field) else Image
-        if not isinstance(target, wanted):
+        if target is None or target.gives != spec.takes:
             found = "does not exist" if target is None else f"is wds_tools.{type(target).__name__}"
-            names = [repr(other) for other, one in specs.items() if isinstance(one, wanted)]
+            names = [repr(other) for other, one in specs.items() if one.gives == spec.takes]
             raise OptionError(
                 f"fields={{{chain[-1]!r}: wds_tools.{type(spec).__name__}(like={like!r})}}: {like!r} {found}; allowed "
-                f"are names of wds_tools.{wanted.__name__} in the same mapping: {', '.join(names) or 'there are none'}"
+                f"are names of wds_tools.{_GIVEN_BY[spec.takes]} in the same mapping: "
+                f"{', '.join(names) or 'there are none'}"
             )
         if like in chain:
             raise OptionError(f"fields= has images whose like= form a circle: {' -> '.join([*chain, like])}")
@@ -236,13 +122,11 @@ def views_of(columns: Sequence[Column]) -> dict[str, Any]:
     """Return the images and frames of a batch as plain values for a state: by name, the stored field and the views."""
     return {
         column.name: {
-            **({} if column.spec.field == "image" else {"field": column.spec.field}),
-            **(_clip_to_dict(column.spec) if isinstance(column.spec, Frames) else {}),
+            **column.spec.state(),
             "views": [any_view_to_dict(view) for view in column.geometry.views] if column.geometry else [],
         }
         for column in columns
-        if isinstance(column.spec, Image | Frames)
-        and (column.geometry is None or column.geometry.source == column.name)
+        if column.spec.is_image and (column.geometry is None or column.geometry.source == column.name)
     }
 
 
@@ -262,22 +146,14 @@ def fields_of_views(views: Mapping[str, Any]) -> dict[str, FieldSpec | str]:
     return fields or {"__key__": Key()}
 
 
-def _clip_to_dict(spec: Frames) -> dict[str, Any]:
-    """Return which frames are used; of the padding, only whether a clip may be shorter."""
-    clip = {"frames": spec.frames, "stride": spec.stride, "start": spec.start}
-    return {"clip": clip if spec.pad is None else {**clip, "pad": 0}}
-
-
 def _padding_of(name: str, specs: Mapping[str, FieldSpec]) -> Padding | None:
     """Return how a field is padded: with the size of the field of its ``like=``, if both are images or sequences."""
-    spec = specs[name]
-    pad, axes = getattr(spec, "pad", None), 2 if isinstance(spec, PIXELS) else 1
-    source = name
-    while (like := getattr(specs[source], "like", None)) and isinstance(specs[like], PIXELS) == (axes == 2):
-        if getattr(specs[like], "pad", None) is None:
-            break
+    spec, source = specs[name], name
+    pad, axes = spec.pad, spec.pad_axes
+    while (like := specs[source].like) and specs[like].pad_axes == axes and specs[like].pad is not None:
         source = like
-    if source == name:
+    shared = specs[source].pad
+    if source == name or shared is None:
         return None if pad is None else Padding(_as_pad(pad).value, _as_pad(pad), axes, name)
     if pad is None or isinstance(pad, Pad):
         found = f"pad={pad!r}, but it" if pad else "no pad=; it"
@@ -285,7 +161,7 @@ def _padding_of(name: str, specs: Mapping[str, FieldSpec]) -> Padding | None:
             f"fields={{{name!r}: wds_tools.{type(spec).__name__}(like={source!r})}} has {found} is padded to the size "
             f"of {source!r}: add the value of its padding, such as pad=0"
         )
-    return Padding(pad, _as_pad(getattr(specs[source], "pad")), axes, source)  # noqa: B009 - not all have it
+    return Padding(pad, _as_pad(shared), axes, source)
 
 
 def _as_pad(pad: float | Pad) -> Pad:

@@ -22,10 +22,10 @@ from wds_tools.loading.assemble import Assembler, samples_of
 from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, OnError, is_sample_error, replace_unreadable
 from wds_tools.loading.collate import join_parts
 from wds_tools.loading.columns import Fields
-from wds_tools.loading.fields.plain import Transform
 from wds_tools.loading.handover import Handover
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, check_plan, open_dataset
+from wds_tools.loading.user_functions import Transform
 from wds_tools.options import RemoteOptions
 from wds_tools.order import planner, saved_state
 from wds_tools.order.mixture import Mixture

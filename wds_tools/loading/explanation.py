@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError, WdsToolsError
 from wds_tools.images.views import Regions
 from wds_tools.loading.bad_samples import is_sample_error
-from wds_tools.loading.columns import Column
-from wds_tools.loading.fields.frames import chosen_names, frame_regions, load_frames
-from wds_tools.loading.fields.image import load_images
-from wds_tools.loading.fields.plain import Frames, Image
+from wds_tools.loading.fields.base import Column
 from wds_tools.loading.part import Part
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sheet import save_sheet
@@ -128,7 +125,7 @@ class StepExplanation:
         """
         rows = self._part.rows
         crops = {column.name: self._by_sample(_crops_in, column) for column in self._images}
-        clips = [column for column in self._images if isinstance(column.spec, Frames)]
+        clips = [column for column in self._images if column.spec.is_clip]
         frames = {column.name: self._by_sample(_frames_in, column) for column in clips}
         by_row = zip(self.ranks.tolist(), self.rows.tolist(), self.positions.tolist(), self.ids.tolist(), strict=True)
         return tuple(
@@ -171,12 +168,8 @@ class StepExplanation:
             bucket = int(buckets.bucket_of(part.rows.gather("width"), part.rows.gather("height"))[0])
         columns = self._recipe.columns_in(self._recipe.variant_at(self.epoch, bucket))
         column = next(one for one in columns if one.name == name)
-        if isinstance(column.spec, Frames):
-            (frames,) = load_frames(part, column, None) or [torch.empty(0)]
-            return list(frames)
-        plain = Column(column.name, Image(column.spec.field), column.geometry)
-        (pixels,) = load_images(part, plain, None) or [[]]
-        return list(pixels) if column.is_list else [pixels]
+        (pixels,) = column.spec.pixels(part, column)
+        return pixels
 
     def save_sheet(self, path: str | os.PathLike[str], *, size: int = 128) -> int:
         """Write a contact sheet: the crops of each sample, with its rank, row and key.
@@ -237,7 +230,7 @@ class StepExplanation:
 
     @property
     def _images(self) -> list[Column]:
-        return [column for column in self._columns if isinstance(column.spec, Image | Frames)]
+        return [column for column in self._columns if column.spec.is_image]
 
     @cached_property
     def _reader(self) -> Reader:
@@ -249,8 +242,7 @@ class StepExplanation:
 
     def _part_of(self, rows: slice) -> Part:
         found: Rows = self._reader.rows(self.ids[rows])
-        seed, positions = self._recipe.seed, self.positions[rows]
-        return Part(found, self._columns, seed=seed, epoch=self.epoch, positions=positions)
+        return self._recipe.part(found, epoch=self.epoch, positions=self.positions[rows])
 
     def _by_sample(self, function: _Function[_Value], column: Column) -> list[tuple[_Value, ...]]:
         """Return what a function finds in a column of each sample; nothing for a sample that cannot be read."""
@@ -274,13 +266,11 @@ def _crops_in(part: Part, column: Column) -> list[tuple[Crop, ...]]:
     """Return the crops of an image in each sample of a part; none for an image without a view."""
     if column.geometry is None:
         return [()] * len(part)
-    is_clip = isinstance(column.spec, Frames)
-    regions = frame_regions(part, column) if is_clip else part.regions(column.geometry)
-    return list(zip(*map(_crops_of, regions), strict=True))
+    return list(zip(*map(_crops_of, column.spec.crops(part, column)), strict=True))
 
 
 def _frames_in(part: Part, column: Column) -> list[tuple[str, ...]]:
-    return list(map(tuple, chosen_names(part, column)))
+    return list(map(tuple, column.spec.frame_names(part, column)))
 
 
 def _crops_of(regions: Regions) -> list[Crop]:

@@ -17,12 +17,12 @@ from wds_tools.loading.autoscale import Autoscaler, NumWorkers
 from wds_tools.loading.bad_samples import ErrorPolicy, OnError
 from wds_tools.loading.columns import Fields
 from wds_tools.loading.cuda import check_device
-from wds_tools.loading.fields.plain import Transform
 from wds_tools.loading.handover import BatchTransform
 from wds_tools.loading.loader import Loader
 from wds_tools.loading.pools import PipelineOptions
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, open_dataset
+from wds_tools.loading.user_functions import Transform
 from wds_tools.loading.workers import STALL_SECONDS
 from wds_tools.options import RemoteOptions, report_url
 from wds_tools.order.mixture import Mixture

@@ -17,8 +17,7 @@ from wds_tools.format.sample import make_record, record_type
 from wds_tools.loading.batch_padding import BatchPadding
 from wds_tools.loading.batch_steps import BatchStep, BatchSteps, SampleKeys
 from wds_tools.loading.collate import as_tensors, stack_values
-from wds_tools.loading.columns import Column
-from wds_tools.loading.fields.plain import Image
+from wds_tools.loading.fields.base import Column
 from wds_tools.loading.user_functions import described, seeded, tensors_noted
 from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import Tail
@@ -94,8 +93,7 @@ class Handover:
             self._check_arguments(self._function)
         if self._steps:
             self._check_steps(self._steps, columns)
-            image = next((column.spec for column in columns if column.name == "image"), None)
-            if isinstance(image, Image) and image.mode == "rgb" and not image.transform and not has_sample_transform:
+            if not has_sample_transform and any(one.name == "image" and one.spec.is_rgb for one in columns):
                 self._steps.check_scale(torch.uint8)
         for name in self._steps.fields if self._steps else ():
             if name not in self._fields:
@@ -198,8 +196,8 @@ class Handover:
                 f"batch_transform= has {steps.changing[0]!r}, which cannot tell the padding of the field 'image' from "
                 "its pixels: use transform= or sample_transform= instead, which get images without padding"
             )
-        like = getattr(image.spec, "like", None) if image else None
-        left = [one.name for one in columns if getattr(one.spec, "like", None) == "image" or one.name == like]
+        like = image.spec.like if image else None
+        left = [one.name for one in columns if one.spec.like == "image" or one.name == like]
         moving = next((step for step in steps.changing if step.moves_pixels), None)
         if moving and left:
             raise OptionError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +16,38 @@ from wds_tools.format.codecs import CODECS, MAX_PIXELS, ImageInfo, decode_field,
 from wds_tools.format.index import NO_LABEL
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.decode import decode_stored
+from wds_tools.images.schedule import AnyView, view_at
 from wds_tools.images.views import Regions, View
-from wds_tools.loading.columns import Column, Geometry
-from wds_tools.loading.fields.plain import Image
 from wds_tools.order.keyed_random import key_of, uniform
 from wds_tools.reading.reader import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The image whose views determine the regions of a column.
+
+    Attributes:
+        source: Name of the column of that image.
+        field: Stored field of that image.
+        views: Its views, or schedules of views; several if the image has several crops.
+        is_list: Whether the value of a sample is a list with one element per view.
+        key: What their random numbers depend on beside seed, epoch, position and number of the view. It is empty for
+            the first view of a call, so that this view chooses the same regions as ``view=`` of `make_loader`.
+    """
+
+    source: str
+    field: str
+    views: tuple[AnyView, ...]
+    is_list: bool = False
+    key: tuple[str, ...] = ()
+
+    def views_at(self, epoch: int, bucket: int | None = None) -> tuple[View, ...]:
+        """Return the views of an epoch, for a batch of one bucket if there are buckets."""
+        return tuple(view_at(view, epoch, bucket) for view in self.views)
+
+    def key_of_view(self, number: int) -> tuple[int | str, ...]:
+        """Return what the random numbers of a view depend on."""
+        return (*self.key, number) if number else self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +91,16 @@ class Part:
 
     Args:
         rows: The samples.
-        columns: The fields of the batch.
+        unchanged: Stored fields of images that keep their channels and dtype.
         seed: Seed of the loader.
         epoch: Zero-based epoch.
         positions: int64 [n], positions in the epoch. They determine random numbers.
     """
 
     def __init__(
-        self, rows: Rows, columns: Sequence[Column], *, seed: int, epoch: int, positions: NDArray[np.int64]
+        self, rows: Rows, unchanged: Collection[str], *, seed: int, epoch: int, positions: NDArray[np.int64]
     ) -> None:
         self.rows = rows
-        self.columns = columns
         self.seed = seed
         self.epoch = epoch
         self.positions = positions
@@ -82,8 +108,7 @@ class Part:
         self._values: dict[str, list[Any]] = {}
         self._infos: dict[str, list[ImageInfo]] = {}
         self._regions: dict[str, list[Regions]] = {}
-        images = [column.spec for column in columns if isinstance(column.spec, Image)]
-        self._unchanged = {spec.field for spec in images if spec.mode == "unchanged"}
+        self._unchanged = unchanged
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import AnyView
-from wds_tools.loading.columns import Column, buckets_of, phases_of
-from wds_tools.loading.fields.plain import Frames, Image, Transform
+from wds_tools.loading.columns import buckets_of, phases_of
+from wds_tools.loading.fields.base import Column
+from wds_tools.loading.part import Part
 from wds_tools.loading.slots import ColumnSpec, SlotLayout, TensorSpec
+from wds_tools.loading.user_functions import Transform
+from wds_tools.reading.reader import Rows
 
 if TYPE_CHECKING:
     from wds_tools.reading.shardset import ShardSet
@@ -75,6 +78,17 @@ class Recipe:
         epoch, bucket = self.variants[variant]
         return tuple(column.at(epoch, bucket) for column in self.columns)
 
+    def part(self, rows: Rows, *, epoch: int, positions: NDArray[np.int64]) -> Part:
+        """Return samples that are loaded together.
+
+        Args:
+            rows: The n samples.
+            epoch: Zero-based epoch.
+            positions: int64 [n], positions in the epoch.
+        """
+        unchanged = {column.spec.field for column in self.columns if column.spec.is_unchanged}
+        return Part(rows, unchanged, seed=self.seed, epoch=epoch, positions=positions)
+
     @property
     def view(self) -> AnyView | None:
         """The first view, for messages."""
@@ -98,15 +112,8 @@ class Recipe:
         if self.sample_transform is not None:
             return None
         for column in columns:
-            if column.shapes and not _is_rgb(column):
+            if column.shapes and not column.spec.is_rgb:
                 return None
-            frames = (column.frames,) if column.frames else ()
-            of_column = tuple(TensorSpec((*frames, 3, *shape), torch.uint8) for shape in column.shapes or ())
+            of_column = tuple(TensorSpec(shape, torch.uint8) for shape in column.shapes or ())
             specs.append((of_column if column.is_list else of_column[0]) if of_column else None)
         return SlotLayout(tuple(specs))
-
-
-def _is_rgb(column: Column) -> bool:
-    """Return whether all values are uint8 RGB images."""
-    spec = column.spec
-    return isinstance(spec, Frames) or (isinstance(spec, Image) and spec.transform is None and spec.mode == "rgb")

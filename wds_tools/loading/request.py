@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.errors import LabelError, OptionError
-from wds_tools.format.field_classes import check_same, first_difference
+from wds_tools.errors import OptionError
+from wds_tools.format.field_classes import check_same
 from wds_tools.format.manifest import fingerprint
-from wds_tools.format.sample import numbered_names, record_type
+from wds_tools.format.sample import record_type
 from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import AnyView, views_in
 from wds_tools.images.views import View
 from wds_tools.loading.bad_samples import ErrorPolicy
-from wds_tools.loading.columns import Column, Fields, buckets_of, columns_of
-from wds_tools.loading.fields.plain import Frames, Label, MultiHot, Transform
+from wds_tools.loading.columns import Fields, buckets_of, columns_of
+from wds_tools.loading.fields.base import Column
 from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sample_transform import check_sample_transform
+from wds_tools.loading.user_functions import Transform
 from wds_tools.options import RemoteOptions, use_native
 from wds_tools.order.ban import BannedOrder
 from wds_tools.order.buckets import BucketedEpoch, BucketOrder
@@ -174,8 +174,8 @@ def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
         block, prefix = _block_of_each_shard(parts), None
         shares = whole_shares(mixture.weights)
         order = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
-    _check_classes(shards, columns)
-    columns = tuple(_with_classes(column, shards) for column in columns)
+    check_same(shards.class_lists, fields=[column.spec.field for column in columns])
+    columns = tuple(replace(column, spec=column.spec.opened(shards)) for column in columns)
     _start_reading_indexes(shards, order, request.batch_size * world.world_size)
     buckets = buckets_of(columns)
     if buckets:
@@ -195,38 +195,6 @@ def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
         has_default_lanes=request.lanes is None,
         banned=() if request.ban is None else tuple(banned_ids(shards, request.ban)),
     )
-
-
-def _with_classes(column: Column, shards: ShardSet) -> Column:
-    """Return a column with the classes of the dataset, if it is a `MultiHot` without classes.
-
-    Raises:
-        OptionError: The dataset has no class list for it.
-    """
-    spec = column.spec
-    if not isinstance(spec, MultiHot):
-        return column
-    classes: Any = spec.classes
-    if classes is None:
-        if spec.place not in shards.manifest.field_classes:
-            raise OptionError(
-                f"wds_tools.MultiHot({spec.field!r}{f', path={spec.path!r}' if spec.path else ''}): {shards.name} has "
-                f"no class list for {spec.place!r}: give the number of classes or their names, as classes=20"
-            )
-        classes = shards.manifest.field_classes[spec.place].names
-    return replace(column, spec=replace(spec, classes=classes if isinstance(classes, int) else tuple(classes)))
-
-
-def _check_classes(shards: ShardSet, columns: Sequence[Column]) -> None:
-    """Check that the class numbers of a batch mean the same in all datasets."""
-    labels = {classes.label for classes in shards.class_lists}
-    if any(isinstance(column.spec, Label) for column in columns) and len(labels) > 1:
-        raise LabelError(
-            f"{shards.name}: these datasets have different classes ({first_difference(labels)}), so a label would mean "
-            "different things: join them with `wds-tools merge`, pack them with the same --classes, or remove 'label' "
-            "from fields="
-        )
-    check_same(shards.class_lists, fields=[column.spec.field for column in columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +234,7 @@ def _open_part(name: Dataset, request: Request, world: World) -> MixturePart:
     """Open one dataset and check the options against it."""
     shards = open_shards(name, remote=request.remote, for_training=True)
     manifest = shards.manifest
-    names = tuple(name for column in request.columns for name in _stored_names(column, manifest.all_fields))
+    names = tuple(name for column in request.columns for name in column.spec.stored_names(manifest.all_fields))
     check_fields(names, manifest.all_fields, has_labels=manifest.has_labels)
     shards = shards.with_fields(names)
     geometries = [column.geometry for column in request.columns if column.geometry]
@@ -284,12 +252,6 @@ def _open_part(name: Dataset, request: Request, world: World) -> MixturePart:
         block,
         request.lanes or default_lanes(world),
     )
-
-
-def _stored_names(column: Column, available: Iterable[str]) -> tuple[str, ...]:
-    """Return the stored fields of a column: for `Frames` all that match its pattern, or the pattern if none does."""
-    field = column.spec.field
-    return (numbered_names(tuple(available), field) if isinstance(column.spec, Frames) else ()) or (field,)
 
 
 def _start_reading_indexes(shards: ShardSet, order: BaseOrder, batch: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +9,7 @@ import torch
 
 from wds_tools.errors import OptionError
 from wds_tools.loading.albumentations import AlbumentationsCall
-from wds_tools.loading.columns import Column
-from wds_tools.loading.fields.plain import Array, Boxes, Field, Frames, Image, Keypoints, Mask
+from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.user_functions import described, is_albumentations, tensors_noted
 
 
@@ -28,7 +26,7 @@ def check_sample_transform(function: Callable[..., Any] | None, columns: Sequenc
     if is_albumentations(function):
         AlbumentationsCall(function, columns)
     else:
-        _tv_tensors()
+        tv_tensors()
 
 
 def call_sample_transform(function: Callable[..., Any], columns: Sequence[Column], values: list[Any], seed: int) -> Any:
@@ -59,8 +57,8 @@ def call_sample_transform(function: Callable[..., Any], columns: Sequence[Column
         )
     after = {name: _unwrapped(result[name], before) for name, before in sample.items()}
     for column in columns:
-        if isinstance(column.spec, Field) and column.spec.like is not None:
-            _check_entries(column, column.spec.like, sample, after)
+        if column.like is not None and column.spec.takes == "entries":
+            _check_entries(column, column.like.name, sample, after)
     return [after[column.name] for column in columns]
 
 
@@ -87,37 +85,19 @@ def _check_entries(column: Column, boxes: str, before: dict[str, Any], after: di
         )
 
 
-def _tv_tensors() -> Any:
-    return importlib.import_module("torchvision.tv_tensors")
-
-
 def _wrapped(column: Column, value: Any, sample: dict[str, Any]) -> Any:
     """Return a value as the tensor of torchvision that tells its transforms what it is."""
-    spec, like = column.spec, getattr(column.spec, "like", None)
-    if isinstance(spec, Frames):
-        return _tv_tensors().Video(value)
-    if not isinstance(spec, Image | Mask | Array | Boxes | Keypoints):
-        return value
+    image = sample[column.like.name] if column.like else None
     if column.is_list:
-        images = sample[like] if like else value
-        return [_wrapped_one(spec, one, image) for one, image in zip(value, images, strict=True)]
-    return _wrapped_one(spec, value, sample[like] if like else None)
+        images: list[Any] = value if image is None else image
+        return [_wrapped_one(column, one, other) for one, other in zip(value, images, strict=True)]
+    return _wrapped_one(column, value, image)
 
 
-def _wrapped_one(spec: Any, value: Any, image: Any) -> Any:
-    tensors = _tv_tensors()
-    size = tuple(image.shape[-2:]) if isinstance(image, torch.Tensor) else None
-    if not isinstance(value, torch.Tensor) or (size is None and isinstance(spec, Boxes | Keypoints)):
-        return value  # what a transform= returned, or boxes in an image whose size is not known
-    if isinstance(spec, Image):
-        return tensors.Image(value)
-    if isinstance(spec, Mask | Array):
-        return tensors.Mask(value)
-    if isinstance(spec, Boxes):
-        return tensors.BoundingBoxes(value, format="XYXY", canvas_size=size)
-    if not hasattr(tensors, "KeyPoints"):  # in torchvision before 0.23
-        return value
-    return tensors.KeyPoints(value[..., :2] if value.numel() else value.new_empty((0, 2)), canvas_size=size)
+def _wrapped_one(column: Column, value: Any, image: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value  # what a transform= returned
+    return column.spec.as_tv_tensor(value, tuple(image.shape[-2:]) if isinstance(image, torch.Tensor) else None)
 
 
 def _unwrapped(value: Any, before: Any) -> Any:

@@ -6,14 +6,15 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from wds_tools.errors import OptionError, SampleError, TransformError, printable
-from wds_tools.loading.fields.plain import Transform
 from wds_tools.reading.reader import Rows
+
+Transform: TypeAlias = Callable[..., Any]
 
 
 def call_for_sample(name: str, rows: Rows, i: int, call: Callable[[], Any]) -> Any:

@@ -1,73 +1,237 @@
-"""Checks of the attributes of specifications: each raises OptionError with the allowed values."""
+"""What all kinds of fields have in common: `FieldSpec`, the base of their specifications, and `Column`.
+
+A new kind is a class in a module of its own here, which overrides what is different from `FieldSpec`. No other module
+of `loading` needs to know it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wds_tools import stages
 from wds_tools.errors import OptionError
+from wds_tools.images.schedule import AnyView
+from wds_tools.images.views import Regions
+from wds_tools.loading.fields.padding import Pad, Padding, is_number
+from wds_tools.loading.part import Geometry, Part
+from wds_tools.loading.slots import write_values
+from wds_tools.reading.shardset import ShardSet
+
+Output: TypeAlias = torch.Tensor | list[torch.Tensor] | None
+"""The tensor or tensors [n, ...] to write the values of a column to, or None to return them."""
+
+Shared: TypeAlias = Literal["region", "entries"]
+"""What a field may have in common with the field of its ``like=``."""
 
 
-def _name_of(spec: Any) -> str:
-    return f"wds_tools.{type(spec).__name__}"
+class FieldSpec(ABC):
+    """Base of the specifications of fields: what a field is, and everything that is special about its kind.
 
-
-def is_number(value: Any) -> bool:
-    """Return whether this is an int or a float."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def is_length(value: Any) -> bool:
-    """Return whether this is a whole number of 1 or more."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def check_field(spec: Any, examples: str) -> None:
-    """Check the name of the stored field."""
-    if not isinstance(spec.field, str) or not spec.field:
-        raise OptionError(f"{_name_of(spec)}({spec.field!r}); allowed are names of stored fields, such as {examples}")
-
-
-def check_choice(spec: Any, name: str, choices: Sequence[Any]) -> None:
-    """Check that an attribute is one of several values."""
-    value = getattr(spec, name)
-    if value not in choices:
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed are {', '.join(map(repr, choices))}")
-
-
-def check_name(spec: Any, name: str) -> None:
-    """Check an attribute that names another field of the batch."""
-    value = getattr(spec, name)
-    if value is not None and not isinstance(value, str):
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed is the name of another field of the batch")
-
-
-def check_text(spec: Any, name: str) -> None:
-    """Check that an attribute is text."""
-    value = getattr(spec, name)
-    if not isinstance(value, str):
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed is text such as 'objects.bbox'")
-
-
-def check_function(spec: Any, name: str) -> None:
-    """Check that an attribute is a function or None."""
-    value = getattr(spec, name)
-    if value is not None and not callable(value):
-        raise OptionError(f"{_name_of(spec)}({name}={value!r}); allowed are functions and None")
-
-
-def check_pad(spec: Any, kind: type, axes: int) -> None:
-    """Check the attribute ``pad`` of a specification.
-
-    Args:
-        spec: The specification.
-        kind: `fields.Pad`.
-        axes: Number of dimensions that are padded: 2 for images, 1 for sequences.
+    Attributes:
+        field: Stored field.
+        view: Region and output size, or several.
+        like: Name of another field of the batch, with which it has ``takes`` in common.
+        pad: How its values are padded, or the value of the padding.
+        pad_axes: Number of dimensions that are padded: 2 for pixels, the last two; otherwise 1, the first one.
+        takes: What ``like`` is for: the same region of an image, or the same entries of a list.
+        gives: What other fields may have in common with this one, or None.
+        is_image: Whether it shows images, whose views belong to a state, and whose crops are explained.
+        is_clip: Whether these are chosen among the frames of a clip.
+        target: Name of the first argument of this kind for a transform of Albumentations, or None.
     """
-    pad = spec.pad
-    if pad is not None and not isinstance(pad, kind) and not is_number(pad):
-        raise OptionError(f"{_name_of(spec)}(pad={pad!r}); allowed are numbers, wds_tools.Pad(...) and None")
-    if axes == 1 and not isinstance(getattr(pad, "size", None), int | None):
-        raise OptionError(f"{_name_of(spec)}(pad={pad!r}): its size is a length, one number")
-    if axes == 2 and getattr(pad, "truncate", False):
-        raise OptionError(f"{_name_of(spec)}(pad={pad!r}): images are not truncated; use a view, such as CenterCrop")
+
+    field: str
+    view: AnyView | Sequence[AnyView] | None = None
+    like: str | None = None
+    pad: float | Pad | None = None
+    pad_axes: ClassVar[int] = 1
+    takes: ClassVar[Shared] = "region"
+    gives: ClassVar[Shared | None] = None
+    is_image: ClassVar[bool] = False
+    is_clip: ClassVar[bool] = False
+    target: ClassVar[str | None] = None
+
+    def _check(self, examples: str) -> None:
+        """Check the attributes that all kinds have; ``examples`` are names of fields."""
+        name, pad = f"wds_tools.{type(self).__name__}", self.pad
+        if not isinstance(self.field, str) or not self.field:
+            raise OptionError(f"{name}({self.field!r}); allowed are names of stored fields, such as {examples}")
+        if self.like is not None and not isinstance(self.like, str):
+            raise OptionError(f"{name}(like={self.like!r}); allowed is the name of another field of the batch")
+        if pad is not None and not isinstance(pad, Pad) and not is_number(pad):
+            raise OptionError(f"{name}(pad={pad!r}); allowed are numbers, wds_tools.Pad(...) and None")
+        if isinstance(pad, Pad) and self.pad_axes == 1 and not isinstance(pad.size, int | None):
+            raise OptionError(f"{name}(pad={pad!r}): its size is a length, one number")
+        if isinstance(pad, Pad) and self.pad_axes == 2 and pad.truncate:
+            raise OptionError(f"{name}(pad={pad!r}): images are not truncated; use a view, such as CenterCrop")
+
+    def _check_choice(self, name: str, choices: Sequence[Any]) -> None:
+        value = getattr(self, name)
+        if value not in choices:
+            kind, allowed = type(self).__name__, ", ".join(map(repr, choices))
+            raise OptionError(f"wds_tools.{kind}({name}={value!r}); allowed are {allowed}")
+
+    def _check_function(self, name: str) -> None:
+        value = getattr(self, name)
+        if value is not None and not callable(value):
+            raise OptionError(f"wds_tools.{type(self).__name__}({name}={value!r}); allowed are functions and None")
+
+    @property
+    def views(self) -> tuple[AnyView, ...]:
+        """The views: one, several, or none for all of it."""
+        if isinstance(self.view, list | tuple):
+            return tuple(self.view)
+        return () if self.view is None else (self.view,)  # type: ignore[return-value]
+
+    @property
+    def is_rgb(self) -> bool:
+        """Whether all values are uint8 RGB images, known before any is loaded."""
+        return False
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether this is an image that keeps its channels and dtype."""
+        return False
+
+    def stored_names(self, available: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of the stored fields that it reads.
+
+        Args:
+            available: Names of the fields of the dataset.
+        """
+        return (self.field,)
+
+    def opened(self, shards: ShardSet) -> FieldSpec:
+        """Return the specification for a dataset that was opened, with what only the dataset knows.
+
+        Raises:
+            OptionError: The dataset lacks it.
+            LabelError: Parts of the dataset contradict each other.
+        """
+        return self
+
+    def shapes(self, column: Column) -> list[tuple[int, ...]] | None:
+        """Return the shape of the value for each view, as far as it is known, or None if samples have different ones.
+
+        It is the whole shape if ``is_rgb``.
+        """
+        return None
+
+    @abstractmethod
+    def load(self, part: Part, column: Column) -> Any:
+        """Return the values of n samples: a list, or an array of numbers.
+
+        Raises:
+            SampleError: A sample cannot be decoded or lacks the field.
+        """
+
+    def load_into(self, part: Part, column: Column, out: Output) -> Any:
+        """Return the values of n samples, or None if they fit into ``out`` and were written to it."""
+        values = self.load(part, column)
+        with stages.WRITE:
+            return None if write_values(values, out) else values
+
+    def kept(self, part: Part, column: Column) -> list[list[NDArray[np.bool_]]]:
+        """Return for each view and sample which of the stored entries remain: bool [entries], if it gives entries."""
+        raise NotImplementedError
+
+    def pixels(self, part: Part, column: Column) -> list[list[torch.Tensor]]:
+        """Return uint8 [3, height, width] for each view or frame of each sample, before transforms, if `is_image`."""
+        raise NotImplementedError
+
+    def crops(self, part: Part, column: Column) -> list[Regions]:
+        """Return the regions of n samples for each view, if `is_image`; none if there is no view."""
+        return part.regions(column.geometry) if column.geometry else []
+
+    def frame_names(self, part: Part, column: Column) -> list[list[str]]:
+        """Return the names of the frames of each sample that are used, if `is_clip`."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """Return what a state has of it besides the views, if `is_image`."""
+        return {} if self.field == "image" else {"field": self.field}
+
+    def as_tv_tensor(self, value: torch.Tensor, size: tuple[int, ...] | None) -> Any:
+        """Return a value as the tensor of torchvision that tells its transforms what it is.
+
+        Args:
+            value: The value.
+            size: Height and width of the image of ``like``, if they are known.
+        """
+        return value
+
+    def check_target(self, name: str, form: str | None) -> None:
+        """Check that a transform of Albumentations moves a field of this kind.
+
+        Args:
+            name: Name of the field.
+            form: Format of the boxes or points that the transform expects, None if it expects none.
+        """
+        return
+
+    def to_target(self, value: Any, form: str | None, size: tuple[int, int]) -> Any:
+        """Return a value as Albumentations takes it, for an image of this height and width."""
+        return value.numpy() if isinstance(value, torch.Tensor) else value
+
+    def from_target(self, value: Any, before: Any, form: str | None, size: tuple[int, int]) -> Any:
+        """Return a value of Albumentations as a value of the field, which was ``before``."""
+        return torch.as_tensor(np.asarray(value)).to(before.dtype) if isinstance(before, torch.Tensor) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One field of a batch.
+
+    Attributes:
+        name: Its name in the batch.
+        spec: What it is.
+        geometry: The regions of it that are used, or None for all of it.
+        key: What the random numbers of its functions depend on, see `Geometry`. Empty for the first image.
+        padding: How its values are padded, or None.
+        like: The field of its ``like=``, or None.
+    """
+
+    name: str
+    spec: FieldSpec
+    geometry: Geometry | None = None
+    key: tuple[str, ...] = ()
+    padding: Padding | None = None
+    like: Column | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the value of a sample is a list with one element per view."""
+        return self.geometry is not None and self.geometry.is_list
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]] | None:
+        """Shape of the value for each view, if all samples get the same, see `FieldSpec.shapes`."""
+        return self.spec.shapes(self)
+
+    def at(self, epoch: int, bucket: int | None) -> Column:
+        """Return the column in an epoch, and in batches of one bucket, with plain views."""
+        if self.geometry is None:
+            return self
+        geometry = replace(self.geometry, views=self.geometry.views_at(epoch, bucket))
+        return replace(self, geometry=geometry, like=self.like and self.like.at(epoch, bucket))
+
+    def regions(self, part: Part) -> Sequence[Regions | None]:
+        """Return the regions of n samples for each view; one None for all of them."""
+        return part.regions(self.geometry) if self.geometry else [None]
+
+    def by_sample(self, by_view: list[list[Any]]) -> list[Any]:
+        """Return the values of n samples, from the n values of each view."""
+        return [list(values) for values in zip(*by_view, strict=True)] if self.is_list else by_view[0]
+
+
+def tv_tensors() -> Any:
+    """Return torchvision's module of tensors that tell its transforms what they are."""
+    return importlib.import_module("torchvision.tv_tensors")

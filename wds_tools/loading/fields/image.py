@@ -1,10 +1,12 @@
-"""Values of `Image`: decoded, cropped, resized, and passed to the user's transform."""
+"""`Image`: images, decoded, cropped, resized, and passed to the user's transform."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,77 +16,159 @@ from wds_tools import stages
 from wds_tools.errors import OptionError
 from wds_tools.format.jpeg import Box
 from wds_tools.images import native
-from wds_tools.images.decode import Pixels, decode_rgb
+from wds_tools.images.decode import Pixels as Rgb
+from wds_tools.images.decode import decode_rgb, decode_unchanged
 from wds_tools.images.resize import render_region
+from wds_tools.images.schedule import AnyView, is_view
 from wds_tools.images.views import Regions
-from wds_tools.loading.columns import Column
-from wds_tools.loading.fields.pixels import stored_views
-from wds_tools.loading.fields.plain import Image, Transform
+from wds_tools.loading.fields.base import (
+    Column,
+    Output,
+    tv_tensors,
+)
+from wds_tools.loading.fields.padding import Pad
+from wds_tools.loading.fields.pixels import Pixels, pixels_of
 from wds_tools.loading.part import ImageFiles, Part
-from wds_tools.loading.slots import write_values
-from wds_tools.loading.user_functions import call_for_sample, transformed
+from wds_tools.loading.user_functions import Transform, call_for_sample, transformed
 from wds_tools.order.keyed_random import key_of
 
+ImageMode = Literal["rgb", "unchanged"]
 
-def load_images(part: Part, column: Column, out: list[torch.Tensor] | None) -> list[Any] | None:
-    """Return the images of a part of a batch, or None if they were written to ``out``.
 
-    Args:
-        part: The n samples.
-        column: The column; its specification is an `Image`.
-        out: For each view a tensor [n, ...] to write to, or None.
+@dataclass(frozen=True)
+class Image(Pixels):
+    """An image: a uint8 tensor [batch, 3, height, width], RGB, or a list of tensors if the sizes differ.
 
-    Returns:
-        For each sample a tensor [channels, height, width], or the return value of the transform; a list of them if the
-        column has a list of views.
+    Attributes:
+        field: Stored field, such as ``"jpg"`` or ``"left.jpg"``. ``"image"`` (the default) is the image of a sample,
+            whatever its type.
+        view: Region of the image and its output size: `RandomResizedCrop`, `CenterCrop`, `Resize`, or None for the
+            whole image; a `Schedule` of these by epoch; or `Buckets` of several sizes. Or a list of views: the image is
+            decoded once, and the value in the batch is a list with one tensor per view. Each has random numbers of its
+            own.
+        mode: ``"rgb"`` (the default), or ``"unchanged"`` for [batch, channels, height, width] with the stored channels
+            and dtype: grey, alpha, 16 bits, and ``npy`` arrays [height, width] or [height, width, channels]. Palettes
+            are applied. If images of a batch differ in channels or dtype, it is a list.
+        like: Name of another `Image` in the batch: use the same region, size and flip. Both images must have the same
+            size.
+        transform: Function of one image, a tensor [channels, height, width], called in the worker, or an Albumentations
+            transform. Random number generators are seeded for each sample.
+        pad: Value of the padding at the right and bottom of smaller images, or a `Pad`, so that a batch is one tensor
+            [batch, 3, height, width]. None (the default) gives a list if the sizes differ. If the image of ``like`` has
+            a ``pad``, a number is required here: the padded size is that of the image.
+
+    Raises:
+        OptionError: An attribute is invalid.
     """
-    assert isinstance(column.spec, Image)
-    transform = column.spec.transform
-    if column.spec.mode == "unchanged":
-        images = stored_views(part, column)
-        if transform is None:
-            values = column.by_sample(images)
-            return None if write_values(values, out if column.is_list or out is None else out[0]) else values
-    else:
-        decoded = _decode_images(part, column, _pixel_buffers(part, column, out))
-        if out is not None and transform is None:
-            return None
-        images = [[torch.from_numpy(pixels) for pixels in view] for view in decoded]
-        if transform is None:
+
+    field: str = "image"
+    _: KW_ONLY
+    view: AnyView | Sequence[AnyView] | None = None
+    mode: ImageMode = "rgb"
+    like: str | None = None
+    transform: Transform | None = None
+    pad: float | Pad | None = None
+
+    gives = "region"
+    is_image = True
+    target = "image"
+
+    def __post_init__(self) -> None:
+        self._check("'image', 'jpg' or 'left.jpg'")
+        self._check_choice("mode", ("rgb", "unchanged"))
+        self._check_function("transform")
+        if self.view is not None and (not self.views or not all(map(is_view, self.views))):
+            raise OptionError(
+                f"wds_tools.Image(view={self.view!r}); allowed are wds_tools.RandomResizedCrop(...), CenterCrop(...), "
+                "Resize(...), Schedule(...), lists of these, Buckets(...), and None"
+            )
+        if self.view is not None and self.like is not None:
+            raise OptionError(
+                f"wds_tools.Image(view={self.view!r}, like={self.like!r}): the region is either that of view= or that "
+                f"of the field {self.like!r}: remove one of them"
+            )
+
+    @property
+    def is_rgb(self) -> bool:
+        return self.transform is None and self.mode == "rgb"
+
+    @property
+    def is_unchanged(self) -> bool:
+        return self.mode == "unchanged"
+
+    def is_nearest(self, dtype: np.dtype[Any]) -> bool:
+        return dtype == np.bool_
+
+    def stored_pixels(self, part: Part) -> list[NDArray[Any]]:
+        """Return the stored pixels of each sample, upright: [height, width, channels]."""
+        files, pixels = part.image_files(self.field), []
+        for i, data in enumerate(files.data):
+            mode, orientation, size = files.modes[i], files.orientations[i], files.size(i)
+            decode = partial(decode_unchanged, mode=mode, orientation=orientation, size=size)
+            with part.naming(i, self.field), stages.DECODE:
+                pixels.append(pixels_of(data, decode))
+        return pixels
+
+    def shapes(self, column: Column) -> list[tuple[int, ...]] | None:
+        """Return channels, height and width for each view."""
+        sizes = super().shapes(column)
+        return [(3, *size) for size in sizes] if sizes and self.is_rgb else sizes
+
+    def load(self, part: Part, column: Column) -> list[Any]:
+        """Return the images of n samples.
+
+        Returns:
+            For each sample a tensor [channels, height, width], or the return value of the transform; a list of them if
+            the column has a list of views.
+        """
+        images = self.stored_views(part, column) if self.is_unchanged else self._new_images(part, column)
+        if self.transform is None:
             return column.by_sample(images)
-    with stages.TRANSFORM:
-        results = [
-            [_transformed(part, column, transform, i, number, image) for i, image in enumerate(view)]
-            for number, view in enumerate(images)
-        ]
-        if out is None:
-            return column.by_sample(results)
-        for view, tensor in zip(results, out, strict=True):
-            for i, result in enumerate(view):
-                _write(part, i, result, tensor)
-    return None
+        with stages.TRANSFORM:
+            return column.by_sample(
+                [
+                    [_transformed(part, column, self.transform, i, number, image) for i, image in enumerate(view)]
+                    for number, view in enumerate(images)
+                ]
+            )
 
+    def load_into(self, part: Part, column: Column, out: Output) -> Any:
+        """Return the images of n samples, or None if they were written to ``out``: decoded there, if possible."""
+        if out is None or (self.is_unchanged and self.transform is None):
+            return super().load_into(part, column, out)
+        outputs = [out] if isinstance(out, torch.Tensor) else out
+        if self.transform is None:
+            self._decoded(part, column, [np.asarray(tensor.numpy()) for tensor in outputs])
+            return None
+        results = self.load(part, column)
+        with stages.TRANSFORM:
+            for i, result in enumerate(results):
+                for value, tensor in zip(result if column.is_list else [result], outputs, strict=True):
+                    _write(part, i, value, tensor)
+        return None
 
-def _pixel_buffers(part: Part, column: Column, out: list[torch.Tensor] | None) -> list[Pixels | None]:
-    """Return for each view an array for the pixels, uint8 [n, 3, height, width], or None if their sizes differ."""
-    assert isinstance(column.spec, Image)
-    if out is not None and column.spec.transform is None:
-        return [np.asarray(tensor.numpy()) for tensor in out]
-    shapes = [view.shape for view in column.geometry.views_at(part.epoch)] if column.geometry else [None]
-    return [np.empty((len(part), 3, *shape), np.uint8) if shape else None for shape in shapes]
+    def pixels(self, part: Part, column: Column) -> list[list[torch.Tensor]]:
+        return [list(views) for views in zip(*self._new_images(part, column), strict=True)]
+
+    def as_tv_tensor(self, value: torch.Tensor, size: tuple[int, ...] | None) -> Any:
+        return tv_tensors().Image(value)
+
+    def _new_images(self, part: Part, column: Column) -> list[list[torch.Tensor]]:
+        """Decode images to new tensors, uint8 [3, height, width] each, for each view."""
+        shapes = [view.shape for view in column.geometry.views_at(part.epoch)] if column.geometry else [None]
+        buffers = [np.empty((len(part), 3, *shape), np.uint8) if shape else None for shape in shapes]
+        return [[torch.from_numpy(pixels) for pixels in view] for view in self._decoded(part, column, buffers)]
+
+    def _decoded(self, part: Part, column: Column, buffers: Sequence[Rgb | None]) -> list[list[Rgb]]:
+        """Decode images to uint8 [3, height, width] each, for each view; if it has a buffer, into the rows of that."""
+        regions = part.regions(column.geometry) if column.geometry else []
+        if column.geometry and column.geometry.source != column.name:
+            part.check_sizes(self.field, *part.image_sizes(self.field), column.geometry)
+        return render_files(part.image_files(self.field), regions, buffers, lambda i: part.naming(i, self.field))
 
 
 def _transformed(part: Part, column: Column, transform: Transform, i: int, number: int, image: torch.Tensor) -> Any:
-    """Call the user's transform, with random generators seeded from the position of the sample in the epoch.
-
-    Args:
-        part: The samples.
-        column: The column.
-        transform: The function.
-        i: Index of the sample.
-        number: Number of the view.
-        image: The image.
-    """
+    """Call the user's transform, with random generators seeded from the position of the sample in the epoch."""
     key: tuple[int | str, ...] = (*column.key, number) if number else column.key
     seed = key_of("transform", part.seed, part.epoch, int(part.positions[i]), *key)
     return call_for_sample("transform=", part.rows, i, lambda: transformed(transform, image, seed))
@@ -104,21 +188,12 @@ def _write(part: Part, i: int, result: Any, out: torch.Tensor) -> None:
     out[i].copy_(result)
 
 
-def _decode_images(part: Part, column: Column, buffers: list[Pixels | None]) -> list[list[Pixels]]:
-    """Decode images to uint8 [3, height, width] each, for each view; if it has a buffer, into the rows of that."""
-    field = column.spec.field
-    regions = part.regions(column.geometry) if column.geometry else []
-    if column.geometry and column.geometry.source != column.name:
-        part.check_sizes(field, *part.image_sizes(field), column.geometry)
-    return render_files(part.image_files(field), regions, buffers, lambda i: part.naming(i, field))
-
-
 def render_files(
     files: ImageFiles,
     regions: list[Regions],
-    buffers: list[Pixels | None],
+    buffers: Sequence[Rgb | None],
     naming: Callable[[int], AbstractContextManager[None]],
-) -> list[list[Pixels]]:
+) -> list[list[Rgb]]:
     """Decode image files, and show regions of them.
 
     Args:
@@ -159,7 +234,7 @@ def render_files(
     return images
 
 
-def _arrays(buffer: Pixels | None, regions: Regions) -> list[Pixels]:
+def _arrays(buffer: Rgb | None, regions: Regions) -> list[Rgb]:
     """Return an array for each region, uint8 [3, height, width]: the rows of the buffer, or new ones."""
     return list(buffer) if buffer is not None else [np.empty((3, *size), np.uint8) for size in regions.size.tolist()]
 
@@ -174,7 +249,7 @@ def _union(boxes: list[list[int]]) -> Box | None:
 
 
 def _decode_natively(
-    files: ImageFiles, regions: list[Regions], buffers: list[Pixels | None], images: list[list[Pixels]]
+    files: ImageFiles, regions: list[Regions], buffers: Sequence[Rgb | None], images: list[list[Rgb]]
 ) -> NDArray[np.bool_]:
     """Decode the images that the compiled module supports, and return which ones it decoded: bool [n, views]."""
     is_decoded = np.zeros((len(files.data), len(images)), np.bool_)

@@ -7,7 +7,7 @@ process: padding is faster than sending it through a pipe.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import reduce
 from typing import Any
 
@@ -15,8 +15,89 @@ import numpy as np
 import torch
 
 from wds_tools.errors import OptionError
-from wds_tools.loading.columns import Padding
 from wds_tools.loading.reused_memory import process_memory
+
+
+def is_number(value: Any) -> bool:
+    """Return whether this is an int or a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_length(value: Any) -> bool:
+    """Return whether this is a whole number of 1 or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+@dataclass(frozen=True)
+class Pad:
+    """How values of different sizes become one tensor per batch: padded at the end, images at the right and bottom.
+
+    ``pad=0`` is short for ``pad=Pad(0)``. After its other fields, the batch gets a mask with the name of the field and
+    ``_mask``, such as ``boxes_mask``: a bool tensor [batch, length], for images [batch, height, width], that is True
+    for values and False for padding.
+
+    Attributes:
+        value: Value of the padding.
+        size: Size after padding, so that all batches have one shape: a length; for images (height, width), or one
+            number for both. None (the default) is the size of the largest value of the batch.
+        multiple_of: Round that size up to a multiple of this number.
+        truncate: Whether values longer than ``size`` are cut off at the end. They are an error by default.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    value: float = 0
+    _: KW_ONLY
+    size: int | tuple[int, int] | None = None
+    multiple_of: int = 1
+    truncate: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_number(self.value):
+            raise OptionError(f"wds_tools.Pad({self.value!r}); allowed are numbers")
+        if self.size is not None and not all(map(is_length, self.sides)):
+            raise OptionError(
+                f"wds_tools.Pad(size={self.size!r}); allowed are whole numbers of 1 and more, for images also "
+                "(height, width), and None"
+            )
+        if not is_length(self.multiple_of) or (self.multiple_of != 1 and self.size is not None):
+            beside = " with size=" if self.size is not None else ""
+            raise OptionError(
+                f"wds_tools.Pad(multiple_of={self.multiple_of!r}){beside}; allowed are whole numbers of 1 and more, "
+                "without size="
+            )
+        if not isinstance(self.truncate, bool) or (self.truncate and self.size is None):
+            raise OptionError(f"wds_tools.Pad(truncate={self.truncate!r}); allowed are False, and True with size=")
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Height and width, or the same length twice; none without ``size``."""
+        if self.size is None:
+            return ()
+        return tuple(self.size) if isinstance(self.size, tuple | list) and len(self.size) == 2 else (self.size,) * 2
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """How the values of a column become one tensor.
+
+    Attributes:
+        value: Value of the padding.
+        options: Size of the result: the ``pad=`` of the column ``source``.
+        axes: Number of dimensions that are padded: 2 for pixels, which are the last two; otherwise 1, the first one.
+        source: Name of the column that determines the size. Columns with ``like`` have the size of another one.
+    """
+
+    value: float
+    options: Pad
+    axes: int
+    source: str
+
+    @property
+    def size(self) -> tuple[int, ...] | None:
+        """Fixed size of the padded dimensions, or None if it depends on the batch."""
+        return self.options.sides[: self.axes] or None
 
 
 @dataclass(frozen=True, slots=True)

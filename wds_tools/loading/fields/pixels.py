@@ -1,8 +1,11 @@
-"""Pixels in their stored dtype: `Mask`, `Array` and ``Image(mode="unchanged")``, cropped and resized."""
+"""`Mask` and `Array`: pixels in their stored dtype, cropped and resized, and what `Image` shares with them."""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,108 +14,200 @@ from numpy.typing import NDArray
 from wds_tools import stages
 from wds_tools.errors import DecodeError
 from wds_tools.format.codecs import sniff, view_npy
-from wds_tools.images.decode import decode_stored, decode_unchanged
+from wds_tools.images.decode import decode_stored
 from wds_tools.images.resize import render_region, select_nearest
 from wds_tools.images.views import Regions
-from wds_tools.loading.columns import Column
-from wds_tools.loading.fields.plain import Array, Image, Mask
+from wds_tools.loading.fields.base import Column, FieldSpec, tv_tensors
+from wds_tools.loading.fields.padding import Pad
 from wds_tools.loading.part import Part
-from wds_tools.loading.slots import write_values
+
+Interpolation = Literal["nearest", "bilinear"]
 
 
-def load_pixels(part: Part, column: Column, out: torch.Tensor | list[torch.Tensor] | None) -> list[Any] | None:
-    """Return the masks or arrays of a part of a batch.
+class Pixels(FieldSpec):
+    """Base of kinds whose values are tensors of pixels."""
 
-    Args:
-        part: The n samples.
-        column: The column; its specification is a `Mask` or an `Array`.
-        out: Tensor [n, ...] to write to if all values have its shape and dtype, or None; a list with one per view if
-            the image has a list of views.
+    pad_axes = 2
 
-    Returns:
-        For each sample a tensor, or a list of tensors if the image has a list of views; None if they were written to
-        ``out``.
-    """
-    values = column.by_sample(stored_views(part, column))
-    with stages.WRITE:
-        return None if write_values(values, out) else values
+    @abstractmethod
+    def is_nearest(self, dtype: np.dtype[Any]) -> bool:
+        """Return whether pixels of a dtype are resized by nearest neighbour; otherwise they are interpolated."""
 
+    def decode(self, data: memoryview) -> NDArray[Any]:
+        """Return the stored pixels of a file: [height, width, channels]."""
+        return pixels_of(data, decode_stored)
 
-def stored_views(part: Part, column: Column) -> list[list[torch.Tensor]]:
-    """Return for each view of a column the n values in their stored dtype."""
-    spec = column.spec
-    assert isinstance(spec, Mask | Array | Image)
-    files = part.image_files(spec.field) if isinstance(spec, Image) else None
-    stored = []
-    for i, data in enumerate(files.data if files else part.data(spec.field)):
-        with part.naming(i, spec.field), stages.DECODE:
-            header = (files.modes[i], files.orientations[i], files.size(i)) if files else None
-            stored.append(_stored_pixels(data, spec, header))
-    views = part.regions(column.geometry) if column.geometry else [None]
-    if column.geometry:
-        sizes = np.array([pixels.shape[:2] for pixels in stored], np.int64)
-        part.check_sizes(spec.field, sizes[:, 1], sizes[:, 0], column.geometry)
-    with stages.WRITE:
-        return [[_value(spec, pixels, regions, i) for i, pixels in enumerate(stored)] for regions in views]
-
-
-def _stored_pixels(
-    data: memoryview, spec: Mask | Array | Image, header: tuple[str, int, tuple[int, int]] | None
-) -> NDArray[Any]:
-    """Decode a field to [height, width, channels]; a mask has one channel.
-
-    Args:
-        data: The encoded file.
-        spec: What it is.
-        header: Mode, orientation and size of an `Image`.
-    """
-    pixels: NDArray[Any]
-    if sniff(data) == "npy":
-        try:
-            pixels = view_npy(data)
-        except ValueError as error:
-            raise DecodeError(f"array cannot be decoded: {error}") from error
-        pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
-        if pixels.ndim != 3 or 0 in pixels.shape or pixels.dtype.kind not in "biuf":
-            raise DecodeError(
-                f"an array of shape {pixels.shape} and {pixels.dtype} is not an image; allowed are numbers "
-                "[height, width] and [height, width, channels]: read other arrays with wds_tools.Field(...)"
-            )
-        pixels = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)  # torch has native byte order only
-    elif header:
-        pixels = decode_unchanged(data, mode=header[0], orientation=header[1], size=header[2])
-    else:
-        pixels = decode_stored(data)
-    if isinstance(spec, Mask) and pixels.shape[2] != 1:
-        raise DecodeError(
-            f"a mask has one channel, but this image has {pixels.shape[2]}: read it with wds_tools.Array(..., "
-            "interpolation='nearest')"
-        )
-    return pixels
-
-
-def _value(spec: Mask | Array | Image, pixels: NDArray[Any], regions: Regions | None, i: int) -> torch.Tensor:
-    """Return the value of sample ``i``: [height, width] of a mask, [channels, height, width] of an array."""
-    shown = _shown(spec, pixels, regions, i)
-    shown = shown[:, :, 0] if isinstance(spec, Mask) else shown.transpose(2, 0, 1)
-    return torch.from_numpy(np.array(shown, order="C"))
-
-
-def _shown(spec: Mask | Array | Image, pixels: NDArray[Any], regions: Regions | None, i: int) -> NDArray[Any]:
-    """Return the region of sample ``i`` that is used: [height, width, channels]."""
-    if regions is None:
+    def stored_pixels(self, part: Part) -> list[NDArray[Any]]:
+        """Return the stored pixels of each sample: [height, width, channels]."""
+        pixels = []
+        for i, data in enumerate(part.data(self.field)):
+            with part.naming(i, self.field), stages.DECODE:
+                pixels.append(self.decode(data))
         return pixels
-    if _is_nearest(spec, pixels.dtype):
-        return select_nearest(pixels, regions, i)
-    left, top, width, height = regions.needed()[i].tolist()
-    part = pixels[top : top + height, left : left + width]
-    return render_region(part, regions, i, (left, top, width, height)).transpose(1, 2, 0)
+
+    def as_tensor(self, pixels: NDArray[Any]) -> torch.Tensor:
+        """Return pixels [height, width, channels] as a value."""
+        return torch.from_numpy(np.array(pixels.transpose(2, 0, 1), order="C"))
+
+    def stored_views(self, part: Part, column: Column) -> list[list[torch.Tensor]]:
+        """Return for each view of a column the n values in their stored dtype."""
+        stored, views = self.stored_pixels(part), column.regions(part)
+        if column.geometry:
+            sizes = np.array([pixels.shape[:2] for pixels in stored], np.int64)
+            part.check_sizes(self.field, sizes[:, 1], sizes[:, 0], column.geometry)
+        with stages.WRITE:
+            return [
+                [self.as_tensor(self._shown(pixels, regions, i)) for i, pixels in enumerate(stored)]
+                for regions in views
+            ]
+
+    def load(self, part: Part, column: Column) -> list[Any]:
+        """Return for each sample a tensor, or a list with one for each view of the image."""
+        return column.by_sample(self.stored_views(part, column))
+
+    def shapes(self, column: Column) -> list[tuple[int, ...]] | None:
+        """Return height and width for each view."""
+        if column.padding is not None:
+            views = len(column.geometry.views) if column.geometry else 1
+            return [column.padding.size] * views if column.padding.size else None
+        if column.geometry is None:
+            return None
+        shapes = [view.shape for view in column.geometry.views if view.shape is not None]
+        return [*shapes] if len(shapes) == len(column.geometry.views) else None
+
+    def as_tv_tensor(self, value: torch.Tensor, size: tuple[int, ...] | None) -> Any:
+        return tv_tensors().Mask(value)
+
+    def to_target(self, value: Any, form: str | None, size: tuple[int, int]) -> Any:
+        return np.ascontiguousarray(value.permute(1, 2, 0).numpy())
+
+    def from_target(self, value: Any, before: Any, form: str | None, size: tuple[int, int]) -> Any:
+        return channels_first(value)
+
+    def _shown(self, pixels: NDArray[Any], regions: Regions | None, i: int) -> NDArray[Any]:
+        """Return the region of sample ``i`` that is used: [height, width, channels]."""
+        if regions is None:
+            return pixels
+        if self.is_nearest(pixels.dtype):
+            return select_nearest(pixels, regions, i)
+        left, top, width, height = regions.needed()[i].tolist()
+        part = pixels[top : top + height, left : left + width]
+        return render_region(part, regions, i, (left, top, width, height)).transpose(1, 2, 0)
 
 
-def _is_nearest(spec: Mask | Array | Image, dtype: np.dtype[Any]) -> bool:
-    """Return whether pixels are resized by nearest neighbour; otherwise they are interpolated."""
-    if isinstance(spec, Image):
-        return dtype == np.bool_
-    if isinstance(spec, Mask) or spec.interpolation is not None:
-        return isinstance(spec, Mask) or spec.interpolation == "nearest"
-    return dtype.kind != "f" and dtype != np.uint16
+@dataclass(frozen=True)
+class Mask(Pixels):
+    """Class numbers of pixels: a tensor [batch, height, width] in the stored dtype, without interpolation.
+
+    A palette image gives its palette indices. Resized by nearest neighbour, exactly as torchvision resizes a
+    ``tv_tensors.Mask``.
+
+    Attributes:
+        field: Stored field with one channel: a PNG such as ``"mask.png"``, or an ``npy`` array [height, width].
+        like: Name of the `Image` whose region, size and flip are used. The mask must have the size of that image. None
+            (the default) keeps the whole mask.
+        pad: Value of the padding at the right and bottom of smaller masks, or a `Pad`, so that a batch is one tensor
+            [batch, height, width]. None (the default) gives a list if the sizes differ. If the image of ``like`` has a
+            ``pad``, a number is required here: the padded size is that of the image.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    field: str
+    _: KW_ONLY
+    like: str | None = None
+    pad: float | Pad | None = None
+
+    target = "mask"
+
+    def __post_init__(self) -> None:
+        self._check("'mask.png'")
+
+    def is_nearest(self, dtype: np.dtype[Any]) -> bool:
+        return True
+
+    def as_tensor(self, pixels: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(np.array(pixels[:, :, 0], order="C"))
+
+    def decode(self, data: memoryview) -> NDArray[Any]:
+        """Return the stored numbers of a file: [height, width, 1].
+
+        Raises:
+            DecodeError: It has several channels.
+        """
+        pixels = super().decode(data)
+        if pixels.shape[2] != 1:
+            raise DecodeError(
+                f"a mask has one channel, but this image has {pixels.shape[2]}: read it with wds_tools.Array(..., "
+                "interpolation='nearest')"
+            )
+        return pixels
+
+    to_target = FieldSpec.to_target
+    from_target = FieldSpec.from_target
+
+
+@dataclass(frozen=True)
+class Array(Pixels):
+    """An array of values per pixel, such as depth: a tensor [batch, channels, height, width] in the stored dtype.
+
+    16 bits stay 16 bits.
+
+    Attributes:
+        field: Stored field: a PNG such as ``"depth.png"``, with 8 or 16 bits per channel, or an ``npy`` array
+            [height, width] or [height, width, channels].
+        like: Name of the `Image` whose region, size and flip are used. The array must have the size of that image. None
+            (the default) keeps the whole array.
+        interpolation: ``"bilinear"``, with antialiasing, or ``"nearest"``. None (the default) is bilinear for floating
+            point and uint16, and nearest for all other types. Use ``"nearest"`` for sparse values, such as depth
+            with holes: bilinear interpolation would mix them with the values of holes.
+        pad: Value of the padding at the right and bottom of smaller arrays, or a `Pad`, so that a batch is one tensor
+            [batch, channels, height, width]. None (the default) gives a list if the sizes differ. If the image of
+            ``like`` has a ``pad``, a number is required here: the padded size is that of the image.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    field: str
+    _: KW_ONLY
+    like: str | None = None
+    interpolation: Interpolation | None = None
+    pad: float | Pad | None = None
+
+    target = "mask"
+
+    def __post_init__(self) -> None:
+        self._check("'depth.png'")
+        self._check_choice("interpolation", (None, "nearest", "bilinear"))
+
+    def is_nearest(self, dtype: np.dtype[Any]) -> bool:
+        if self.interpolation is not None:
+            return self.interpolation == "nearest"
+        return dtype.kind != "f" and dtype != np.uint16
+
+
+def pixels_of(data: memoryview, decode: Callable[[memoryview], NDArray[Any]]) -> NDArray[Any]:
+    """Return the pixels of a file [height, width, channels]: those of an array, or as ``decode`` returns them."""
+    if sniff(data) != "npy":
+        return decode(data)
+    try:
+        pixels: NDArray[Any] = view_npy(data)
+    except ValueError as error:
+        raise DecodeError(f"array cannot be decoded: {error}") from error
+    pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    if pixels.ndim != 3 or 0 in pixels.shape or pixels.dtype.kind not in "biuf":
+        raise DecodeError(
+            f"an array of shape {pixels.shape} and {pixels.dtype} is not an image; allowed are numbers "
+            "[height, width] and [height, width, channels]: read other arrays with wds_tools.Field(...)"
+        )
+    return pixels.astype(pixels.dtype.newbyteorder("="), copy=False)  # torch has native byte order only
+
+
+def channels_first(value: Any) -> torch.Tensor:
+    """Return an image of Albumentations as a tensor [channels, height, width]; it is one already after ToTensorV2."""
+    if isinstance(value, torch.Tensor):
+        return value
+    array = value[:, :, None] if value.ndim == 2 else value
+    return torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1)))

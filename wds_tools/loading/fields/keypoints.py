@@ -1,0 +1,98 @@
+"""`Keypoints`: points, moved, scaled and mirrored as their image."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from wds_tools.errors import OptionError
+from wds_tools.loading.fields.base import Column, tv_tensors
+from wds_tools.loading.fields.padding import Pad
+from wds_tools.loading.fields.paths import AtPath, Floats, move_points
+from wds_tools.loading.part import Part
+
+
+@dataclass(frozen=True)
+class Keypoints(AtPath):
+    """Points in an image: float32 tensors [..., 2 or more]; the first two numbers of a point are x and y in pixels.
+
+    Stacked if all samples of a batch have the same number of points, otherwise a list. With ``like``, points are moved,
+    scaled and mirrored as the image. All points are kept, so that their indices keep their meaning: a point outside the
+    region has coordinates outside the image. As in torchvision, x of a mirrored point is width - 1 - x.
+
+    Attributes:
+        field: Stored field: JSON, or an ``npy`` array.
+        path: Names that lead to the points in JSON, see `Boxes`.
+        numbers: How many numbers a point has in lists without brackets around each point, such as 3 in COCO (x, y,
+            visibility). None (the default) requires a list for each point.
+        like: Name of the `Image` whose region, size and flip are used. None (the default) keeps the stored positions.
+        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, points, ...]. None (the default)
+            gives a list if the numbers differ.
+
+    Raises:
+        OptionError: An attribute is invalid.
+    """
+
+    field: str = "json"
+    _: KW_ONLY
+    path: str = ""
+    numbers: int | None = None
+    like: str | None = None
+    pad: float | Pad | None = None
+
+    target = "keypoints"
+
+    def __post_init__(self) -> None:
+        self._check("'json'")
+        if self.numbers is not None and (not isinstance(self.numbers, int) or self.numbers < 2):
+            raise OptionError(f"wds_tools.Keypoints(numbers={self.numbers!r}); allowed are 2 and more, and None")
+
+    def load(self, part: Part, column: Column) -> list[Any]:
+        """Return the points of each sample: float32 [..., 2 or more]; by view if there is a list."""
+        stored = self._stored(part)
+        views = []
+        for regions in column.regions(part):
+            moved = [points.copy() for points in stored]
+            for i, points in enumerate(moved):
+                if regions is not None and points.size:
+                    points[..., :2] = move_points(points[..., :2], regions, i)
+            views.append([torch.from_numpy(points.astype(np.float32)) for points in moved])
+        return column.by_sample(views)
+
+    def as_tv_tensor(self, value: torch.Tensor, size: tuple[int, ...] | None) -> Any:
+        tensors = tv_tensors()
+        if size is None or not hasattr(tensors, "KeyPoints"):  # not in torchvision before 0.23
+            return value
+        return tensors.KeyPoints(value[..., :2] if value.numel() else value.new_empty((0, 2)), canvas_size=size)
+
+    def check_target(self, name: str, form: str | None) -> None:
+        if form != "xy":
+            raise OptionError(
+                f"sample_transform= does not move the field {name!r}: use "
+                "A.Compose([...], keypoint_params=A.KeypointParams(format='xy'))"
+            )
+
+    def to_target(self, value: Any, form: str | None, size: tuple[int, int]) -> Any:
+        return value.reshape(-1, value.shape[-1]).numpy() if value.ndim > 1 else np.zeros((0, 2), np.float32)
+
+    def from_target(self, value: Any, before: Any, form: str | None, size: tuple[int, int]) -> Any:
+        points = torch.as_tensor(np.asarray(value, np.float32))
+        return points.reshape(before.shape) if points.numel() == before.numel() else points
+
+    def _stored(self, part: Part) -> list[Floats]:
+        stored = []
+        for i, value in enumerate(self.values(part)):
+            points = self.as_array(part, i, value)
+            if self.numbers is not None and points.ndim:
+                count, rest = divmod(points.shape[-1], self.numbers)
+                if rest:
+                    found = f"an array of shape {points.shape}"
+                    raise self.invalid(part, i, found, f"lists of {self.numbers} numbers for each point (numbers=)")
+                points = points.reshape(*points.shape[:-1], count, self.numbers)
+            if points.size and (points.ndim < 2 or points.shape[-1] < 2):
+                raise self.invalid(part, i, f"an array of shape {points.shape}", "points [..., 2] or [..., 3]")
+            stored.append(points)
+        return stored

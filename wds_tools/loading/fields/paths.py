@@ -1,0 +1,134 @@
+"""What is at a path in a stored field: what boxes, points, text and other values from JSON have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wds_tools import stages
+from wds_tools.errors import MissingFieldError, OptionError, SampleError
+from wds_tools.images.views import Regions
+from wds_tools.loading.collate import number_array
+from wds_tools.loading.fields.base import Column, FieldSpec
+from wds_tools.loading.part import Part
+from wds_tools.loading.user_functions import call_for_sample, seeded
+from wds_tools.order.keyed_random import key_of
+
+Floats = NDArray[np.float64]
+
+
+class AtPath(FieldSpec):
+    """Base of kinds whose values are at a path in a stored field.
+
+    Attributes:
+        path: Names that lead to the value in JSON, separated by dots; empty for the whole value.
+    """
+
+    path: str
+
+    def _check(self, examples: str) -> None:
+        super()._check(examples)
+        if not isinstance(self.path, str):
+            name = f"wds_tools.{type(self).__name__}"
+            raise OptionError(f"{name}(path={self.path!r}); allowed is text such as 'objects.bbox'")
+
+    def values(self, part: Part) -> list[Any]:
+        """Return what is at the path in each sample.
+
+        Raises:
+            MissingFieldError: A sample has nothing there.
+        """
+        values = list(part.values(self.field))
+        if not self.path:
+            return values
+        for i, value in enumerate(values):
+            try:
+                values[i] = _at(value, self.path.split("."))
+            except (KeyError, IndexError, TypeError) as error:
+                shard, key = part.rows.shard_and_key(i)
+                names = f"its names are {', '.join(map(repr, value))[:500]}" if isinstance(value, dict) else ""
+                reason = f"field {self.field!r} has no {self.path!r}: {names or 'no dictionary'}"
+                raise MissingFieldError(reason, shard=shard, key=key) from error
+        return values
+
+    def results(
+        self, part: Part, column: Column, option: str, function: Callable[[Any], Any], values: list[Any]
+    ) -> list[Any]:
+        """Return the results of the user's function of the value of each sample, with seeded random numbers."""
+
+        def call(value: Any, position: int) -> Any:
+            with seeded(key_of(option, part.seed, part.epoch, position, column.name)):
+                return as_tensor(function(value))
+
+        with stages.TRANSFORM:
+            return [
+                call_for_sample(f"{option}=", part.rows, i, partial(call, value, position))
+                for i, (value, position) in enumerate(zip(values, part.positions.tolist(), strict=True))
+            ]
+
+    def as_array(self, part: Part, i: int, value: Any) -> Floats:
+        """Return a value of sample ``i`` as an array.
+
+        Raises:
+            SampleError: It is not made of numbers.
+        """
+        try:
+            return np.array(value, np.float64)
+        except (TypeError, ValueError) as error:
+            raise self.invalid(part, i, f"{str(value)[:80]!r}", "numbers in lists of equal length") from error
+
+    def invalid(self, part: Part, i: int, found: str, allowed: str) -> SampleError:
+        """Return the error for a value of sample ``i``."""
+        shard, key = part.rows.shard_and_key(i)
+        where = f" at path {self.path!r}" if self.path else ""
+        return SampleError(f"field {self.field!r}{where} has {found}; allowed are {allowed}", shard=shard, key=key)
+
+
+def _at(value: Any, names: list[str]) -> Any:
+    """Follow names into dictionaries; in a list, a number is an index, and a name is looked up in each element."""
+    for number, name in enumerate(names):
+        if isinstance(value, list):
+            if not name.isdecimal():
+                return [_at(element, names[number:]) for element in value]
+            value = value[int(name)]
+        else:
+            value = value[name]
+    return value
+
+
+def move_points(points: Floats, regions: Regions, i: int, *, mirror_at: int = -1) -> Floats:
+    """Return points of an image as points of the region that a view shows of it.
+
+    Args:
+        points: float64 [..., 2], x and y in pixels of the image.
+        regions: Regions of a batch.
+        i: Number of the image in the batch.
+        mirror_at: If the region is mirrored, x becomes its width plus this number, minus x. It is -1 for positions of
+            pixels, which are those of torchvision's key points, and 0 for edges between pixels, as those of boxes.
+
+    Returns:
+        float64 [..., 2], in pixels of the result.
+    """
+    box, resized = regions.box[i], regions.resize[i]
+    moved: Floats = (points - box[:2]) * (resized[::-1] / box[2:]) - regions.corner[i, ::-1]
+    if regions.flip[i]:
+        moved[..., 0] = regions.size[i, 1] + mirror_at - moved[..., 0]
+    return moved
+
+
+def as_tensor(value: Any) -> Any:
+    """Return a list of numbers as a tensor, also in a mapping, and any other value unchanged."""
+    if isinstance(value, Mapping):
+        return {key: as_tensor(one) for key, one in value.items()}
+    if not isinstance(value, list):
+        return value
+    try:
+        array = number_array(value) if value else np.empty(0, np.int64)
+    except ValueError:  # lists of different lengths
+        return value
+    return value if array is None else torch.from_numpy(array)
