@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,6 @@ class WebSource(StreamingDataset):
         empty_check: bool,
         **options: Any,
     ) -> None:
-        if options.get("ban") is not None:
-            raise OptionError("ban= requires make_loader or StreamingDataset: use where=, such as where='key != \"x\"'")
         if nodesplitter not in BY_SAMPLES:
             options = {"rank": 0, "world_size": 1, **options}
         super().__init__(dataset, decode=False, **options)
@@ -123,7 +121,7 @@ class WebSource(StreamingDataset):
         shards, world, worker, num_workers = self._split(world, worker, num_workers)
         while True:
             every = self._orders.of(epoch)
-            order = every if shards is None else _only_shards(every, shards)
+            order = every if shards is None else _only_shards(every, shards, self._opened.banned)
             samples = order.samples // world.world_size if order else 0
             if samples <= worker:
                 if self._empty_check:
@@ -206,7 +204,7 @@ def deal(order: EpochOrder, world: World, worker: int, num_workers: int) -> Iter
         yield EpochPlan(order, cursor, world, rest, "drop"), range((worker - len(whole)) % num_workers, 1)
 
 
-def _only_shards(every: EpochOrder, shards: list[int]) -> EpochOrder | None:
+def _only_shards(every: EpochOrder, shards: list[int], banned: Sequence[int]) -> EpochOrder | None:
     """Return the order of the samples of some shards, as often as each is named; None if there are none."""
     order = every.run
     assert isinstance(order, Order)  # `StreamingDataset` of one dataset without a view
@@ -214,6 +212,7 @@ def _only_shards(every: EpochOrder, shards: list[int]) -> EpochOrder | None:
     if selection and selection.balance:
         raise OptionError("class_weights= requires that samples are divided: remove nodesplitter= and workersplitter=")
     ids = selection.selected_ids if selection else np.arange(order.identity.stored)
+    ids = ids[~np.isin(ids, banned)]
     counts = np.bincount(shards, minlength=order.identity.shards)
     ids = np.repeat(ids, counts[order.block_of(ids)[0]])
     return order.selecting(Selection(ids)).at(every.epoch) if len(ids) else None
