@@ -149,6 +149,17 @@ def test_banned_samples_are_left_out_and_earlier_rows_do_not_change(order, world
         assert plans[0].expected() == tally(np.array([sample for _, sample in got], np.int64))
 
 
+def test_padding_has_one_bucket_even_if_a_ban_made_groups_begin_at_an_odd_row():
+    base = Order(fingerprint="x", shard_samples=[40], seed=0, window=30, block=5)
+    labels = (np.arange(40) % 3).astype(np.int16)
+    orders = EpochOrders(BucketOrder(base, labels, [(1, 1), (2, 1), (3, 1)], 4)).banning([7, 8], Cursor(0, 1))
+    assert orders.of(0).largest_batch(1) == 4
+    assert orders.of(0).largest_batch(3) == 2
+    for world in (2, 3, 5):
+        plans, _ = delivered(orders, 0, Cursor(0, 3), 2, world, "pad")
+        assert any(not plan.step(len(plan) - 1).valid.all() for plan in plans)
+
+
 def test_groups_take_turns_by_lane_so_that_each_rank_reads_its_own_lanes():
     base = Order(fingerprint="x", shard_samples=[2000], seed=0, window=300, block=10, lanes=4)
     labels = (np.arange(2000) % 3).astype(np.int16)

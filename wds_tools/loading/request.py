@@ -341,11 +341,10 @@ def check_batch_size(plan: EpochPlan) -> None:
     Raises:
         OptionError: A batch would have samples of several buckets.
     """
-    order, size = plan.order, plan.batch_size
-    group = order.identity.group
-    if order.identity.buckets and (group % size or plan.cursor.position % size):
+    size, largest = plan.batch_size, plan.order.largest_batch(plan.cursor.position)
+    if largest is not None and largest % size:
         raise OptionError(
-            f"batch_size={size}: the state is for Buckets in batches of {group}, at position "
-            f"{plan.cursor.position:,}, so batches of {size} would mix sizes: use batch_size={group}, or a "
-            "divisor of it that also divides the position"
+            f"batch_size={size}: the state is for Buckets in batches of {plan.order.identity.group}, at position "
+            f"{plan.cursor.position:,}, so batches of {size} would mix sizes: use batch_size={largest}, or a "
+            "divisor of it"
         )

@@ -11,6 +11,7 @@ the bucket and are not valid. With ``tail="drop"`` they are left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -123,6 +124,14 @@ class BucketedEpoch(EpochOrder):
     def bucket_of(self, ids: Ints) -> int:
         """Return the bucket of samples that all belong to the same one."""
         return int(self.order.labels[ids[0]])
+
+    def largest_batch(self, position: int) -> int:
+        """Return the largest batch size with which batches from a row on do not mix buckets; others must divide it."""
+        starts = [0]  # of the parts that were grouped on their own
+        for ban, _ in self._bans:
+            starts = [*(start for start in starts if start < ban), ban]
+        first = max(start for start in starts if start <= position)
+        return math.gcd(self.identity.group, *(start - position for start in starts if start >= first))
 
     def substitute(self, position: int, number: int) -> int:
         """Return a sample of the bucket of a row, chosen by a random number."""

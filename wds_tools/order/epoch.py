@@ -253,6 +253,13 @@ class EpochOrder:
         """Return the bucket of samples that all belong to the same one; None without buckets."""
         return None
 
+    def largest_batch(self, position: int) -> int | None:  # noqa: ARG002 - buckets need it
+        """Return the largest batch size with which batches from a row on do not mix buckets; None allows any size.
+
+        The size must divide this number.
+        """
+        return None
+
     def substitute(self, position: int, number: int) -> int:  # noqa: ARG002 - buckets need it
         """Return a sample that can take the place of the one in a row, chosen by a random number."""
         row = number % self.samples

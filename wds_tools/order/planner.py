@@ -127,13 +127,20 @@ class EpochPlan:
         valid = np.zeros(size, np.bool_)
         valid[: len(ids)] = self.order.valid(start, stop)
         global_tally = tally(ids[valid[: len(ids)]])
-        while len(ids) < size:  # padding repeats the order from its start
-            more_ids, more_lanes = self.order.slice(0, min(size - len(ids), self.order.samples))
+        while len(ids) < size:  # padding repeats the order
+            first = self._first_repeated
+            more_ids, more_lanes = self.order.slice(first, min(first + size - len(ids), self.order.samples))
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
         unit = math.gcd(self.order.identity.group, self.batch_size)  # rows that belong to one rank: samples, or batches
         units = np.sort(divide(lanes[::unit], self.order.identity.lanes, self.world.world_size)[self.world.rank])
         own = (units[:, None] * unit + np.arange(unit)).ravel()
         return Step(number, start + own, ids[own], valid[own], global_tally, self.order.bucket_of(ids[own]))
+
+    @property
+    def _first_repeated(self) -> int:
+        """Row from which padding repeats the order: the first one, unless batches from there would mix buckets."""
+        largest = self.order.largest_batch(0)
+        return 0 if largest is None or largest % self.batch_size == 0 else self.cursor.position
 
     def expected(self) -> Tally | None:
         """Return the tally of the samples that all ranks together must deliver.
