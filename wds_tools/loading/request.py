@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from wds_tools.reading.banned import Banned, banned_ids
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.read_ahead import read_ahead_bytes
 from wds_tools.reading.requested_fields import check_fields
-from wds_tools.reading.select import Choice, Subset, Weights
+from wds_tools.reading.select import Choice, Subset, Weights, checked_ids
 from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
 
 _MAX_EARLY_INDEXES = 64
@@ -160,9 +161,12 @@ def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
     """
     columns, world = request.columns, request.ranks.find().world
     mixture = dataset if isinstance(dataset, Mixture) else Mixture([dataset], weights=[1])
-    if len(mixture.datasets) > 1 and (request.class_weights is not None or not _is_fraction(request.subset)):
-        raise OptionError("class_weights= and sample ids in subset= require a single dataset, not a Mixture")
-    parts = [_open_part(name, request, world) for name in mixture.datasets]
+    if len(mixture.datasets) > 1 and request.class_weights is not None:
+        raise OptionError(
+            "class_weights= requires a single dataset, because the weights of a Mixture determine its shares: join the "
+            "datasets with `wds-tools merge`, or use where= and the weights of the Mixture"
+        )
+    parts = _with_own_ids([_open_part(name, request, world) for name in mixture.datasets])
     plain: PlainOrder
     prefix: Callable[[int], PlainOrder] | None
     block: int | NDArray[np.int64]
@@ -296,8 +300,17 @@ def _start_reading_indexes(shards: ShardSet, order: PlainOrder, batch: int) -> N
         )
 
 
-def _is_fraction(subset: Subset | None) -> bool:
-    return subset is None or isinstance(subset, float)
+def _with_own_ids(parts: Sequence[MixturePart]) -> list[MixturePart]:
+    """Return datasets, each with those sample ids of ``subset=`` that are its own. They count through all datasets."""
+    subset = parts[0].choice.subset
+    if len(parts) == 1 or subset is None or isinstance(subset, float):
+        return list(parts)
+    edges = np.cumsum([0, *(part.shards.manifest.samples for part in parts)])
+    ids = checked_ids(subset, int(edges[-1]))
+    return [
+        replace(part, choice=replace(part.choice, subset=ids[(ids >= first) & (ids < last)] - first))
+        for part, (first, last) in zip(parts, pairwise(edges.tolist()), strict=True)
+    ]
 
 
 def _block_of_each_shard(parts: Sequence[MixturePart]) -> NDArray[np.int64]:
