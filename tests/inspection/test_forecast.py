@@ -118,7 +118,7 @@ def test_requests_and_hits_are_those_of_a_cache_that_is_simulated_step_by_step(
     needed = [[set(), set()] for _ in range(nodes)]  # blocks of each machine in two epochs
     for epoch in range(2):
         for rank in range(world):
-            plan = EpochPlan(order, Cursor(epoch), World(rank, world), batch_size, tail)
+            plan = EpochPlan(order.at(epoch), Cursor(epoch), World(rank, world), batch_size, tail)
             for number in range(len(plan)):
                 ids = plan.step(number).ids
                 needed[rank // ranks][epoch].update(order.block_of(ids)[1].tolist())

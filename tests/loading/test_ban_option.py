@@ -169,9 +169,15 @@ def test_numbers_in_a_file_are_keys_if_one_of_them_is_a_key(packed, tmp_path, or
         make(packed, ban=tmp_path / "ban.txt")
 
 
-def test_webdataset_refuses_a_ban(packed):
-    with pytest.raises(OptionError, match="ban= requires make_loader or StreamingDataset"):
-        wt.WebDataset(str(packed), ban=[3])
+@pytest.mark.parametrize("by_shards", [False, True])
+def test_webdataset_leaves_out_banned_samples(few, by_shards):
+    options = {"workersplitter": lambda shards: list(shards) * 2} if by_shards else {}
+    full = [sample["__key__"] for sample in wt.WebDataset(str(few), shardshuffle=True, seed=1, **options)]
+    banned = sorted(full)[3:30:4]
+    got = [sample["__key__"] for sample in wt.WebDataset(str(few), shardshuffle=True, seed=1, ban=banned, **options)]
+    assert sorted(got) == sorted(key for key in full if key not in banned)
+    if not by_shards:  # with splitters, the samples of the chosen shards are ordered without the banned ones
+        assert got == [key for key in full if key not in banned]
 
 
 def test_ranks_in_processes_of_their_own_have_equal_steps_and_prove_the_rest_of_the_epoch(packed, order):

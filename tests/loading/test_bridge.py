@@ -145,6 +145,16 @@ def test_the_dataset_has_the_samples_of_an_epoch_in_stored_order(make):
     assert batch.image.shape == (4, 3, 24, 24)
 
 
+def test_the_dataset_has_no_banned_samples_and_the_selected_ones_of_a_mixture(make, packed, few):
+    loader = make(fields="__key__", ban=[3, 5, 399])
+    keys = [f"{number:09}" for number in range(400) if number not in (3, 5, 399)]
+    assert [loader.dataset[number] for number in range(len(loader.dataset))] == keys
+    mixture = wt.Mixture([packed, few], weights=[1, 1])
+    with wt.make_loader(mixture, batch_size=1, where="label == 0", fields="__key__", num_workers=0) as loader:
+        delivered = sorted(key for batch in loader for key in batch)
+        assert sorted(loader.dataset[number] for number in range(len(loader.dataset))) == delivered
+
+
 def test_the_sampler_is_a_distributed_sampler_of_this_rank(make):
     loader = make(rank=1, world_size=2)
     assert isinstance(loader.sampler, DistributedSampler)

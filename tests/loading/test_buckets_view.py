@@ -144,6 +144,33 @@ def test_a_resume_with_a_batch_size_that_would_mix_sizes_is_refused(packed):
         loader.load_state_dict(state)
 
 
+def test_a_batch_after_a_ban_has_one_size_and_a_batch_size_that_would_mix_sizes_is_refused(packed):
+    """A ban within a group of the first batch size: groups begin at its position, and no longer at multiples of 8."""
+    with make(packed, batch_size=8) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    for ban in (None, [399]):
+        with make(packed, batch_size=4, ban=ban) as loader:
+            loader.load_state_dict(state)
+            next(iter(loader))
+            state = loader.state_dict()
+    assert (state["position"], state["bans"][0]["position"]) == (16, 12)
+    with make(packed, batch_size=8) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(OptionError, match="at position 16, so batches of 8 would mix sizes: use batch_size=4, or"):
+            next(iter(loader))
+    with make(packed, batch_size=4) as loader:
+        loader.load_state_dict(state)
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        small = [tuple(images.shape[2:]) for images, _ in islice(batches, 12)]
+    with make(packed, batch_size=8) as loader:
+        loader.load_state_dict(state)
+        large = [tuple(images.shape[2:]) for images, _ in islice(loader, 6)]
+    assert [size for size in large for _ in range(2)] == small
+
+
 def test_masks_boxes_and_functions_have_the_size_of_the_batch(scenes):
     fields = {
         "photo": wt.Image("jpg", view=wt.Buckets(SIZES, crop="random", flip=True)),

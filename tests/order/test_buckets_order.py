@@ -40,7 +40,10 @@ def orders(draw):
             [base, Order(fingerprint="y", **{**options, "shard_samples": [9]})], [2, 1], "all_exhausted"
         )
     buckets = draw(st.integers(1, 5))
-    labels = np.array(draw(st.lists(st.integers(0, buckets - 1), min_size=base.stored, max_size=base.stored)), np.int16)
+    labels = np.array(
+        draw(st.lists(st.integers(0, buckets - 1), min_size=base.identity.stored, max_size=base.identity.stored)),
+        np.int16,
+    )
     return BucketOrder(base, labels, [(n + 1, 1) for n in range(buckets)], draw(st.integers(1, 9)))
 
 
@@ -66,7 +69,7 @@ def delivered(orders, epoch, cursor, batch, world, tail):
 @given(orders(), st.integers(0, 2), st.integers(1, 4), st.sampled_from(["drop", "pad", "mask"]))
 def test_every_batch_has_one_bucket_and_every_sample_comes_once(order, epoch, world, tail):
     orders = EpochOrders(order)
-    plans, got = delivered(orders, epoch, Cursor(epoch), order.group, world, tail)
+    plans, got = delivered(orders, epoch, Cursor(epoch), order.identity.group, world, tail)
     wanted = sorted(order.base.ids(epoch, 0, order.base.samples).tolist())
     found = sorted(sample for _, sample in got)
     assert len({position for position, _ in got}) == len(got)
@@ -75,9 +78,11 @@ def test_every_batch_has_one_bucket_and_every_sample_comes_once(order, epoch, wo
         for sample in found:
             missing.remove(sample)
         counts = np.bincount(order.labels[np.array(missing, np.int64)], minlength=1)
-        full = counts // order.group
+        full = counts // order.identity.group
         assert full.sum() < world  # complete batches that do not fill a step
-        assert (counts - full * order.group < order.group).all()  # and less than a batch of each bucket
+        assert (
+            counts - full * order.identity.group < order.identity.group
+        ).all()  # and less than a batch of each bucket
     else:
         assert found == wanted
     if plans[0].expected():
@@ -88,19 +93,21 @@ def test_every_batch_has_one_bucket_and_every_sample_comes_once(order, epoch, wo
 @given(orders(), st.integers(1, 4), st.integers(1, 4), st.sampled_from(["drop", "mask"]), st.data())
 def test_a_resume_on_other_ranks_and_with_a_smaller_batch_gives_the_rest(order, world, world2, tail, data):
     orders = EpochOrders(order)
-    plan = EpochPlan(orders.of(1), Cursor(1), World(0, world), order.group, tail)
+    plan = EpochPlan(orders.of(1), Cursor(1), World(0, world), order.identity.group, tail)
     if not len(plan):
         return
-    _, got = delivered(orders, 1, Cursor(1), order.group, world, tail)
+    _, got = delivered(orders, 1, Cursor(1), order.identity.group, world, tail)
     number = data.draw(st.integers(0, len(plan) - 1))
     cursor = plan.cursor_after(number)
     state = json.loads(json.dumps(state_dict(orders.of(cursor.epoch), cursor)))
-    fresh = BucketOrder(order.base.like(**other_shape(order.base)), order.labels, order.sizes, order.group + 3)
+    fresh = BucketOrder(
+        order.base.like(**other_shape(order.base)), order.labels, order.identity.buckets, order.identity.group + 3
+    )
     again, found = resume(state, fresh)
     assert found == cursor
     if cursor.epoch == 2:
         return
-    divisors = [n for n in range(1, order.group + 1) if order.group % n == 0]
+    divisors = [n for n in range(1, order.identity.group + 1) if order.identity.group % n == 0]
     batch = data.draw(st.sampled_from(divisors))
     _, rest = delivered(again, 1, cursor, batch, world2, tail)
     expected = [row for row in got if row[0] >= cursor.position]
@@ -109,33 +116,48 @@ def test_a_resume_on_other_ranks_and_with_a_smaller_batch_gives_the_rest(order, 
     else:  # other numbers of batches fill a step
         shorter = min(len(rest), len(expected))
         assert rest[:shorter] == expected[:shorter]
-        assert abs(len(rest) - len(expected)) < max(world, world2) * order.group
+        assert abs(len(rest) - len(expected)) < max(world, world2) * order.identity.group
 
 
 def other_shape(base):
     if isinstance(base, MixtureOrder):
-        return {"window": [3 * bool(window) for window in base.window], "block": [2] * len(base.parts), "lanes": 1}
-    return {"window": 3 * bool(base.window), "block": 2, "lanes": 1}
+        return {
+            "window": [3 * bool(window) for window in base.identity.window],
+            "block": [2] * len(base.parts),
+            "lanes": 1,
+        }
+    return {"window": 3 * bool(base.identity.window), "block": 2, "lanes": 1}
 
 
 @SOME
 @given(orders(), st.integers(1, 3), st.data())
 def test_banned_samples_are_left_out_and_earlier_rows_do_not_change(order, world, data):
     plain = EpochOrders(order)
-    size = order.group * world
+    size = order.identity.group * world
     position = size * data.draw(st.integers(0, max(0, plain.of(1).samples // size - 1)))
-    banned = data.draw(st.sets(st.integers(0, order.stored - 1), max_size=order.stored // 3))
+    banned = data.draw(st.sets(st.integers(0, order.identity.stored - 1), max_size=order.identity.stored // 3))
     orders = plain.banning(sorted(banned), Cursor(1, position))
-    _, full = delivered(plain, 1, Cursor(1), order.group, world, "mask")
+    _, full = delivered(plain, 1, Cursor(1), order.identity.group, world, "mask")
     head = [row for row in full if row[0] < position]
     kept = [sample for row, sample in full if row >= position and sample not in banned]
     if not head and not kept:
         return
-    plans, got = delivered(orders, 1, Cursor(1), order.group, world, "mask")
+    plans, got = delivered(orders, 1, Cursor(1), order.identity.group, world, "mask")
     assert [row for row in got if row[0] < position] == head
     assert sorted(sample for row, sample in got if row >= position) == sorted(kept)
     if plans[0].expected():
         assert plans[0].expected() == tally(np.array([sample for _, sample in got], np.int64))
+
+
+def test_padding_has_one_bucket_even_if_a_ban_made_groups_begin_at_an_odd_row():
+    base = Order(fingerprint="x", shard_samples=[40], seed=0, window=30, block=5)
+    labels = (np.arange(40) % 3).astype(np.int16)
+    orders = EpochOrders(BucketOrder(base, labels, [(1, 1), (2, 1), (3, 1)], 4)).banning([7, 8], Cursor(0, 1))
+    assert orders.of(0).largest_batch(1) == 4
+    assert orders.of(0).largest_batch(3) == 2
+    for world in (2, 3, 5):
+        plans, _ = delivered(orders, 0, Cursor(0, 3), 2, world, "pad")
+        assert any(not plan.step(len(plan) - 1).valid.all() for plan in plans)
 
 
 def test_groups_take_turns_by_lane_so_that_each_rank_reads_its_own_lanes():

@@ -41,7 +41,7 @@ def first_epochs(order, epochs):
 def test_each_sample_of_a_dataset_comes_once_before_one_repeats_and_shares_hold_over_epochs(order):
     ids = first_epochs(order, 6)
     assert len(ids) == 6 * order.epoch_length
-    edges = np.cumsum([0, *(part.stored for part in order.parts)])
+    edges = np.cumsum([0, *(part.identity.stored for part in order.parts)])
     for number, part in enumerate(order.parts):
         own = ids[(ids >= edges[number]) & (ids < edges[number + 1])] - edges[number]
         assert abs(len(own) - len(ids) * order.shares[number] / sum(order.shares)) < 1

@@ -36,7 +36,7 @@ def mixtures(draw):
 
 def part_of(order, ids):
     """Return the number of the dataset of each id."""
-    return np.searchsorted(np.cumsum([part.stored for part in order.parts]), ids, side="right")
+    return np.searchsorted(np.cumsum([part.identity.stored for part in order.parts]), ids, side="right")
 
 
 @given(SHARES)
@@ -62,7 +62,7 @@ def test_any_slice_of_the_sequence_equals_that_part_of_the_full_sequence(order, 
     full = order.ids(epoch, 0, order.samples)
     start = data.draw(st.integers(0, order.samples))
     stop = data.draw(st.integers(start, order.samples))
-    again = order.like(window=order.window, block=order.block, lanes=order.lanes)
+    again = order.like(window=order.identity.window, block=order.identity.block, lanes=order.identity.lanes)
     assert (again.ids(epoch, start, stop) == full[start:stop]).all()
 
 
@@ -77,8 +77,8 @@ def test_an_epoch_ends_by_its_stop_rule(order, epoch):
         assert counts[after] == sizes[after]  # the next position would need a sample that does not exist
     else:
         assert (counts >= sizes).all()
-        assert set(ids.tolist()) == set(range(order.stored))  # each sample at least once
-        assert len(set(ids[:-1].tolist())) < order.stored  # but not without the last position
+        assert set(ids.tolist()) == set(range(order.identity.stored))  # each sample at least once
+        assert len(set(ids[:-1].tolist())) < order.identity.stored  # but not without the last position
         for number, size in enumerate(sizes.tolist()):
             part_ids = ids[part_of(order, ids) == number]
             assert len(set(part_ids[:size].tolist())) == size  # a pass is complete before the next one
@@ -95,7 +95,7 @@ def test_every_pass_and_every_epoch_has_another_order():
 
 @given(mixtures(), st.integers(1, 3), st.integers(1, 7), st.data())
 def test_resuming_with_any_number_of_ranks_gives_the_rest_of_the_sequence(order, world, batch, data):
-    plan = EpochPlan(order, Cursor(1), World(), data.draw(st.integers(1, 9)), "mask")
+    plan = EpochPlan(order.at(1), Cursor(1), World(), data.draw(st.integers(1, 9)), "mask")
     number = data.draw(st.integers(0, len(plan) - 1))
     cursor = plan.cursor_after(number)
     state = json.loads(json.dumps(state_dict(order, cursor)))

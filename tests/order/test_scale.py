@@ -34,7 +34,7 @@ with_manifest = memory()
 request = Request(batch_size=256, shuffle=True, fields=("label",), lanes=8, ranks=RankOptions(5, 64))
 wds_tools.loading.request.open_shards = lambda *a, **k: shards  # the manifest has just been read
 opened = timed("plan", lambda: open_dataset(sys.argv[1], request))
-plan = EpochPlan(opened.order, Cursor(), opened.ranks.find().world, 256, "drop")
+plan = EpochPlan(opened.order.at(0), Cursor(), opened.ranks.find().world, 256, "drop")
 first = timed("first_ids", lambda: plan.step(0))
 state = json.loads(json.dumps(state_dict(opened.order, Cursor(3, 777_777_777))))
 def again():

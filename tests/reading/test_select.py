@@ -175,6 +175,22 @@ def test_a_streaming_dataset_selects_the_same_samples_as_a_loader(packed):
     assert [(sample.key, sample.label) for sample in dataset] == epoch(packed, **choice)
 
 
+def test_sample_ids_of_a_mixture_count_through_its_datasets(packed, few):
+    mixture = wt.Mixture([packed, few], weights=[1, 1], stop="all_exhausted")
+    options = {"batch_size": 1, "fields": "__key__", "num_workers": 0, "shuffle": True}
+    chosen = [3, 8, 399, 400, 404, 404]
+    with wt.make_loader(mixture, subset=chosen, **options) as loader:
+        found = [sample.id for step in range(6) for sample in loader.explain(step).samples]
+        assert len(loader) == 6
+        assert sorted(found) == chosen
+    with pytest.raises(OptionError, match="the dataset has 0 to 439"):
+        wt.make_loader(mixture, subset=[3, 440], **options)
+    with pytest.raises(OptionError, match="leave no sample"):
+        wt.make_loader(mixture, subset=[3], **options)
+    with pytest.raises(OptionError, match=r"class_weights= requires a single dataset, because"):
+        wt.make_loader(mixture, class_weights={0: 2}, **options)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -172,7 +172,7 @@ def forecast(
     block = default_block(manifest.samples, manifest.bytes)
     window = window_of(shuffle, block=block, samples=manifest.samples, shuffled=manifest.shuffled, batch=global_batch)
     order = order_of(shards, choice, seed=seed, window=window, block=block, lanes=nodes)
-    steps = len(EpochPlan(order, Cursor(), World(), global_batch, tail))
+    steps = len(EpochPlan(order.at(0), Cursor(), World(), global_batch, tail))
     if not steps:
         raise OptionError(
             f"a step has {global_batch:,} samples, but an epoch has only {order.samples:,}: choose a smaller "
@@ -275,7 +275,7 @@ def _count_blocks(order: Order, *, chosen: bool = True) -> int:
     """Return the number of blocks of a dataset, or only of those with chosen samples."""
     if chosen and order.selection is not None:
         return len(np.unique(order.block_of(order.selection.ids(0))[1]))
-    return int(order.block_of(np.array([order.stored - 1]))[1][0]) + 1
+    return int(order.block_of(np.array([order.identity.stored - 1]))[1][0]) + 1
 
 
 def _count_first_samples(node_batch: int, mean_bytes: float, dataset_bytes: int) -> int:

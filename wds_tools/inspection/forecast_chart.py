@@ -89,7 +89,7 @@ def block_positions(title: str, order: Order, ids: NDArray[np.int64]) -> Plot:
         y_label="position in the dataset",
         series=[Series("", shown.tolist(), ids[shown].tolist(), points=True)],
         x_range=(0, len(ids)),
-        y_range=(0, order.stored),
+        y_range=(0, order.identity.stored),
     )
 
 

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import ChecksumError, OptionError, SampleError, WdsToolsError
-from wds_tools.order.buckets import BucketedEpoch
+from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.keyed_random import hashes, key_of
-from wds_tools.order.planner import AnyOrder
 
 OnError = Literal["raise", "replace"]
 
@@ -127,7 +126,7 @@ def replace_unreadable(
     load: Callable[[int, int], list[Any] | WdsToolsError],
     errors: ErrorLog,
     *,
-    order: AnyOrder,
+    order: EpochOrder,
     epoch: int,
     positions: NDArray[np.int64],
 ) -> list[int]:
@@ -152,7 +151,7 @@ def replace_unreadable(
         error, position = samples[row], int(positions[row])
         assert isinstance(error, WdsToolsError)
         errors.add(error, epoch=epoch, position=position)
-        ids = islice(_substitutes(order, epoch, position), _MAX_ATTEMPTS)
+        ids = islice(_substitutes(order, position), _MAX_ATTEMPTS)
         substitute = next((sample for sample in (load(row, id_) for id_ in ids) if isinstance(sample, list)), None)
         if substitute is None:
             raise error
@@ -160,14 +159,8 @@ def replace_unreadable(
     return rows
 
 
-def _substitutes(order: AnyOrder, epoch: int, position: int) -> Iterator[int]:
+def _substitutes(order: EpochOrder, position: int) -> Iterator[int]:
     """Yield the ids of possible substitutes for the sample at a position of an epoch."""
-    key = key_of("substitute", order.seed, epoch)
-    bucket = order.same_bucket(position) if isinstance(order, BucketedEpoch) else None
+    key = key_of("substitute", order.identity.seed, order.epoch)
     for attempt in count():
-        number = int(hashes(key, np.array([position * _MAX_ATTEMPTS + attempt]))[0])
-        if bucket is not None:
-            yield int(bucket[number % len(bucket)])
-            continue
-        draw = number % order.samples
-        yield int(order.ids(epoch, draw, draw + 1)[0])
+        yield order.substitute(position, int(hashes(key, np.array([position * _MAX_ATTEMPTS + attempt]))[0]))

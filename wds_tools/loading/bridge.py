@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import Dataset, DistributedSampler, Sampler
 
 from wds_tools.loading.arguments import checked
@@ -25,7 +27,6 @@ from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.handover import PositionedSamples
 from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.request import OpenedDataset
-from wds_tools.order.buckets import BucketOrder
 
 
 class SamplePosition(NamedTuple):
@@ -56,11 +57,8 @@ class SampleDataset(Dataset[Any]):
     """
 
     def __init__(self, opened: OpenedDataset, *, errors: ErrorPolicy, has_valid: bool) -> None:
-        selection = opened.order.selection
         self._recipe: Recipe = opened.recipe
-        self._order = opened.order
-        self._selected_ids = selection.ids(0) if selection else None
-        self._samples = opened.order.samples
+        self._orders = opened.orders()
         self._errors = ErrorLog(errors)
         self._epoch = -1  # epoch of the samples that were loaded last
         self._is_bare = opened.is_bare and not has_valid
@@ -68,7 +66,7 @@ class SampleDataset(Dataset[Any]):
         self._assembler: Assembler | None = None
 
     def __len__(self) -> int:
-        return self._samples
+        return self._orders.of(0).distinct
 
     def __getitem__(self, index: int | SamplePosition) -> Any:
         return self.__getitems__([index])[0]
@@ -87,20 +85,26 @@ class SampleDataset(Dataset[Any]):
         return {**self.__dict__, "_assembler": None}
 
     def _position_of(self, index: int) -> SamplePosition:
-        if not -self._samples <= index < self._samples:
-            raise IndexError(f"sample {index} is out of range: there are {self._samples} samples")
-        position = index % self._samples
-        return SamplePosition(
-            0, position, position if self._selected_ids is None else int(self._selected_ids[position]), valid=True
-        )
+        samples = len(self)
+        if not -samples <= index < samples:
+            raise IndexError(f"sample {index} is out of range: there are {samples} samples")
+        position = index % samples
+        return SamplePosition(0, position, int(self._stored_ids[position]), valid=True)
+
+    @cached_property
+    def _stored_ids(self) -> Sequence[int] | NDArray[np.int64]:
+        """Ids of the samples of epoch 0 in stored order."""
+        order = self._orders.of(0)
+        has_all = order.identity.once and order.distinct == order.identity.stored
+        return range(order.distinct) if has_all else order.stored_ids()
 
     def _load(self, epoch: int, samples: list[SamplePosition]) -> Iterator[Any]:
         self._assembler = self._assembler or Assembler(self._recipe)
         if epoch != self._epoch:
             self._epoch = epoch
-            self._errors.begin(self._samples)
+            self._errors.begin(len(self))
         positions, ids = np.array([[sample.position, sample.id] for sample in samples], np.int64).T
-        order = self._order.at(epoch) if isinstance(self._order, BucketOrder) else self._order
+        order = self._orders.of(epoch)
         values = values_of(self._assembler, self._errors, order=order, epoch=epoch, positions=positions, ids=ids)
         if not self._has_valid:
             return samples_of(values, self._recipe.fields, is_bare=self._is_bare)

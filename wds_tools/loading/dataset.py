@@ -28,8 +28,9 @@ from wds_tools.loading.request import Request, check_plan, open_dataset
 from wds_tools.loading.user_functions import Transform
 from wds_tools.options import RemoteOptions
 from wds_tools.order import planner, saved_state
+from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.mixture import Mixture
-from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, Step, Tail, World
+from wds_tools.order.planner import Cursor, EpochPlan, Step, Tail, World
 from wds_tools.order.where import Where
 from wds_tools.reading.banned import Banned
 from wds_tools.reading.names import Dataset
@@ -389,7 +390,7 @@ def values_of(
     assembler: Assembler,
     errors: ErrorLog,
     *,
-    order: AnyOrder,
+    order: EpochOrder,
     epoch: int,
     positions: NDArray[np.int64],
     ids: NDArray[np.int64],

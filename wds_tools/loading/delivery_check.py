@@ -44,8 +44,8 @@ class _EpochRecord:
             reports=reports,
             finished=self.finished,
             from_position=plan.cursor.position,
-            samples=plan.order.stored,
-            once=plan.order.once,
+            samples=plan.order.identity.stored,
+            once=plan.order.identity.once,
         )
 
 
@@ -69,8 +69,8 @@ class DeliveryCheck:
     def begin(self, plan: EpochPlan) -> None:
         """Start to record an epoch, or the rest of a resumed epoch."""
         if self._exchange is None:
-            order = plan.order
-            loader_key = key_of("loader", order.fingerprint, order.seed, *self._loader_options)
+            identity = plan.order.identity
+            loader_key = key_of("loader", identity.fingerprint, identity.seed, *self._loader_options)
             self._exchange = ReportExchange(f"{loader_key:016x}")
         start = f"{plan.cursor.epoch}/{plan.cursor.position}"
         self._runs[start] += 1

@@ -10,7 +10,6 @@ from wds_tools.images import native
 from wds_tools.loading.columns import views_of
 from wds_tools.loading.request import OpenedDataset, check_batch_size, check_plan
 from wds_tools.order import planner, saved_state
-from wds_tools.order.buckets import BucketedEpoch
 from wds_tools.order.history import FoundStep, History, Section, find_step
 from wds_tools.order.planner import Cursor, EpochPlan, Tail
 
@@ -63,8 +62,7 @@ class Epochs:
     @property
     def samples(self) -> int:
         """Samples of an epoch, over all ranks."""
-        order = self._orders.of(self._cursor.epoch)
-        return order.distinct if isinstance(order, BucketedEpoch) else order.samples
+        return self._orders.of(self._cursor.epoch).distinct
 
     def first_batch(self) -> EpochPlan:
         """Return a plan whose first batch is the first one of the current epoch. The position does not change."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +27,10 @@ from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.sample_transform import check_sample_transform
 from wds_tools.loading.user_functions import Transform
 from wds_tools.options import RemoteOptions, use_native
-from wds_tools.order.ban import BannedOrder
-from wds_tools.order.buckets import BucketedEpoch, BucketOrder
+from wds_tools.order.buckets import BucketOrder
+from wds_tools.order.epoch import PlainOrder, RunOrder
 from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
-from wds_tools.order.planner import BaseOrder, Cursor, EpochOrders, EpochPlan, PrefixOrder, World
+from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder, World
 from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.where import Where
@@ -37,7 +38,7 @@ from wds_tools.reading.banned import Banned, banned_ids
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.read_ahead import read_ahead_bytes
 from wds_tools.reading.requested_fields import check_fields
-from wds_tools.reading.select import Choice, Subset, Weights
+from wds_tools.reading.select import Choice, Subset, Weights, checked_ids
 from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
 
 _MAX_EARLY_INDEXES = 64
@@ -124,7 +125,7 @@ class OpenedDataset:
         banned: Ids of the samples that are left out.
     """
 
-    order: BaseOrder
+    order: RunOrder
     prefix: PrefixOrder | None
     ranks: RankOptions
     recipe: Recipe
@@ -145,7 +146,7 @@ class OpenedDataset:
     def find_world(self) -> World:
         """Return the rank of this process, and report if the number of machines had to be assumed."""
         world = self.ranks.find().world
-        if self.has_default_lanes and self.order.lanes == 1 and self.ranks.inherited is None:
+        if self.has_default_lanes and self.order.identity.lanes == 1 and self.ranks.inherited is None:
             report_assumed_machine(world)
         return world
 
@@ -160,34 +161,34 @@ def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
     """
     columns, world = request.columns, request.ranks.find().world
     mixture = dataset if isinstance(dataset, Mixture) else Mixture([dataset], weights=[1])
-    if len(mixture.datasets) > 1 and (request.class_weights is not None or not _is_fraction(request.subset)):
-        raise OptionError("class_weights= and sample ids in subset= require a single dataset, not a Mixture")
-    parts = [_open_part(name, request, world) for name in mixture.datasets]
-    order: BaseOrder
-    prefix: PrefixOrder | None
+    if len(mixture.datasets) > 1 and request.class_weights is not None:
+        raise OptionError(
+            "class_weights= requires a single dataset, because the weights of a Mixture determine its shares: join the "
+            "datasets with `wds-tools merge`, or use where= and the weights of the Mixture"
+        )
+    parts = _with_own_ids([_open_part(name, request, world) for name in mixture.datasets])
+    plain: PlainOrder
+    prefix: Callable[[int], PlainOrder] | None
     block: int | NDArray[np.int64]
     if len(parts) == 1 and mixture.epoch_length is None:
         shards, block, prefix = parts[0].shards, parts[0].block, parts[0].order
-        order = parts[0].order()
+        plain = parts[0].order()
     else:
         shards = parts[0].shards if len(parts) == 1 else join_sets([part.shards for part in parts])
         block, prefix = _block_of_each_shard(parts), None
         shares = whole_shares(mixture.weights)
-        order = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
+        plain = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
     check_same(shards.class_lists, fields=[column.spec.field for column in columns])
     columns = tuple(replace(column, spec=column.spec.opened(shards)) for column in columns)
-    _start_reading_indexes(shards, order, request.batch_size * world.world_size)
-    buckets = buckets_of(columns)
-    if buckets:
-        grouped = _Grouped(_bucket_of_each_sample(shards, buckets), buckets, request.batch_size, prefix)
-        order, prefix = grouped.of(order), grouped.prefix if prefix else None
+    _start_reading_indexes(shards, plain, request.batch_size * world.world_size)
+    order, order_of_first = _in_buckets(plain, prefix, shards, buckets_of(columns), request.batch_size)
     recipe = Recipe(shards, block, request.seed, columns, request.sample_transform, request.errors.replaces)
     if any(column.geometry for column in columns) and use_native() and not recipe.compiled:
         _warn_of_missing_module()
     window_bytes = sum(part.window_bytes for part in parts if part.shards.is_remote) // default_lanes(world)
     return OpenedDataset(
         order,
-        prefix,
+        order_of_first,
         request.ranks,
         recipe,
         read_ahead_bytes(request.remote, window_bytes),
@@ -197,22 +198,19 @@ def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Grouped:
-    """How orders are divided into batches of one bucket."""
-
-    labels: NDArray[np.int16]
-    buckets: Buckets
-    group: int
-    prefix_of_all: PrefixOrder | None
-
-    def of(self, order: BaseOrder) -> BucketOrder:
-        assert not isinstance(order, BucketOrder)
-        return BucketOrder(order, self.labels, self.buckets.sizes, self.group)
-
-    def prefix(self, first_shards: int) -> BucketOrder:
-        assert self.prefix_of_all is not None
-        return self.of(self.prefix_of_all(first_shards))
+def _in_buckets(
+    order: PlainOrder,
+    prefix: Callable[[int], PlainOrder] | None,
+    shards: ShardSet,
+    buckets: Buckets | None,
+    group: int,
+) -> tuple[RunOrder, PrefixOrder | None]:
+    """Return the order, and that of the first shards, in batches of one bucket if there are buckets."""
+    if buckets is None:
+        return order, prefix
+    labels, sizes = _bucket_of_each_sample(shards, buckets), buckets.sizes
+    of_first = (lambda first: BucketOrder(prefix(first), labels, sizes, group)) if prefix else None
+    return BucketOrder(order, labels, sizes, group), of_first
 
 
 @cache
@@ -254,7 +252,7 @@ def _open_part(name: Dataset, request: Request, world: World) -> MixturePart:
     )
 
 
-def _start_reading_indexes(shards: ShardSet, order: BaseOrder, batch: int) -> None:
+def _start_reading_indexes(shards: ShardSet, order: PlainOrder, batch: int) -> None:
     """Start to read the remote indexes that the first batch of epoch 0 needs, while the user prepares the training."""
     if shards.is_remote:
         ids = order.ids(0, 0, min(batch, order.samples, _MAX_EARLY_INDEXES))
@@ -264,8 +262,17 @@ def _start_reading_indexes(shards: ShardSet, order: BaseOrder, batch: int) -> No
         )
 
 
-def _is_fraction(subset: Subset | None) -> bool:
-    return subset is None or isinstance(subset, float)
+def _with_own_ids(parts: Sequence[MixturePart]) -> list[MixturePart]:
+    """Return datasets, each with those sample ids of ``subset=`` that are its own. They count through all datasets."""
+    subset = parts[0].choice.subset
+    if len(parts) == 1 or subset is None or isinstance(subset, float):
+        return list(parts)
+    edges = np.cumsum([0, *(part.shards.manifest.samples for part in parts)])
+    ids = checked_ids(subset, int(edges[-1]))
+    return [
+        replace(part, choice=replace(part.choice, subset=ids[(ids >= first) & (ids < last)] - first))
+        for part, (first, last) in zip(parts, pairwise(edges.tolist()), strict=True)
+    ]
 
 
 def _block_of_each_shard(parts: Sequence[MixturePart]) -> NDArray[np.int64]:
@@ -290,13 +297,13 @@ def check_plan(plan: EpochPlan) -> None:
         OptionError: The batches of all ranks together have more samples than the dataset.
     """
     if plan.tail == "drop" and plan.global_batch > plan.end:
-        if isinstance(plan.order, BucketedEpoch):
+        if plan.order.identity.buckets:
             raise OptionError(
                 f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) requires {plan.world.world_size} "
                 f"batches of one of the sizes of Buckets per step, the dataset has "
                 f"{plan.end // plan.batch_size}: use a smaller batch, fewer sizes, or tail='pad'"
             )
-        without = " without those of ban=" if isinstance(plan.order, BannedOrder) else ""
+        without = " without those of ban=" if plan.order.samples < plan.order.run.samples else ""
         raise OptionError(
             f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) requires {plan.global_batch:,} samples "
             f"per step, the dataset has {plan.order.samples:,}{without}: use a smaller batch, or tail='pad'"
@@ -309,10 +316,10 @@ def check_batch_size(plan: EpochPlan) -> None:
     Raises:
         OptionError: A batch would have samples of several buckets.
     """
-    order, size = plan.order, plan.batch_size
-    if isinstance(order, BucketedEpoch) and (order.group % size or plan.cursor.position % size):
+    size, largest = plan.batch_size, plan.order.largest_batch(plan.cursor.position)
+    if largest is not None and largest % size:
         raise OptionError(
-            f"batch_size={size}: the state is for Buckets in batches of {order.group}, at position "
-            f"{plan.cursor.position:,}, so batches of {size} would mix sizes: use batch_size={order.group}, or a "
-            "divisor of it that also divides the position"
+            f"batch_size={size}: the state is for Buckets in batches of {plan.order.identity.group}, at position "
+            f"{plan.cursor.position:,}, so batches of {size} would mix sizes: use batch_size={largest}, or a "
+            "divisor of it"
         )

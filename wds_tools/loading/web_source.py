@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from wds_tools.errors import OptionError, ResumeError, WdsToolsError
 from wds_tools.loading.assemble import Assembler
 from wds_tools.loading.dataset import StreamingDataset, worker_of
 from wds_tools.options import RemoteOptions
-from wds_tools.order.planner import AnyOrder, Cursor, EpochPlan, World
+from wds_tools.order.epoch import EpochOrder
+from wds_tools.order.planner import Cursor, EpochPlan, World
 from wds_tools.order.saved_state import MAX_EPOCH, check_seal, sealed, whole_number
 from wds_tools.order.selection import Selection
 from wds_tools.order.sequence import Order, default_block
@@ -65,8 +66,6 @@ class WebSource(StreamingDataset):
         empty_check: bool,
         **options: Any,
     ) -> None:
-        if options.get("ban") is not None:
-            raise OptionError("ban= requires make_loader or StreamingDataset: use where=, such as where='key != \"x\"'")
         if nodesplitter not in BY_SAMPLES:
             options = {"rank": 0, "world_size": 1, **options}
         super().__init__(dataset, decode=False, **options)
@@ -122,7 +121,7 @@ class WebSource(StreamingDataset):
         shards, world, worker, num_workers = self._split(world, worker, num_workers)
         while True:
             every = self._orders.of(epoch)
-            order = every if shards is None else _only_shards(every, shards)
+            order = every if shards is None else _only_shards(every, shards, self._opened.banned)
             samples = order.samples // world.world_size if order else 0
             if samples <= worker:
                 if self._empty_check:
@@ -130,7 +129,7 @@ class WebSource(StreamingDataset):
                 return
             assert order is not None
             yielded = 0
-            for sample in self._epoch(epoch, skipped, deal(order, epoch, world, worker, num_workers)):
+            for sample in self._epoch(epoch, skipped, deal(order, world, worker, num_workers)):
                 if sample is _END:  # the handler ends the iteration
                     return
                 yielded += 1
@@ -191,30 +190,32 @@ class WebSource(StreamingDataset):
                 yield sample
 
 
-def deal(order: AnyOrder, epoch: int, world: World, worker: int, num_workers: int) -> Iterator[tuple[EpochPlan, range]]:
+def deal(order: EpochOrder, world: World, worker: int, num_workers: int) -> Iterator[tuple[EpochPlan, range]]:
     """Yield a plan of equal steps, and one of a last step, each with the numbers of the steps of a worker.
 
     So at most one sample per rank is left out, and each worker has samples if there are enough.
     """
     samples = order.samples // world.world_size
     size = min(_CHUNK, max(1, samples // num_workers))
-    whole = EpochPlan(order, Cursor(epoch, 0), world, size, "drop")
+    whole = EpochPlan(order, Cursor(order.epoch, 0), world, size, "drop")
     yield whole, range(worker, len(whole), num_workers)
     if rest := samples - len(whole) * size:
-        cursor = Cursor(epoch, len(whole) * whole.global_batch)
+        cursor = Cursor(order.epoch, len(whole) * whole.global_batch)
         yield EpochPlan(order, cursor, world, rest, "drop"), range((worker - len(whole)) % num_workers, 1)
 
 
-def _only_shards(order: AnyOrder, shards: list[int]) -> Order | None:
+def _only_shards(every: EpochOrder, shards: list[int], banned: Sequence[int]) -> EpochOrder | None:
     """Return the order of the samples of some shards, as often as each is named; None if there are none."""
-    assert isinstance(order, Order)
+    order = every.run
+    assert isinstance(order, Order)  # `StreamingDataset` of one dataset without a view
     selection = order.selection
     if selection and selection.balance:
         raise OptionError("class_weights= requires that samples are divided: remove nodesplitter= and workersplitter=")
-    ids = selection.selected_ids if selection else np.arange(order.stored)
-    counts = np.bincount(shards, minlength=order.shards)
+    ids = selection.selected_ids if selection else np.arange(order.identity.stored)
+    ids = ids[~np.isin(ids, banned)]
+    counts = np.bincount(shards, minlength=order.identity.shards)
     ids = np.repeat(ids, counts[order.block_of(ids)[0]])
-    return order.selecting(Selection(ids)) if len(ids) else None
+    return order.selecting(Selection(ids)).at(every.epoch) if len(ids) else None
 
 
 def _why_empty(samples: int, worker: int, num_workers: int, world: World) -> str:
@@ -336,7 +337,7 @@ def _samples_of_shards(src: Iterable[dict[str, Any]], handler: Handler) -> Itera
                 return
             continue
         read_ahead = ReadAhead(reader.reopened(), read_ahead_bytes(RemoteOptions.of(), 0) // worker_of()[1])
-        for sample in _read(reader, read_ahead, deal(order, 0, World(), 0, 1), handler):
+        for sample in _read(reader, read_ahead, deal(order.at(0), World(), 0, 1), handler):
             if sample is _END:
                 return
             if sample is not None:

@@ -11,22 +11,17 @@ the bucket and are not valid. With ``tail="drop"`` they are left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.errors import OptionError
-from wds_tools.order.ban import Ban
-from wds_tools.order.mixture import MixtureOrder
-from wds_tools.order.selection import Balance, Selection
-from wds_tools.order.sequence import Order
+from wds_tools.order.epoch import EpochOrder, Ints, Part, PlainOrder, RunOrder, nothing_left
 from wds_tools.order.tally import Tally, tally
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,83 +39,52 @@ class _Rows:
     complete: int
 
 
-class BucketOrder:
-    """The orders of a dataset whose batches have samples of one bucket. `at` returns the order of an epoch.
+class BucketOrder(RunOrder):
+    """The orders of a dataset whose batches have samples of one bucket.
 
     Args:
-        base: The order without buckets.
+        base: The orders without buckets.
         labels: [stored], bucket of each sample of the dataset.
         sizes: Height and width of each bucket.
         group: Samples of a group; the batch size must divide it.
     """
 
     def __init__(
-        self, base: Order | MixtureOrder, labels: NDArray[np.integer], sizes: Sequence[tuple[int, int]], group: int
+        self, base: PlainOrder, labels: NDArray[np.integer], sizes: Sequence[tuple[int, int]], group: int
     ) -> None:
         self.base = base
         self.labels = labels
-        self.sizes = tuple(sizes)
-        self.group = group
-        self.fingerprint: str = base.fingerprint
-        self.seed: int = base.seed
-        self.selection: Selection | None = base.selection
-        self.balance: Balance | None = base.balance
-        self.lanes: int = base.lanes
-        self.window: int | list[int] = base.window
-        self.block: int | list[int] = base.block
-        self.stored: int = base.stored
-        self.shards: int = base.shards
-        self.samples: int = base.samples
-        self.once: bool = base.once
-        self.shuffles: bool = base.shuffles
-        self._last: BucketedEpoch | None = None
+        self.samples, self.balance = base.samples, base.balance
+        self.identity = replace(base.identity, buckets=tuple(sizes), group=group)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BucketOrder, (self.base, self.labels, self.sizes, self.group)
+    def like(self, *, group: int | None = None, **shape: Any) -> BucketOrder:
+        """Return the orders of the same dataset and buckets with another window, block, lanes and group size."""
+        return BucketOrder(self.base.like(**shape), self.labels, self.identity.buckets, group or self.identity.group)
 
-    def like(
-        self, *, window: int | list[int], block: int | list[int], lanes: int, group: int | None = None
-    ) -> BucketOrder:
-        """Return the order of the same dataset and buckets with another window, block, lanes and group size."""
-        base = self.base.like(window=window, block=block, lanes=lanes)  # type: ignore[arg-type]
-        return BucketOrder(base, self.labels, self.sizes, group or self.group)
-
-    def at(self, epoch: int, bans: Sequence[Ban] = ()) -> BucketedEpoch:
-        """Return the order of an epoch, without the samples of ``bans`` from their positions on."""
-        if bans:
-            return BucketedEpoch(self, epoch, bans)
-        if self._last is None or self._last.epoch != epoch:
-            self._last = BucketedEpoch(self, epoch, ())
-        return self._last
-
-    def ids(self, epoch: int, start: int, stop: int) -> Ints:
-        """Return the sample ids at positions ``start`` to ``stop`` of an epoch: int64 [stop - start]."""
-        return self.at(epoch).ids(epoch, start, stop)
+    def whole(self, epoch: int) -> BucketedEpoch:
+        """Return the order of an epoch with all its samples."""
+        return BucketedEpoch(self, epoch)
 
     @cached_property
     def constant_counts(self) -> tuple[int, int] | None:
         """Rows in complete groups and rows of an epoch, if these numbers are the same in all epochs."""
-        is_constant = isinstance(self.base, Order) and self.base.balance is None
-        return self.at(0).computed_counts if is_constant else None
+        return None if self.base.varies else self.whole(0).computed_counts
 
 
-class BucketedEpoch:
+class BucketedEpoch(EpochOrder):
     """The order of one epoch in groups. Computed completely when a position is first needed.
 
     Args:
         order: The orders of all epochs.
         epoch: The epoch.
-        bans: Samples that are left out from a position of this epoch on; a position of 0 for those of earlier epochs.
+        bans: Positions in this epoch, and the samples that are left out from each one on.
     """
 
-    def __init__(self, order: BucketOrder, epoch: int, bans: Sequence[Ban]) -> None:
-        self.order = order
-        self.epoch = epoch
-        self._bans = tuple(bans)
-        self.fingerprint, self.seed, self.selection = order.fingerprint, order.seed, order.selection
-        self.lanes, self.window, self.block = order.lanes, order.window, order.block
-        self.group, self.sizes = order.group, order.sizes
-        self.stored, self.shards, self.once, self.shuffles = order.stored, order.shards, order.once, order.shuffles
+    def __init__(self, order: BucketOrder, epoch: int, bans: tuple[tuple[int, Sequence[int]], ...] = ()) -> None:
+        super().__init__(order.base, epoch)
+        self.order, self.identity, self.reach = order, order.identity, None
+        self._bans = bans
+        self._members: dict[int, Ints] = {}
 
     @cached_property
     def computed_counts(self) -> tuple[int, int]:
@@ -139,49 +103,59 @@ class BucketedEpoch:
 
     @property
     def distinct(self) -> int:
-        """Number of samples of the epoch."""
-        return int(self._rows.valid.sum()) if self._bans else self.order.samples
+        """Number of rows that do not only fill a group."""
+        return int(self._rows.valid.sum()) if self._bans else self.run.samples
 
     @property
     def _counts(self) -> tuple[int, int]:
         constant = None if self._bans else self.order.constant_counts
         return constant or self.computed_counts
 
-    def ids(self, epoch: int, start: int, stop: int) -> Ints:
-        """Return the sample ids in rows ``start`` to ``stop``: int64 [stop - start]."""
-        return self.slice(epoch, start, stop)[0]
-
-    def slice(self, epoch: int, start: int, stop: int) -> tuple[Ints, NDArray[np.int16]]:
+    def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
-        assert epoch == self.epoch
         ids, lanes = self._base
         sources = self._rows.sources[start:stop]
         return ids[sources], lanes[sources]
 
     def valid(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Return which of the rows ``start`` to ``stop`` do not repeat a sample: bool [stop - start]."""
+        """Return which of the rows ``start`` to ``stop`` do not only fill a group: bool [stop - start]."""
         return self._rows.valid[start:stop]
 
     def bucket_of(self, ids: Ints) -> int:
         """Return the bucket of samples that all belong to the same one."""
         return int(self.order.labels[ids[0]])
 
-    def same_bucket(self, position: int) -> Ints:
-        """Return the ids of all samples of the epoch in the bucket of a row: int64."""
-        ids = self._base[0][self._rows.sources[self._rows.valid]]
-        bucket = self.bucket_of(self.ids(self.epoch, position % self.samples, position % self.samples + 1))
-        found: Ints = ids[self.order.labels[ids] == bucket]
-        return found
+    def largest_batch(self, position: int) -> int:
+        """Return the largest batch size with which batches from a row on do not mix buckets; others must divide it."""
+        starts = [0]  # of the parts that were grouped on their own
+        for ban, _ in self._bans:
+            starts = [*(start for start in starts if start < ban), ban]
+        first = max(start for start in starts if start <= position)
+        return math.gcd(self.identity.group, *(start - position for start in starts if start >= first))
 
-    def tally(self, epoch: int) -> Tally | None:
-        """Return the tally of all samples of the epoch, without computing the groups; None if the base has none."""
-        total = self.order.base.tally(epoch)
+    def substitute(self, position: int, number: int) -> int:
+        """Return a sample of the bucket of a row, chosen by a random number."""
+        row = position % self.samples
+        bucket = self.bucket_of(self.ids(row, row + 1))
+        if bucket not in self._members:
+            ids = self._base[0][self._rows.sources[self._rows.valid]]
+            self._members[bucket] = ids[self.order.labels[ids] == bucket]
+        members = self._members[bucket]
+        return int(members[number % len(members)])
+
+    def tally(self) -> Tally | None:
+        """Return the tally of all samples without computing the groups; None if that is not possible."""
+        total = super().tally()
         return total - tally(self._base[0][self._removed]) if total else None
 
+    def without(self, position: int, ids: Sequence[int]) -> BucketedEpoch:
+        """Return the order in which the samples from a row on are grouped again, without some of them."""
+        return BucketedEpoch(self.order, self.epoch, (*self._bans, (position, ids)))
+
     @cached_property
-    def _base(self) -> tuple[Ints, NDArray[np.int16]]:
+    def _base(self) -> Part:
         """Ids and lanes of the order without buckets."""
-        return self.order.base.slice(self.epoch, 0, self.order.base.samples)
+        return super().slice(0, self.run.samples)
 
     @cached_property
     def _plan(self) -> tuple[_Rows, Ints]:
@@ -190,21 +164,21 @@ class BucketedEpoch:
         left = np.ones(len(ids), np.bool_)
         removed = [np.empty(0, np.int64)]
         rows = self._grouped(np.flatnonzero(left))
-        for ban in self._bans:
-            head = rows.sources[: ban.position][rows.valid[: ban.position]]
+        for position, banned_ids in self._bans:
+            head, is_valid = rows.sources[:position], rows.valid[:position]
             is_free = left.copy()
-            is_free[head] = False
-            banned = np.flatnonzero(is_free & np.isin(ids, ban.ids))
+            is_free[head[is_valid]] = False
+            banned = np.flatnonzero(is_free & np.isin(ids, banned_ids))
             left[banned] = is_free[banned] = False
             removed.append(banned)
             rest = self._grouped(np.flatnonzero(is_free))
             rows = _Rows(
-                np.concatenate([rows.sources[: ban.position], rest.sources]),
-                np.concatenate([rows.valid[: ban.position], rest.valid]),
-                ban.position + rest.complete,
+                np.concatenate([head, rest.sources]),
+                np.concatenate([is_valid, rest.valid]),
+                position + rest.complete,
             )
         if not len(rows.sources):
-            raise OptionError(f"ban= leaves no sample: it has all {len(ids):,} samples of the epoch; ban fewer")
+            raise nothing_left(len(ids))
         return rows, np.concatenate(removed)
 
     @property
@@ -219,7 +193,7 @@ class BucketedEpoch:
         """Divide positions of the order without buckets into groups."""
         ids, lanes = self._base
         labels, own_lanes = self.order.labels[ids[sources]].astype(np.int64), lanes[sources].astype(np.int64)
-        first, rest = self._complete_groups(sources, own_lanes * len(self.sizes) + labels, own_lanes)
+        first, rest = self._complete_groups(sources, own_lanes * len(self.identity.buckets) + labels, own_lanes)
         rest.sort()
         labels_of_rest = self.order.labels[ids[rest]].astype(np.int64)
         second, last = self._complete_groups(rest, labels_of_rest, np.zeros_like(labels_of_rest))
@@ -243,8 +217,8 @@ class BucketedEpoch:
         counts = np.bincount(streams, minlength=1)
         counts = counts[counts > 0]
         within = np.arange(len(streams)) - np.repeat(np.cumsum(counts) - counts, counts)
-        is_complete = within < np.repeat(counts // self.group * self.group, counts)
-        groups = by_stream[is_complete].reshape(-1, self.group)
+        is_complete = within < np.repeat(counts // self.identity.group * self.identity.group, counts)
+        groups = by_stream[is_complete].reshape(-1, self.identity.group)
         ends = sources[groups[:, -1]]  # where each group is complete
         lane = lanes[groups[:, 0]]
         by_lane = np.lexsort((ends, lane))
@@ -262,7 +236,7 @@ class BucketedEpoch:
         for bucket in np.unique(labels).tolist():
             members = last[labels == bucket]
             others = sources[self.order.labels[ids[sources]] == bucket]
-            filling = np.resize(others, self.group - len(members))
+            filling = np.resize(others, self.identity.group - len(members))
             rows += [members, filling]
-            valid.append(np.arange(self.group) < len(members))
+            valid.append(np.arange(self.identity.group) < len(members))
         return np.concatenate(rows), np.concatenate(valid)

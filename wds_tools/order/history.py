@@ -12,7 +12,8 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, get_args
 
 from wds_tools.errors import OptionError, ResumeError
-from wds_tools.order.planner import AnyOrder, Cursor, EpochOrders, EpochPlan, PrefixOrder, Tail, World
+from wds_tools.order.epoch import EpochOrder
+from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder, Tail, World
 from wds_tools.order.saved_state import MAX_EPOCH, entries_of, whole_number
 
 MAX_SECTIONS = 64
@@ -44,16 +45,14 @@ class Section:
     @classmethod
     def of(cls, plan: EpochPlan, step: int) -> Section:
         """Return the section that begins with a plan."""
-        cursor = plan.cursor
-        return cls(
-            step, cursor.epoch, cursor.position, plan.batch_size, plan.world.world_size, plan.tail, plan.order.shards
-        )
+        cursor, shards = plan.cursor, plan.order.identity.shards
+        return cls(step, cursor.epoch, cursor.position, plan.batch_size, plan.world.world_size, plan.tail, shards)
 
     def continues(self, other: Section) -> bool:
         """Return whether this section has the same options as another one."""
         return self == replace(other, step=self.step, epoch=self.epoch, position=self.position)
 
-    def plan(self, order: AnyOrder, cursor: Cursor, rank: int = 0) -> EpochPlan:
+    def plan(self, order: EpochOrder, cursor: Cursor, rank: int = 0) -> EpochPlan:
         """Return the steps of a rank from a cursor to the end of its epoch."""
         return EpochPlan(order, cursor, World(rank, self.world_size), self.batch_size, self.tail)
 
@@ -130,7 +129,7 @@ class FoundStep:
     """
 
     section: Section
-    order: AnyOrder
+    order: EpochOrder
     cursor: Cursor
     number: int
     step: int
@@ -208,9 +207,9 @@ def _steps_of_epoch(
     return spans[starts[-1]][1], spans[-1][2]
 
 
-def _order_of(section: Section, orders: EpochOrders, epoch: int, prefix: PrefixOrder | None) -> AnyOrder:
+def _order_of(section: Section, orders: EpochOrders, epoch: int, prefix: PrefixOrder | None) -> EpochOrder:
     """Return the order of an epoch when the dataset had the shards of a section."""
     order = orders.of(epoch)
-    if prefix is None or section.shards >= order.shards:
+    if prefix is None or section.shards >= order.identity.shards:
         return order
     return orders.with_order(prefix(section.shards)).of(epoch)

@@ -14,7 +14,6 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +21,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
-from wds_tools.order.selection import Balance, apportion
+from wds_tools.order.epoch import Identity, PlainOrder
+from wds_tools.order.selection import apportion
 from wds_tools.order.sequence import Order
 from wds_tools.order.tally import Tally
 
@@ -133,8 +133,8 @@ def pattern_of(shares: Sequence[int]) -> NDArray[np.int64]:
     return np.array(pattern, np.int64)
 
 
-class MixtureOrder:
-    """The canonical sequences of a mixture, one per epoch. The planner uses it like an `Order`.
+class MixtureOrder(PlainOrder):
+    """The canonical sequences of a mixture, one per epoch.
 
     Args:
         parts: Orders of the datasets.
@@ -146,7 +146,7 @@ class MixtureOrder:
         OptionError: The mixture has no samples.
     """
 
-    selection = None
+    varies = True
 
     def __init__(
         self, parts: Sequence[Order], shares: Sequence[int], stop: Stop, epoch_length: int | None = None
@@ -155,14 +155,18 @@ class MixtureOrder:
         self.shares = tuple(shares)
         self.stop: Stop = stop
         self.epoch_length = epoch_length
-        self.seed = parts[0].seed
-        self.lanes = parts[0].lanes
-        self.window = [part.window for part in parts]
-        self.block = [part.block for part in parts]
-        self.stored = sum(part.stored for part in parts)
-        self.shards = sum(part.shards for part in parts)
-        self.fingerprint = _fingerprint(parts, shares, stop if epoch_length is None else f"every {epoch_length}")
-        self._first_id = np.concatenate([[0], np.cumsum([part.stored for part in parts])]).astype(np.int64)
+        self.identity = Identity(
+            fingerprint=_fingerprint(parts, shares, stop if epoch_length is None else f"every {epoch_length}"),
+            seed=parts[0].seed,
+            shards=sum(part.identity.shards for part in parts),
+            stored=sum(part.identity.stored for part in parts),
+            selection=None,
+            once=epoch_length is None and stop == "first_exhausted" and all(part.identity.once for part in parts),
+            lanes=parts[0].lanes,
+            window=[part.window for part in parts],
+            block=[part.block for part in parts],
+        )
+        self._first_id = np.concatenate([[0], np.cumsum([part.identity.stored for part in parts])]).astype(np.int64)
         self._period = sum(shares)
         self._pattern = pattern_of(shares)
         counts = [np.cumsum(self._pattern == number) for number in range(len(parts))]
@@ -176,21 +180,8 @@ class MixtureOrder:
             self.samples = max(self._position_of(number, part.samples - 1) + 1 for number, part in enumerate(parts))
         if not self.samples:
             raise OptionError("the mixture has no samples; use datasets that are not empty")
-
-    @property
-    def once(self) -> bool:
-        """Whether no sample repeats within an epoch."""
-        return self.epoch_length is None and self.stop == "first_exhausted" and all(part.once for part in self.parts)
-
-    @property
-    def balance(self) -> Balance | None:
-        """How often each class occurs, if the mixture has only one dataset."""
-        return self.parts[0].balance if len(self.parts) == 1 else None
-
-    @property
-    def shuffles(self) -> bool:
-        """Whether the order is not the stored one."""
-        return any(self.window)
+        self.balance = parts[0].balance if len(parts) == 1 else None
+        self.segment_starts = np.append(np.arange(0, self.samples, _SEGMENT_SAMPLES), self.samples)
 
     def like(self, *, window: Sequence[int], block: Sequence[int], lanes: int) -> MixtureOrder:
         """Return the order of the same mixture with other windows, blocks and number of lanes.
@@ -206,15 +197,11 @@ class MixtureOrder:
         ]
         return MixtureOrder(parts, self.shares, self.stop, self.epoch_length)
 
-    def ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions ``start`` to ``stop`` of an epoch: int64 [stop - start].
+    def slice(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
+        """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start].
 
         Ids count through all datasets in the order of the mixture.
         """
-        return self.slice(epoch, start, stop)[0]
-
-    def slice(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
-        """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start]."""
         if self.epoch_length is not None:  # positions of the endless sequence
             start, stop = (epoch * self.epoch_length + position for position in (start, stop))
         part_of = self._pattern[np.arange(start, stop) % self._period]
@@ -225,16 +212,11 @@ class MixtureOrder:
             ids[mask], part_lanes = self._slice_part(number, epoch, first, last)
             # Every other dataset counts its lanes downwards. So a step of two datasets, neither of
             # which has a multiple of the lanes in it, still has equal numbers of samples of all lanes.
-            lanes[mask] = self.lanes - 1 - part_lanes if number % 2 else part_lanes
+            lanes[mask] = self.identity.lanes - 1 - part_lanes if number % 2 else part_lanes
         return ids, lanes
 
-    @cached_property
-    def segment_starts(self) -> NDArray[np.int64]:
-        """Positions of the first sample of each segment that `find` distinguishes, and the number of samples."""
-        return np.append(np.arange(0, self.samples, _SEGMENT_SAMPLES), self.samples)
-
     def find(self, epoch: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where some samples occur in an epoch; see `Order.find`. The order of the epoch is computed for it."""
+        """Return where some samples occur in an epoch, which is computed for it; see `PlainOrder.find`."""
         found, segments = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for number, (start, stop) in enumerate(itertools.pairwise(self.segment_starts.tolist())):
             in_segment = self.ids(epoch, start, stop)
@@ -242,7 +224,7 @@ class MixtureOrder:
             segments.append(np.full(len(found[-1]), number))
         return np.concatenate(found), np.concatenate(segments)
 
-    def tally(self, epoch: int) -> Tally | None:  # noqa: ARG002 - the method has the signature of Order.tally
+    def tally(self, epoch: int) -> Tally | None:  # noqa: ARG002 - the method has the signature of PlainOrder.tally
         """Return None: the samples of an epoch are known only after its order is computed."""
         return None
 

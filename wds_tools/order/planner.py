@@ -10,31 +10,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.ban import Ban, BannedOrder, bans_of
-from wds_tools.order.buckets import BucketedEpoch, BucketOrder
-from wds_tools.order.mixture import MixtureOrder
+from wds_tools.order.ban import Ban, bans_of
+from wds_tools.order.epoch import EpochOrder, RunOrder
 from wds_tools.order.saved_state import MAX_EPOCH, plain, whole_number
-from wds_tools.order.sequence import MAX_LANES, MAX_WINDOW, Order
+from wds_tools.order.sequence import MAX_LANES, MAX_WINDOW
 from wds_tools.order.tally import Tally, tally
 
-AnyOrder = Order | MixtureOrder | BannedOrder | BucketedEpoch
-"""The order of one epoch."""
-BaseOrder = Order | MixtureOrder | BucketOrder
-"""The orders of all epochs."""
-PrefixOrder = Callable[[int], BaseOrder]
+PrefixOrder = Callable[[int], RunOrder]
 """Returns the order of the first n shards of a dataset."""
 Tail = Literal["drop", "pad", "mask"]
 
 STATE_VERSION = 2
-_KEPT_ORDERS = 3  # orders of epochs with banned samples or buckets
+_KEPT_ORDERS = 3  # orders of epochs that are not computed again
 _MAX_BLOCK = 1 << 20  # samples; `default_block` gives at most 65,536
 _EARLIER_VERSION = 1  # same keys; another order of samples, in which lanes had other blocks in each epoch
 
@@ -102,7 +98,7 @@ class EpochPlan:
         tail: Treatment of an incomplete last step: ``drop``, ``pad`` or ``mask``.
     """
 
-    order: AnyOrder
+    order: EpochOrder
     cursor: Cursor
     world: World
     batch_size: int
@@ -116,9 +112,7 @@ class EpochPlan:
     @property
     def end(self) -> int:
         """Position where the epoch ends, before padding and before an incomplete step is dropped."""
-        if self.tail == "drop" and isinstance(self.order, BucketedEpoch):
-            return self.order.complete
-        return self.order.samples
+        return self.order.complete if self.tail == "drop" else self.order.samples
 
     def __len__(self) -> int:
         left = max(0, self.end - self.cursor.position)
@@ -126,35 +120,27 @@ class EpochPlan:
 
     def step(self, number: int) -> Step:
         """Return step ``number`` of this rank, counted from the start of the plan."""
-        epoch, samples, size = self.cursor.epoch, self.end, self.global_batch
+        size = self.global_batch
         start = self.cursor.position + number * size
-        ids, lanes = self.order.slice(epoch, start, min(start + size, samples))
-        if isinstance(self.order, BucketedEpoch):
-            return self._step_of_buckets(self.order, number, ids, lanes)
-        global_tally = tally(ids)
-        while len(ids) < size:  # padding repeats the sequence from its start
-            more_ids, more_lanes = self.order.slice(epoch, 0, min(size - len(ids), samples))
-            ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
-        positions = np.arange(start, start + size)
-        own = np.sort(divide(lanes, self.order.lanes, self.world.world_size)[self.world.rank])
-        return Step(number, positions[own], ids[own], positions[own] < samples, global_tally)
-
-    def _step_of_buckets(
-        self, order: BucketedEpoch, number: int, ids: NDArray[np.int64], lanes: NDArray[np.int16]
-    ) -> Step:
-        """Return a step of which each rank gets samples of one bucket."""
-        epoch, size = self.cursor.epoch, self.global_batch
-        start = self.cursor.position + number * size
+        stop = min(start + size, self.end)
+        ids, lanes = self.order.slice(start, stop)
         valid = np.zeros(size, np.bool_)
-        valid[: len(ids)] = order.valid(start, start + len(ids))
+        valid[: len(ids)] = self.order.valid(start, stop)
         global_tally = tally(ids[valid[: len(ids)]])
-        while len(ids) < size:  # padding repeats the first groups of the epoch
-            more_ids, more_lanes = order.slice(epoch, 0, min(size - len(ids), order.samples))
+        while len(ids) < size:  # padding repeats the order
+            first = self._first_repeated
+            more_ids, more_lanes = self.order.slice(first, min(first + size - len(ids), self.order.samples))
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
-        parts = divide(lanes[:: self.batch_size], order.lanes, self.world.world_size)  # [ranks, 1], batches
-        first = int(parts[self.world.rank][0]) * self.batch_size
-        own = np.arange(first, first + self.batch_size)
-        return Step(number, start + own, ids[own], valid[own], global_tally, order.bucket_of(ids[own]))
+        unit = math.gcd(self.order.identity.group, self.batch_size)  # rows that belong to one rank: samples, or batches
+        units = np.sort(divide(lanes[::unit], self.order.identity.lanes, self.world.world_size)[self.world.rank])
+        own = (units[:, None] * unit + np.arange(unit)).ravel()
+        return Step(number, start + own, ids[own], valid[own], global_tally, self.order.bucket_of(ids[own]))
+
+    @property
+    def _first_repeated(self) -> int:
+        """Row from which padding repeats the order: the first one, unless batches from there would mix buckets."""
+        largest = self.order.largest_batch(0)
+        return 0 if largest is None or largest % self.batch_size == 0 else self.cursor.position
 
     def expected(self) -> Tally | None:
         """Return the tally of the samples that all ranks together must deliver.
@@ -162,14 +148,12 @@ class EpochPlan:
         The order is not computed for this. None if the plan does not start at the start of the
         epoch, or if the order has no such tally. The caller then adds up the tallies of the steps.
         """
-        if self.cursor.position:
+        total = None if self.cursor.position else self.order.tally()
+        if total is None:
             return None
-        total = self.order.tally(self.cursor.epoch)
         end = min(len(self) * self.global_batch, self.order.samples)
-        left_out = self.order.ids(self.cursor.epoch, end, self.order.samples)
-        if isinstance(self.order, BucketedEpoch):
-            left_out = left_out[self.order.valid(end, self.order.samples)]
-        return total - tally(left_out) if total else None
+        left_out = self.order.ids(end, self.order.samples)
+        return total - tally(left_out[self.order.valid(end, self.order.samples)])
 
     def has_same_steps(self, other: EpochPlan) -> bool:
         """Return whether another plan has the same steps. Their orders must be the same object."""
@@ -230,13 +214,12 @@ class EpochOrders:
         bans: Samples that are left out, in the order in which they were banned.
     """
 
-    def __init__(
-        self, order: BaseOrder, earlier: tuple[int, BaseOrder] | None = None, bans: Sequence[Ban] = ()
-    ) -> None:
+    def __init__(self, order: RunOrder, earlier: tuple[int, RunOrder] | None = None, bans: Sequence[Ban] = ()) -> None:
         self.order = order
         self.bans = tuple(bans)
         self._earlier = earlier
-        self._known = LRUCache[int, AnyOrder](max_items=_KEPT_ORDERS)
+        self._kept = LRUCache[int, EpochOrder](max_items=_KEPT_ORDERS)
+        self._in_use = WeakValueDictionary[int, EpochOrder]()
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self.order, self._earlier, self.bans
@@ -244,30 +227,17 @@ class EpochOrders:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]  # each process computes the orders that it needs
 
-    def of(self, epoch: int) -> AnyOrder:
+    def of(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch: the same object while it is in use.
 
         Raises:
             OptionError: All its samples are banned.
         """
-        base = self._earlier[1] if self._earlier and self._earlier[0] == epoch else self.order
-        bans = [ban if ban.epoch == epoch else replace(ban, position=0) for ban in self.bans if ban.epoch <= epoch]
-        if not isinstance(base, BucketOrder) and not bans:
-            return base
-        known = self._known.get(epoch)
-        if known is None:
-            known = base.at(epoch, bans) if isinstance(base, BucketOrder) else self._without_banned(base, epoch)
-            self._known.put(epoch, known)
-        return known
-
-    def _without_banned(self, order: Order | MixtureOrder | BannedOrder, epoch: int) -> AnyOrder:
-        """Return the order of an epoch without the samples that are banned in it."""
-        from_start = [ban for ban in self.bans if (ban.epoch, ban.position) <= (epoch, 0)]
-        if from_start:
-            order = BannedOrder(order, epoch, 0, [sample for ban in from_start for sample in ban.ids])
-        for ban in self.bans:
-            if ban.epoch == epoch and ban.position:
-                order = BannedOrder(order, epoch, ban.position, ban.ids)
+        order = self._in_use.get(epoch)
+        if order is None:
+            run = self._earlier[1] if self._earlier and self._earlier[0] == epoch else self.order
+            order = self._in_use[epoch] = run.at(epoch, self.bans)
+        self._kept.put(epoch, order)
         return order
 
     def banning(self, ids: Sequence[int], cursor: Cursor) -> EpochOrders:
@@ -278,35 +248,30 @@ class EpochOrders:
         ban = Ban(cursor.epoch, cursor.position, tuple(sorted(new)))
         return EpochOrders(self.order, self._earlier, (*self.bans, ban))
 
-    def with_order(self, order: BaseOrder) -> EpochOrders:
+    def with_order(self, order: RunOrder) -> EpochOrders:
         """Return the orders for other shards, with the window, blocks and lanes of this one."""
-        return EpochOrders(order.like(**_shape_of(self.order)), bans=self.bans)
+        return EpochOrders(order.like(**self.order.identity.shape), bans=self.bans)
 
 
-def state_dict(order: AnyOrder, cursor: Cursor) -> dict[str, Any]:
+def state_dict(order: EpochOrder | RunOrder, cursor: Cursor) -> dict[str, Any]:
     """Return a state that can be saved as JSON. It does not depend on the number of ranks or workers."""
+    identity = order.identity
     return {
         "version": STATE_VERSION,
-        "fingerprint": order.fingerprint,
-        "shards": order.shards,
-        "selection": order.selection.digest if order.selection else None,
-        "seed": order.seed,
+        "fingerprint": identity.fingerprint,
+        "shards": identity.shards,
+        "selection": identity.selection,
+        "seed": identity.seed,
         "epoch": cursor.epoch,
         "position": cursor.position,
-        **_shape_of(order),
-        **({"buckets": list(map(list, order.sizes))} if isinstance(order, BucketedEpoch) else {}),
+        **identity.shape,
+        **({"buckets": identity.sizes} if identity.buckets else {}),
     }
-
-
-def _shape_of(order: AnyOrder | BaseOrder) -> dict[str, Any]:
-    """Return the lanes, window and block of an order, and the samples of a group if it has buckets."""
-    shape = {"lanes": order.lanes, "window": order.window, "block": order.block}
-    return {**shape, "group": order.group} if isinstance(order, BucketedEpoch | BucketOrder) else shape
 
 
 def resume(
     state: dict[str, Any],
-    order: BaseOrder,
+    order: RunOrder,
     *,
     prefix: PrefixOrder | None = None,
     force: bool = False,
@@ -335,7 +300,7 @@ def resume(
             key: _whole_numbers(state[key], key, most) for key, most in (("lanes", MAX_LANES), ("window", MAX_WINDOW))
         }
         shape["block"] = _whole_numbers(state["block"], "block", _MAX_BLOCK)
-        if isinstance(order, BucketOrder) and "group" in state:
+        if order.identity.buckets and "group" in state:
             shape["group"] = whole_number(state["group"], "group", least=1, most=MAX_WINDOW)
         cursor = Cursor(
             whole_number(state["epoch"], "epoch", most=MAX_EPOCH), whole_number(state["position"], "position")
@@ -345,26 +310,26 @@ def resume(
     except (LookupError, TypeError) as error:
         reason = f"it has no entry {error}" if isinstance(error, KeyError) else str(error)
         raise ResumeError(f"this is not a loader state ({reason}): pass the result of loader.state_dict()") from error
-    saved_order: BaseOrder = order  # of the dataset as it was when the state was saved
-    if fingerprint != order.fingerprint and prefix and 0 < shards < order.shards:
+    saved_order: RunOrder = order  # of the dataset as it was when the state was saved
+    if fingerprint != order.identity.fingerprint and prefix and 0 < shards < order.identity.shards:
         saved_order = prefix(shards)
-        saved_order = saved_order if saved_order.fingerprint == fingerprint else order
+        saved_order = saved_order if saved_order.identity.fingerprint == fingerprint else order
     if not force:
         _check_version(version, cursor, shape)
-        _check_equal("dataset fingerprint", fingerprint, saved_order.fingerprint)
-        _check_equal("selection", selection, saved_order.selection.digest if saved_order.selection else None)
-        _check_equal("seed", seed, order.seed)
-        sizes = list(map(list, order.sizes)) if isinstance(order, BucketOrder) else None
-        _check_equal("buckets", bucket_sizes, sizes)
-        if order.shuffles != bool(np.any(shape["window"])):
+        saved, found = saved_order.identity, order.identity
+        _check_equal("dataset fingerprint", fingerprint, saved.fingerprint)
+        _check_equal("selection", selection, saved.selection)
+        _check_equal("seed", seed, found.seed)
+        _check_equal("buckets", bucket_sizes, found.sizes)
+        if found.shuffles != bool(np.any(shape["window"])):
             raise ResumeError(
-                f"the state is for a window of {shape['window']}, the loader has {order.window} (0 is shuffle=False): "
+                f"the state is for a window of {shape['window']}, the loader has {found.window} (0 is shuffle=False): "
                 "create the loader with the same shuffle=, or load the state with force=True"
             )
     has_grown = saved_order is not order and cursor.position
     try:
         earlier = (cursor.epoch, saved_order.like(**shape)) if has_grown else None
-        orders = EpochOrders(order.like(**shape), earlier, bans_of(state.get("bans", ()), order.stored))
+        orders = EpochOrders(order.like(**shape), earlier, bans_of(state.get("bans", ()), order.identity.stored))
         samples = orders.of(cursor.epoch).samples
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, ResumeError):

@@ -271,7 +271,7 @@ def _blocks_of_nodes(
 ) -> list[NDArray[np.int64]]:
     """Return the distinct blocks that each machine reads in an epoch, ascending."""
     # All ranks of a machine together read the samples that one rank with a larger batch would read.
-    plan = EpochPlan(order, Cursor(epoch), World(0, nodes), node_batch, tail)
+    plan = EpochPlan(order.at(epoch), Cursor(epoch), World(0, nodes), node_batch, tail)
     steps = len(plan) if max_steps is None else min(len(plan), max_steps)
     positions = np.arange(steps * plan.global_batch) % order.samples  # padding repeats the start
     ids, lanes = order.slice(epoch, 0, min(len(positions), order.samples))

@@ -30,15 +30,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
+from wds_tools.order.epoch import Identity, Part, PlainOrder, in_segments
 from wds_tools.order.keyed_random import Streams, hashes, key_of, permute, unpermute
-from wds_tools.order.selection import Balance, Selection
+from wds_tools.order.selection import Selection
 from wds_tools.order.tally import Tally, tally, tally_of_range
 
 BLOCK_BYTES = 2 << 20
@@ -76,15 +77,7 @@ class _Epoch:
     missing_before: NDArray[np.int64]  # [short blocks + 1], samples that all short blocks before each one lack
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """A part of an epoch, in its final order."""
-
-    items: NDArray[np.int64]  # [samples]
-    lanes: NDArray[np.int16]  # [samples]
-
-
-class Order:
+class Order(PlainOrder):
     """The canonical sequences of a dataset, one per epoch.
 
     Args:
@@ -95,10 +88,6 @@ class Order:
         block: Samples per block.
         lanes: Number of independent streams.
         selection: Selected samples, with repetitions; None takes each sample once.
-
-    Attributes:
-        samples: Number of positions in an epoch.
-        shards: Number of shards.
 
     Raises:
         OptionError: A number is out of range.
@@ -129,9 +118,17 @@ class Order:
         self.lanes = lanes
         self.selection = selection
         self._shard_samples = shard_samples
-        self.shards = len(shard_samples)
-        self.stored = int(np.sum(shard_samples, dtype=np.int64))
-        """Number of samples of the dataset, selected or not; all ids are smaller."""
+        self.identity = Identity(
+            fingerprint=fingerprint,
+            seed=seed,
+            shards=len(shard_samples),
+            stored=int(np.sum(shard_samples, dtype=np.int64)),
+            selection=selection.digest if selection else None,
+            once=selection is None or selection.once,
+            lanes=lanes,
+            window=window,
+            block=block,
+        )
         # An item is a sample id, or with a selection an index into its ids. A run is a sequence of
         # consecutive items that is divided into blocks: a shard, or the whole selection.
         counts = np.asarray([selection.samples] if selection else shard_samples, np.int64)
@@ -146,10 +143,15 @@ class Order:
         self._missing = missing[missing > 0]
         self._deal_key = key_of("deal", fingerprint, seed)
         self._deal_blocks()
+        self.segment_starts = self._find_segment_starts()
+        self.balance = selection.balance if selection else None
+        self.varies = self.balance is not None
+        if selection is None:
+            self.reach = window + 2 * min(block, max(shard_samples, default=0)) * lanes
         self._full_tally: Tally | None = None
         self._selected_ids: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))  # (epoch, ids)
         self._epochs = LRUCache[int, _Epoch](max_items=_KEPT_SEGMENTS)
-        self._segments = LRUCache[tuple[int, int], _Segment](max_items=_KEPT_SEGMENTS)
+        self._segments = LRUCache[tuple[int, int], Part](max_items=_KEPT_SEGMENTS)
 
     def _deal_blocks(self) -> None:
         """Compute the values that depend only on the fixed assignment of blocks to lanes.
@@ -179,9 +181,7 @@ class Order:
         # Samples of a lane in a segment. Segments end at the same sample of each lane.
         self._segment_turns = max(self.block, SEGMENT_SAMPLES // self.lanes)
 
-    @cached_property
-    def segment_starts(self) -> NDArray[np.int64]:
-        """Positions of the first sample of each segment, and the number of samples: int64 [segments + 1]."""
+    def _find_segment_starts(self) -> NDArray[np.int64]:
         segments = -(-int(self._lane_samples.max()) // self._segment_turns)
         edges = np.arange(segments + 1) * self._segment_turns  # samples of each lane
         by_length = np.sort(self._lane_samples)
@@ -190,23 +190,15 @@ class Order:
         starts: NDArray[np.int64] = samples_of_ended + (self.lanes - ended) * edges
         return starts
 
-    @property
-    def once(self) -> bool:
-        """Whether no sample repeats within an epoch."""
-        return self.selection is None or self.selection.once
-
-    @property
-    def balance(self) -> Balance | None:
-        """How often each class occurs; None if all samples occur equally often."""
-        return self.selection.balance if self.selection else None
-
-    @property
-    def shuffles(self) -> bool:
-        """Whether the order is not the stored one."""
-        return self.window > 0
-
     def like(self, *, window: int, block: int, lanes: int) -> Order:
         """Return the order of the same dataset and seed with another window, block and number of lanes."""
+        return self._with(window=window, block=block, lanes=lanes, selection=self.selection)
+
+    def selecting(self, selection: Selection) -> Order:
+        """Return the order of another selection of the same dataset."""
+        return self._with(window=self.window, block=self.block, lanes=self.lanes, selection=selection)
+
+    def _with(self, *, window: int, block: int, lanes: int, selection: Selection | None) -> Order:
         return Order(
             fingerprint=self.fingerprint,
             shard_samples=self._shard_samples,
@@ -214,24 +206,8 @@ class Order:
             window=window,
             block=block,
             lanes=lanes,
-            selection=self.selection,
-        )
-
-    def selecting(self, selection: Selection) -> Order:
-        """Return the order of another selection of the same dataset."""
-        return Order(
-            fingerprint=self.fingerprint,
-            shard_samples=self._shard_samples,
-            seed=self.seed,
-            window=self.window,
-            block=self.block,
-            lanes=self.lanes,
             selection=selection,
         )
-
-    def ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions ``start`` to ``stop`` of an epoch: int64 [stop - start]."""
-        return self.slice(epoch, start, stop)[0]
 
     def slice(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
         """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start]."""
@@ -242,28 +218,10 @@ class Order:
         """Return the items and lanes at positions ``start`` to ``stop`` of an epoch."""
         if self.window == 0 and self.lanes == 1:
             return np.arange(start, stop, dtype=np.int64), np.zeros(stop - start, np.int16)
-        bounds = self.segment_starts
-        items, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
-        number = int(np.searchsorted(bounds, start, side="right")) - 1
-        while start < stop:
-            first, last = int(bounds[number]), int(bounds[number + 1])
-            segment, part = self._segment(epoch, number), slice(start - first, min(stop, last) - first)
-            items.append(segment.items[part])
-            lanes.append(segment.lanes[part])
-            start += len(items[-1])
-            number += 1
-        return np.concatenate(items), np.concatenate(lanes)
+        return in_segments(self.segment_starts, partial(self._segment, epoch), start, stop)
 
     def find(self, epoch: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where some samples occur in an epoch, without computing the order.
-
-        Args:
-            epoch: Zero-based epoch.
-            ids: int64 [n], sample ids; those that the dataset does not have are ignored.
-
-        Returns:
-            The id of each occurrence, and the number of its segment: two int64 arrays.
-        """
+        """Return where some samples occur in an epoch, without computing the order; see `PlainOrder.find`."""
         if self.selection:
             all_ids = self._ids_of_selection(epoch)
             items = np.flatnonzero(np.isin(all_ids, ids))
@@ -314,6 +272,10 @@ class Order:
         first_block = np.concatenate([[0], np.cumsum(-(-counts // self.block))])
         shards = np.searchsorted(first_id, ids, side="right") - 1
         return shards, first_block[shards] + (ids - first_id[shards]) // self.block
+
+    def stored_ids(self, epoch: int) -> NDArray[np.int64]:
+        """Return the ids of all samples of an epoch in stored order: int64 [samples]."""
+        return self._ids_of_selection(epoch) if self.selection else np.arange(self.samples)
 
     def _ids_of_selection(self, epoch: int) -> NDArray[np.int64]:
         """Return the ids of the selection in an epoch: int64 [samples]."""
@@ -372,7 +334,7 @@ class Order:
         rows: NDArray[np.int64] = (samples + missing) // self.block
         return rows
 
-    def _segment(self, epoch_number: int, number: int) -> _Segment:
+    def _segment(self, epoch_number: int, number: int) -> Part:
         """Return segment ``number`` of an epoch."""
         known = self._segments.get((epoch_number, number))
         if known is not None:
@@ -408,13 +370,13 @@ def _count_within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _interleave(items: NDArray[np.int64], keys: NDArray[np.int64], lanes: NDArray[np.int16], count: int) -> _Segment:
+def _interleave(items: NDArray[np.int64], keys: NDArray[np.int64], lanes: NDArray[np.int16], count: int) -> Part:
     """Sort each of ``count`` lanes by keys, then take one item from each lane in turn; skip empty lanes.
 
     ``lanes`` ascends.
     """
     if count == 1:
-        return _Segment(items[np.argsort(keys, kind="stable")], lanes)
+        return items[np.argsort(keys, kind="stable")], lanes
     counts = np.bincount(lanes, minlength=count)
     edges = np.concatenate([[0], np.cumsum(counts)]).tolist()
     by_lane = np.concatenate(
@@ -424,4 +386,4 @@ def _interleave(items: NDArray[np.int64], keys: NDArray[np.int64], lanes: NDArra
         in_turn = by_lane.reshape(count, -1).T.ravel()
     else:
         in_turn = by_lane[np.lexsort((lanes, _count_within(counts)))]
-    return _Segment(items[in_turn], lanes[in_turn])
+    return items[in_turn], lanes[in_turn]

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from wds_tools.errors import OptionError
 from wds_tools.options import RemoteOptions
-from wds_tools.order.ban import BannedOrder
 from wds_tools.order.planner import EpochPlan, Step
-from wds_tools.order.sequence import Order
 from wds_tools.reading.reader import Reader
 
 _log = logging.getLogger("wds_tools")
@@ -110,7 +108,7 @@ class ReadAhead:
             return
         first = plan.step(numbers[0])
         self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(first.ids)[0].tolist())))
-        self._reader.read_samples_ahead(first.ids, machines=_most_lanes(plan))
+        self._reader.read_samples_ahead(first.ids, machines=plan.order.identity.lanes)
         self._current, self._is_stopped = numbers[0], False
         thread = threading.Thread(target=self._run, args=(plan, numbers), daemon=True)
         try:
@@ -151,7 +149,7 @@ class ReadAhead:
         announced: set[tuple[int, int]] = set()
         ahead: deque[_Announced] = deque()  # steps that are not needed yet
         used: deque[_Announced] = deque()
-        span = _steps_per_block(plan, max(entry.samples for entry in self._reader.shards.manifest.shards))
+        span = _steps_per_block(plan)
         bytes_ahead = 0
         for step in self._steps(plan, numbers):
             blocks = [key for key in self._reader.blocks_of(step.ids) if key not in announced]
@@ -191,27 +189,11 @@ class ReadAhead:
             yield from self._reader.locate(step.ids)[0].tolist()
 
 
-def _most_lanes(plan: EpochPlan) -> int:
-    """Return the number of lanes, which is that of the machines by default."""
-    lanes = plan.order.lanes
-    return lanes if isinstance(lanes, int) else max(lanes)
-
-
 def _sorted_unique(numbers: Iterable[int]) -> list[int]:
     return sorted(set(numbers))
 
 
-def _steps_per_block(plan: EpochPlan, shard_samples: int) -> int | None:
-    """Return a number of steps after which no sample of a block is left; None if it is not known.
-
-    Args:
-        plan: The steps.
-        shard_samples: Samples of the largest shard, which may have fewer than a block.
-    """
-    order = plan.order
-    while isinstance(order, BannedOrder):
-        order = order.base
-    if not isinstance(order, Order) or order.selection is not None:
-        return None
-    block = min(order.block, shard_samples)
-    return 2 + -(-(order.window + 2 * block * order.lanes) // plan.global_batch)
+def _steps_per_block(plan: EpochPlan) -> int | None:
+    """Return a number of steps after which no sample of a block is left; None if it is not known."""
+    reach = plan.order.reach
+    return None if reach is None else 2 + -(-reach // plan.global_batch)

@@ -233,14 +233,23 @@ def _subset(ids: NDArray[np.int64], subset: Any, *, total: int, seed: int) -> ND
         if not 0 < subset <= 1:
             raise OptionError(f"subset={subset}; allowed is a fraction above 0 and up to 1, or sample ids")
         return draw(ids, max(1, round(subset * len(ids))), seed=seed, purpose="subset")
-    wanted = np.asarray(subset)
-    if wanted.ndim != 1 or not np.issubdtype(wanted.dtype, np.integer):
-        raise OptionError(f"subset={subset!r}; allowed is a fraction such as 0.1, or a list of sample ids")
-    wanted, counts = np.unique(wanted.astype(np.int64), return_counts=True)
-    if len(wanted) and not 0 <= wanted[0] <= wanted[-1] < total:
-        raise OptionError(f"subset= lists samples {wanted[0]} to {wanted[-1]}; the dataset has 0 to {total - 1}")
+    wanted, counts = np.unique(checked_ids(subset, total), return_counts=True)
     present = np.isin(wanted, ids, assume_unique=True)
     return in_rounds(wanted[present], counts[present])
+
+
+def checked_ids(subset: Any, total: int) -> NDArray[np.int64]:
+    """Return the sample ids of ``subset=`` as int64 [n].
+
+    Raises:
+        OptionError: They are not a list of numbers below ``total``.
+    """
+    ids = np.asarray(subset)
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise OptionError(f"subset={subset!r}; allowed is a fraction such as 0.1, or a list of sample ids")
+    if len(ids) and not 0 <= ids.min() <= ids.max() < total:
+        raise OptionError(f"subset= lists samples {ids.min()} to {ids.max()}; the dataset has 0 to {total - 1}")
+    return ids.astype(np.int64)
 
 
 def _balance(shards: ShardSet, first_shards: int, ids: NDArray[np.int64], weights: Weights) -> Balance:
