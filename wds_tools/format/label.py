@@ -420,9 +420,10 @@ class Labels:
                         "or --label-type name (label_type='name') if it is the name of a class"
                     )
         for separator in _SEPARATORS:
-            if (parts := _joined(texts, separator)) and (separator != " " or _are_numbers(parts)):
+            joined = _joined(texts, separator)
+            if joined and (separator != " " or _are_numbers(joined)):
                 raise LabelError(
-                    f"{self._where} has labels such as {quoted(sorted(texts)[:2])}, made of {len(parts)} texts "
+                    f"{self._where} has labels such as {quoted(sorted(texts)[:2])}, made of {len(joined)} texts "
                     f"with {separator!r} between them: pass --label-separator {separator!r} "
                     f"(label_separator={separator!r}) if they mean several labels, or --label-type name "
                     "(label_type='name') if they are names of classes"
