@@ -132,8 +132,8 @@ def siblings(names: Iterable[str]) -> Folders:
     """
     names = list(filter(is_image_name, names))
     below: dict[tuple[str, ...], set[str]] = {}  # a folder -> those in it
-    for folder in {name.rpartition("/")[0] for name in names}:
-        words = tuple(folder.split("/"))
+    for path in {name.rpartition("/")[0] for name in names}:
+        words = tuple(path.split("/"))
         for level, word in enumerate(words):
             below.setdefault(words[:level], set()).add(word)
     inside: dict[tuple[str, ...], set[tuple[str, ...]]] = {}  # a folder that may be one of the two -> its files
