@@ -133,7 +133,7 @@ def siblings(names: Iterable[str]) -> Folders:
     names = list(filter(is_image_name, names))
     below: dict[tuple[str, ...], set[str]] = {}  # a folder -> those in it
     for path in {name.rpartition("/")[0] for name in names}:
-        words = tuple(path.split("/"))
+        words = tuple(path.split("/")) if path else ()
         for level, word in enumerate(words):
             below.setdefault(words[:level], set()).add(word)
     inside: dict[tuple[str, ...], set[tuple[str, ...]]] = {}  # a folder that may be one of the two -> its files
@@ -149,7 +149,7 @@ def siblings(names: Iterable[str]) -> Folders:
     found: dict[tuple[str, ...], str] = {}
     for folder, files in inside.items():
         image = images[folder[:-1]]
-        if folder != image and 2 * len(inside[image] & files) >= len(inside[image]):
+        if folder != image and 2 * len(inside[image] & files) >= len(inside[image]) > 0:
             found |= {image: "", folder: "mask"}
     return found
 
