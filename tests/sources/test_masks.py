@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from wds_tools.sources.masks import pairs
+from wds_tools.sources.masks import pairs, siblings
 
 FOREIGN = Path(__file__).parent.parent / "foreign" / "masks"
 
@@ -74,3 +74,11 @@ def test_what_has_no_clear_partner_is_listed(names):
 def test_two_masks_of_one_field_are_not_both_taken():
     found = pairs(["images/1.jpg", "labels/1.png", "masks/1.png"])
     assert found == ([("images/1.jpg", {"mask.png": "labels/1.png"})], ["masks/1.png"])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["1.png", "target/1.png"], ["cat/1.png", "dog/1.png", "target/1.png"], ["input/1.png", "target/2.png"]],
+)
+def test_folders_that_are_not_next_to_one_folder_with_the_same_names_are_not_of_masks(names):
+    assert not siblings(names)

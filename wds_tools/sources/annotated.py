@@ -522,7 +522,7 @@ class Masks(Annotated):
     def matches(cls, files: Files) -> bool:
         """Return whether an image has a mask."""
         paths = [file.path for file in files.images]
-        return masks.may_have_masks(paths) and bool(masks.pairs(paths).pairs or masks.siblings(paths))
+        return bool((masks.may_have_masks(paths) and masks.pairs(paths).pairs) or masks.siblings(paths))
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
@@ -532,12 +532,10 @@ class Masks(Annotated):
             SourceError: There is a folder of masks, but names do not show which image has which.
         """
         paths = [file.path for file in files.images]
-        if not masks.may_have_masks(paths):
-            return None
-        found = masks.pairs(paths)
+        found = masks.pairs(paths if masks.may_have_masks(paths) else ())
         if 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0:
             return cls()
-        if together := masks.folders_together(paths):
+        if found.unpaired and (together := masks.folders_together(paths)):
             example = next(filter(masks.is_mask, found.unpaired), found.unpaired[0])
             raise SourceError(
                 f"{files.where} has images in {together[0]!r} and masks in {together[1]!r}, and only "

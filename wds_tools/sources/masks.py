@@ -86,9 +86,7 @@ def may_have_masks(names: Iterable[str]) -> bool:
         if _ANY_ENDING.search(last):
             return True
     words = {word for folder in folders for word in folder.lower().split("/")}
-    return not words.isdisjoint(_MASK_FOLDERS) or any(
-        word.endswith(_FOLDER_ENDINGS) or _MASK_WORD.search(word) for word in words
-    )
+    return not words.isdisjoint(_MASK_FOLDERS) or any(word.endswith(_FOLDER_ENDINGS) for word in words)
 
 
 def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
@@ -132,23 +130,27 @@ def siblings(names: Iterable[str]) -> Folders:
     >>> dict(siblings(["CXR_png/1.png", "lung masks/1.png"]))
     {('CXR_png',): '', ('lung masks',): 'mask'}
     """
-    inside: dict[tuple[str, ...], dict[str, set[tuple[str, ...]]]] = {}
-    for name in filter(is_image_name, names):
+    names = list(filter(is_image_name, names))
+    below: dict[tuple[str, ...], set[str]] = {}  # a folder -> those in it
+    for path in {name.rpartition("/")[0] for name in names}:
+        words = tuple(path.split("/")) if path else ()
+        for level, word in enumerate(words):
+            below.setdefault(words[:level], set()).add(word)
+    inside: dict[tuple[str, ...], set[tuple[str, ...]]] = {}  # a folder that may be one of the two -> its files
+    for above, there in below.items():
+        if sum(_MASK_WORD.search(folder.lower()) is None for folder in there) == 1 < len(there):
+            inside |= {(*above, folder): set() for folder in there}
+    for name in names if inside else ():
         *folders, last = name.split("/")
-        stem = _role(last).key[0]
-        for level, folder in enumerate(folders):
-            there = inside.setdefault(tuple(folders[:level]), {})
-            there.setdefault(folder, set()).add((*folders[level + 1 :], stem))
+        for level in range(1, len(folders) + 1):
+            if (files := inside.get(tuple(folders[:level]))) is not None:
+                files.add((*folders[level:], _role(last).key[0]))
+    images = {folder[:-1]: folder for folder in inside if not _MASK_WORD.search(folder[-1].lower())}
     found: dict[tuple[str, ...], str] = {}
-    for above, there in inside.items():
-        masks = [folder for folder in there if _MASK_WORD.search(folder.lower())]
-        others = [folder for folder in there if folder not in masks]
-        if len(others) != 1:
-            continue
-        images = there[others[0]]
-        for mask in masks:
-            if 2 * len(images & there[mask]) >= len(images):
-                found |= {(*above, others[0]): "", (*above, mask): "mask"}
+    for folder, files in inside.items():
+        image = images[folder[:-1]]
+        if folder != image and 2 * len(inside[image] & files) >= len(inside[image]) > 0:
+            found |= {image: "", folder: "mask"}
     return found
 
 
