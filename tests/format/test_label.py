@@ -354,3 +354,19 @@ def test_names_of_few_words_are_noted() -> None:
     others = Labels("t.csv")
     others.extend(["black cat", "golden retriever", "blue jay", "tench, Tinca tinca", "crane, bird"])
     assert others.numbered().notes == ()
+
+
+@pytest.mark.parametrize(
+    "values", [[(0, 0), (1, 0), (2, 1)], ["[0, 1]", "[2, 2]"], [np.array([3, 3]), np.array([3, 4])]]
+)
+def test_lists_of_one_length_with_a_number_twice_are_an_error(values: list[Any]) -> None:
+    labels = Labels("t.csv")
+    labels.extend(values)
+    with pytest.raises(LabelError, match=r"lists of 2 numbers as labels, and .* has a number twice; if the"):
+        labels.numbered()
+    numbers = Labels("t.csv", label_type="number")
+    numbers.extend(values)
+    assert numbers.numbered().several is not None
+    different = Labels("t.csv")
+    different.extend([[3, 1], [1, 2], [0, 3]])
+    assert different.numbered().several == [(3, 1), (1, 2), (0, 3)]

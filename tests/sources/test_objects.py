@@ -137,6 +137,16 @@ def test_class_names_of_objects_in_every_form(tmp_path: Path, attributes: dict[s
     assert names(found) == ["tench, Tinca tinca", "goldfish", "shark, white shark"] * 2
 
 
+@pytest.mark.parametrize("attributes", [{"class_to_idx": {"a": 1, "b": 2}}, {"classes": {1: "a", 2: "b"}}])
+def test_class_numbers_that_do_not_begin_at_0(tmp_path: Path, attributes: dict[str, Any]) -> None:
+    found = packed(Images([1, 2, 1, 2, 1, 2], **attributes), tmp_path / "dst")
+    assert [one[:2] for one in found.values()] == [("a", 1), ("b", 2)] * 3
+
+
+def test_numbers_as_class_names(tmp_path: Path) -> None:
+    assert names(packed(Images(CYCLE, classes=[7, 8, 9]), tmp_path / "dst")) == ["7", "8", "9"] * 2
+
+
 def test_class_names_in_two_orders_are_an_error() -> None:
     with pytest.raises(LabelError, match=r"another order in 'classes' \('cat', 'dog'\) than in 'class_to_idx'"):
         scan(Images([0, 1], classes=["cat", "dog"], class_to_idx={"dog": 0, "cat": 1}))
@@ -258,6 +268,29 @@ def test_every_entry_of_items_is_accounted_for() -> None:
     assert parts([(png(0), 1, "a caption", 5)]) == {
         "0": "image", "1": "label", "2": "follows the label", "3": "follows the label"
     }  # fmt: skip
+
+
+def test_bytes_in_entries_are_left_out_with_a_reason() -> None:
+    items = [
+        {"image": png(row), "label": CYCLE[row], "parts": [b"\0abc"], "info": {"a": [b"1"]}} for row in range(COUNT)
+    ]
+    reason = "has a type that is not kept"
+    assert parts(items) == {"image": "image", "label": "label", "parts": reason, "info": reason}
+
+
+def test_a_pil_image_is_stored_as_its_orientation_shows_it(tmp_path: Path) -> None:
+    pixels = np.zeros((16, 8, 3), np.uint8)
+    pixels[:8] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the first row is on the right
+    Image.fromarray(pixels).save(tmp_path / "0.jpg", exif=exif, quality=100)
+    source = ObjectSource([{"image": Image.open(tmp_path / "0.jpg")}])
+    image = Image.open(io.BytesIO(source.read(source.scan().inputs[0]).image))
+    shown = np.asarray(image.convert("L"))
+    assert shown.shape == (8, 16)
+    assert (shown[:, 12:] > 200).all()
+    assert (shown[:, :4] < 50).all()
+    assert image.getexif().get(0x0112, 1) == 1
 
 
 def test_the_label_of_dictionaries_is_found_by_type_and_value(tmp_path: Path) -> None:

@@ -409,14 +409,16 @@ def test_numbers_with_gaps_keep_their_names(tmp_path: Path) -> None:
 
 def test_a_column_that_is_not_the_label_by_its_values_is_reported_and_can_be_chosen(tmp_path: Path) -> None:
     numbers = list(range(20))
-    path = table(tmp_path, rows_of({"path": (PATHS * 4)[:20], "label": numbers}))
+    paths = [f"{row}.png" for row in numbers]
+    beside_images(tmp_path, count=20)
+    path = table(tmp_path, rows_of({"path": paths, "label": numbers}))
     listing = scan(path)
     assert {entry.label for entry in listing.inputs} == {None}
     (note,) = listing.account.notes
     reason = "it has another value in each row, as an id has"
     assert note == f"column 'label' is not the label, because {reason}: pass --label label if it is"
     assert labels(path, columns={"label": "label"}) == numbers
-    path = table(tmp_path, rows_of({"path": (PATHS * 4)[:19], "label": numbers[:19]}))
+    path = table(tmp_path, rows_of({"path": paths[:19], "label": numbers[:19]}))
     assert labels(path) == numbers[:19]  # so few may be one image of each class
     path = table(tmp_path, rows_of({"path": PATHS, "x": [4, 5, 4, 4, 5, 5], "y": CYCLE}))
     assert "'y' is not the label, because it is a coordinate next to 'x'" in scan(path).account.notes[0]
@@ -474,3 +476,28 @@ def test_one_value_that_cannot_be_a_label_among_labels_is_an_error_with_its_row(
     with pytest.raises(SourceError, match=message):
         scan(path)
     assert set(labels(path, columns={"label": "species"})) == {"cat"}
+
+
+def test_an_image_in_several_rows_is_noted_and_must_have_one_label(tmp_path: Path) -> None:
+    path = table(tmp_path, "path,label,caption\n0.png,cat,a\n0.png,cat,b\n1.png,dog,c\n")
+    listing = scan(path)
+    assert len(listing.inputs) == 3
+    assert listing.account.notes[0].startswith("1 image with several rows, such as '0.png': each row is a sample")
+    path.write_text("path,label\n0.png,cat\n0.png,dog\n1.png,dog\n")
+    with pytest.raises(SourceError, match=r"several rows for '0.png', with the labels 'cat' and 'dog': correct it"):
+        scan(path)
+    assert labels(path, columns={"label": ""}) == [None] * 3
+
+
+def test_columns_of_0_and_1_for_each_class_are_noted(tmp_path: Path) -> None:
+    path = table(tmp_path, "path,MEL,NV,BCC\n0.png,1,0,0\n1.png,0,1,0\n2.png,0,0,1\n")
+    (note,) = scan(path).account.notes
+    assert note.startswith("no label: 3 columns with only 0 and 1 ('MEL', 'NV', 'BCC'): if they are classes")
+
+
+@pytest.mark.parametrize("form", ["{}", "[{}]"])
+def test_a_key_twice_in_an_object_is_an_error(tmp_path: Path, form: str) -> None:
+    row = '{"path": "0.png", "label": 1, "label": 2}'
+    path = table(tmp_path, form.replace("{}", row), "t.json" if form == "[{}]" else "t.jsonl")
+    with pytest.raises(SourceError, match=r"an object has the key 'label' twice, with \[1, 2\]"):
+        scan(path)

@@ -362,6 +362,8 @@ class Labels:
             return Form(is_several=True)  # `_labels` reports all errors
         flags, width = labels - {NONE}, self._lists.common_length
         if not flags or not (flags <= _ONE_AND_ZERO or flags <= _TRUE_AND_FALSE):
+            if width > 1 and in_lists.sum() > width and all(label.number is not None for label in labels):
+                self._refuse_repeated(codes[in_lists].reshape(-1, width))
             return Form(is_several=True)
         if flags <= _ONE_AND_ZERO and (width < 2 or (width == 2 and known and len(known) != width)):
             return Form(is_several=True)
@@ -373,6 +375,18 @@ class Labels:
                 "correct the labels, or pass --label-type number (label_type='number') for class numbers"
             )
         return Form(is_several=True, width=width)
+
+    def _refuse_repeated(self, rows: NDArray[np.int64]) -> None:
+        """Raise an error if lists of one length have a number twice: each position is probably a label of its own."""
+        ordered = np.sort(rows, axis=1)
+        if twice := np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)).tolist():
+            shown = [self._values[code] for code in rows[twice[0]]]
+            raise LabelError(
+                f"{self._where} has lists of {rows.shape[1]} numbers as labels, and {shown} has a number twice; "
+                "if the positions are different labels, such as a coarse and a fine class, keep one as the label, and "
+                "the others as entries of their own; if all are numbers of the same classes, pass --label-type number "
+                "(label_type='number')"
+            )
 
     def _numbered_rows(self, form: Form, given: Classes, own: Classes) -> Numbered:
         """Return the labels where each list has 0 or 1 for each class."""

@@ -126,8 +126,8 @@ class BatchSource(Source):
             self._add_values(labels, columns, position, file)
         if not labels.values:
             facts = [name for name in roles.facts if name in self.schema(files[0]).names]
-            texts = [name for name in facts if columns.is_text(name)]
-            found.account.notes += labels.hint({name: self.values(files[0], name) for name in texts})
+            known = {name: self.values if columns.is_text(name) else self.head for name in facts}
+            found.account.notes += labels.hint({name: values(files[0], name) for name, values in known.items()})
         choice = labels.choose()
         columns.check_complete([choice.label, choice.names])
         roles.set_label(choice.label, choice.names)

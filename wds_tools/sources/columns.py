@@ -149,6 +149,13 @@ def json_value(value: Any) -> Any:
     return f"{len(value)} bytes" if isinstance(value, bytes) else str(value)
 
 
+def has_bytes(value: Any) -> bool:
+    """Return whether a list or dictionary has bytes inside, which JSON cannot have."""
+    if isinstance(value, Mapping):
+        return any(isinstance(one, bytes) or has_bytes(one) for one in value.values())
+    return isinstance(value, (list, tuple)) and any(isinstance(one, bytes) or has_bytes(one) for one in value)
+
+
 def facts_bytes(facts: Mapping[str, Any]) -> int:
     """Return an upper bound of the bytes that facts add to the ``json`` field in a shard."""
     return field_bytes(len(_encoder.encode(facts))) - field_bytes(0) if facts else 0

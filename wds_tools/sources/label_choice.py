@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wds_tools.errors import LabelError, SourceError
-from wds_tools.format.label import NONE, Label, parse
+from wds_tools.format.label import NONE, Label, parse, quoted
 from wds_tools.format.label_lists import items_of
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.columns import LABEL, usual_columns, usual_names
@@ -18,6 +18,7 @@ from wds_tools.wording import counted
 
 _List = tuple[Any, ...]  # labels of a sample that has several
 _MIN_ROWS = 20  # with fewer, classes may also differ in each row, as in a demo with one image per class
+_FLAGS = frozenset(["0", "1", "0.0", "1.0", "True", "False"])  # of a column for one class
 _LABELS_PER_ODD = 10  # at least, in a column where a value that cannot be a label is a mistake
 _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names get an entry
 _MAX_SHOWN = 30  # characters of a value in a message
@@ -160,7 +161,17 @@ class LabelColumns:
             return []
         found = {name: values for name, values in others.items() if _could_be_classes(values)}
         shown = ", ".join(f"{name!r} ({some_of(values)})" for name, values in found.items())
-        return [f"no label: the {self._part} {shown} could be it; pass --label NAME if it is"] if found else []
+        if found:
+            return [f"no label: the {self._part} {shown} could be it; pass --label NAME if it is"]
+        flags = [name for name, values in others.items() if values and all(str(one) in _FLAGS for one in values)]
+        if len(flags) < 2:
+            return []
+        count = counted(len(flags), self._part, _PLURALS.get(self._part))
+        note = (
+            f"no label: {count} with only 0 and 1 ({quoted(flags)}): if they are classes, write one {self._part} with "
+            "the name of the class of each row, or a list of names if there are several"
+        )
+        return [note]
 
     def ambiguous(self, names: Iterable[str]) -> SourceError:
         """Return the error that several columns could be the label."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from wds_tools.errors import LabelError
 from wds_tools.format.label import quoted
+from wds_tools.sources.label_choice import names_by_number
 
 
 def class_names(items: Any) -> tuple[str, ...]:
@@ -50,13 +51,15 @@ def _own_names(items: Any) -> tuple[str, ...]:
 
 
 def names_in(value: Any) -> tuple[str, ...]:
-    """Return names from a list of them or of their synonyms, or from a dictionary of names and numbers."""
+    """Return names from a list of them or of their synonyms, or from a dictionary of names and numbers.
+
+    A number that has no name is its own.
+    """
     if isinstance(value, Mapping):
         pairs = [(name, number) if isinstance(number, int) else (number, name) for name, number in value.items()]
-        by_number = {number: name for name, number in pairs}
-        is_numbered = sorted(by_number, key=str) == sorted(range(len(pairs)), key=str)
-        return names_in([by_number[number] for number in range(len(pairs))]) if is_numbered else ()
+        by_number = {number: str(name) for name, number in pairs if isinstance(number, int) and number >= 0}
+        return (names_by_number(by_number) or ()) if len(by_number) == len(pairs) else ()
     if not isinstance(value, (list, tuple)):
         return ()
     names = [", ".join(map(str, name)) if isinstance(name, (list, tuple)) else name for name in value]
-    return tuple(names) if all(isinstance(name, str) for name in names) else ()
+    return tuple(map(str, names)) if all(isinstance(name, (str, int)) for name in names) else ()

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from PIL import Image
+from PIL import Image, ImageOps
 
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format import codecs
@@ -41,6 +41,7 @@ from wds_tools.sources.columns import (
     fact_name,
     facts_bytes,
     field_name,
+    has_bytes,
     json_value,
     names_image,
     no_image_error,
@@ -329,6 +330,9 @@ class ObjectSource(Source):
             if field and isinstance(value, (bytes, str)) and not is_file_name:
                 fields[field] = value if isinstance(value, bytes) else value.encode()
                 self._became[name] = f"field {field}"
+            elif has_bytes(value):
+                self._became.setdefault(name, "")
+                self._warn(f"entry {name!r} with bytes in lists or dictionaries")
             elif isinstance(value, _FACTS) or (hasattr(value, "tolist") and not np.ndim(value)):
                 facts[fact_name(name)] = json_value(value)
                 self._became.setdefault(name, "entries of json")
@@ -411,6 +415,7 @@ def _image(value: Any, path: str) -> Any:
                 f"{path} has a PIL image of mode {value.mode!r}, whose values do not fit into 8 bits: convert "
                 "it to 'I;16', which keeps 16 bits, or to 'L'"
             )
+        value = ImageOps.exif_transpose(value)  # a PNG has no orientation
         out = io.BytesIO()
         (value if value.mode in _PNG_MODES else value.convert("RGB")).save(out, "PNG")
         return out.getvalue()

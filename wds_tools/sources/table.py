@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,9 @@ class TableSource(Source):
         found.account.notes += labels.hint(
             {name: [row.get(name) for row in hint] for name in self.roles_of_columns.facts}
         )
-        add_rows(found, self.roles_of_columns, entries, labels.choose(), declared=self.table.columns)
+        choice = labels.choose()
+        self._check_repeated(found, entries, choice.values)
+        add_rows(found, self.roles_of_columns, entries, choice, declared=self.table.columns)
 
     def read(self, entry: Input) -> Record:
         """Read the image of a row, and its other columns.
@@ -109,6 +112,32 @@ class TableSource(Source):
             check_size(f"file {name!r}", len(image), entry.size)
         fields = {field: self._field(field, row[name]) for name, field in self._fields(row).items()}
         return Record(image, fields, self._facts(row))
+
+    def _check_repeated(self, found: Collector, entries: Sequence[Input | None], labels: Sequence[Any]) -> None:
+        """Note how many images have several rows.
+
+        Raises:
+            SourceError: The labels of an image differ.
+        """
+        first: dict[str, Any] = {}
+        repeated = set()
+        for entry, label in zip(entries, labels or [None] * len(entries), strict=True):
+            if entry is None:
+                continue
+            if entry.path in first:
+                repeated.add(entry.path)
+                if str(label) != str(first[entry.path]):
+                    raise SourceError(
+                        f"{self.path} has several rows for {entry.path!r}, with the labels {first[entry.path]!r} and "
+                        f"{label!r}: correct it, or write one row with a list if an image has several labels; or pass "
+                        "--column label= to pack a sample for each row, without labels"
+                    )
+            first.setdefault(entry.path, label)
+        if repeated:
+            found.account.notes.append(
+                f"{counted(len(repeated), 'image')} with several rows, such as {min(repeated)!r}: each row is a sample "
+                "of its own, and --split can put samples of one image into different splits"
+            )
 
     def _without_label(self) -> Roles:
         """Return the roles of all columns; that of the label is decided when all its values are known."""

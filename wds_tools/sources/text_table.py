@@ -208,7 +208,7 @@ class TextTable:
             return [self._row_of(values) for values in self._reader(lines) if values]
 
     def _object(self, text: str) -> Row:
-        row = json.loads(text.removeprefix("\ufeff"))
+        row = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_unique)
         if not isinstance(row, dict):
             raise SourceError(f'{self.path}: a line is {text[:40]!r}; expected an object, such as {{"path": ...}}')
         return row
@@ -260,6 +260,16 @@ def _is_document(text: str) -> bool:
         return True
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> Row:
+    """Return a JSON object, of which each key occurs once."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has the key {twice!r} twice, with {[one for name, one in pairs if name == twice]}")
+    return row
+
+
 def _has_columns(value: Mapping[str, Any]) -> bool:
     """Return whether an object has a list, or values by row, for each column."""
     return bool(value) and (
@@ -278,7 +288,7 @@ def _rows_of_document(text: str, where: str) -> list[Row]:
     Raises:
         SourceError: It is neither.
     """
-    value = json.loads(text)
+    value = json.loads(text, object_pairs_hook=_unique)
     if isinstance(value, list) and all(isinstance(row, dict) for row in value):
         return value
     if isinstance(value, dict) and _has_columns(value):
