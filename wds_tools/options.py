@@ -201,6 +201,10 @@ class RemoteOptions:
         )
 
 
+TOKEN_REALM = 'realm="wds_tools"'  # noqa: S105 - not a secret
+"""By which clients recognise a `wds-tools serve` that needs a token, in the header ``WWW-Authenticate``."""
+
+
 def server_token(scheme: str, authority: str) -> str | None:
     """Return the token for an HTTP server, from the environment variable ``WDS_TOOLS_TOKEN``; None if it has none.
 
@@ -224,6 +228,15 @@ def server_token(scheme: str, authority: str) -> str | None:
         if (match[1].lower(), match[2].lower()) == (scheme.lower(), authority.lower()):
             return match[3]
     return None
+
+
+def token_remedy(scheme: str, authority: str) -> str:
+    """Return what to do if a `wds-tools serve` refuses the token of a request, or its absence. Arguments as above."""
+    origin = f"{scheme}://{authority}"
+    words = os.environ.get("WDS_TOOLS_TOKEN", "").split()
+    others = ", ".join(word.partition("=")[0] for word in words)
+    fact = f"WDS_TOOLS_TOKEN has one for {others} only: " if others and server_token(scheme, authority) is None else ""
+    return f"{fact}set WDS_TOOLS_TOKEN={origin}=TOKEN"
 
 
 def report_url() -> str | None:

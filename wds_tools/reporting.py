@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wds_tools.errors import OptionError
-from wds_tools.options import report_url, run_name, server_token
+from wds_tools.options import report_url, run_name, server_token, token_remedy
 
 REPORT_PATH = "/api/reports"
 REPORT_SECONDS = 2.0
@@ -104,6 +104,7 @@ class Reporter:
         if not self._has_warned:
             self._has_warned = True
             reason = f"status {status}: {message}" if status else message
+            reason += f"; {token_remedy(self._scheme, self._authority)}" if status == 401 else ""
             _log.warning(
                 "%s://%s does not accept reports (%s); the work continues, and reports are tried again, less often",
                 *(self._scheme, self._authority, reason),

@@ -13,7 +13,7 @@ from servers import program
 
 import wds_tools as wt
 from wds_tools.cli import main
-from wds_tools.errors import OptionError, StoreError
+from wds_tools.errors import NotADatasetError, OptionError, StoreError
 from wds_tools.options import RemoteOptions, server_token
 from wds_tools.service.tokens import create_token
 from wds_tools.storage.clients import open_client
@@ -138,6 +138,13 @@ def service(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
         yield f"{running.url}/data/packed", f"http://127.0.0.1:1=other {running.url}={secret}"
 
 
+@pytest.fixture(scope="module")
+def unlocked(few: Path) -> Iterator[str]:
+    """Return the URL of a service without tokens."""
+    with program(few.parent) as running:
+        yield running.url
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -162,15 +169,36 @@ def test_each_command_sends_the_token(
     assert end.value.code == 0
 
 
+@pytest.mark.parametrize("path", ["packed", "datasets/packed", ""])
+def test_a_url_of_the_service_that_is_not_that_of_a_dataset_is_corrected(unlocked: str, path: str) -> None:
+    place = f"{unlocked}/data/{'packed' if path else 'NAME'}"
+    with pytest.raises(NotADatasetError, match=f"; a `wds-tools serve` there has it at {place}$"):
+        wt.describe(f"{unlocked}/{path}")
+
+
+def test_a_service_without_tls_is_found_at_once(unlocked: str) -> None:
+    url = unlocked.replace("http:", "https:")
+    with pytest.raises(StoreError, match=r"answers without TLS .*1 attempt .*; use http:// in the URL$"):
+        wt.describe(f"{url}/data/packed")
+
+
 def test_a_loader_sends_the_token_from_all_its_processes(
     service: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, variable = service
     monkeypatch.setenv("WDS_TOOLS_RETRY_SECONDS", "1")
-    with pytest.raises(StoreError, match=r"HTTP 401 .*has no token: set WDS_TOOLS_TOKEN=ORIGIN=TOKEN"):
+    with pytest.raises(StoreError, match=r"HTTP 401 .*has no token: send") as raised:
         wt.make_loader(url, batch_size=8)
+    origin = url.partition("/data")[0]
+    assert str(raised.value).endswith(f"; set WDS_TOOLS_TOKEN={origin}=TOKEN")
+    monkeypatch.setenv("WDS_TOOLS_TOKEN", "http://node1:8080=wdst_secret")
+    with pytest.raises(
+        StoreError, match=r"HTTP 401 .*; WDS_TOOLS_TOKEN has one for http://node1:8080 only: "
+    ) as raised:
+        wt.describe(url)
+    assert str(raised.value).endswith(f" only: set WDS_TOOLS_TOKEN={origin}=TOKEN")
     monkeypatch.setenv("WDS_TOOLS_TOKEN", f"{url.partition('/data')[0]}=wdst_revoked")
-    with pytest.raises(StoreError, match=r"HTTP 401 .*was revoked: set WDS_TOOLS_TOKEN=ORIGIN=TOKEN"):
+    with pytest.raises(StoreError, match=rf"HTTP 401 .*was revoked.*; set WDS_TOOLS_TOKEN={origin}=TOKEN"):
         wt.make_loader(url, batch_size=8)
     monkeypatch.setenv("WDS_TOOLS_TOKEN", variable)
     with wt.make_loader(url, batch_size=8, num_workers=1, view=wt.CenterCrop(16, resize=20)) as loader:

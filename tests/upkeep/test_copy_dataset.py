@@ -166,7 +166,8 @@ def test_the_command_copies_from_the_service_with_a_token(few: Path, tmp_path: P
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
         assert done.returncode == 1
         assert "HTTP 401" in done.stderr
-        assert "the request has no token: set WDS_TOOLS_TOKEN=ORIGIN=TOKEN" in done.stderr
+        assert "the request has no token: send" in done.stderr
+        assert f"set WDS_TOOLS_TOKEN={url}=TOKEN" in done.stderr
         environment["WDS_TOOLS_TOKEN"] = f"{url}={secret}"
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")

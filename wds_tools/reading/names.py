@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from wds_tools.errors import NotADatasetError, OptionError
 from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.storage import is_url, join, split_folder
+from wds_tools.storage.failures import clean_url
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.wording import broken_url_remedy
 
@@ -66,7 +68,10 @@ def why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
         manifest_name: File name of the manifest that was not found.
     """
     if is_url(name):
-        return f"{name} has no {manifest_name}; pass the folder that `wds-tools pack` or `wds-tools index` wrote"
+        return (
+            f"{name} has no {manifest_name}; pass the folder that `wds-tools pack` or `wds-tools index` wrote"
+            f"{_place_in_service(folder)}"
+        )
     if not os.path.isdir(folder):  # noqa: PTH112 - Path would normalize the string
         if remedy := broken_url_remedy(name):
             return remedy
@@ -83,3 +88,13 @@ def why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
             f"{named}{more if len(splits) > _MAX_NAMES else ''}; name one of them, such as {join(folder, splits[0])}"
         )
     return f"{folder} is not a packed dataset (no {manifest_name}): pack it with `wds-tools pack {folder} DST`"
+
+
+def _place_in_service(folder: str) -> str:
+    """Return where `wds-tools serve` would have a dataset at another URL of the same server; "" for other URLs."""
+    url = urlsplit(clean_url(folder))
+    path = url.path.strip("/")
+    if url.scheme not in ("http", "https") or path.startswith("data/"):
+        return ""
+    name = path.removeprefix("datasets/") or "NAME"  # the page of a dataset is at /datasets/NAME
+    return f"; a `wds-tools serve` there has it at {url.scheme}://{url.netloc}/data/{name}"

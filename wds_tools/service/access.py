@@ -18,13 +18,14 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from wds_tools.options import TOKEN_REALM
 from wds_tools.service.answers import error_answer
 from wds_tools.service.limits import Limits
 from wds_tools.service.tokens import Token, TokenChecker
 
 NOT_FOUND = "no such dataset or file: the catalogue at /api/datasets lists the datasets, their manifests the files"
-_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="wds_tools", Basic realm="wds_tools", charset="UTF-8"'}
-_HOW_TO_AUTHORIZE = "set WDS_TOOLS_TOKEN=ORIGIN=TOKEN, or send it in the header Authorization, after Bearer"
+_CHALLENGE = {"WWW-Authenticate": f'Bearer {TOKEN_REALM}, Basic {TOKEN_REALM}, charset="UTF-8"'}
+_HOW_TO_AUTHORIZE = "send one in the header Authorization, after Bearer"
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
 from wds_tools.errors import OptionError
-from wds_tools.options import server_token
+from wds_tools.options import TOKEN_REALM, server_token, token_remedy
 from wds_tools.storage.client_base import Partial
 from wds_tools.storage.failures import Failure, clean_url
 from wds_tools.storage.http_pool import Pool, basic_auth, head_is_complete
@@ -76,6 +77,12 @@ class HttpClient(HttpRequests):
         base = self._base.path if self._encoded else quote_again(self._base.path)
         full = f"{base.rstrip('/')}/{name.lstrip('/')}" if path else base
         return self._base._replace(path=full or "/", fragment="")
+
+    def _failure(self, response: http.client.HTTPResponse, *, wants_range: bool = False) -> Failure:
+        failure = super()._failure(response, wants_range=wants_range)
+        if response.status == 401 and TOKEN_REALM in response.headers.get("WWW-Authenticate", ""):
+            failure.remedy = token_remedy(self._base.scheme, self._base.netloc.rpartition("@")[2])
+        return failure
 
     def _url_of(self, path: str) -> str:
         url = super()._url_of(path)

@@ -12,7 +12,10 @@ import socket
 import ssl
 from typing import Any
 
+from wds_tools.storage.failures import Failure
+
 _RECEIVED_BYTES = 1 << 18
+_PLAIN = b"HTTP/"  # no record of TLS begins with these bytes
 
 
 class TlsSocket:
@@ -24,6 +27,7 @@ class TlsSocket:
         host: Name that the certificate must have.
 
     Raises:
+        Failure: The server answers without TLS.
         ssl.SSLError: The handshake failed.
         OSError: The connection failed.
     """
@@ -42,6 +46,8 @@ class TlsSocket:
             except ssl.SSLWantReadError:
                 self._send()
                 self._receive()
+                if self._buffer[: len(_PLAIN)] == _PLAIN:
+                    raise Failure("it answers without TLS", retry=False, remedy="use http:// in the URL") from None
             except ssl.SSLError:
                 with contextlib.suppress(OSError):
                     self._send()  # the alert, so that the server can log the reason
