@@ -190,8 +190,6 @@ class EpochOrder:
         epoch: Zero-based epoch.
 
     Attributes:
-        run: See above.
-        epoch: See above.
         identity: What determines the order.
         segment_starts: See `PlainOrder`.
         reach: Maximum distance between two rows of one block; None if it is not known.
