@@ -1,6 +1,7 @@
 """Imports between the modules: no cycles, and each imports only its own folder and those before it."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -136,3 +137,15 @@ def test_test_files_have_different_names():
     """pytest imports them as top-level modules, so a second file of the same name cannot be collected."""
     names = [path.name for path in Path(__file__).parent.glob("**/test_*.py")]
     assert len(names) == len(set(names))
+
+
+def test_the_map_names_each_module_of_a_folder_once_and_no_other():
+    text = (PACKAGE / "README.md").read_text()
+    for folder, table in re.findall(r"\*\*`(\w+)/`.*?\n\n(\| module .*?)\n\n", text, re.DOTALL):
+        rows = [line.split("|")[1] for line in table.splitlines()[2:]]
+        named = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
+        known = {path.stem for path in (PACKAGE / folder).rglob("*.py")} | {
+            path.name for path in (PACKAGE / folder).iterdir()
+        }
+        assert len(named) == len(set(named)), f"{folder}: named twice"
+        assert {name.rpartition(".")[2] for name in named} <= known, f"{folder}: a module is gone"
