@@ -13,14 +13,14 @@ import operator
 import re
 import unicodedata
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError
-from wds_tools.format.label_lists import Form, Lists, items_of
+from wds_tools.format.label_lists import Form, Lists, items_of, parts_joined_by, why_several
 from wds_tools.wording import counted
 
 LabelType = Literal["name", "number"]
@@ -42,8 +42,6 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _MISSING = frozenset(["nan", "NaN", "NAN", "None", "null", "NULL", "<NA>", "NaT", "N/A", "n/a", "#N/A", "#NA"])
 BOOLEANS = ("false", "true")
 """The classes of booleans, however they are written."""
-
-_SEPARATORS = (" ", ",", ";", "|")  # that texts with several labels usually have
 
 
 class Label(NamedTuple):
@@ -419,29 +417,10 @@ class Labels:
         return Numbered(numbers, Classes(given or own), (note,), form, several)
 
     def _refuse_joined(self) -> None:
-        """Raise an error if texts consist of several labels.
-
-        Such as "cat dog" where there are "cat" and "dog", or if most texts have the same separator between few words.
-        """
+        """Raise an error if texts consist of several labels."""
         texts = {text for value in self._values if isinstance(value, str) and (text := value.strip())}
-        for text in sorted(texts):
-            for separator in _SEPARATORS:
-                parts = [part.strip() for part in text.split(separator)]
-                if len(parts) > 1 and texts.issuperset(parts):
-                    raise LabelError(
-                        f"{self._where} has the label {text!r}, and its parts {quoted(parts)} are labels too: pass "
-                        f"--label-separator {separator!r} (label_separator={separator!r}) if it means several labels, "
-                        "or --label-type name (label_type='name') if it is the name of a class"
-                    )
-        for separator in _SEPARATORS:
-            joined = _joined(texts, separator)
-            if joined and (separator != " " or _are_numbers(joined)):
-                raise LabelError(
-                    f"{self._where} has labels such as {quoted(sorted(texts)[:2])}, made of {len(joined)} texts "
-                    f"with {separator!r} between them: pass --label-separator {separator!r} "
-                    f"(label_separator={separator!r}) if they mean several labels, or --label-type name "
-                    "(label_type='name') if they are names of classes"
-                )
+        if problem := why_several(texts):
+            raise LabelError(f"{self._where} has {problem}")
 
     def _labels(self, known: Classes) -> list[Label]:
         """Return the label that each different value is."""
@@ -520,7 +499,7 @@ class Labels:
         ]
         notes = []
         texts = {value.strip() for value in self._values if isinstance(value, str)} - {""}
-        if self._separator is None and self._label_type is None and (parts := _joined(texts, " ")):
+        if self._separator is None and self._label_type is None and (parts := parts_joined_by(texts, " ")):
             notes.append(
                 f"labels such as {quoted(sorted(texts)[:2])} are names of classes, and are made of only {len(parts)} "
                 "words: pass --label-separator ' ' if they mean several labels"
@@ -536,19 +515,6 @@ class Labels:
             if label.name and (other := folded.setdefault(_folded(label.name), label.name)) != label.name
         ]
         return tuple(notes)
-
-
-def _joined(texts: Collection[str], separator: str) -> set[str]:
-    """Return the parts of texts that probably mean several labels: most texts have the separator, and few parts."""
-    joined = [parts for text in texts if len(parts := [one.strip() for one in text.split(separator)]) > 1]
-    different = {part for parts in joined for part in parts}
-    is_most = len(joined) > 1 and 2 * len(joined) > len(texts)
-    are_few = len(different) <= len(texts) or _are_numbers(different)
-    return different if is_most and are_few else set()
-
-
-def _are_numbers(texts: Iterable[str]) -> bool:
-    return all(map(_WHOLE.fullmatch, texts))
 
 
 def _folded(text: str) -> str:

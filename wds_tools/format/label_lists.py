@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from array import array
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +18,8 @@ LABELS = "labels.json"
 """The field of samples with several labels: a JSON list of class numbers."""
 
 _NO_LIST = -1
+_WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.0*)?")
+_SEPARATORS = (" ", ",", ";", "|")  # that texts with several labels usually have
 
 
 class Form(NamedTuple):
@@ -131,3 +135,44 @@ class Lists:
             found.append(None if length == _NO_LIST and not known else different)
             start = stop
         return found, repeated
+
+
+def why_several(texts: Collection[str]) -> str | None:
+    """Return that texts probably mean several labels, and what to do; None if they do not.
+
+    Such as "cat dog" where there are "cat" and "dog", or if most texts have the same separator between few words.
+
+    >>> why_several({"cat", "dog", "a cat"}) is None, why_several({"a;b", "b;c", "a;c"})[:37]
+    (True, "labels such as 'a;b', 'a;c', made of ")
+    """
+    for text in sorted(texts):
+        for separator in _SEPARATORS:
+            parts = [part.strip() for part in text.split(separator)]
+            if len(parts) > 1 and set(texts).issuperset(parts):
+                return (
+                    f"the label {text!r}, and its parts {', '.join(map(repr, parts[:3]))} are labels too: pass "
+                    f"--label-separator {separator!r} (label_separator={separator!r}) if it means several labels, "
+                    "or --label-type name (label_type='name') if it is the name of a class"
+                )
+    for separator in _SEPARATORS:
+        words = parts_joined_by(texts, separator)
+        if words and (separator != " " or _are_numbers(words)):
+            return (
+                f"labels such as {', '.join(map(repr, sorted(texts)[:2]))}, made of {len(words)} texts with "
+                f"{separator!r} between them: pass --label-separator {separator!r} (label_separator={separator!r}) if "
+                "they mean several labels, or --label-type name (label_type='name') if they are names of classes"
+            )
+    return None
+
+
+def parts_joined_by(texts: Collection[str], separator: str) -> set[str]:
+    """Return the parts of texts that probably mean several labels: most texts have the separator, and few parts."""
+    joined = [parts for text in texts if len(parts := [one.strip() for one in text.split(separator)]) > 1]
+    different = {part for parts in joined for part in parts}
+    is_most = len(joined) > 1 and 2 * len(joined) > len(texts)
+    are_few = len(different) <= len(texts) or _are_numbers(different)
+    return different if is_most and are_few else set()
+
+
+def _are_numbers(texts: Collection[str]) -> bool:
+    return all(map(_WHOLE.fullmatch, texts))
