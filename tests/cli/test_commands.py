@@ -395,7 +395,7 @@ def test_a_destination_that_is_a_file_or_inside_the_source_is_one_line(
 def test_an_interrupted_pack_is_one_line_and_continues_when_run_again(photos: Path, tmp_path: Path) -> None:
     for folder in photos.iterdir():
         for number in range(6):
-            shutil.copytree(folder, tmp_path / "src" / folder.name / str(number))
+            shutil.copytree(folder, tmp_path / "src" / folder.name / f"{folder.name}{number}")
     words = ["pack", str(tmp_path / "src"), str(tmp_path / "out"), "--shard-bytes", "1MB", "--workers", "2"]
     words += ["--images", "keep"]
     command = [sys.executable, "-m", "wds_tools.cli", *words]
@@ -745,6 +745,20 @@ def test_an_interrupted_unpack_is_one_line_and_continues_when_run_again(
     assert "existed already" in process("unpack", packed, tmp_path / "out").out
     assert not (tmp_path / "out" / ".unpacking").exists()
     assert len(list((tmp_path / "out").glob("*/*"))) == 400
+
+
+def test_further_interrupts_do_not_change_message_and_exit_code() -> None:
+    code = (
+        "import os, signal, click; from wds_tools import cli\n"
+        "interrupt = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        "echo = click.echo\n"
+        "click.echo = lambda *words, **options: (interrupt(), echo(*words, **options))\n"
+        "cli.cli.invoke = interrupt\n"
+        "try: cli.main(['doctor'])\n"
+        "finally: interrupt()"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert_one_line_error(Result(run.returncode, run.stdout, run.stderr), 130, "interrupted")
 
 
 # --- errors and exit codes ---

@@ -3,6 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from wds_tools.cli import main
+
 PAGE = Path(__file__).parents[2] / "docs" / "explain.md"
 
 
@@ -16,3 +20,9 @@ def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "step 0: epoch 0, 8 samples" in out
     assert out.endswith("397\n")
+    command = re.search(r"^wds-tools (plan .* --state .*)$", PAGE.read_text(), re.MULTILINE)
+    assert command
+    with pytest.raises(SystemExit) as end:
+        main(command[1].split())
+    assert end.value.code == 0
+    assert (tmp_path / "step.png").exists()

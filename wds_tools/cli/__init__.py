@@ -29,6 +29,7 @@ from wds_tools.wording import NOT_ON_SERVERS, missing_package, one_line
 COMPLETE = "_WDS_TOOLS_COMPLETE"
 STDOUT, STDERR = 1, 2
 _WRONG_ARGUMENT = (OptionError, NotADatasetError, MissingSourceError)  # errors of exit code 2
+_INTERRUPTS = (KeyboardInterrupt, click.Abort)
 _COMPLETION_HELP = """\b
 Tab completion:
   bash: eval "$(_WDS_TOOLS_COMPLETE=bash_source wds-tools)" in ~/.bashrc
@@ -130,7 +131,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if sys.stdout is not None:  # None if the parent process has closed it
             sys.stdout.flush()
     except BaseException as error:
+        if is_interrupt := isinstance(error, _INTERRUPTS):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would hide the message
         code = _report_error(error, run)
+        if is_interrupt:
+            signal.signal(signal.SIGINT, lambda *_: os._exit(code))  # another Ctrl-C ends what the exit waits for
     _discard_unwritable_output()
     sys.exit(code)
 
@@ -177,7 +182,7 @@ def _report_error(error: BaseException, run: Run) -> int:
 
 def _explain(error: BaseException, run: Run) -> tuple[str, int]:
     """Return the message and the exit code for an error."""
-    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+    if isinstance(error, _INTERRUPTS):
         return "; ".join(filter(None, ("interrupted", run.after_interrupt))), 130
     if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
         return f"ended by {signal.Signals(error.code - 128).name}", error.code  # bench turns signals into SystemExit
