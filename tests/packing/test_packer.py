@@ -293,7 +293,7 @@ def test_unusual_file_names_are_kept(tmp_path: Path) -> None:
     names = ["a.b.c.jpg", "new\nline.jpg", "sp ace.jpg", "日本/é.jpg", "Case.jpg", "case.jpg", "-rf.jpg", "'\".jpg"]
     names.append(os.fsdecode(b"caf\xe9/\xff.jpg"))
     src = fill(tmp_path / "src", {f"k/{name}": image_bytes(colour=number * 50) for number, name in enumerate(names)})
-    report = pack(src, tmp_path / "dst", workers=1)
+    report = pack(src, tmp_path / "dst", kind="folder", workers=1)
     assert report.packed == len(names)
     for sample in samples(tmp_path / "dst"):
         path = json.loads(sample["json"])["path"]

@@ -126,13 +126,15 @@ class TableSource(Source):
                 continue
             if entry.path in first:
                 repeated.add(entry.path)
-                if str(label) != str(first[entry.path]):
+                known = first[entry.path]
+                if label not in (None, "") and known not in (None, "") and str(label) != str(known):
                     raise SourceError(
-                        f"{self.path} has several rows for {entry.path!r}, with the labels {first[entry.path]!r} and "
+                        f"{self.path} has several rows for {entry.path!r}, with the labels {known!r} and "
                         f"{label!r}: correct it, or write one row with a list if an image has several labels; or pass "
                         "--column label= to pack a sample for each row, without labels"
                     )
-            first.setdefault(entry.path, label)
+            if first.get(entry.path) in (None, ""):
+                first[entry.path] = label
         if repeated:
             found.account.notes.append(
                 f"{counted(len(repeated), 'image')} with several rows, such as {min(repeated)!r}: each row is a sample "
