@@ -293,7 +293,7 @@ def test_folders_without_images_and_names_that_differ_only_in_case_are_noted(tmp
     assert listing.classes == ("Cat", "cat")
     assert listing.account.notes == [
         "2 folders without an image: not a class, such as 'empty'",
-        "the classes 'Cat' and 'cat' differ only in upper and lower case",
+        "the classes 'Cat' and 'cat' differ only in upper and lower case, or look the same",
     ]
     write_files(tmp_path / "other", "a/1.jpg", "a/1.JPG")
     assert TreeSource(tmp_path / "other").scan().account.notes == [
