@@ -1,4 +1,4 @@
-"""Sources that other programs write, with things in them that cannot be packed, for `test_conformance`."""
+"""Sources written by other programs, each with some unpackable content, for `test_conformance`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Case:
         src: What is packed.
         given: Number of files, rows or records in it.
         labels: Number of an image -> class name, class number or None without a label, of those that can be packed.
-        names: All columns, arrays, features or fields, and the files and records that cannot be packed.
+        names: All columns, arrays, features or fields, and the unpackable files and records.
         facts: Entry of ``json`` -> values of all images.
         fields: Field -> contents of all images.
         columns: As for `pack`.
@@ -421,7 +421,7 @@ BOXES: list[Any] = [  # what the programs were given: left, top, right, bottom, 
 
 
 def annotated(path: Path, annotations: str, images: str, given: int, names: set[str], **numbers: Any) -> Case:
-    """Return a tree of images, their annotations, and files that cannot be packed."""
+    """Return a tree of images with annotations, and some other files that `pack` has to skip."""
     src = FOREIGN / annotations
     root = Path(shutil.copytree(src, path / "src") if src.is_dir() else path)
     if src.is_file():

@@ -1,6 +1,6 @@
 """The promise of every source: all that it was given is in the account by name, and values arrive as they are.
 
-Each source here is written by another program, and has things that cannot be packed: an extra column, array, member
+Each source here is written by another program and includes some unpackable content: an extra column, array, member
 or feature, a damaged record, a second file with another schema. What is packed is read by the webdataset library and
 Pillow, and compared with the arrays that were written.
 """

@@ -245,7 +245,7 @@ class StepExplanation:
         return self._recipe.part(found, epoch=self.epoch, positions=self.positions[rows])
 
     def _by_sample(self, function: _Function[_Value], column: Column) -> list[tuple[_Value, ...]]:
-        """Return what a function finds in a column of each sample; nothing for a sample that cannot be read."""
+        """Apply a function to a column of each sample, and return the results; empty for an unreadable sample."""
         try:
             return function(self._part, column)
         except WdsToolsError as error:

@@ -385,10 +385,6 @@ def _one_value(value: Any) -> Any:
     return value.item() if getattr(value, "shape", ()) and math.prod(value.shape) == 1 else value
 
 
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and any(isinstance(one, (list, tuple, Mapping)) for one in value)
-
-
 def _tuple_label(value: Any, path: str) -> Any:
     """Return the label of a tuple.
 

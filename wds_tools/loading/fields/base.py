@@ -148,7 +148,7 @@ class FieldSpec(ABC):
         raise NotImplementedError
 
     def crops(self, part: Part, column: Column) -> list[Regions]:
-        """Return the regions of n samples for each view, if `is_image`; none if there is no view."""
+        """For an image, return the regions of n samples for each view, or an empty result if it has no view."""
         return part.regions(column.geometry) if column.geometry else []
 
     def frame_names(self, part: Part, column: Column) -> list[list[str]]:
