@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from foreign_tables import COUNT, FOREIGN, NAMES, Packed, packed, png
 
+import wds_tools as wt
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import Listing, SourceOptions
 from wds_tools.sources.detect import open_source
@@ -403,3 +404,19 @@ def test_every_image_is_that_of_its_row_in_row_groups_of_two_files(tmp_path: Pat
     found = packed(tmp_path, out)
     assert [one.name for one in found.values()] == [NAMES[row % 3] for row in range(COUNT)]
     assert io.BytesIO(IMAGES[0]).read(4) == b"\x89PNG"
+
+
+@pytest.mark.parametrize("door", ["parquet", "stream"])
+def test_class_names_of_a_column_that_is_not_the_label_are_kept(tmp_path: Path, door: str) -> None:
+    """As in CIFAR-100, which has fine and coarse labels."""
+    import datasets
+
+    names = {"label": ["a", "b"], "coarse_label": ["u", "v"]}
+    features = {name: datasets.ClassLabel(names=values) for name, values in names.items()}
+    rows = {"image": [png(row) for row in range(4)], "label": [0, 1] * 2, "coarse_label": [0, 0, 1, 1]}
+    data = datasets.Dataset.from_dict(rows, datasets.Features({"image": datasets.Image(), **features}))
+    data.to_parquet(tmp_path / "a.parquet")
+    src = tmp_path / "a.parquet" if door == "parquet" else data.to_iterable_dataset()
+    manifest = wt.pack(src, tmp_path / "dst", columns={"label": "label"}, workers=1).manifest
+    assert manifest.classes == ("a", "b")
+    assert {place: found.names for place, found in manifest.field_classes.items()} == {"json:coarse_label": ("u", "v")}

@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
+from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import Classes, quoted
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.sources.base import Record, SourceOptions
+from wds_tools.sources.base import Collector, Record, SourceOptions
 from wds_tools.sources.columns import (
     IMAGE,
     check_unique,
@@ -150,6 +151,20 @@ class Columns:
                 raise SourceError(
                     f"{self.missing[name][0]} has no column {name!r}, which {self.first[name]} has: add it, or "
                     "pack the files one at a time"
+                )
+
+    def collect_classes(self, found: Collector, roles: Roles) -> None:
+        """Add the class lists of columns that become entries of ``json``, once the label is known.
+
+        If files have different lists for a column, its numbers have no common meaning, which is noted.
+        """
+        for name in roles.facts:
+            lists = {own[name] for own in self.own_classes if name in own}
+            if len(lists) == 1:
+                found.field_classes[f"json:{fact_name(name)}"] = ClassList(tuple(lists.pop()))
+            elif lists:
+                found.account.notes.append(
+                    f"the files have different class names for column {name!r}: its numbers are packed without names"
                 )
 
     def notes(self) -> list[str]:

@@ -145,6 +145,7 @@ class BatchSource(Source):
                 group += len(sizes) > 0
         found.account.given = sum(map(self.rows, files))
         found.account.notes += columns.notes()
+        columns.collect_classes(found, roles)
         add_rows(found, roles, entries, choice, declared=columns.types)
 
     def _add_values(self, labels: LabelColumns, columns: Columns, position: int, file: int) -> None:

@@ -103,6 +103,7 @@ class StreamSource(Source):
                 found.skip(path, f"{file} cannot be read" if file else "has no image")
         self._check_state(last)
         add_rows(found, roles, entries, labels.choose(), declared=columns.types)
+        columns.collect_classes(found, roles)
         found.stamp = digest.hexdigest()
 
     def read(self, entry: Input) -> Record:
