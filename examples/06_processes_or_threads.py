@@ -25,11 +25,11 @@ import torch
 import wds_tools as wt
 from wds_tools.bench.report import Round, Spread, table
 from wds_tools.bench.timing import time_batches
-from wds_tools.loading import pipeline as pipeline_module
-from wds_tools.loading.assemble import Recipe
-from wds_tools.loading.collate import join_parts
-from wds_tools.loading.ring import Ring
-from wds_tools.loading.tasks import BatchRunner, BatchTask, TaskResult
+from wds_tools.loading.fields.collate import join_parts
+from wds_tools.loading.pipeline import pipeline as pipeline_module
+from wds_tools.loading.pipeline.ring import Ring
+from wds_tools.loading.pipeline.tasks import BatchRunner, BatchTask, TaskResult
+from wds_tools.loading.samples.assemble import Recipe
 from wds_tools.stages import Shown
 
 VIEW = wt.RandomResizedCrop(224, flip=True)
@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class ThreadedRunner:
-    """Runs the tasks of a worker in place of `wds_tools.loading.tasks.BatchRunner`: each thread loads a part."""
+    """Replaces `wds_tools.loading.pipeline.tasks.BatchRunner` in a worker: each thread loads a part."""
 
     def __init__(self, recipe: Recipe, ring: Ring, threads: int) -> None:
         self.runners = [BatchRunner(recipe, ring) for _ in range(threads)]

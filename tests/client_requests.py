@@ -3,7 +3,7 @@
 import dataclasses
 import random
 
-from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage.requests.retry import RetryPolicy
 
 DATA = random.Random(7).randbytes(300_000)
 QUICK = RetryPolicy(

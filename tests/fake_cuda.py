@@ -203,7 +203,7 @@ class Event:
 
 @dataclass(frozen=True)
 class FakeDriver:
-    """What `wds_tools.loading.cuda.CudaDriver` is on a machine with a GPU."""
+    """What `wds_tools.loading.pipeline.cuda.CudaDriver` is on a machine with a GPU."""
 
     gpu: Gpu
     device: torch.device

@@ -92,10 +92,10 @@ def link(scale: Scale) -> Iterator[tuple[str, str]]:
     """Measure copies from batch slots against the fastest copy that the link allows."""
     import torch
 
-    from wds_tools.loading.copier import CudaCopier
-    from wds_tools.loading.cuda import CudaDriver
-    from wds_tools.loading.ring import Ring
-    from wds_tools.loading.slots import SlotLayout, TensorSpec
+    from wds_tools.loading.fields.slots import SlotLayout, TensorSpec
+    from wds_tools.loading.pipeline.copier import CudaCopier
+    from wds_tools.loading.pipeline.cuda import CudaDriver
+    from wds_tools.loading.pipeline.ring import Ring
 
     if scale.device != "cuda":
         return

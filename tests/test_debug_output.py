@@ -17,7 +17,7 @@ from buckets import Bucketful
 import wds_tools as wt
 from wds_tools.cli import main
 from wds_tools.storage import upload
-from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage.requests.retry import RetryPolicy
 
 VIEW = wt.Resize((16, 16))
 DECODER = r"JPEGs are decoded by the compiled module \(SIMD: (avx2|neon|none)\)"

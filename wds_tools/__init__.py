@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from wds_tools.images.schedule import Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
     from wds_tools.inspection.stats import describe
-    from wds_tools.loading.augment import ColorJitter, CutMix, MixUp, RandomHorizontalFlip
-    from wds_tools.loading.batch_steps import Normalize
     from wds_tools.loading.dataset import StreamingDataset
     from wds_tools.loading.factory import make_loader
     from wds_tools.loading.fields.boxes import Boxes
@@ -60,8 +58,10 @@ if TYPE_CHECKING:
     from wds_tools.loading.fields.pixels import Array, Mask
     from wds_tools.loading.fields.plain import Field, Key, Label, MultiHot, Text
     from wds_tools.loading.loader import Loader
-    from wds_tools.loading.rand_augment import RandAugment
-    from wds_tools.loading.statistics import LoaderStats, PeriodStats
+    from wds_tools.loading.pipeline.statistics import LoaderStats, PeriodStats
+    from wds_tools.loading.samples.augment import ColorJitter, CutMix, MixUp, RandomHorizontalFlip
+    from wds_tools.loading.samples.batch_steps import Normalize
+    from wds_tools.loading.samples.rand_augment import RandAugment
     from wds_tools.loading.web_dataset import WebDataset
     from wds_tools.order.mixture import Mixture
     from wds_tools.packing.append import append, reshard

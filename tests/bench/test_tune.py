@@ -11,7 +11,7 @@ import wds_tools as wt
 from wds_tools.bench import tune as module
 from wds_tools.bench.tune import tune
 from wds_tools.errors import DeviceError, NotADatasetError, OptionError
-from wds_tools.loading.autoscale import Autoscaler
+from wds_tools.loading.pipeline.autoscale import Autoscaler
 
 QUICK = {"rounds": 1, "seconds": 0.05, "batch_size": 4}
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from wds_tools.cli import cli
 from wds_tools.cli.common import Run
-from wds_tools.storage.cache import CHECKSUM_BYTES, BlockCache
+from wds_tools.storage.cache.blocks import CHECKSUM_BYTES, BlockCache
 
 
 @pytest.fixture

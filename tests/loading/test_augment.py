@@ -15,8 +15,8 @@ from torchvision.transforms.v2 import functional
 
 import wds_tools as wt
 from wds_tools.errors import OptionError
-from wds_tools.loading.augment import beta
-from wds_tools.loading.batch_steps import BatchSteps, SampleKeys
+from wds_tools.loading.samples.augment import beta
+from wds_tools.loading.samples.batch_steps import BatchSteps, SampleKeys
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VIEW = wt.CenterCrop(32, resize=40)

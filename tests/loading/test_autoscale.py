@@ -6,8 +6,15 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wds_tools.loading import autoscale
-from wds_tools.loading.autoscale import LENT_SLOTS, Autoscaler, LoopTiming, is_faster, workers_needed, workers_per_rank
+from wds_tools.loading.pipeline import autoscale
+from wds_tools.loading.pipeline.autoscale import (
+    LENT_SLOTS,
+    Autoscaler,
+    LoopTiming,
+    is_faster,
+    workers_needed,
+    workers_per_rank,
+)
 
 COUNTS = st.integers(1, 64)
 SECONDS = st.floats(0.001, 10)

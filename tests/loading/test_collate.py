@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wds_tools as wt
-from wds_tools.loading.collate import Columns, as_tensors, join_parts, map_tensors, stack_values
+from wds_tools.loading.fields.collate import Columns, as_tensors, join_parts, map_tensors, stack_values
 
 
 class Crops(NamedTuple):

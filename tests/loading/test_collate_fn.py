@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, default_collate
 
 import wds_tools as wt
 from wds_tools.errors import OptionError
-from wds_tools.loading.cuda import copy_to_device
+from wds_tools.loading.pipeline.cuda import copy_to_device
 
 VIEW = wt.RandomResizedCrop(24, flip=True)
 FIELDS = {

@@ -16,10 +16,11 @@ from worker_processes import worker_processes
 
 import wds_tools as wt
 from wds_tools.errors import DeviceError, LoaderError, OptionError
-from wds_tools.loading import autoscale, numa, pipeline
-from wds_tools.loading.copier import CudaCopier
-from wds_tools.loading.ring import Ring
-from wds_tools.loading.slots import SlotLayout, TensorSpec
+from wds_tools.loading.fields.slots import SlotLayout, TensorSpec
+from wds_tools.loading.pipeline import autoscale, pipeline
+from wds_tools.loading.pipeline.copier import CudaCopier
+from wds_tools.loading.pipeline.ring import Ring
+from wds_tools.loading.workers import numa
 
 VIEW = wt.RandomResizedCrop(32, flip=True)
 SEVERAL_SIZES = [wt.Schedule({0: wt.Resize((24, 32)), 1: VIEW}), wt.Buckets([(32, 32), (24, 40)], flip=True)]

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import wds_tools as wt
-from wds_tools.loading import autoscale, pipeline
-from wds_tools.loading.batch_steps import SampleKeys
-from wds_tools.loading.cuda import CudaDriver
+from wds_tools.loading.pipeline import autoscale, pipeline
+from wds_tools.loading.pipeline.cuda import CudaDriver
+from wds_tools.loading.samples.batch_steps import SampleKeys
 
 pytestmark = [
     pytest.mark.gpu,

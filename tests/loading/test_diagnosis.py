@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from wds_tools import stages
-from wds_tools.loading.diagnosis import Setting, report, workers_needed
-from wds_tools.loading.statistics import CAUSES, PeriodStats
+from wds_tools.loading.pipeline.diagnosis import Setting, report, workers_needed
+from wds_tools.loading.pipeline.statistics import CAUSES, PeriodStats
 from wds_tools.storage import FetchStatistics
 
 SETTING = Setting(

@@ -24,7 +24,7 @@ from worker_processes import worker_processes
 import wds_tools as wt
 from wds_tools.errors import LoaderError, OptionError, SampleError, TransformError, WorkerError
 from wds_tools.loading import loader as loader_module
-from wds_tools.loading.pipeline import Pipeline
+from wds_tools.loading.pipeline.pipeline import Pipeline
 
 VIEW = wt.RandomResizedCrop(32, flip=True)
 MAX_SECONDS = 250  # for operations of a few seconds on a busy machine; below the stall limit of 300 seconds

@@ -33,7 +33,7 @@ from wds_tools.errors import (
     TruncatedShardError,
     WorkerError,
 )
-from wds_tools.loading import autoscale
+from wds_tools.loading.pipeline import autoscale
 
 VIEW = wt.RandomResizedCrop(32, flip=True)
 KEYS = ("__key__",)
@@ -519,7 +519,9 @@ def test_auto_adds_workers_while_the_loop_waits_and_the_batches_stay_the_same(ma
 def test_auto_stays_with_one_worker_while_the_loop_is_busy(make, four_workers, monkeypatch):
     started = multiprocessing.Value("i")  # images whose transform has begun
     clock, busy = time.perf_counter, 0.0
-    monkeypatch.setattr("wds_tools.loading.pipeline.time", SimpleNamespace(perf_counter=lambda: clock() + busy))
+    monkeypatch.setattr(
+        "wds_tools.loading.pipeline.pipeline.time", SimpleNamespace(perf_counter=lambda: clock() + busy)
+    )
 
     def count(image):
         with started.get_lock():

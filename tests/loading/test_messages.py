@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from wds_tools.loading.messages import Failure, pack_message, receive_message, send_message
+from wds_tools.loading.workers.messages import Failure, pack_message, receive_message, send_message
 
 ARRAYS = st.builds(
     lambda shape, dtype, seed: np.random.default_rng(seed).integers(0, 200, shape).astype(dtype),

@@ -21,7 +21,7 @@ from wds_tools.errors import ChecksumError, MissingFileError, OptionError, Store
 from wds_tools.inspection.forecast import forecast
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import open_shards
-from wds_tools.storage.fetcher import DIRECT_SHARE
+from wds_tools.storage.cache.fetcher import DIRECT_SHARE
 
 BATCH = 16
 
@@ -255,7 +255,7 @@ list(wt.make_loader(sys.argv[1], batch_size=8, num_workers=int(sys.argv[2]), vie
 
 
 def test_a_fetcher_process_whose_parent_was_killed_while_it_started_writes_nothing(tmp_path):
-    program = [sys.executable, "-c", "from wds_tools.storage.fetcher_process import main; main()"]
+    program = [sys.executable, "-c", "from wds_tools.storage.cache.fetcher_process import main; main()"]
     with (tmp_path / "errors").open("w") as errors:
         subprocess.run(program, stdin=subprocess.DEVNULL, stderr=errors, check=True)
         with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors) as process:
@@ -270,7 +270,7 @@ CONNECTIONS = """
 import os, resource, sys
 from pathlib import Path
 from wds_tools.options import RemoteOptions
-from wds_tools.storage.fetcher_process import FetcherConnection
+from wds_tools.storage.cache.fetcher_process import FetcherConnection
 
 url, folder = sys.argv[1:]
 remote = RemoteOptions(cache_folder=Path(folder))

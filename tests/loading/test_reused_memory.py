@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wds_tools.loading import reused_memory
-from wds_tools.loading.reused_memory import ReusedMemory
+from wds_tools.loading.workers import reused_memory
+from wds_tools.loading.workers.reused_memory import ReusedMemory
 
 SHAPE = (4, 3, 300, 400)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from wds_tools.loading.ring import Ring
-from wds_tools.loading.slots import SlotLayout, TensorSpec
+from wds_tools.loading.fields.slots import SlotLayout, TensorSpec
+from wds_tools.loading.pipeline.ring import Ring
 
 IMAGES = SlotLayout((TensorSpec((3, 4, 5), torch.uint8),))
 

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 import wds_tools as wt
 from wds_tools.errors import OptionError
-from wds_tools.loading.statistics import Meter
+from wds_tools.loading.pipeline.statistics import Meter
 
 VIEW = wt.RandomResizedCrop(64)
 CAUSES = ["storage", "decoding", "transform", "hand_over", "copy", "start"]
@@ -147,7 +147,7 @@ class BlockingDriver(FakeDriver):
 def test_slow_copies_to_cuda_are_named(make, monkeypatch, driver):
     gpu = Gpu(copy_seconds=0.03)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpu.count)
-    monkeypatch.setattr("wds_tools.loading.pipeline.CudaDriver", lambda device: driver(gpu, device))
+    monkeypatch.setattr("wds_tools.loading.pipeline.pipeline.CudaDriver", lambda device: driver(gpu, device))
     loader = make(device="cuda:0", batch_size=2)
     stats = read(loader)
     assert_cause(loader, stats, "copy", "copy")
@@ -158,7 +158,7 @@ def test_slow_copies_to_cuda_are_named(make, monkeypatch, driver):
 def test_slow_steps_on_cuda_are_not_taken_for_slow_copies(make, monkeypatch):
     gpu = Gpu(copy_seconds=0.005)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpu.count)
-    monkeypatch.setattr("wds_tools.loading.pipeline.CudaDriver", lambda device: SlowCopyDriver(gpu, device))
+    monkeypatch.setattr("wds_tools.loading.pipeline.pipeline.CudaDriver", lambda device: SlowCopyDriver(gpu, device))
     loader = make(device="cuda:0")
     for _ in range(2):
         for _ in loader:
@@ -212,7 +212,7 @@ def test_the_cause_of_a_single_slow_part_is_named_and_not_that_of_most_parts(mak
 def test_images_that_are_far_larger_than_the_view_should_be_packed_again(
     large, make, tmp_path, monkeypatch, images, remedy
 ):
-    monkeypatch.setattr("wds_tools.loading.autoscale.available_cores", lambda: 1)
+    monkeypatch.setattr("wds_tools.loading.pipeline.autoscale.available_cores", lambda: 1)
     wt.pack(large.parent / "images", tmp_path / "packed", workers=1, images=images)
     loader = make(tmp_path / "packed", num_workers=1)
     train(loader)

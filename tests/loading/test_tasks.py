@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wds_tools as wt
-from wds_tools.loading.autoscale import MIN_PART_SAMPLES, parts_per_batch
-from wds_tools.loading.tasks import split_into_tasks
+from wds_tools.loading.pipeline.autoscale import MIN_PART_SAMPLES, parts_per_batch
+from wds_tools.loading.pipeline.tasks import split_into_tasks
 from wds_tools.order.planner import Step
 from wds_tools.order.tally import Tally
 

@@ -12,7 +12,7 @@ import preloaded
 import pytest
 
 from wds_tools.errors import DecodeError, WorkerError
-from wds_tools.loading.workers import WorkerPool
+from wds_tools.loading.workers.pool import WorkerPool
 
 
 class NamedTasks:

@@ -27,7 +27,7 @@ import wds_tools as wt
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.packing.remote_destination import UPLOADS, spool_folder
 from wds_tools.storage import upload
-from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage.requests.retry import RetryPolicy
 
 REPOSITORY = Path(__file__).parents[2]
 PUTS = 1 + 3 * 5 + 1 + 3  # plan; index, shard and report; report of the empty one; skipped files, card, manifest
@@ -418,7 +418,7 @@ import sys; sys.path.insert(0, {tests!r})
 import wds_tools as wt
 from buckets import Bucketful
 from wds_tools.storage import upload
-from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage.requests.retry import RetryPolicy
 upload.POLICY = upload.RetryPolicy(seconds=0.05, first_seconds=0.001, most_seconds=0.01)
 def pack(bucket, **options):
     return wt.pack({src!r}, "bucket://" + bucket + "/train", shard_bytes=12_000, images="keep", **options)

@@ -142,7 +142,7 @@ def slow_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
     """Let the loader use a model of a GPU with slow copies; return the name of the device."""
     gpu = Gpu(copy_seconds=0.1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpu.count)
-    monkeypatch.setattr("wds_tools.loading.pipeline.CudaDriver", lambda device: SlowCopyDriver(gpu, device))
+    monkeypatch.setattr("wds_tools.loading.pipeline.pipeline.CudaDriver", lambda device: SlowCopyDriver(gpu, device))
     return "cuda:0"
 
 

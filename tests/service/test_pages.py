@@ -27,7 +27,7 @@ from servers import PROGRAM, Reply, Running, copy_of, in_thread, program, reques
 import wds_tools as wt
 from wds_tools.format.manifest import Manifest, to_json
 from wds_tools.format.sample import Sample
-from wds_tools.loading import statistics
+from wds_tools.loading.pipeline import statistics
 from wds_tools.order.where import WhereError, parse
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.service import reports

@@ -16,9 +16,9 @@ from wds_tools.cli import main
 from wds_tools.errors import NotADatasetError, OptionError, StoreError
 from wds_tools.options import RemoteOptions, server_token
 from wds_tools.service.tokens import create_token
-from wds_tools.storage.clients import open_client
-from wds_tools.storage.listing import find_object
-from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage.requests.clients import open_client
+from wds_tools.storage.requests.listing import find_object
+from wds_tools.storage.requests.retry import RetryPolicy
 
 SECRET = "wdst_sentinel-value"
 POLICY = RetryPolicy(seconds=0.2)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wds_tools.storage.cache import CHECKSUM_BYTES, BlockCache, cached_datasets, damaged_blocks
+from wds_tools.storage.cache.blocks import CHECKSUM_BYTES, BlockCache, cached_datasets, damaged_blocks
 
 URL = "s3://bucket/train"
 

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wds_tools.errors import ManifestError, OptionError, StoreError, TruncatedShardError
-from wds_tools.storage.clients import open_client
-from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage.requests.clients import open_client
+from wds_tools.storage.requests.retry import RetryPolicy
 
 TOKEN_XML = (
     b"<?xml version='1.0'?><Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"

@@ -19,13 +19,13 @@ from client_requests import DATA, read
 
 import wds_tools as wt
 from wds_tools.errors import ManifestError, OptionError, StoreError, TruncatedShardError
-from wds_tools.storage import object_client
-from wds_tools.storage.clients import open_client
-from wds_tools.storage.fsspec_client import FsspecClient
-from wds_tools.storage.object_client import ObjectClient
-from wds_tools.storage.object_options import UnsupportedOptionError, object_storage
-from wds_tools.storage.retry import RetryPolicy
-from wds_tools.storage.s3_client import S3Client
+from wds_tools.storage.requests import object_client
+from wds_tools.storage.requests.clients import open_client
+from wds_tools.storage.requests.fsspec_client import FsspecClient
+from wds_tools.storage.requests.object_client import ObjectClient
+from wds_tools.storage.requests.object_options import UnsupportedOptionError, object_storage
+from wds_tools.storage.requests.retry import RetryPolicy
+from wds_tools.storage.requests.s3_client import S3Client
 
 QUICK = dataclasses.replace(client_requests.QUICK, connect_seconds=0.5)
 PATIENT = dataclasses.replace(QUICK, seconds=60)
@@ -472,7 +472,7 @@ def test_s3_is_read_with_the_settings_of_options_environment_and_profile(moto, m
 def test_a_client_works_in_a_spawned_process(moto):
     script = f"""
 import multiprocessing, sys
-from wds_tools.storage.clients import open_client
+from wds_tools.storage.requests.clients import open_client
 OPTIONS = {{"key": "test", "secret": "test", "endpoint_url": {moto!r}}}
 def length():
     return len(open_client("s3://bucket/train set", OPTIONS).read("a.tar", most_bytes=10**6))

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.errors import ManifestError, OptionError, StoreError
-from wds_tools.storage import retry
-from wds_tools.storage.failures import (
+from wds_tools.storage.requests import retry
+from wds_tools.storage.requests.failures import (
     Failure,
     clean_url,
     code_in,
@@ -25,7 +25,7 @@ from wds_tools.storage.failures import (
     retry_after_seconds,
     without_secrets,
 )
-from wds_tools.storage.retry import Attempts, Outages, RetryPolicy, call
+from wds_tools.storage.requests.retry import Attempts, Outages, RetryPolicy, call
 from wds_tools.storage_options import secrets_of
 
 QUICK = RetryPolicy(seconds=0.2, first_seconds=0.001, most_seconds=0.01)

@@ -14,7 +14,8 @@ import xxhash
 
 from wds_tools.errors import StoreError, TruncatedShardError
 from wds_tools.options import RemoteOptions
-from wds_tools.storage import Block, Extent, StoredFile, fetcher, open_store, split_folder, whole_file
+from wds_tools.storage import Block, Extent, StoredFile, open_store, split_folder, whole_file
+from wds_tools.storage.cache import fetcher
 
 CONTENT = bytes(range(256)) * 400
 SHARD = StoredFile("a.tar", len(CONTENT), "checksum of a.tar")

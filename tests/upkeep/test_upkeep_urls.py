@@ -16,8 +16,9 @@ from buckets import Bucketful, each_call_fails_once, empty_s3
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError, ShardError
-from wds_tools.storage import fetcher, stream, upload
-from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage import stream, upload
+from wds_tools.storage.cache import fetcher
+from wds_tools.storage.requests.retry import RetryPolicy
 
 MAX_RANGE = 16 << 20
 CHUNK = 30_000
@@ -279,7 +280,7 @@ def test_a_manifest_that_would_be_replaced_at_a_url_has_a_size_limit(
 def test_index_verify_unpack_and_merge_at_s3(
     moto: str, bare: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from wds_tools.storage.client_base import BaseClient
+    from wds_tools.storage.requests.client_base import BaseClient
 
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)

@@ -8,7 +8,7 @@ import torch
 
 from wds_tools.bench.ours import open_loader
 from wds_tools.bench.workloads import MAIN_PROCESS_STAGES, WORKER_STAGES, Setup
-from wds_tools.loading.statistics import PeriodStats
+from wds_tools.loading.pipeline.statistics import PeriodStats
 
 
 def measure_stages(setup: Setup, seconds: float) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 from wds_tools.bench.report import Round, Spread, table
 from wds_tools.inspection.stats import bar
 from wds_tools.inspection.svg import Plot, Series, draw
-from wds_tools.loading.autoscale import slots_for
+from wds_tools.loading.pipeline.autoscale import slots_for
 from wds_tools.packing.snippet import IMPORT, spell, spell_call, spell_fields
 from wds_tools.wording import counted, human_bytes
 

@@ -11,7 +11,7 @@ import click
 from wds_tools.cli.common import LOCAL_PATH, example
 
 if TYPE_CHECKING:
-    from wds_tools.storage.cache import CachedDataset
+    from wds_tools.storage.cache.blocks import CachedDataset
 
 _folder = click.option(
     "--cache-dir",
@@ -72,7 +72,7 @@ def verify(urls: tuple[str, ...], cache_dir: Path | None) -> int:
     """
     from tqdm import tqdm
 
-    from wds_tools.storage.cache import damaged_blocks
+    from wds_tools.storage.cache.blocks import damaged_blocks
     from wds_tools.terminal import shows_progress
     from wds_tools.wording import counted
 
@@ -97,7 +97,7 @@ def verify(urls: tuple[str, ...], cache_dir: Path | None) -> int:
 @_folder
 def clear(urls: tuple[str, ...], cache_dir: Path | None) -> None:
     """Remove cached blocks, by default of all datasets."""
-    from wds_tools.storage.cache import remove_cached
+    from wds_tools.storage.cache.blocks import remove_cached
     from wds_tools.wording import counted, human_bytes
 
     folder, datasets = _find(cache_dir, urls)
@@ -110,7 +110,7 @@ def _find(cache_dir: Path | None, urls: tuple[str, ...]) -> tuple[Path, list[Cac
     """Return the folder of the cache, and the datasets with these URLs in it; all of them without URLs."""
     from wds_tools.errors import OptionError
     from wds_tools.options import RemoteOptions
-    from wds_tools.storage.cache import cached_datasets
+    from wds_tools.storage.cache.blocks import cached_datasets
 
     folder = RemoteOptions.of(cache_dir).cache_folder
     if folder.exists() and not folder.is_dir():

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.format.index import NO_LABEL
-from wds_tools.loading.autoscale import slots_for
+from wds_tools.loading.pipeline.autoscale import slots_for
 from wds_tools.options import check_counts, check_seconds
 from wds_tools.order.planner import Cursor, EpochPlan, Tail, World
 from wds_tools.order.quality import (
@@ -28,7 +28,7 @@ from wds_tools.order.sequence import Order, default_block
 from wds_tools.reading.read_ahead import hit_rate
 from wds_tools.reading.select import Choice, labels_of
 from wds_tools.reading.shardset import ShardSet
-from wds_tools.storage.fetcher import DIRECT_SHARE, MAX_DIRECT_BYTES
+from wds_tools.storage.cache.fetcher import DIRECT_SHARE, MAX_DIRECT_BYTES
 from wds_tools.wording import counted, human_bytes
 
 _MAX_MEASURED_SAMPLES = 5_000_000  # for more samples, reading the labels would take more than seconds

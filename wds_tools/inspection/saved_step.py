@@ -13,10 +13,10 @@ import torch
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.format.manifest import fingerprint
-from wds_tools.loading.columns import fields_of_views
 from wds_tools.loading.explanation import StepExplanation
 from wds_tools.loading.ranks import RankOptions
 from wds_tools.loading.request import OpenedDataset, Request, open_dataset
+from wds_tools.loading.samples.columns import fields_of_views
 from wds_tools.options import RemoteOptions
 from wds_tools.order import planner
 from wds_tools.order.history import History, find_step

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, DistributedSampler, Sampler
 
 from wds_tools.loading.arguments import checked
-from wds_tools.loading.assemble import Assembler, samples_of
-from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy
 from wds_tools.loading.dataset import values_of
 from wds_tools.loading.epochs import Epochs
-from wds_tools.loading.handover import PositionedSamples
-from wds_tools.loading.recipe import Recipe
 from wds_tools.loading.request import OpenedDataset
+from wds_tools.loading.samples.assemble import Assembler, samples_of
+from wds_tools.loading.samples.bad_samples import ErrorLog, ErrorPolicy
+from wds_tools.loading.samples.handover import PositionedSamples
+from wds_tools.loading.samples.recipe import Recipe
 
 
 class SamplePosition(NamedTuple):

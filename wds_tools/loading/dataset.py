@@ -18,14 +18,14 @@ from wds_tools.format.field_classes import ClassList
 from wds_tools.images.schedule import AnyView
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import DATASET_HINTS, OnlyIterable, checked
-from wds_tools.loading.assemble import Assembler, samples_of
-from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, OnError, is_sample_error, replace_unreadable
-from wds_tools.loading.collate import join_parts
-from wds_tools.loading.columns import Fields
-from wds_tools.loading.handover import Handover
+from wds_tools.loading.fields.collate import join_parts
+from wds_tools.loading.fields.user_functions import Transform
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, check_plan, open_dataset
-from wds_tools.loading.user_functions import Transform
+from wds_tools.loading.samples.assemble import Assembler, samples_of
+from wds_tools.loading.samples.bad_samples import ErrorLog, ErrorPolicy, OnError, is_sample_error, replace_unreadable
+from wds_tools.loading.samples.columns import Fields
+from wds_tools.loading.samples.handover import Handover
 from wds_tools.options import RemoteOptions
 from wds_tools.order import planner, saved_state
 from wds_tools.order.epoch import EpochOrder

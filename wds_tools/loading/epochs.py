@@ -7,8 +7,8 @@ from typing import Any
 
 from wds_tools.errors import LoaderError, OptionError, ResumeError
 from wds_tools.images import native
-from wds_tools.loading.columns import views_of
 from wds_tools.loading.request import OpenedDataset, check_batch_size, check_plan
+from wds_tools.loading.samples.columns import views_of
 from wds_tools.order import planner, saved_state
 from wds_tools.order.history import FoundStep, History, Section, find_step
 from wds_tools.order.planner import Cursor, EpochPlan, Tail

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, WdsToolsError
 from wds_tools.images.views import Regions
-from wds_tools.loading.bad_samples import is_sample_error
 from wds_tools.loading.fields.base import Column
-from wds_tools.loading.part import Part
-from wds_tools.loading.recipe import Recipe
+from wds_tools.loading.fields.part import Part
+from wds_tools.loading.samples.bad_samples import is_sample_error
+from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.loading.sheet import save_sheet
 from wds_tools.order.history import FoundStep
 from wds_tools.reading.reader import Reader, Rows

@@ -13,17 +13,17 @@ from wds_tools.errors import OptionError
 from wds_tools.images.schedule import AnyView
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import LOADER_HINTS, checked
-from wds_tools.loading.autoscale import Autoscaler, NumWorkers
-from wds_tools.loading.bad_samples import ErrorPolicy, OnError
-from wds_tools.loading.columns import Fields
-from wds_tools.loading.cuda import check_device
-from wds_tools.loading.handover import BatchTransform
+from wds_tools.loading.fields.user_functions import Transform
 from wds_tools.loading.loader import Loader
-from wds_tools.loading.pools import PipelineOptions
+from wds_tools.loading.pipeline.autoscale import Autoscaler, NumWorkers
+from wds_tools.loading.pipeline.cuda import check_device
+from wds_tools.loading.pipeline.pools import PipelineOptions
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.request import Request, open_dataset
-from wds_tools.loading.user_functions import Transform
-from wds_tools.loading.workers import STALL_SECONDS
+from wds_tools.loading.samples.bad_samples import ErrorPolicy, OnError
+from wds_tools.loading.samples.columns import Fields
+from wds_tools.loading.samples.handover import BatchTransform
+from wds_tools.loading.workers.pool import STALL_SECONDS
 from wds_tools.options import RemoteOptions, report_url
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import Tail
@@ -31,7 +31,7 @@ from wds_tools.order.where import Where
 from wds_tools.reading.banned import Banned
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.select import Subset, Weights
-from wds_tools.storage.retry import RetryPolicy
+from wds_tools.storage.requests.retry import RetryPolicy
 from wds_tools.terminal import shows_progress
 
 

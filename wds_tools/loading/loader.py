@@ -16,22 +16,22 @@ from wds_tools import stages
 from wds_tools.errors import LoaderError
 from wds_tools.format.field_classes import ClassList
 from wds_tools.loading.arguments import OnlyIterable, checked
-from wds_tools.loading.autoscale import Autoscaler, cores_per_rank
-from wds_tools.loading.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
 from wds_tools.loading.bridge import RankBatchSampler, RankSampler, SampleDataset
 from wds_tools.loading.ceiling import Ceiling
-from wds_tools.loading.cleanup import run_after
-from wds_tools.loading.cuda import device_of_process
 from wds_tools.loading.delivery_check import DeliveryCheck
-from wds_tools.loading.diagnosis import Setting, has_large_images, report
 from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.explanation import StepExplanation
-from wds_tools.loading.handover import BatchTransform, Handover
-from wds_tools.loading.pipeline import FinishedBatch, Pipeline
-from wds_tools.loading.pools import PipelineOptions
+from wds_tools.loading.pipeline.autoscale import Autoscaler, cores_per_rank
+from wds_tools.loading.pipeline.cleanup import run_after
+from wds_tools.loading.pipeline.cuda import device_of_process
+from wds_tools.loading.pipeline.diagnosis import Setting, has_large_images, report
+from wds_tools.loading.pipeline.pipeline import FinishedBatch, Pipeline
+from wds_tools.loading.pipeline.pools import PipelineOptions
+from wds_tools.loading.pipeline.statistics import LoaderStats, Meter
+from wds_tools.loading.pipeline.stats_output import LiveReports, ProgressLine, StatsFile, StatsOutput
 from wds_tools.loading.request import OpenedDataset
-from wds_tools.loading.statistics import LoaderStats, Meter
-from wds_tools.loading.stats_output import LiveReports, ProgressLine, StatsFile, StatsOutput
+from wds_tools.loading.samples.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
+from wds_tools.loading.samples.handover import BatchTransform, Handover
 from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
 from wds_tools.storage import FetchStatistics

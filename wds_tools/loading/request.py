@@ -19,13 +19,13 @@ from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import AnyView, views_in
 from wds_tools.images.views import View
-from wds_tools.loading.bad_samples import ErrorPolicy
-from wds_tools.loading.columns import Fields, buckets_of, columns_of
 from wds_tools.loading.fields.base import Column
+from wds_tools.loading.fields.user_functions import Transform
 from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
-from wds_tools.loading.recipe import Recipe
-from wds_tools.loading.sample_transform import check_sample_transform
-from wds_tools.loading.user_functions import Transform
+from wds_tools.loading.samples.bad_samples import ErrorPolicy
+from wds_tools.loading.samples.columns import Fields, buckets_of, columns_of
+from wds_tools.loading.samples.recipe import Recipe
+from wds_tools.loading.samples.sample_transform import check_sample_transform
 from wds_tools.options import RemoteOptions, use_native
 from wds_tools.order.buckets import BucketOrder
 from wds_tools.order.epoch import PlainOrder, RunOrder

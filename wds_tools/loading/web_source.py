@@ -16,8 +16,8 @@ from webdataset.filters import pipelinefilter, reraise_exception
 from webdataset.pipeline import DataPipeline
 
 from wds_tools.errors import OptionError, ResumeError, WdsToolsError
-from wds_tools.loading.assemble import Assembler
 from wds_tools.loading.dataset import StreamingDataset, worker_of
+from wds_tools.loading.samples.assemble import Assembler
 from wds_tools.options import RemoteOptions
 from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.planner import Cursor, EpochPlan, World

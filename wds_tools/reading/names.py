@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from wds_tools.errors import NotADatasetError, OptionError
 from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.storage import is_url, join, split_folder
-from wds_tools.storage.failures import clean_url
 from wds_tools.storage.patterns import expand_pattern, has_pattern
+from wds_tools.storage.requests.failures import clean_url
 from wds_tools.wording import broken_url_remedy
 
 _MAX_NAMES = 5  # datasets that a message names

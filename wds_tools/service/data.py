@@ -19,7 +19,7 @@ from wds_tools.service.limits import Limits
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.ranges import answer
 from wds_tools.service.sending import FileAnswer, SlowClientError
-from wds_tools.storage.failures import DAMAGED
+from wds_tools.storage.requests.failures import DAMAGED
 
 PREFIX = "/data/"
 _log = logging.getLogger("wds_tools")

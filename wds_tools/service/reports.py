@@ -23,7 +23,7 @@ from wds_tools.reporting import MAX_ADVICE, MAX_TEXT, REPORT_SECONDS
 
 FORMAT = 1
 CAUSES = ("storage", "decoding", "transform", "hand_over", "copy", "start")
-"""What a loop can wait for, as in `wds_tools.loading.statistics`, which loads torch."""
+"""What a loop can wait for, as in `wds_tools.loading.pipeline.statistics`, which loads torch."""
 
 STEP = "step"
 KINDS = ("loader", "pack", "verify")

@@ -27,11 +27,11 @@ from wds_tools.service.contents import Content, DamagedFileError, Piece, Summary
 from wds_tools.service.local_files import LocalContent, OpenFile
 from wds_tools.service.metrics import Metrics
 from wds_tools.storage.base import MAX_FILE_BYTES, Block, StoredFile, whole_file
-from wds_tools.storage.cache import BlockCache
-from wds_tools.storage.clients import open_client
+from wds_tools.storage.cache.blocks import BlockCache
 from wds_tools.storage.commit import commit_bytes
-from wds_tools.storage.retry import RetryPolicy
-from wds_tools.storage.schemes import options_for
+from wds_tools.storage.requests.clients import open_client
+from wds_tools.storage.requests.retry import RetryPolicy
+from wds_tools.storage.requests.schemes import options_for
 
 _log = logging.getLogger("wds_tools")
 REFRESH_SECONDS = 30.0  # after which a manifest is read again

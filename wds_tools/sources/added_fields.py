@@ -14,7 +14,7 @@ from wds_tools.sources.base import as_read_error, as_source_error
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.remote_files import locate, open_files, shown_path
 from wds_tools.storage import join, open_store
-from wds_tools.storage.listing import RemoteFile
+from wds_tools.storage.requests.listing import RemoteFile
 
 Span = tuple[int, int]
 """First byte and end of the added fields of a sample in their shard; (0, 0) for none."""

@@ -27,9 +27,9 @@ from wds_tools.sources.streams import is_stream
 from wds_tools.sources.tree import ClassFolders, TreeSource
 from wds_tools.sources.trees import is_zip
 from wds_tools.storage import is_url
-from wds_tools.storage.failures import clean_url
-from wds_tools.storage.listing import RemoteFile, list_objects
 from wds_tools.storage.patterns import expand_pattern, has_pattern
+from wds_tools.storage.requests.failures import clean_url
+from wds_tools.storage.requests.listing import RemoteFile, list_objects
 from wds_tools.wording import broken_url_remedy
 
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind

@@ -12,11 +12,11 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import SourceStoreError
 from wds_tools.storage import split_folder
 from wds_tools.storage.base import MAX_FILE_BYTES
-from wds_tools.storage.clients import Client, open_client
-from wds_tools.storage.failures import clean_url
-from wds_tools.storage.http_client import quote_again
-from wds_tools.storage.retry import RetryPolicy
-from wds_tools.storage.schemes import options_for
+from wds_tools.storage.requests.clients import Client, open_client
+from wds_tools.storage.requests.failures import clean_url
+from wds_tools.storage.requests.http_client import quote_again
+from wds_tools.storage.requests.retry import RetryPolicy
+from wds_tools.storage.requests.schemes import options_for
 
 URL_BYTES = 150_000
 """Estimated length of an image at a URL. To request the real length would take as long as to read it."""

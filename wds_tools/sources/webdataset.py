@@ -44,8 +44,8 @@ from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.layouts import are_shard_folders
 from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, states_of
 from wds_tools.storage import is_url, join, open_store, split_folder
-from wds_tools.storage.listing import RemoteFile
 from wds_tools.storage.patterns import has_pattern
+from wds_tools.storage.requests.listing import RemoteFile
 from wds_tools.wording import counted
 
 _PARSED = 20  # samples whose JSON is looked at for a label

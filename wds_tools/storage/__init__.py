@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from wds_tools.options import RemoteOptions
 from wds_tools.storage.base import Block, Extent, FetchStatistics, Range, Store, StoredFile, whole_file
+from wds_tools.storage.cache.remote import RemoteStore
 from wds_tools.storage.local import LocalStore
-from wds_tools.storage.remote import RemoteStore
 
 __all__ = [
     "Block",

@@ -29,11 +29,11 @@ from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.reading.names import split_manifest
 from wds_tools.storage import StoredFile, is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
-from wds_tools.storage.clients import Client, open_client
 from wds_tools.storage.commit import commit_bytes, sync_folder
 from wds_tools.storage.lock import lock_file
-from wds_tools.storage.retry import RetryPolicy
-from wds_tools.storage.schemes import options_for
+from wds_tools.storage.requests.clients import Client, open_client
+from wds_tools.storage.requests.retry import RetryPolicy
+from wds_tools.storage.requests.schemes import options_for
 from wds_tools.storage.unfinished import COPY_NAME
 from wds_tools.terminal import shows_progress
 

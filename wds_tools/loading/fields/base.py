@@ -21,8 +21,8 @@ from wds_tools.errors import OptionError
 from wds_tools.images.schedule import AnyView
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.padding import Pad, Padding, is_number
-from wds_tools.loading.part import Geometry, Part
-from wds_tools.loading.slots import write_values
+from wds_tools.loading.fields.part import Geometry, Part
+from wds_tools.loading.fields.slots import write_values
 from wds_tools.reading.shardset import ShardSet
 
 Output: TypeAlias = torch.Tensor | list[torch.Tensor] | None

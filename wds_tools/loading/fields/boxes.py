@@ -13,8 +13,8 @@ from wds_tools.errors import OptionError
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import Pad
+from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.paths import AtPath, Floats, move_points
-from wds_tools.loading.part import Part
 
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
 

@@ -20,7 +20,7 @@ from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, FieldSpec, Output, tv_tensors
 from wds_tools.loading.fields.image import render_files
 from wds_tools.loading.fields.padding import Pad, is_length
-from wds_tools.loading.part import Geometry, ImageFiles, Part
+from wds_tools.loading.fields.part import Geometry, ImageFiles, Part
 from wds_tools.order.keyed_random import key_of, uniform
 
 FrameStart = Literal["first", "center", "random"]

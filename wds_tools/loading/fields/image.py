@@ -27,9 +27,9 @@ from wds_tools.loading.fields.base import (
     tv_tensors,
 )
 from wds_tools.loading.fields.padding import Pad
+from wds_tools.loading.fields.part import ImageFiles, Part
 from wds_tools.loading.fields.pixels import Pixels, pixels_of
-from wds_tools.loading.part import ImageFiles, Part
-from wds_tools.loading.user_functions import Transform, call_for_sample, transformed
+from wds_tools.loading.fields.user_functions import Transform, call_for_sample, transformed
 from wds_tools.order.keyed_random import key_of
 
 ImageMode = Literal["rgb", "unchanged"]

@@ -11,8 +11,8 @@ import torch
 from wds_tools.errors import OptionError
 from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import Pad
+from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.paths import AtPath, Floats, move_points
-from wds_tools.loading.part import Part
 
 
 @dataclass(frozen=True)

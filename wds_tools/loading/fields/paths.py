@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from wds_tools import stages
 from wds_tools.errors import MissingFieldError, OptionError, SampleError
 from wds_tools.images.views import Regions
-from wds_tools.loading.collate import number_array
 from wds_tools.loading.fields.base import Column, FieldSpec
-from wds_tools.loading.part import Part
-from wds_tools.loading.user_functions import call_for_sample, seeded
+from wds_tools.loading.fields.collate import number_array
+from wds_tools.loading.fields.part import Part
+from wds_tools.loading.fields.user_functions import call_for_sample, seeded
 from wds_tools.order.keyed_random import key_of
 
 Floats = NDArray[np.float64]

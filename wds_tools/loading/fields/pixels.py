@@ -19,7 +19,7 @@ from wds_tools.images.resize import render_region, select_nearest
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, FieldSpec, tv_tensors
 from wds_tools.loading.fields.padding import Pad
-from wds_tools.loading.part import Part
+from wds_tools.loading.fields.part import Part
 
 Interpolation = Literal["nearest", "bilinear"]
 

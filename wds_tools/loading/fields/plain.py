@@ -15,8 +15,8 @@ from wds_tools.format.field_classes import first_difference
 from wds_tools.format.label_lists import LABELS
 from wds_tools.loading.fields.base import Column, FieldSpec
 from wds_tools.loading.fields.padding import Pad, is_length
+from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.paths import AtPath, as_tensor
-from wds_tools.loading.part import Part
 from wds_tools.reading.shardset import ShardSet
 
 

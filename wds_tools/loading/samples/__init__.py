@@ -1,0 +1,1 @@
+"""Sample numbers become values: what one worker computes, and what the batch gets afterwards."""

@@ -1,0 +1,190 @@
+"""From sample ids to the fields of a batch: read, decode, crop and transform. This is the work of one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools import stages
+from wds_tools.errors import WdsToolsError
+from wds_tools.format.sample import make_record
+from wds_tools.images import native
+from wds_tools.images.buckets import Buckets
+from wds_tools.loading.fields.base import Column, Output
+from wds_tools.loading.fields.collate import map_tensors
+from wds_tools.loading.fields.part import Part
+from wds_tools.loading.fields.slots import SlotLayout, column_spec, write_values
+from wds_tools.loading.fields.user_functions import call_for_sample, seeded
+from wds_tools.loading.samples.bad_samples import is_sample_error
+from wds_tools.loading.samples.batch_padding import fit_values, padded_values
+from wds_tools.loading.samples.recipe import Recipe
+from wds_tools.loading.samples.sample_transform import call_sample_transform
+from wds_tools.order.keyed_random import key_of
+from wds_tools.reading.reader import Reader
+
+Out: TypeAlias = Sequence[Output]
+"""For each column the tensor or tensors [n, ...] to write to, or None to return the values."""
+
+
+class Assembler:
+    """Reads and decodes the samples of batches.
+
+    Args:
+        recipe: Options that determine the content of a batch.
+
+    Raises:
+        WorkerError: This process lacks the compiled module, which the process that created the recipe has.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        native.check_worker(compiled_in_parent=recipe.compiled)
+        self.recipe = recipe
+        self.reader = Reader(recipe.shards, block=recipe.block)
+        self._columns: dict[int, tuple[Column, ...]] = {}  # by variant
+
+    def read_ahead(self, ids: NDArray[np.int64]) -> None:
+        """Start to read the samples of a later batch."""
+        self.reader.read_ahead(ids)
+
+    def layouts(self, *, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> tuple[SlotLayout, ...] | None:
+        """Return what slots hold in each variant of a batch; None if no column has tensors of one shape and dtype.
+
+        The first readable sample of ``ids`` is loaded to find out.
+        """
+        found = [self._layout(variant, positions, ids) for variant in range(len(self.recipe.variants))]
+        known = tuple(layout for layout in found if layout is not None)
+        return known if len(known) == len(found) and any(layout.specs for layout in known) else None
+
+    def _layout(self, variant: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> SlotLayout | None:
+        """Return what slots hold in a variant of a batch, or None if all samples are unreadable."""
+        epoch, bucket = self.recipe.variants[variant]
+        for i in range(len(ids)):
+            one = slice(i, i + 1)
+            try:
+                values = self.batch(epoch=epoch, bucket=bucket, positions=positions[one], ids=ids[one], out=None)
+            except WdsToolsError as error:
+                if not self.recipe.replaces or not is_sample_error(error):
+                    raise
+                continue
+            specs = [
+                column_spec(padded_values(column, value)[0]) if column.shapes else None
+                for column, value in zip(self._columns_in(variant), values, strict=True)
+            ]
+            return SlotLayout(tuple(specs))
+        return None
+
+    def batch(
+        self,
+        *,
+        epoch: int,
+        positions: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        out: Out | None,
+        bucket: int | None = None,
+    ) -> list[Any]:
+        """Return the values of each field for n samples.
+
+        Args:
+            epoch: Zero-based epoch.
+            positions: int64 [n], positions in the epoch. They determine crops and flips.
+            ids: int64 [n], sample ids.
+            out: For each column where to write its values, or None; None for all columns returns all values. Columns
+                that will be padded have None.
+            bucket: Bucket of all samples. None if there are no buckets, or if it is not known; ``out`` is then None.
+
+        Returns:
+            One value per field: ``label`` is int64 [n], others are lists of n values; None for values that were written
+            to ``out``.
+
+        Raises:
+            SampleError: A sample cannot be decoded or lacks a field.
+            ChecksumError: Bytes have changed since they were packed.
+        """
+        if bucket is None and self.recipe.buckets:
+            return self._batch_of_buckets(self.recipe.buckets, epoch=epoch, positions=positions, ids=ids)
+        columns = self._columns_in(self.recipe.variant_at(epoch, bucket))
+        part = self.recipe.part(self.reader.rows(ids), epoch=epoch, positions=positions)
+        out = [None] * len(columns) if out is None else out
+        if self.recipe.sample_transform is None:
+            values = [column.spec.load_into(part, column, held) for column, held in zip(columns, out, strict=True)]
+        else:
+            values = self._transformed(part, [column.spec.load(part, column) for column in columns])
+            values = [None if write_values(one, held) else one for one, held in zip(values, out, strict=True)]
+        return [
+            value if column.padding is None else fit_values(part, column, value)
+            for column, value in zip(columns, values, strict=True)
+        ]
+
+    def samples_or_errors(
+        self,
+        *,
+        epoch: int,
+        positions: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        out: Out | None,
+        bucket: int | None = None,
+    ) -> list[list[Any] | WdsToolsError]:
+        """Load each sample separately. Return its values, as a batch of one sample, or its error."""
+        samples: list[list[Any] | WdsToolsError] = []
+        for i in range(len(ids)):
+            one = slice(i, i + 1)
+            try:
+                row = rows_of(out, one)
+                loaded = self.batch(epoch=epoch, positions=positions[one], ids=ids[one], out=row, bucket=bucket)
+                samples.append(loaded)
+            except WdsToolsError as error:
+                if not is_sample_error(error):
+                    raise
+                samples.append(error)
+        return samples
+
+    def _batch_of_buckets(
+        self, buckets: Buckets, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]
+    ) -> list[Any]:
+        """Return the values of each field for samples that may belong to several buckets."""
+        rows = self.reader.rows(ids)
+        labels = buckets.bucket_of(rows.gather("width"), rows.gather("height"))
+        values: list[list[Any]] = [[None] * len(ids) for _ in self.recipe.columns]
+        for label in np.unique(labels).tolist():
+            chosen = np.flatnonzero(labels == label)
+            part = self.batch(epoch=epoch, positions=positions[chosen], ids=ids[chosen], out=None, bucket=label)
+            for column, found in zip(values, part, strict=True):
+                for i, value in zip(chosen.tolist(), found, strict=True):
+                    column[i] = value
+        return values
+
+    def _columns_in(self, variant: int) -> tuple[Column, ...]:
+        if variant not in self._columns:
+            self._columns[variant] = self.recipe.columns_in(variant)
+        return self._columns[variant]
+
+    def _transformed(self, part: Part, values: list[Any]) -> list[list[Any]]:
+        """Return the values of each field after ``sample_transform=`` was called for each sample."""
+        function, columns = self.recipe.sample_transform, self.recipe.columns
+        assert function is not None
+        lists = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
+        results = []
+        with stages.TRANSFORM:
+            for i, (sample, position) in enumerate(zip(zip(*lists, strict=True), part.positions.tolist(), strict=True)):
+                seed = key_of("sample_transform", part.seed, part.epoch, position)
+                call = partial(call_sample_transform, function, columns, list(sample), seed)
+                with seeded(seed):
+                    results.append(call_for_sample("sample_transform=", part.rows, i, call))
+        return [list(column) for column in zip(*results, strict=True)]
+
+
+def rows_of(out: Out | None, rows: slice) -> Out | None:
+    """Return some rows of the tensors for each column."""
+    return None if out is None else [map_tensors(lambda tensor: tensor[rows], held) for held in out]
+
+
+def samples_of(values: list[Any], fields: tuple[str, ...], *, is_bare: bool) -> Iterator[Any]:
+    """Yield the samples of a batch as named tuples, or, with ``is_bare``, as the values of the only field."""
+    columns = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
+    if is_bare:
+        return iter(columns[0])
+    return map(partial(make_record, fields), zip(*columns, strict=True))

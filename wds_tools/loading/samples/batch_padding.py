@@ -1,0 +1,175 @@
+"""Padding of the fields of a batch, and the masks that are False for padding."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from wds_tools.errors import OptionError
+from wds_tools.loading.fields.base import Column
+from wds_tools.loading.fields.collate import Columns, as_array, stack_values, tensors_in, values_of_samples
+from wds_tools.loading.fields.padding import Padded, Padding, fits_padded, fitted, mask_of, sizes_of, write_padded
+from wds_tools.loading.fields.part import Part
+from wds_tools.loading.samples.columns import mask_name
+
+_PADDED_WITH_0 = ("attention_mask", "token_type_ids")  # of tokenizers, whatever the value of other padding is
+
+
+class BatchPadding:
+    """Pads values of samples, and makes the masks of a batch.
+
+    Args:
+        columns: The fields of a batch.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._sources = [i for i, one in enumerate(columns) if one.padding and one.padding.source == one.name]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the masks."""
+        return tuple(mask_name(self._columns[i].name) for i in self._sources)
+
+    def stacked(self, values: Sequence[Any], out: Sequence[Any] | None = None) -> list[Any]:
+        """Return the values of n samples by field, stacked or padded, and then the sizes of the padded ones.
+
+        Args:
+            values: For each field the values of the samples.
+            out: For each field the tensor or tensors [n, ...] to write padded values to, or None.
+
+        Returns:
+            For each field what `stack_values` returns, with `Padded` for arrays; None if it was written to ``out``. For
+            each mask int64 [n, dimensions].
+        """
+        if not self._sources:
+            return [stack_values(value) for value in values]
+        sizes = {column.name: _sizes(column, value) for column, value in zip(self._columns, values, strict=True)}
+        for column in self._columns:
+            _check_sizes(column, sizes)
+        held = out or [None] * len(values)
+        padded = [
+            stack_values(value) if column.padding is None else _padded(value, column.padding, one)
+            for column, value, one in zip(self._columns, values, held, strict=True)
+        ]
+        return [*padded, *(sizes[self._columns[i].name] for i in self._sources)]
+
+    def with_masks(self, values: list[Any]) -> list[Any]:
+        """Replace the sizes in the values of a batch by masks."""
+        fields, rest = values[: len(self._columns)], values[len(self._columns) :]
+        masks = [_masks(size, fields[i]) for size, i in zip(rest, self._sources, strict=False)]
+        return [*fields, *masks, *rest[len(masks) :]]
+
+
+def fit_values(part: Part, column: Column, values: list[Any]) -> list[Any]:
+    """Return the values of n samples as tensors, not larger than the size after padding.
+
+    Raises:
+        OptionError: A value has no length, or is larger and not truncated. The error names the sample.
+    """
+    padding = column.padding
+    assert padding is not None
+
+    def error(i: int, reason: str) -> OptionError:
+        shard, key = part.rows.shard_and_key(i)
+        return OptionError(f"field {column.name!r} {reason}", shard=shard, key=key)
+
+    def fit(i: int, value: Any) -> Any:
+        value = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        if isinstance(value, torch.Tensor) and value.ndim >= padding.axes:
+            return fitted(value, padding, lambda reason: error(i, reason))
+        found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise error(i, f"is {found}; pad= allows arrays and lists of numbers")
+
+    return [_map_elements(lambda one: fit(i, one), value) for i, value in enumerate(values)]  # noqa: B023 - called here
+
+
+def padded_values(column: Column, values: list[Any]) -> list[Any]:
+    """Return the values of n samples as they are after padding: tensors, or lists of them for several crops."""
+    if column.padding is None:
+        return values
+    return values_of_samples(_padded(values, column.padding, None))
+
+
+def _map_elements(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to a value, or to each element of a list of crops or a dictionary."""
+    if isinstance(value, dict):
+        return {key: function(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [function(one) for one in value]
+    return function(value)
+
+
+def _elements(values: list[Any]) -> tuple[type, tuple[Any, ...] | None, list[list[Any]]] | None:
+    """Return type, keys and elements of the containers that n samples have, or None if they have tensors."""
+    first = values[0]
+    if isinstance(first, torch.Tensor):
+        return None
+    keys = tuple(first) if isinstance(first, dict) else None
+    if any(type(value) is not type(first) or len(value) != len(first) for value in values):
+        raise OptionError("pad= needs the same number of tensors in all samples of a batch")
+    rows = [[value[key] for key in keys] for value in values] if keys is not None else values
+    return type(first), keys, [list(column) for column in zip(*rows, strict=True)]
+
+
+def _padded(values: list[Any], padding: Padding, out: Any) -> Any:
+    """Return the values of n samples as `Padded`, or None if they were written to ``out``."""
+    found = _elements(values)
+    lists = found[2] if found else [values]
+    outputs = out if isinstance(out, list) else [out]
+    if out is not None and len(outputs) == len(lists):
+        pairs = list(zip(lists, outputs, strict=True))
+        if all(fits_padded(value, tensor, padding) for column, tensor in pairs for value in column):
+            for column, tensor in pairs:
+                write_padded(column, tensor, padding)
+            return None
+    if found is None:
+        return Padded([as_array(value) for value in values], padding)
+    kind, keys, _ = found
+    paddings = [dataclasses.replace(padding, value=0) if key in _PADDED_WITH_0 else padding for key in keys or lists]
+    arrays = [[as_array(value) for value in one] for one in lists]
+    return Columns(kind, keys, [Padded(one, other) for one, other in zip(arrays, paddings, strict=True)])
+
+
+def _sizes(column: Column, values: list[Any]) -> Any:
+    """Return the sizes of padded values of n samples, int64 [n, axes]; for several crops as `Columns`."""
+    if column.padding is None:
+        return None
+    padding, found = column.padding, _elements(values)
+    if found is None:
+        return sizes_of(values, padding).numpy()
+    kind, keys, lists = found
+    sizes = [sizes_of(one, padding).numpy() for one in lists]
+    if keys is None:
+        return Columns(kind, None, list(sizes))
+    if any(not np.array_equal(one, sizes[0]) for one in sizes):
+        raise OptionError(f"pad= of field {column.name!r}: the entries {', '.join(keys)} differ in length")
+    return sizes[0]
+
+
+def _check_sizes(column: Column, sizes: Mapping[str, Any]) -> None:
+    """Check that a field has the size of the field with which it shares a mask."""
+    padding = column.padding
+    if padding is None or padding.source == column.name:
+        return
+    own, source = sizes[column.name], sizes[padding.source]
+    if not all(map(np.array_equal, _arrays(own), _arrays(source))):
+        raise OptionError(
+            f"field {column.name!r} is padded like {padding.source!r}, but their sizes differ after their transforms: "
+            "use a transform that changes both, or a pad= for a field without like="
+        )
+
+
+def _arrays(sizes: Any) -> list[Any]:
+    return sizes.columns if isinstance(sizes, Columns) else [sizes]
+
+
+def _masks(sizes: Any, padded: Any) -> Any:
+    """Return the mask of a field from the sizes of its values; a list of masks for several crops."""
+    if isinstance(sizes, torch.Tensor):
+        return mask_of(sizes, tensors_in(padded)[0])
+    return [mask_of(size, one) for size, one in zip(sizes, padded, strict=True)]

@@ -1,0 +1,183 @@
+"""The columns of a batch: specifications with their names, and the image whose regions each of them uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from wds_tools.errors import OptionError
+from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.images.buckets import Buckets, buckets_in
+from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict
+from wds_tools.loading.fields.base import Column, FieldSpec
+from wds_tools.loading.fields.frames import Frames
+from wds_tools.loading.fields.image import Image
+from wds_tools.loading.fields.padding import Pad, Padding
+from wds_tools.loading.fields.part import Geometry
+from wds_tools.loading.fields.plain import Field, Key, Label
+from wds_tools.loading.fields.user_functions import Transform
+
+Fields: TypeAlias = str | Sequence[str] | Mapping[str, FieldSpec | str]
+
+_GIVEN_BY = {"region": "Image", "entries": "Boxes"}
+
+
+def columns_of(
+    fields: Fields, *, view: AnyView | None = None, transform: Transform | None = None
+) -> tuple[Column, ...]:
+    """Return the columns for the argument ``fields=``.
+
+    Args:
+        fields: Names of fields, or a mapping from the name in the batch to a specification or a stored field.
+        view: View of the field ``image``, if ``fields`` is not a mapping.
+        transform: Function of the field ``image``, if ``fields`` is not a mapping.
+
+    Raises:
+        OptionError: The options contradict each other, or ``like=`` names a field that does not exist.
+    """
+    if isinstance(fields, Mapping):
+        for name, value in (("view", view), ("transform", transform)):
+            if value is not None:
+                raise OptionError(f"{name}= is for fields= with names; with a mapping use wds_tools.Image({name}=...)")
+        return _joint_columns(
+            {name: _spec_named(value) if isinstance(value, str) else value for name, value in fields.items()}
+        )
+    names = (fields,) if isinstance(fields, str) else tuple(fields)
+    geometry = None if view is None else Geometry("image", "image", (view,))
+    image = Column("image", Image(view=view, transform=transform), geometry)
+    return tuple(image if name == "image" else Column(name, _spec_named(name)) for name in names)
+
+
+def _spec_named(name: str) -> FieldSpec:
+    """Return the specification that a name stands for."""
+    virtual: dict[str, FieldSpec] = {"image": Image(), "label": Label(), "__key__": Key()}
+    return virtual.get(name) or Field(name)
+
+
+def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
+    images = [name for name, spec in specs.items() if spec.gives == "region"]
+    first = next((name for name in images if specs[name].views), None)
+    columns: dict[str, Column] = {}
+
+    def add(name: str) -> Column:
+        if name not in columns:
+            spec, source = specs[name], _source_of(name, specs)
+            image, geometry = specs[source], None
+            if image.views:
+                purpose = () if source == first else (source,)
+                geometry = Geometry(source, image.field, image.views, isinstance(image.view, list | tuple), purpose)
+            key = () if [name] == images[:1] else (name,)
+            like = None if spec.like is None else add(spec.like)
+            columns[name] = Column(name, spec, geometry, key, _padding_of(name, specs), like)
+        return columns[name]
+
+    found = tuple(add(name) for name in specs)
+    _check_mask_names(found)
+    return found
+
+
+def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
+    """Return the name of the field at the end of the chain of ``like=``."""
+    chain = [name]
+    while (like := specs[chain[-1]].like) is not None:
+        spec, target = specs[chain[-1]], specs.get(like)
+        if target is None or target.gives != spec.takes:
+            found = "does not exist" if target is None else f"is wds_tools.{type(target).__name__}"
+            names = [repr(other) for other, one in specs.items() if one.gives == spec.takes]
+            raise OptionError(
+                f"fields={{{chain[-1]!r}: wds_tools.{type(spec).__name__}(like={like!r})}}: {like!r} {found}; allowed "
+                f"are names of wds_tools.{_GIVEN_BY[spec.takes]} in the same mapping: "
+                f"{', '.join(names) or 'there are none'}"
+            )
+        if like in chain:
+            raise OptionError(f"fields= has images whose like= form a circle: {' -> '.join([*chain, like])}")
+        chain.append(like)
+    return chain[-1]
+
+
+def phases_of(columns: Sequence[Column]) -> tuple[int, ...]:
+    """Return the epochs at which a view changes, ascending, starting with 0."""
+    views = [view for column in columns if column.geometry for view in column.geometry.views]
+    return tuple(sorted({0, *(epoch for view in views if isinstance(view, Schedule) for epoch in view.epochs)}))
+
+
+def buckets_of(columns: Sequence[Column]) -> Buckets | None:
+    """Return the buckets of the images of a batch, or None.
+
+    Raises:
+        OptionError: They cannot be known from the index, or an image has other views beside them.
+    """
+    found = buckets_in([view for column in columns if column.geometry for view in column.geometry.views])
+    for column in columns if found else ():
+        views = column.geometry.views if column.geometry else ()
+        if found in views and (len(views) > 1 or column.geometry.field not in ("image", *IMAGE_FIELDS)):  # type: ignore[union-attr]
+            raise OptionError(
+                f"field {column.name!r} has Buckets: they are for the image of a sample, whose size is in the index, "
+                "and cannot be one of several views"
+            )
+    return found
+
+
+def views_of(columns: Sequence[Column]) -> dict[str, Any]:
+    """Return the images and frames of a batch as plain values for a state: by name, the stored field and the views."""
+    return {
+        column.name: {
+            **column.spec.state(),
+            "views": [any_view_to_dict(view) for view in column.geometry.views] if column.geometry else [],
+        }
+        for column in columns
+        if column.spec.is_image and (column.geometry is None or column.geometry.source == column.name)
+    }
+
+
+def fields_of_views(views: Mapping[str, Any]) -> dict[str, FieldSpec | str]:
+    """Return ``fields=`` for the images and frames of a state, see `views_of`; if there are none, only the keys.
+
+    Raises:
+        OptionError: A view is not one of this package.
+    """
+    fields: dict[str, FieldSpec | str] = {}
+    for name, one in views.items():
+        views_of_one = [any_view_from_dict(view) for view in one["views"]]
+        if "clip" in one:
+            fields[name] = Frames(one["field"], view=next(iter(views_of_one), None), **one["clip"])
+        else:
+            fields[name] = Image(one.get("field", "image"), view=views_of_one or None)
+    return fields or {"__key__": Key()}
+
+
+def _padding_of(name: str, specs: Mapping[str, FieldSpec]) -> Padding | None:
+    """Return how a field is padded: with the size of the field of its ``like=``, if both are images or sequences."""
+    spec, source = specs[name], name
+    pad, axes = spec.pad, spec.pad_axes
+    while (like := specs[source].like) and specs[like].pad_axes == axes and specs[like].pad is not None:
+        source = like
+    shared = specs[source].pad
+    if source == name or shared is None:
+        return None if pad is None else Padding(_as_pad(pad).value, _as_pad(pad), axes, name)
+    if pad is None or isinstance(pad, Pad):
+        found = f"pad={pad!r}, but it" if pad else "no pad=; it"
+        raise OptionError(
+            f"fields={{{name!r}: wds_tools.{type(spec).__name__}(like={source!r})}} has {found} is padded to the size "
+            f"of {source!r}: add the value of its padding, such as pad=0"
+        )
+    return Padding(pad, _as_pad(shared), axes, source)
+
+
+def _as_pad(pad: float | Pad) -> Pad:
+    return pad if isinstance(pad, Pad) else Pad(pad)
+
+
+def mask_name(name: str) -> str:
+    """Return the name of the field of a batch that is False for the padding of a field."""
+    return f"{name}_mask"
+
+
+def _check_mask_names(columns: Sequence[Column]) -> None:
+    names = {column.name for column in columns}
+    for column in columns:
+        if column.padding and column.padding.source == column.name and mask_name(column.name) in names:
+            raise OptionError(
+                f"fields= has a field {mask_name(column.name)!r}, which is the name of the mask of the padding of "
+                f"{column.name!r}: choose another name for one of them"
+            )

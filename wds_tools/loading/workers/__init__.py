@@ -1,0 +1,1 @@
+"""Processes that run tasks, and know nothing of samples."""

@@ -1,0 +1,1 @@
+"""Blocks of remote files on the local disk."""

@@ -1,0 +1,1 @@
+"""One request to a server, and its repetition after a failure."""
