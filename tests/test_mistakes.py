@@ -124,7 +124,7 @@ def test_an_output_file_in_a_missing_folder_is_an_error_before_anything_is_read(
         ["sample", few, "--out", "nowhere/a.png"],
         ["plan", few, "--batch-size", 4, "--plot", "nowhere/a.svg"],
         ["plan", few, "--state", "state.json", "--step", 0, "--sheet", "nowhere/a.png"],
-        ["tune", few, "--plot", "nowhere/a.svg"],
+        ["tune", few, "--json", "nowhere/a.json"],
         ["bench", few, "--json", "nowhere/a.json"],
     ):
         code, error = fails(*words)

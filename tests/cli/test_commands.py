@@ -824,14 +824,13 @@ def test_an_error_of_sample_is_one_line(call: Call, packed: Path, tmp_path: Path
     assert not out.exists()
 
 
-def test_bench_prints_a_table_and_writes_json_and_a_chart(packed: Path, tmp_path: Path) -> None:
-    out, chart = tmp_path / "bench.json", tmp_path / "bench.svg"
+def test_bench_prints_a_table_and_writes_json(packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
     words = ("bench", packed, "--against", "", "--rounds", "1", "--seconds", "0.2", "--workers", "1", "--json", out)
-    result = process(*words, "--plot", chart, "--batch-size", "32")
+    result = process(*words, "--batch-size", "32")
     assert result.code == 0, result.err
     assert "limit" in result.out
     assert [report["workers"] for report in json.loads(out.read_text())["reports"]] == [1]
-    assert chart.read_text().startswith("<svg")
 
 
 def test_bench_refuses_an_unknown_peer(call: Call, packed: Path) -> None:
@@ -853,19 +852,17 @@ def test_bench_refuses_invalid_options_before_it_starts(call: Call, packed: Path
     assert_one_line_error(call("bench", packed, "--workers", "2,-1"), 2, "workers=-1; allowed are whole numbers of 1")
     assert_one_line_error(call("bench", packed, "--workers", ""), 2, "workers= is empty", "whole numbers of 1 and more")
     assert_one_line_error(call("bench", packed, "--python", "dali"), 2, "NAME=PATH")
-    assert_one_line_error(call("bench", packed, "--plot", "bench.png"), 2, ".svg")
     assert_one_line_error(call("bench", packed / "nowhere", "--rounds", "1"), 2, "nowhere")
 
 
 def test_tune_prints_tables_and_a_call_that_runs(packed: Path, tmp_path: Path) -> None:
-    out, chart = tmp_path / "tune.json", tmp_path / "tune.svg"
+    out = tmp_path / "tune.json"
     words = ("tune", packed, "--view", "small", "--batch-size", "8", "--rounds", "1", "--seconds", "0.05")
-    result = process(*words, "--json", out, "--plot", chart)
+    result = process(*words, "--json", out)
     assert result.code == 0, result.err
     assert result.err.startswith("warming up\nround 1 of 1: num_workers=0")
     values = json.loads(out.read_text())
     assert f"{values['reason']}." in result.out
-    assert chart.read_text().startswith("<svg")
     script = result.out[result.out.index("import wds_tools") :]
     end = "\nimages, labels = next(iter(loader))\nprint(loader.num_workers, tuple(images.shape))\nloader.close()\n"
     run = subprocess.run([sys.executable, "-c", script + end], capture_output=True, text=True, timeout=300, check=True)
@@ -875,7 +872,6 @@ def test_tune_prints_tables_and_a_call_that_runs(packed: Path, tmp_path: Path) -
 def test_tune_refuses_invalid_options_before_it_starts(call: Call, packed: Path, tmp_path: Path) -> None:
     assert_one_line_error(call("tune", tmp_path), 2, "manifest")
     assert_one_line_error(call("tune", packed, "--view", "odd"), 2, "one of 'train', 'eval', 'small', 'raw'")
-    assert_one_line_error(call("tune", packed, "--plot", "tune.png"), 2, ".svg")
     assert_one_line_error(call("tune", packed, "--device", "abacus"), 1, "not a torch device")
     import torch
 

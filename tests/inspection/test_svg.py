@@ -72,17 +72,6 @@ def test_bars_are_as_long_as_their_values():
     assert widths[2] == 0
 
 
-def test_a_range_is_drawn_over_its_bar_and_fits_the_panel():
-    root = parsed(Bars("b", [("one", 1, "1 s"), ("two", 2, "2 s")], ranges=[(0.5, 3), (2, 2)]))
-    first, second = list(root.iter(f"{SVG}rect"))[1:]
-    whisker, *ends = [[float(line.get(name)) for name in ("x1", "x2")] for line in root.iter(f"{SVG}line")]
-    left, unit = float(first.get("x")), float(first.get("width"))
-    assert whisker == pytest.approx([left + 0.5 * unit, left + 3 * unit], abs=0.02)
-    assert [x for end in ends for x in end] == pytest.approx([whisker[0]] * 2 + [whisker[1]] * 2)
-    assert float(second.get("width")) == pytest.approx(2 * unit)
-    assert whisker[1] < 880
-
-
 def test_a_chart_has_a_title_and_a_description_for_screen_readers():
     root = parsed(plot(), title="the title", description="what it shows")
     assert root.get("role") == "img"

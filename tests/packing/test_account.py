@@ -1,4 +1,4 @@
-"""What `pack` states about its source: on stderr or in the log, in the manifest, in the card and with ``--dry-run``."""
+"""What `pack` states about its source: on stderr or in the log, in the manifest and with ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ def test_a_merge_of_datasets_without_an_account_has_none(untidy: Path, tmp_path:
     assert wt.merge([tmp_path / "0", tmp_path / "1"], tmp_path / "both").manifest.account is None
 
 
-# --- info and the card ---
+# --- info ---
 
 
 def test_info_shows_the_account(untidy: Path, table: Path, tmp_path: Path) -> None:
@@ -350,13 +350,6 @@ def test_info_shows_the_account(untidy: Path, table: Path, tmp_path: Path) -> No
     without_account(tmp_path / "dst")
     assert "source" not in format_stats(describe(tmp_path / "dst"))
     assert describe(tmp_path / "dst").to_dict()["account"] is None
-
-
-def test_the_card_states_what_was_skipped_and_the_roles_of_columns(untidy: Path, table: Path, tmp_path: Path) -> None:
-    wt.pack(untidy, tmp_path / "one", **OPTIONS)
-    assert "The source had 9 files, of which 6 are packed:" in (tmp_path / "one" / "README.md").read_text()
-    wt.pack(table, tmp_path / "two", **OPTIONS)
-    assert "image: column 'image'; label: column 'y'" in (tmp_path / "two" / "README.md").read_text()
 
 
 # --- Dry run ---

@@ -64,8 +64,7 @@ def bench(
         storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
     Returns:
-        The measurements: ``to_text()`` returns them as tables, ``to_dict()`` as JSON values,
-        ``to_svg()`` as a chart.
+        The measurements: ``to_text()`` returns them as tables, ``to_dict()`` as JSON values.
 
     Raises:
         OptionError: An invalid argument, or the system is not Linux.

@@ -1,4 +1,4 @@
-"""The reports of several numbers of workers together: as text, as plain values, as a chart."""
+"""The reports of several numbers of workers together: as text and as plain values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from wds_tools.bench.registry import OURS
 from wds_tools.bench.report import BenchReport, Spread
-from wds_tools.inspection.svg import Bars, Plot, Series, draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +49,6 @@ class BenchReports:
         }
         return {"reports": [report.to_dict() for report in self.reports], "scaling": scaling}
 
-    def to_svg(self) -> str:
-        """Return a chart as SVG: speeds with their ranges and, with several numbers of workers, the scaling."""
-        panels: list[Plot | Bars] = [_bars(report) for report in self.reports]
-        if len(self.reports) > 1:
-            panels.append(self._scaling_plot())
-        workload = self.reports[0].work
-        speeds = "; ".join(
-            f"{name} {report.speed(name).show(',.0f')} with {report.workers}"
-            for report in self.reports
-            for name in report.rounds
-        )
-        description = f"Images per second by workers: {speeds}."
-        return draw(panels, title=f"wds-tools bench: {workload}", description=description)
-
-    def _scaling_plot(self) -> Plot:
-        counts = [report.workers for report in self.reports]
-        speedups = {name: self.scaling(name) for name in self._names()}
-        lines = [
-            Series(name, list(spreads), [spread.median for spread in spreads.values()])
-            for name, spreads in speedups.items()
-        ]
-        linear = Series("linear", counts, [count / counts[0] for count in counts], dashed=True)
-        title = f"images/s, divided by those with {counts[0]}"
-        return Plot(title, "workers", "times", [*lines, linear], y_range=(0, counts[-1] / counts[0]))
-
     def _scaling_lines(self) -> Iterator[str]:
         fewest = self.reports[0].workers
         for name in self._names():
@@ -85,16 +59,3 @@ class BenchReports:
         """Return the loaders that were measured, ours first."""
         names = dict.fromkeys([OURS, *(name for report in self.reports for name in report.rounds)])
         return [name for name in names if any(name in report.rounds for report in self.reports)]
-
-
-def _bars(report: BenchReport) -> Bars:
-    speeds = {name: report.speed(name) for name in report.rounds}
-    rows = [
-        (name, speed.median, f"{speed.show(',.0f')}; {report.of_limit(name).median:.2f}")
-        for name, speed in speeds.items()
-    ]
-    return Bars(
-        f"{report.work}, workers: {report.workers}: images/s, median and range; share of the limit",
-        rows,
-        ranges=[(speed.lowest, speed.highest) for speed in speeds.values()],
-    )

@@ -63,8 +63,7 @@ def tune(
         storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
     Returns:
-        The measurements and the proposed settings: ``to_text()``, ``to_dict()``, ``to_svg()``,
-        ``call()``.
+        The measurements and the proposed settings: ``to_text()``, ``to_dict()``, ``call()``.
 
     Raises:
         OptionError: An invalid argument, or the system is not Linux.

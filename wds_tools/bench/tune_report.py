@@ -1,14 +1,13 @@
-"""Results of `tune`: the numbers to measure, the proposed settings, and the report as text, JSON values and a chart."""
+"""Results of `tune`: the numbers to measure, the proposed settings, and the report as text and JSON values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from wds_tools.bench.report import Round, Spread, table
 from wds_tools.inspection.stats import bar
-from wds_tools.inspection.svg import Plot, Series, draw
 from wds_tools.loading.pipeline.autoscale import slots_for
 from wds_tools.packing.snippet import IMPORT, spell, spell_call, spell_fields
 from wds_tools.wording import counted, human_bytes
@@ -177,15 +176,6 @@ class TuneReport:
             "machine": self.machine,
         }
 
-    def to_svg(self) -> str:
-        """Return a chart as SVG: speed and CPU time by number of workers, and speed by ``prefetch_factor``."""
-        panels = [
-            _curve("images/s", "workers", self.workers, lambda r: r.speed, self.num_workers),
-            _curve("CPU-s per 1,000 images", "workers", self.workers, lambda r: r.cpu_per_1000, self.num_workers),
-            _curve("images/s", "prefetch_factor", self.prefetch, lambda r: r.speed, self.prefetch_factor),
-        ]
-        return draw(panels, title=f"wds-tools tune {self.setup.dataset}", description=f"{self.reason()}.")
-
     def _title(self) -> list[str]:
         setup, rounds = self.setup, max(map(len, self.workers.values()))
         device = f" to {setup.device}" if setup.device else ""
@@ -238,22 +228,6 @@ def _summary(rounds: Sequence[Round]) -> dict[str, Any]:
         "first_batch_seconds": asdict(Spread.of([r.first_batch_seconds for r in rounds])),
         "rounds": [asdict(r) for r in rounds],
     }
-
-
-def _curve(quantity: str, by: str, rounds: Rounds, value: Callable[[Round], float], chosen: int) -> Plot:
-    """Plot a quantity: the median of each setting as a line, each round as a point."""
-    medians = [Spread.of([value(r) for r in measured]).median for measured in rounds.values()]
-    points = [(key, value(r)) for key, measured in rounds.items() for r in measured]
-    dots = Series("each round", [key for key, _ in points], [y for _, y in points], points=True)
-    return Plot(
-        f"{quantity} by {by}",
-        by,
-        "",  # in the title; here it would overlap a mark on the left
-        [Series("median", list(rounds), medians), dots],
-        marks=[(chosen, "proposed")],
-        x_range=(0, max(rounds) + 0.5),
-        y_range=(0, max(y for _, y in points) * 1.1),
-    )
 
 
 def _speed(rounds: Sequence[Round]) -> Spread:

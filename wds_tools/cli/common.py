@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from wds_tools.format.index import Index
+    from wds_tools.format.manifest import Manifest
 
 
 class NonEmptyPath(click.Path):
@@ -104,16 +105,18 @@ def check_writable(path: Path | None) -> None:
         raise OptionError(f"cannot write {path}: no folder {path.parent}")
 
 
-def next_steps(calls: Mapping[str, str]) -> str:
-    """Return what to do with new datasets: commands that describe them, and statements that load them.
+def next_steps(datasets: Sequence[str], manifest: Manifest, indexes: Iterable[Index]) -> str:
+    """Return what to do with new datasets: commands that describe them, and a statement that loads the first one.
 
     Args:
-        calls: The statement that loads a dataset, by dataset.
+        datasets: Paths or URLs.
+        manifest: Manifest of the first one.
+        indexes: Its indexes, as far as they are local.
     """
-    from wds_tools.packing.snippet import IMPORT
+    from wds_tools.packing.snippet import IMPORT, first_call
 
-    commands = "\n      ".join(f"wds-tools info {shlex.quote(dataset)}" for dataset in calls)
-    return "\n".join([f"next: {commands}", "", IMPORT, "", *calls.values()])
+    commands = "\n      ".join(f"wds-tools info {shlex.quote(dataset)}" for dataset in datasets)
+    return "\n".join([f"next: {commands}", "", IMPORT, "", first_call(datasets[0], manifest, indexes=indexes)])
 
 
 def indexes_of(dataset: Path | str) -> Iterator[Index]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -215,28 +215,14 @@ def pack(
     for report in reports.values():
         click.echo(_pack_summary(report))
     if all(report.complete for report in reports.values()):
-        click.echo(_next_steps(reports))
+        click.echo(_next_steps(list(reports.values())))
     else:
         click.echo("next: when all tasks have ended, run the same command with --finish in place of the task options")
 
 
-def _next_steps(reports: Mapping[str, PackReport]) -> str:
-    """Return what to do with new datasets.
-
-    Args:
-        reports: Of the datasets, by name of the split.
-    """
-    from wds_tools.packing.snippet import first_call, usual_side
-
-    side = usual_side(report.manifest for report in reports.values())
-    return next_steps(
-        {
-            str(report.dst): first_call(
-                str(report.dst), report.manifest, side=side, split=split, indexes=indexes_of(report.dst)
-            )
-            for split, report in reports.items()
-        }
-    )
+def _next_steps(reports: Sequence[PackReport]) -> str:
+    first = reports[0]
+    return next_steps([str(report.dst) for report in reports], first.manifest, indexes_of(first.dst))
 
 
 def _parse_columns(values: Sequence[str], label: str | None) -> dict[str, str]:
@@ -309,7 +295,7 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
     manifest = report.manifest
     total = amount(manifest.samples, len(manifest.shards), manifest.bytes)
     done = f"appended {report.packed:,} samples" if report.packed else "appended nothing: already in the dataset"
-    click.echo(f"{done}; {dst} now has {total}\n{_next_steps({'': report})}")
+    click.echo(f"{done}; {dst} now has {total}\n{_next_steps([report])}")
 
 
 @click.command(epilog=example("wds-tools reshard shards/old shards/new --shard-bytes 1GB --shuffle"))
@@ -343,4 +329,4 @@ def reshard(run: Run, /, dataset: str, dst: str, images: str | None, resize: str
     run.after_interrupt = "finished shards are kept; run the same command again to continue"
     images = images or ("keep" if resize is None else "resize")
     report = reshard_one(dataset, dst, images=images, resize=resize, **options)
-    click.echo(f"{_pack_summary(report)}\n{_next_steps({'': report})}")
+    click.echo(f"{_pack_summary(report)}\n{_next_steps([report])}")

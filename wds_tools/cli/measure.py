@@ -15,10 +15,9 @@ from wds_tools.errors import OptionError
 _json_file = click.option(
     "--json", "json_file", type=LOCAL_PATH, metavar="FILE", help="Also write the results to FILE as JSON."
 )
-_plot = click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also draw the results as a chart.")
 
 
-@click.command(epilog=example("wds-tools tune shards/photos --view train --device cuda --plot tune.svg"))
+@click.command(epilog=example("wds-tools tune shards/photos --view train --device cuda"))
 @click.argument("dataset", type=PATH_OR_URL)
 @click.option(
     "--view",
@@ -32,7 +31,6 @@ _plot = click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also d
 @click.option("--rounds", default=3, show_default=True, help="Rounds; each measures every setting once.")
 @click.option("--seconds", metavar="SECONDS", default=3.0, show_default=True, help="Minimum duration of a measurement.")
 @_json_file
-@_plot
 @storage_option
 def tune(
     dataset: str,
@@ -42,7 +40,6 @@ def tune(
     rounds: int,
     seconds: float,
     json_file: Path | None,
-    plot: Path | None,
     storage_options: dict[str, Any] | None,
 ) -> None:
     """Find the number of workers to use.
@@ -56,7 +53,7 @@ def tune(
     """
     from wds_tools.bench.tune import tune as run_tune
 
-    _check_outputs(json_file, plot)
+    check_writable(json_file)
     report = run_tune(
         dataset,
         view=view,
@@ -67,7 +64,7 @@ def tune(
         progress=_print_line,
         storage_options=storage_options,
     )
-    _show(report, json_file, plot)
+    _show(report, json_file)
 
 
 @click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
@@ -109,7 +106,6 @@ def tune(
     "--stages", is_flag=True, help="Also measure the stages of our loader: read, verify, slice, decode, resize, write."
 )
 @_json_file
-@_plot
 @storage_option
 def bench(
     dataset: str,
@@ -122,7 +118,6 @@ def bench(
     seconds: float,
     stages: bool,
     json_file: Path | None,
-    plot: Path | None,
     storage_options: dict[str, Any] | None,
 ) -> None:
     """Compare the speed of our loader with other loaders.
@@ -150,7 +145,7 @@ def bench(
     """  # noqa: D301 - \b is click's mark for lines that it must not join
     from wds_tools.bench import bench as run_bench
 
-    _check_outputs(json_file, plot)
+    check_writable(json_file)
     report = run_bench(
         dataset,
         view=view,
@@ -164,7 +159,7 @@ def bench(
         progress=_print_line,
         storage_options=storage_options,
     )
-    _show(report, json_file, plot)
+    _show(report, json_file)
 
 
 def _print_line(line: str) -> None:
@@ -174,24 +169,10 @@ def _print_line(line: str) -> None:
     tqdm.write(line, file=sys.stderr)
 
 
-def _check_outputs(json_file: Path | None, plot: Path | None) -> None:
-    """Refuse invalid output files, before the measurements that they are for."""
-    from wds_tools.inspection.svg import check_svg_name
-
-    check_writable(json_file)
-    check_writable(plot)
-    if plot:
-        check_svg_name(plot)
-
-
-def _show(report: Any, json_file: Path | None, plot: Path | None) -> None:
-    from wds_tools.inspection.svg import write_svg
-
+def _show(report: Any, json_file: Path | None) -> None:
     click.echo(report.to_text())  # first, so that an error while writing a file does not lose the results
     if json_file:
         json_file.write_text(json.dumps(report.to_dict(), indent=2) + "\n")
-    if plot:
-        write_svg(plot, report.to_svg())
 
 
 def _split(words: str) -> list[str]:

@@ -78,7 +78,6 @@ def index(
     """
     from wds_tools.format.manifest import MANIFEST_NAME
     from wds_tools.packing.remote_destination import parse_destination
-    from wds_tools.packing.snippet import first_call, usual_side
     from wds_tools.storage import join
     from wds_tools.upkeep.indexer import index_folders
     from wds_tools.wording import counted
@@ -93,11 +92,11 @@ def index(
         dots_in_fields=dots_in_fields,
         storage_options=storage_options,
     )
-    side, calls = usual_side(found.values()), {}
+    datasets = []
     for folder, result in found.items():
         written = join(folder, manifest or MANIFEST_NAME)
         dataset = parse_destination(folder if manifest is None else written)
-        calls[str(dataset)] = first_call(str(dataset), result, side=side, indexes=indexes_of(dataset))
+        datasets.append(dataset)
         named = f", {counted(len(result.classes), 'class', 'classes')}" if result.classes else ""
         click.echo(
             f"indexed {amount(result.samples, len(result.shards), result.bytes)}, fields {', '.join(result.fields)}"
@@ -105,7 +104,7 @@ def index(
         )
         if columns := dict.fromkeys(name for index in indexes_of(dataset) for name in index.columns):
             click.echo(f"columns for where=: {', '.join(columns)}")
-    click.echo(next_steps(calls))
+    click.echo(next_steps([str(dataset) for dataset in datasets], next(iter(found.values())), indexes_of(datasets[0])))
 
 
 @click.command(epilog=example("wds-tools reseal shards/photos"))

@@ -69,12 +69,10 @@ class Bars:
     Attributes:
         title: Title above the panel.
         rows: (label, value, text after the bar) of each bar; values are 0 or more.
-        ranges: (minimum, maximum) of each row, drawn over its bar; empty for none.
     """
 
     title: str
     rows: Sequence[tuple[str, float, str]]
-    ranges: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,23 +220,14 @@ def _legend(series: Series, colour: str, y: float) -> list[str]:
 
 
 def _bars(bars: Bars, top: float) -> tuple[list[str], float]:
-    ranges = bars.ranges or [(value, value) for _, value, _ in bars.rows]
-    longest = max((high for _, high in ranges), default=0) or 1
+    longest = max((value for _, value, _ in bars.rows), default=0) or 1
     left, parts = _LEFT + 170, [_text(_LEFT - 46, top + 16, bars.title, title=True)]
-    for number, ((label, value, text), (low, high)) in enumerate(zip(bars.rows, ranges, strict=True)):
-        y, unit = top + 32 + _ROW_HEIGHT * number, _LONGEST_BAR / longest
-        height = _ROW_HEIGHT - 6
+    for number, (label, value, text) in enumerate(bars.rows):
+        y, width, height = top + 32 + _ROW_HEIGHT * number, _LONGEST_BAR * value / longest, _ROW_HEIGHT - 6
         parts.append(_text(left - 8, y + 13, label, "end"))
-        parts.append(f'<rect x="{left}" y="{y:.2f}" width="{unit * value:.2f}" height="{height}" fill="{COLOURS[0]}"/>')
-        if low < high:
-            parts += _whisker(left + unit * low, left + unit * high, y + height / 2)
-        parts.append(_text(left + unit * high + 8, y + 13, text))
+        parts.append(f'<rect x="{left}" y="{y:.2f}" width="{width:.2f}" height="{height}" fill="{COLOURS[0]}"/>')
+        parts.append(_text(left + width + 8, y + 13, text))
     return parts, 32 + _ROW_HEIGHT * len(bars.rows) + 24
-
-
-def _whisker(start: float, stop: float, y: float) -> list[str]:
-    ends = [_line(x, y - 4, x, y + 4, _TEXT_COLOUR) for x in (start, stop)]
-    return [_line(start, y, stop, y, _TEXT_COLOUR), *ends]
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -15,15 +15,12 @@ from pathlib import Path
 
 import xxhash
 
-from wds_tools.format.account import MAX_TEXT, Account, shown
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.packing.snippet import IMPORT, first_call, usual_side
+from wds_tools.packing.snippet import IMPORT, first_call
 from wds_tools.storage.commit import commit_bytes
-from wds_tools.wording import counted
 
 CARD_NAME = "README.md"
-_NAMED_CLASSES = 10
 
 _TYPES = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif"), "image"),
@@ -49,56 +46,17 @@ def card(manifest: Manifest) -> bytes:
     """Return the card of a dataset. The same manifest gives the same bytes."""
     pattern = _pattern(manifest)
     front = ["configs:", "- config_name: default", f"  data_files: {_yaml(pattern)}", *_features([manifest])]
-    counts = [
-        f"| `{name}` | {count:,} |" for name, count in manifest.fields.items() if name.isprintable() and "`" not in name
-    ]
-    classes = f", {len(manifest.classes):,} classes" if manifest.classes else ""
     lines = [
-        f"# {manifest.samples:,} samples{classes}",
+        f"# {manifest.samples:,} samples",
         "",
-        "This folder is a dataset for training, written by wds_tools.",
+        "This folder is a dataset for training, written by wds_tools. To read it, give its path for FOLDER:",
         "",
-        f"- `{pattern}`: the samples, in the WebDataset format. A sample is a few files with the same name and",
-        "  different extensions, its fields.",
-        "- A `.parquet` file beside each shard: its index. It says where each field is, and its checksum.",
-        "- `manifest.json`: names, sizes and checksums of the shards, and the class names by number.",
-        "",
-        "| field | samples that have it |",
-        "|---|---|",
-        *counts,
-        "",
-        *_account_lines(manifest.account),
-        *_class_list_lines(manifest),
-        "To read it, give the path of this folder for FOLDER:",
-        "",
-        *_code(IMPORT, "", first_call("FOLDER", manifest, side=usual_side([manifest]))),
+        *_code(IMPORT, "", first_call("FOLDER", manifest)),
         *_LOAD,
-        *_code(
-            "from glob import glob",
-            "",
-            "import webdataset",
-            "",
-            f'samples = webdataset.WebDataset(sorted(glob("FOLDER/{pattern}")), shardshuffle=False).decode("pil")',
-        ),
-        "`wds-tools verify FOLDER` compares every byte with its checksum.",
+        f"Other readers of WebDataset shards read `{pattern}`. `wds-tools verify FOLDER` compares every byte with its",
+        "checksum.",
     ]
     return _sealed(front, lines)
-
-
-def _account_lines(account: Account | None) -> list[str]:
-    """Return what the source had and what became of it; nothing if it had only images, and all were packed."""
-    texts = [] if account is None else [*account.lines(), *(shown(note, MAX_TEXT) for note in account.notes)]
-    if account is None or not texts:
-        return []
-    given = counted(account.given, shown(account.unit))
-    return [
-        f"The source had {given}, of which {account.packed:,} are packed:",
-        "",
-        "```text",
-        *(text.replace("`", "'") for text in texts),
-        "```",
-        "",
-    ]
 
 
 def split_card(manifests: Mapping[str, Manifest]) -> bytes:
@@ -191,16 +149,6 @@ def _features(manifests: Iterable[Manifest]) -> list[str]:
     for name in ("__key__", "__url__"):  # datasets adds these to WebDataset samples
         lines += [f"  - name: {name}", "    dtype: string"]
     return lines
-
-
-def _class_list_lines(manifest: Manifest) -> list[str]:
-    """Return how many classes each field with a class list has, and the first names."""
-    lines = []
-    for place, (names, *_) in manifest.field_classes.items():
-        shown = [f"`{name}`" for name in names[:_NAMED_CLASSES] if name.isprintable() and "`" not in name]
-        more = ["..."] if len(shown) < len(names) else []
-        lines.append(f"- `{place}` has {counted(len(names), 'class', 'classes')}: {', '.join([*shown, *more])}")
-    return [*lines, "", "`manifest.json` has the names by number.", ""] if lines else []
 
 
 def _type_lines(name: str, manifests: list[Manifest]) -> list[str] | None:
