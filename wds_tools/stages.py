@@ -13,20 +13,36 @@ from mmap import mmap
 from time import perf_counter_ns
 from typing import NamedTuple, TypeAlias
 
+CAUSES = ("storage", "decoding", "transform", "hand_over", "copy", "start")
+"""What a training loop can wait for, in figures and reports. `PeriodStats.waits` documents them."""
+STEP = "step"
+"""The main cause if the loop hardly waits: the time goes into the training step."""
+
+
+def cause_name(cause: str) -> str:
+    """Return a cause, or `STEP`, in words.
+
+    >>> cause_name("hand_over"), cause_name("step")
+    ('hand-over', 'training step')
+    """
+    return {"hand_over": "hand-over", "start": "start of the workers", STEP: "training step"}.get(cause, cause)
+
 
 class Stage:
     """A stage of loading, as a context manager. It has no state, so it may be used by several threads, and nested.
 
     Args:
         name: Name of the stage in statistics.
+        cause: What a loop waits for if it waits for this stage; None if that depends on something else.
     """
 
     __slots__ = ("index", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, cause: str | None) -> None:
         self.name = name
         self.index = len(NAMES)
         NAMES.append(name)
+        CAUSE_BY_STAGE.append(cause)
 
     def __enter__(self) -> None:
         recorder = _thread.recorder
@@ -43,32 +59,34 @@ Shown: TypeAlias = bytearray | mmap
 """Memory to whose first byte a recorder writes the index of its current stage."""
 NAMES: list[str] = []
 """Names of all stages by index."""
+CAUSE_BY_STAGE: list[str | None] = []
+"""What a loop waits for, by the index of the stage."""
 IDLE = 255
 """Shown instead of the index of a stage while nothing is measured."""
 
-OTHER = Stage("other")
+OTHER = Stage("other", "hand_over")
 """Time of a recorder in which no other stage runs."""
-READ = Stage("read")
+READ = Stage("read", "storage")
 """Bytes are looked up, or fetched from remote storage."""
-VERIFY = Stage("verify")
+VERIFY = Stage("verify", "storage")
 """Checksums. The bytes of a local file are loaded from the disk when they are first used, which is here."""
-SLICE = Stage("slice")
+SLICE = Stage("slice", "decoding")
 """The part of a JPEG that a crop needs is found."""
-DECODE = Stage("decode")
-RESIZE = Stage("resize")
-WRITE = Stage("write")
+DECODE = Stage("decode", "decoding")
+RESIZE = Stage("resize", "decoding")
+WRITE = Stage("write", "decoding")
 """Pixels are written to the batch."""
-TRANSFORM = Stage("transform")
-WAIT = Stage("wait")
+TRANSFORM = Stage("transform", "transform")
+WAIT = Stage("wait", None)
 """The training process waits for a worker; without workers, it does the work itself."""
-COPY = Stage("copy")
+COPY = Stage("copy", "copy")
 """The training process copies to the device, or waits for copies."""
-HAND_OVER = Stage("hand_over")
+HAND_OVER = Stage("hand_over", "hand_over")
 """Other work of the training process on a batch."""
-BATCH_TRANSFORM = Stage("batch_transform")
-START = Stage("start")
+BATCH_TRANSFORM = Stage("batch_transform", "hand_over")
+START = Stage("start", "start")
 """Workers are started."""
-DEVICE = Stage("device")
+DEVICE = Stage("device", None)
 """The training process waits until the device has finished earlier training steps."""
 
 

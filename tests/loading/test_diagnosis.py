@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from wds_tools import stages
-from wds_tools.loading.pipeline.diagnosis import Setting, report, workers_needed
-from wds_tools.loading.pipeline.statistics import CAUSES, PeriodStats
+from wds_tools.loading.pipeline.diagnosis import Setting, diagnose, workers_needed
+from wds_tools.loading.pipeline.statistics import PeriodStats
+from wds_tools.stages import CAUSES
 from wds_tools.storage import FetchStatistics
 
 SETTING = Setting(
@@ -18,6 +19,10 @@ SETTING = Setting(
     device="cuda:0",
 )
 FETCHED = FetchStatistics(fetched_bytes=1_000_000_000)
+
+
+def report(stats, setting):
+    return str(diagnose(stats, setting))
 
 
 def stats_of(*, workers=4, step=69.0, waits=None, work=None, fetched=FETCHED):

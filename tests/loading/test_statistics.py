@@ -207,13 +207,18 @@ def test_the_cause_of_a_single_slow_part_is_named_and_not_that_of_most_parts(mak
 
 
 @pytest.mark.parametrize(
-    ("images", "remedy"), [("keep", "or with images='crop-ready' to keep their pixels"), ("crop-ready", "'resize'")]
+    ("options", "remedy"),
+    [
+        ({"images": "keep"}, "or with images='crop-ready' to keep their pixels"),
+        ({"images": "crop-ready"}, "'resize'"),
+        ({"resize": 500}, "'resize'"),  # these are crop-ready too
+    ],
 )
 def test_images_that_are_far_larger_than_the_view_should_be_packed_again(
-    large, make, tmp_path, monkeypatch, images, remedy
+    large, make, tmp_path, monkeypatch, options, remedy
 ):
     monkeypatch.setattr("wds_tools.loading.pipeline.autoscale.available_cores", lambda: 1)
-    wt.pack(large.parent / "images", tmp_path / "packed", workers=1, images=images)
+    wt.pack(large.parent / "images", tmp_path / "packed", workers=1, **options)
     loader = make(tmp_path / "packed", num_workers=1)
     train(loader)
     assert loader.report().endswith(remedy), loader.report()

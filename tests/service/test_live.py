@@ -61,6 +61,7 @@ REPORT: dict[str, Any] = {
     "waits": {"decoding": 0.31},
     "main_cause": "decoding",
     "advice": "decoding: the loop waited 31 % of the time (decoding 31 %); 4 more workers would cover it",
+    "remedy": "4 more workers would cover it",
     "workers": 4,
     "idle_seconds": 0.1,
     "ended": False,
@@ -379,6 +380,14 @@ def test_the_verdict_counts_the_runs_that_are_fed() -> None:
         table.add("", "10.0.0.7", check_report(json.dumps(report).encode()))
     expected = "3 runs: 2 fed, imagenet-c waits 31 %: decoding; 4 more workers would cover it."
     assert verdict(runs_of(table.reports())) == expected
+
+
+def test_the_verdict_needs_no_remedy_and_takes_none_out_of_the_sentence() -> None:
+    report = {**REPORT, "advice": "the disk; it is slow"}
+    del report["remedy"]  # as loaders of older versions send it
+    table = ReportTable()
+    table.add("", "10.0.0.7", check_report(json.dumps(report).encode()))
+    assert verdict(runs_of(table.reports())).endswith(" waits 31 %: decoding.")
 
 
 def test_reports_and_runs_need_a_token_and_a_token_sees_its_own_runs(few: Path, tmp_path: Path) -> None:

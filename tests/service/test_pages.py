@@ -27,10 +27,8 @@ from servers import PROGRAM, Reply, Running, copy_of, in_thread, program, reques
 import wds_tools as wt
 from wds_tools.format.manifest import Manifest, to_json
 from wds_tools.format.sample import Sample
-from wds_tools.loading.pipeline import statistics
 from wds_tools.order.where import WhereError, parse
 from wds_tools.packing.shard_file import ShardFile
-from wds_tools.service import reports
 from wds_tools.service.pages.helpers import HelperError, HelperPool
 from wds_tools.service.pages.state import State
 
@@ -538,10 +536,6 @@ def test_view_of_something_else_names_the_remedy(tmp_path: Path) -> None:
     done = subprocess.run([*PROGRAM, "view", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "is not a packed dataset (no manifest.json)" in done.stderr
-
-
-def test_causes_of_reports_are_those_of_the_statistics() -> None:
-    assert (reports.CAUSES, reports.STEP) == (statistics.CAUSES, statistics.STEP)
 
 
 def test_the_wheel_has_templates_and_static_files(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from wds_tools.loading.explanation import StepExplanation
 from wds_tools.loading.pipeline.autoscale import Autoscaler, cores_per_rank
 from wds_tools.loading.pipeline.cleanup import run_after
 from wds_tools.loading.pipeline.cuda import device_of_process
-from wds_tools.loading.pipeline.diagnosis import Setting, has_large_images, report
+from wds_tools.loading.pipeline.diagnosis import Setting, diagnose, has_large_images
 from wds_tools.loading.pipeline.pipeline import FinishedBatch, Pipeline
 from wds_tools.loading.pipeline.pools import PipelineOptions
 from wds_tools.loading.pipeline.statistics import LoaderStats, Meter
@@ -34,6 +34,7 @@ from wds_tools.loading.samples.bad_samples import ErrorLog, ErrorPolicy, Replace
 from wds_tools.loading.samples.handover import BatchTransform, Handover
 from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
+from wds_tools.packing.transcode import are_crop_ready
 from wds_tools.storage import FetchStatistics
 
 
@@ -107,7 +108,7 @@ class Loader(OnlyIterable):
         self._outputs: list[StatsOutput] = [ProgressLine(self._meter.reader())] if progress else []
         self._live: LiveReports | None = None
         if report_to:
-            advice = partial(report, setting=self._setting())
+            advice = partial(diagnose, setting=self._setting())
             self._live = LiveReports(report_to, self._meter.reader(), opened.shards.name, advice)
             self._outputs.append(self._live)
         self._live_pid = -1  # process that reports
@@ -269,7 +270,7 @@ class Loader(OnlyIterable):
 
         Example: ``"decoding: the loop waited 31 % of the time (decoding 31 %); 4 more workers would cover it"``.
         """
-        return report(self._meter.current_epoch(), self._setting())
+        return str(diagnose(self._meter.current_epoch(), self._setting()))
 
     def _setting(self) -> Setting:
         manifest = self._opened.shards.manifest
@@ -278,7 +279,7 @@ class Loader(OnlyIterable):
             is_remote=self._opened.shards.is_remote,
             read_ahead_bytes=self._opened.read_ahead_bytes,
             has_large_images=has_large_images(manifest, self._opened.recipe.view),
-            is_crop_ready="crop-ready" in str((manifest.source or {}).get("images")),
+            is_crop_ready=are_crop_ready(manifest.source),
             device=str(self.device),
         )
 

@@ -20,12 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.reporting import MAX_ADVICE, MAX_TEXT, REPORT_SECONDS
+from wds_tools.stages import CAUSES, STEP, cause_name
 
 FORMAT = 1
-CAUSES = ("storage", "decoding", "transform", "hand_over", "copy", "start")
-"""What a loop can wait for, as in `wds_tools.loading.pipeline.statistics`, which loads torch."""
-
-STEP = "step"
 KINDS = ("loader", "pack", "verify")
 STOPPED_SECONDS = 10.0
 """A run without a report for this long has stopped."""
@@ -115,6 +112,7 @@ def check_report(body: bytes) -> dict[str, Any]:
         raise InvalidReportError(f'"main_cause" is not one of {", ".join((*CAUSES, STEP))}')
     values["main_cause"] = raw["main_cause"]
     values["advice"] = _text(raw, "advice", most=MAX_ADVICE, least=0)
+    values["remedy"] = _text({"remedy": "", **raw}, "remedy", most=MAX_ADVICE, least=0)  # older loaders lack it
     return values
 
 
@@ -217,7 +215,7 @@ def packs_of(reports: Iterable[Report], *, now: float | None = None) -> list[dic
 _STATUSES = ("running", "stopped", "finished")
 _RANK_VALUES = (
     *("rank", "host", "images_per_second", "wait_share", "waits", "main_cause"),
-    *("advice", "workers", "epoch", "step", "steps", "idle_seconds"),
+    *("advice", "remedy", "workers", "epoch", "step", "steps", "idle_seconds"),
 )
 
 
@@ -239,7 +237,7 @@ def _run(group: list[Report], now: float) -> dict[str, Any]:
         **{name: values[name] for name in ("run", "dataset", "world_size")},
         "status": next(status for status in _STATUSES if status in statuses),
         "images_per_second": sum(rank["images_per_second"] for rank in alive or ranks),
-        **{name: worst[name] for name in ("wait_share", "main_cause", "advice", "epoch", "step", "steps")},
+        **{name: worst[name] for name in ("wait_share", "main_cause", "advice", "remedy", "epoch", "step", "steps")},
         "ranks": ranks,
     }
 
@@ -261,20 +259,11 @@ def verdict(runs: list[dict[str, Any]]) -> str:
         return f"{count}{'all fed' if len(running) > 1 else 'fed, the loader is fast enough'}{ending}."
     waiting = [run for run in running if run["main_cause"] != STEP]
     worst = waiting[0]
-    remedy = worst["advice"].partition("; ")[2]
+    remedy = worst["remedy"]
     sentence = f"{worst['dataset']} waits {100 * worst['wait_share']:.0f} %: {cause_name(worst['main_cause'])}"
     more = f"; {len(waiting) - 1} more wait{'s' if len(waiting) == 2 else ''}" if len(waiting) > 1 else ""
     start = f"{len(fed)} fed, " if fed else ""
     return f"{count}{start}{sentence}{f'; {remedy}' if remedy else ''}{more}{ending}."
-
-
-def cause_name(cause: str) -> str:
-    """Return a cause in words.
-
-    >>> cause_name("hand_over"), cause_name("step")
-    ('hand-over', 'training step')
-    """
-    return {"hand_over": "hand-over", "start": "start of the workers", STEP: "training step"}.get(cause, cause)
 
 
 def _text(raw: dict[str, Any], name: str, *, most: int = MAX_TEXT, least: int = 1) -> str:

@@ -1,17 +1,18 @@
-"""The sentence of `Loader.report`: what a training loop waits for, and what would help."""
+"""What a training loop waits for, and what would help: the sentence of `Loader.report`."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wds_tools.format.manifest import Manifest
 from wds_tools.images.schedule import AnyView
-from wds_tools.loading.pipeline.statistics import STEP, PeriodStats
+from wds_tools.loading.pipeline.statistics import PeriodStats
+from wds_tools.stages import STEP, cause_name
 from wds_tools.wording import counted, human_bytes
 
 _WORK = ("read", "verify", "slice", "decode", "resize", "write", "transform", "other")  # the stages of workers
-_NAMES = {"hand_over": "hand-over", "start": "start of the workers"}
 _MIN_SHARE = 0.01  # smaller causes are not listed
 _MARGIN = 1.1  # workers are not all busy all the time
 _FAR_LARGER = 4  # pixels of the smallest image, divided by pixels of the view
@@ -45,21 +46,37 @@ def has_large_images(manifest: Manifest, view: AnyView | None) -> bool:
     return manifest.images.min_height * manifest.images.min_width >= _FAR_LARGER * view.shape[0] * view.shape[1]
 
 
-def report(stats: PeriodStats, setting: Setting) -> str:
-    """Return one sentence: the main cause, how long the loop waited, and a remedy."""
+class Diagnosis(NamedTuple):
+    """What a loop waits for.
+
+    Attributes:
+        finding: The main cause, and how long the loop waited.
+        remedy: What would help; "" if the loop does not wait.
+    """
+
+    finding: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, self))
+
+
+def diagnose(stats: PeriodStats, setting: Setting) -> Diagnosis:
+    """Return what a loop waited for, and what would help."""
     if not stats.batches or not stats.seconds:
-        return "no batch has been received yet: iterate over the loader first"
+        return Diagnosis("no batch has been received yet: iterate over the loader first")
     cause = stats.main_cause
     if cause == STEP:
-        return f"the loop did not wait: the training step takes {_percent(stats.share(stats.step_seconds))} of the time"
+        share = _percent(stats.share(stats.step_seconds))
+        return Diagnosis(f"the loop did not wait: the training step takes {share} of the time")
     by_size = sorted(stats.waits.items(), key=lambda entry: -entry[1])
     listed = ", ".join(
-        f"{_name(one)} {_percent(stats.share(seconds))}"
-        for one, seconds in by_size
+        f"{cause_name(other)} {_percent(stats.share(seconds))}"
+        for other, seconds in by_size
         if stats.share(seconds) >= _MIN_SHARE
     )
-    waited = f"{_name(cause)}: the loop waited {_percent(stats.wait_share)} of the time ({listed})"
-    return f"{waited}; {_remedy(cause, stats, setting)}"
+    finding = f"{cause_name(cause)}: the loop waited {_percent(stats.wait_share)} of the time ({listed})"
+    return Diagnosis(finding, _remedy(cause, stats, setting))
 
 
 def workers_needed(stats: PeriodStats) -> int | None:
@@ -72,10 +89,6 @@ def workers_needed(stats: PeriodStats) -> int | None:
     left = stats.step_seconds + stats.waits["copy"] + stats.stage_seconds["hand_over"]
     left += stats.stage_seconds["batch_transform"]
     return math.ceil(_MARGIN * work / left) if left > 0.001 * stats.seconds else None
-
-
-def _name(cause: str) -> str:
-    return _NAMES.get(cause, cause)
 
 
 def _percent(share: float) -> str:

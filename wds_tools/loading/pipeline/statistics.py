@@ -8,6 +8,7 @@ has the times of the stages of its task, and the time that the loop waited for i
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, replace
 from operator import add
@@ -18,24 +19,13 @@ from wds_tools import stages
 from wds_tools.loading.pipeline.autoscale import Autoscaler
 from wds_tools.loading.pipeline.tasks import TaskResult
 from wds_tools.reading.shardset import ShardSet
+from wds_tools.stages import CAUSES, STEP
 from wds_tools.storage import FetchStatistics
 
-CAUSES = ("storage", "decoding", "transform", "hand_over", "copy", "start")
-"""What a loop can wait for; `PeriodStats` documents them."""
-STEP = "step"
-"""The main cause if the loop hardly waits: the time goes into the training step."""
 MIN_WAIT_SHARE = 0.05  # a loop that waits for a smaller share of its time does not wait; `autoscale` has the same limit
 
 _MAX_REQUESTS = 512  # remembered, to count the batches that were ready; more than the batches in progress
-_STORAGE, _DECODING, _TRANSFORM, _HAND_OVER, _COPY, _START = range(len(CAUSES))
-_CAUSE_OF_STAGE = {
-    **dict.fromkeys((stages.READ.index, stages.VERIFY.index), _STORAGE),
-    **dict.fromkeys(range(stages.SLICE.index, stages.WRITE.index + 1), _DECODING),
-    stages.TRANSFORM.index: _TRANSFORM,
-    stages.COPY.index: _COPY,
-    stages.START.index: _START,
-    **dict.fromkeys((stages.OTHER.index, stages.HAND_OVER.index, stages.BATCH_TRANSFORM.index), _HAND_OVER),
-}
+_HAND_OVER, _COPY, _START = map(CAUSES.index, ("hand_over", "copy", "start"))
 
 
 class ScalarWriter(Protocol):
@@ -186,6 +176,14 @@ def _difference(now: Any, then: Any) -> Any:
     return [a - b for a, b in zip(now, then, strict=True)] if isinstance(now, list) else now - then
 
 
+def _by_cause(times: Sequence[int]) -> list[int]:
+    """Sum up times by stage to times by cause; those of `WAIT` and `DEVICE` are left out."""
+    return [
+        sum(time for time, stage_cause in zip(times, stages.CAUSE_BY_STAGE, strict=True) if stage_cause == cause)
+        for cause in CAUSES
+    ]
+
+
 class TaskPool(Protocol):
     """The part of a pool of workers that a meter reads."""
 
@@ -268,30 +266,30 @@ class Meter:
     def add_result(self, result: TaskResult, waited: int) -> None:
         """Add the times of a task, whose result was received now, to the causes.
 
+        ::
+
+            the loop begins to wait      the task begins        the task ends      now
+            |-- start of a new worker ---|-- by stage of the task --|-- hand-over --|
+
         Args:
             result: The result.
             waited: For how long the loop waited for it, in nanoseconds.
         """
-        totals, times, ended = self._totals, result.nanoseconds, result.ended_ns
+        totals, times = self._totals, result.nanoseconds
         totals.bytes_read += result.bytes_read
         totals.stages = list(map(add, totals.stages, times))
-        totals.finished_parts += self._requests_since(ended)
-        self._ended_ns = max(self._ended_ns, ended)
+        totals.finished_parts += self._requests_since(result.ended_ns)
+        self._ended_ns = max(self._ended_ns, result.ended_ns)
         if not waited:
             return
-        waits, now = totals.waits, perf_counter_ns()
-        sending = min(waited, max(0, now - ended))
+        now = perf_counter_ns()
+        sending = min(waited, max(0, now - result.ended_ns))
         starting = min(waited - sending, max(0, result.begun_ns - (now - waited))) if result.is_first else 0
-        # The rest of the time is divided in proportion to the stages of the task.
-        storage = times[stages.READ.index] + times[stages.VERIFY.index]
-        decoding = sum(times[stages.SLICE.index : stages.WRITE.index + 1])
-        transform = times[stages.TRANSFORM.index]
+        totals.waits[_START] += starting
+        totals.waits[_HAND_OVER] += sending
         working, task = waited - sending - starting, max(1, sum(times))
-        waits[_START] += starting
-        waits[_STORAGE] += working * storage // task
-        waits[_DECODING] += working * decoding // task
-        waits[_TRANSFORM] += working * transform // task
-        waits[_HAND_OVER] += sending + working * (task - storage - decoding - transform) // task
+        for cause, time in enumerate(_by_cause(times)):
+            totals.waits[cause] += working * time // task
 
     def batch_is_complete(self) -> None:
         """Report that all parts of the requested batch were added."""
@@ -305,8 +303,8 @@ class Meter:
         since, pool, stage = self._wait_since, self.pool, self._recorder.shown[0]
         if stage == stages.WAIT.index and pool is not None:
             stage = pool.awaited_stage()
-        cause = _CAUSE_OF_STAGE.get(stage)
-        return (CAUSES[cause], (perf_counter_ns() - since) / 1e9) if since and cause is not None else None
+        cause = None if stage == stages.IDLE else stages.CAUSE_BY_STAGE[stage]
+        return (cause, (perf_counter_ns() - since) / 1e9) if since and cause else None
 
     def reader(self) -> StatsReader:
         """Return a reader of the figures, with its own "since the last call"."""
@@ -330,18 +328,14 @@ class Meter:
 
     def _add_wait(self, times: tuple[int, ...]) -> None:
         """Add the stages of the training process to the causes; those of waiting for workers were added before."""
-        totals, waits, device = self._totals, self._totals.waits, times[stages.DEVICE.index]
-        storage, copy, start = times[stages.READ.index], times[stages.COPY.index], times[stages.START.index]
-        other = times[stages.OTHER.index]
+        totals, device, other = self._totals, times[stages.DEVICE.index], times[stages.OTHER.index]
         totals.stages = list(map(add, totals.stages, times))
         totals.stages[stages.OTHER.index] -= other
         totals.stages[stages.HAND_OVER.index] += other
+        totals.waits = list(map(add, totals.waits, _by_cause(times)))
         copying, self._copying_ns = min(device, self._copying_ns), 0
+        totals.waits[_COPY] += copying
         totals.steps += device - copying
-        waits[_STORAGE] += storage
-        waits[_COPY] += copy + copying
-        waits[_START] += start
-        waits[_HAND_OVER] += sum(times) - times[stages.WAIT.index] - device - storage - copy - start
 
     def _sums(self) -> _Totals:
         totals = deepcopy(self._totals)

@@ -13,9 +13,11 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from wds_tools.loading.pipeline.statistics import STEP, PeriodStats, StatsReader
+from wds_tools.loading.pipeline.diagnosis import Diagnosis
+from wds_tools.loading.pipeline.statistics import PeriodStats, StatsReader
 from wds_tools.order.planner import EpochPlan
 from wds_tools.reporting import MAX_ADVICE, Reporter, dataset_label, identity, label
+from wds_tools.stages import STEP, cause_name
 
 _PROGRESS_SECONDS = 0.5  # between two updates of the figures in the progress line
 _log = logging.getLogger("wds_tools")
@@ -76,7 +78,7 @@ class ProgressLine:
 
 def _summary(stats: PeriodStats) -> str:
     text = f"{stats.images_per_second:,.0f} images/s, waits {100 * stats.wait_share:.0f} %"
-    return text if stats.main_cause == STEP else f"{text} ({stats.main_cause.replace('_', '-')})"
+    return text if stats.main_cause == STEP else f"{text} ({cause_name(stats.main_cause)})"
 
 
 class StatsFile:
@@ -138,15 +140,17 @@ class LiveReports:
         url: Origin of the server.
         reader: The statistics.
         dataset: The dataset as it was opened.
-        advice: Returns the sentence of `Loader.report` for some figures.
+        diagnose: Returns what the loop waits for, and what would help.
 
     Raises:
         OptionError: The URL is not the origin of a server.
     """
 
-    def __init__(self, url: str, reader: StatsReader, dataset: str, advice: Callable[[PeriodStats], str]) -> None:
+    def __init__(
+        self, url: str, reader: StatsReader, dataset: str, diagnose: Callable[[PeriodStats], Diagnosis]
+    ) -> None:
         self._reader = reader
-        self._advice = advice
+        self._diagnose = diagnose
         self._number = next(_loader_numbers)  # the same on all ranks, which create the same loaders
         self._dataset = dataset_label(dataset)
         self._plan: EpochPlan | None = None
@@ -180,6 +184,7 @@ class LiveReports:
             wait = self._reader.current_wait()
             stats = wait if wait and wait.seconds > _LONG_WAIT_SECONDS else self._last or stats
         self._last = stats
+        diagnosis = self._diagnose(stats)
         plan = self._plan
         assert plan is not None
         return {
@@ -196,7 +201,8 @@ class LiveReports:
             "wait_share": stats.wait_share,
             "waits": {cause: stats.share(seconds) for cause, seconds in stats.waits.items()},
             "main_cause": stats.main_cause,
-            "advice": label(self._advice(stats), MAX_ADVICE) if stats.batches else "",
+            "advice": label(str(diagnosis), MAX_ADVICE) if stats.batches else "",
+            "remedy": label(diagnosis.remedy, MAX_ADVICE) if stats.batches and diagnosis.remedy else "",
             "workers": stats.workers,
             "idle_seconds": time.monotonic() - self._batch_at,
         }

@@ -34,8 +34,9 @@ from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Ope
 from wds_tools.service.pages.helpers import HelperPool
 from wds_tools.service.pages.state import State
 from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image
-from wds_tools.service.reports import STEP, ReportTable, cause_name, packs_of, runs_of, verdict
+from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
 from wds_tools.service.verifications import Verifications
+from wds_tools.stages import STEP, cause_name
 from wds_tools.wording import counted, human_bytes
 
 _FOLDER = Path(__file__).parent

@@ -11,7 +11,7 @@ from wds_tools.errors import printable, shortened
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.service.pages.browse import Opened, Page
 from wds_tools.service.pages.state import State
-from wds_tools.service.reports import CAUSES, STEP, cause_name
+from wds_tools.stages import CAUSES, STEP, cause_name
 
 SAMPLES_PER_PAGE = 60
 CLASSES_PER_PAGE = 24
