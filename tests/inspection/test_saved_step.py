@@ -5,7 +5,6 @@ from itertools import islice
 
 import pytest
 import torch
-from PIL import Image
 
 import wds_tools as wt
 from wds_tools.cli import main
@@ -58,17 +57,6 @@ def test_a_step_is_shown_from_any_file_that_has_the_state(packed, tmp_path, call
     assert call(packed, "--state", file, "--step", 3, "--epoch", 7, "--json")[0] == 0
 
 
-def test_a_contact_sheet_is_written(packed, tmp_path, call):
-    (tmp_path / "state.json").write_text(json.dumps(train(packed, 2)[2]))
-    code, out, _ = call(
-        packed, "--state", tmp_path / "state.json", "--step", 1, "--rank", 0, "--sheet", tmp_path / "step.png"
-    )
-    assert code == 0
-    assert out.endswith(f"wrote 15 tiles to {tmp_path / 'step.png'}\n")
-    with Image.open(tmp_path / "step.png") as sheet:
-        assert sheet.size == (3 * 132 + 4, 5 * 146 + 4)
-
-
 def test_a_run_with_a_selection_needs_the_same_one(packed, tmp_path, call):
     keys, _, state = train(packed, 2, where="width > height")
     (tmp_path / "state.json").write_text(json.dumps(state))
@@ -97,7 +85,6 @@ def test_a_checkpoint_with_code_in_it_is_refused_and_not_run(packed, tmp_path, c
     ("words", "message"),
     [
         (["--step", 1], "--step requires --state FILE"),
-        (["--sheet", "a.png"], "--sheet requires --state FILE"),
         (["--state", "state.json"], "--state FILE requires --step N"),
         (["--state", "state.json", "--step", 0, "--batch-size", 3], "--batch-size is recorded in the state"),
         (["--state", "none.json", "--step", 0], "cannot read none.json: No such file or directory"),

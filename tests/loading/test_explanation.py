@@ -5,9 +5,7 @@ import shutil
 import tracemalloc
 from itertools import islice
 
-import numpy as np
 import pytest
-from PIL import Image
 from torchvision.transforms.v2 import functional
 
 import wds_tools as wt
@@ -156,18 +154,6 @@ def test_steps_and_ranks_that_do_not_exist_are_errors(packed):
             loader.explain(0).images("nonsense", 0)
 
 
-def test_the_contact_sheet_shows_the_crops_of_each_sample_in_a_row(packed, tmp_path):
-    with make(packed) as loader:
-        batch = next(iter(loader))
-        assert loader.explain(0).save_sheet(tmp_path / "step.png", size=48) == 12
-    with Image.open(tmp_path / "step.png") as image:
-        sheet = np.asarray(image)
-    assert sheet.shape == (6 * 66 + 4, 2 * 52 + 4, 3)
-    for row, crop in enumerate(batch.image[0]):
-        y = 4 + row * 66
-        assert (sheet[y : y + 48, 4:52] == crop.permute(1, 2, 0).numpy()).all()
-
-
 def test_a_sample_without_an_image_is_explained_without_crops(tmp_path, photos):
     photo = min(photos.glob("cat/*.jpg")).read_bytes()
     with wt.ShardWriter(str(tmp_path / "x-%06d.tar")) as writer:
@@ -177,7 +163,6 @@ def test_a_sample_without_an_image_is_explained_without_crops(tmp_path, photos):
         found = loader.explain(0)
         assert [len(sample.crops["image"]) for sample in found.samples] == [2, 2, 0, 2, 2, 2]
         assert "x-000000.tar sample2\n" in str(found)
-        assert found.save_sheet(tmp_path / "step.png") == 12
         with pytest.raises(MissingFieldError, match="no field 'image'; it has cls"):
             found.images("image", 2)
 

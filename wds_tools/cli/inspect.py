@@ -160,7 +160,7 @@ def sample(
     click.echo(f"wrote {shown} samples of {dataset} with view {view} to {out}")
 
 
-_OPTIONS_OF_STEP = ("state", "step", "epoch", "rank", "sheet")
+_OPTIONS_OF_STEP = ("state", "step", "epoch", "rank")
 _OPTIONS_OF_BOTH = ("dataset", "where", "subset", "class_weights", "as_json", "storage_options")
 
 
@@ -184,7 +184,7 @@ def _check_plan_options(context: click.Context) -> None:
 @click.command(
     epilog=example(
         "wds-tools plan shards/photos --batch-size 256 --world-size 8 --ranks-per-node 8",
-        "wds-tools plan shards/photos --state checkpoint.pt --step 13402 --sheet step.png",
+        "wds-tools plan shards/photos --state checkpoint.pt --step 13402",
     )
 )
 @click.argument("dataset", type=PATH_OR_URL)
@@ -240,7 +240,6 @@ def _check_plan_options(context: click.Context) -> None:
 )
 @click.option("--epoch", type=click.IntRange(0), help="With --state: zero-based epoch that --step counts from.")
 @click.option("--rank", type=click.IntRange(0), help="With --state: show only the samples of this rank.")
-@click.option("--sheet", type=LOCAL_PATH, metavar="FILE", help="With --state: also write a contact sheet of the crops.")
 @_as_json
 @click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also draw the shuffle as a chart.")
 @storage_option
@@ -265,7 +264,6 @@ def plan(
     step: int | None,
     epoch: int | None,
     rank: int | None,
-    sheet: Path | None,
     as_json: bool,
     plot: Path | None,
     storage_options: dict[str, Any] | None,
@@ -287,7 +285,6 @@ def plan(
     from wds_tools.reading.shardset import open_shards
 
     _check_plan_options(context)
-    check_writable(sheet)
     check_writable(plot)
     if state is not None and step is not None:
         from wds_tools.inspection.saved_step import SavedStep
@@ -296,8 +293,6 @@ def plan(
         wanted = SavedStep(file=state, step=step, epoch=epoch, rank=rank)
         found = wanted.explain(dataset, Choice(where, subset, weights), storage_options=storage_options)
         click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
-        if sheet:
-            click.echo(f"wrote {found.save_sheet(sheet)} tiles to {sheet}", err=as_json)
         return
     if plot:
         check_svg_name(plot)

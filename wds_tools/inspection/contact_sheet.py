@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from wds_tools.errors import OptionError
+import torch
+from PIL import Image, ImageDraw
+
+from wds_tools.errors import DestinationError, OptionError
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 from wds_tools.loading.factory import make_loader
-from wds_tools.loading.sheet import save_sheet
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.requested_fields import check_fields
 from wds_tools.reading.shardset import open_shards
 
 VIEWS = ("train", "eval", "whole")
+_GAP = 4  # pixels between tiles
+_CAPTION_HEIGHT = 14
+_BACKGROUND_COLOUR = (24, 24, 27)
+_TEXT_COLOUR = (228, 228, 231)
 
 
 def view_named(name: str, size: int) -> View:
@@ -86,8 +94,40 @@ def contact_sheet(
         loader.set_epoch(epoch)
         batch = next(iter(loader))
         labels = batch.label.tolist() if manifest.has_labels else [None] * count
-        save_sheet(list(batch.image), [_caption(label, loader.classes) for label in labels], out, size)
+        sheet = _draw(list(batch.image), [_caption(label, loader.classes) for label in labels], size)
+    _save(sheet, Path(out))
     return count
+
+
+def _draw(images: Sequence[torch.Tensor], captions: Sequence[str], size: int) -> Image.Image:
+    """Draw tiles in a grid with about as many columns as rows.
+
+    Args:
+        images: uint8 [3, height, width] each. They are reduced to the size of a tile.
+        captions: Text below each tile.
+        size: Width and height of a tile in pixels.
+    """
+    columns = math.ceil(math.sqrt(len(images)))
+    rows = math.ceil(len(images) / columns)
+    step_x, step_y = size + _GAP, size + _CAPTION_HEIGHT + _GAP
+    sheet = Image.new("RGB", (columns * step_x + _GAP, rows * step_y + _GAP), _BACKGROUND_COLOUR)
+    draw = ImageDraw.Draw(sheet)
+    for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
+        tile = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+        tile.thumbnail((size, size))
+        x, y = _GAP + number % columns * step_x, _GAP + number // columns * step_y
+        sheet.paste(tile, (x + (size - tile.width) // 2, y + (size - tile.height) // 2))
+        draw.text((x, y + size + 1), caption[: size // 6], fill=_TEXT_COLOUR)
+    return sheet
+
+
+def _save(sheet: Image.Image, path: Path) -> None:
+    try:
+        sheet.save(path)
+    except ValueError as error:
+        raise OptionError(f"cannot write {path}: {error}; allowed are .png, .jpg and .webp") from error
+    except OSError as error:
+        raise DestinationError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _caption(label: int | None, classes: tuple[str, ...]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -18,12 +17,10 @@ from wds_tools.loading.fields.base import Column
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.samples.bad_samples import is_sample_error
 from wds_tools.loading.samples.recipe import Recipe
-from wds_tools.loading.sheet import save_sheet
 from wds_tools.order.history import FoundStep
 from wds_tools.reading.reader import Reader, Rows
 from wds_tools.wording import counted
 
-_MAX_SHOWN = 4096  # samples on a contact sheet
 _Value = TypeVar("_Value")
 _Function = Callable[[Part, Column], list[tuple[_Value, ...]]]
 """What it finds in a column of each sample of a part."""
@@ -171,45 +168,6 @@ class StepExplanation:
         (pixels,) = column.spec.pixels(part, column)
         return pixels
 
-    def save_sheet(self, path: str | os.PathLike[str], *, size: int = 128) -> int:
-        """Write a contact sheet: the crops of each sample, with its rank, row and key.
-
-        Args:
-            path: File to write: .png, .jpg or .webp.
-            size: Width and height of a tile in pixels.
-
-        Returns:
-            Number of tiles.
-
-        Raises:
-            OptionError: The batch has no images, or the extension is unknown.
-            DestinationError: The file cannot be written.
-        """
-        if not self.image_fields:
-            raise OptionError("a contact sheet requires an image in fields=, but a batch has none")
-        if not isinstance(size, int) or not 1 <= size <= 1024 or len(self.ids) > _MAX_SHOWN:
-            raise OptionError(
-                f"size={size} for {len(self.ids):,} samples; allowed are tiles of 1 to 1,024 pixels for at most "
-                f"{_MAX_SHOWN:,} samples: show those of one rank"
-            )
-        by_sample = [
-            [tile for name in self.image_fields for tile in self._tiles(name, i, size)] for i in range(len(self.ids))
-        ]
-        most = max(map(len, by_sample))
-        captions = [f"{sample.rank}/{sample.row} {sample.key}" for sample in self.samples]
-        save_sheet(
-            [tile for tiles in by_sample for tile in tiles],
-            [
-                caption if n == 0 else ""
-                for caption, tiles in zip(captions, by_sample, strict=True)
-                for n in range(len(tiles))
-            ],
-            path,
-            size,
-            columns=most if most > 1 else None,
-        )
-        return sum(map(len, by_sample))
-
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as values for JSON."""
         return {"step": self.step, "epoch": self.epoch, "samples": [asdict(sample) for sample in self.samples]}
@@ -217,16 +175,6 @@ class StepExplanation:
     def __str__(self) -> str:
         first = f"step {self.step:,}: epoch {self.epoch}, {len(self.ids):,} samples"
         return "\n".join([first, *map(_line, self.samples)])
-
-    def _tiles(self, name: str, i: int, size: int) -> list[torch.Tensor]:
-        """Return the crops of a sample; grey tiles if it is unreadable."""
-        try:
-            return self.images(name, i)
-        except WdsToolsError as error:
-            if not is_sample_error(error):
-                raise
-            geometry = next(column.geometry for column in self._images if column.name == name)
-            return [torch.full((3, size, size), 64, dtype=torch.uint8)] * (len(geometry.views) if geometry else 1)
 
     @property
     def _images(self) -> list[Column]:
