@@ -77,10 +77,6 @@ class Reporter:
         thread.join(_JOIN_SECONDS)
         self._context = None
 
-    def send_once(self) -> bool:
-        """Send one report now, which takes some seconds if the server is slow; return whether it was accepted."""
-        return self._send(ended=True)
-
     def _send_until(self, stopped: threading.Event) -> None:
         pause = 0.2  # so that the first figures are shown soon
         while not stopped.wait(pause):

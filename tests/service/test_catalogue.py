@@ -17,8 +17,7 @@ from servers import copy_of
 from wds_tools.errors import OptionError
 from wds_tools.service import catalogue as catalogues
 from wds_tools.service.catalogue import Catalogue
-from wds_tools.service.contents import DamagedFileError
-from wds_tools.service.data import names_of
+from wds_tools.service.contents import DamagedFileError, names_of
 from wds_tools.storage.base import StoredFile
 
 

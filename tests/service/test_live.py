@@ -9,11 +9,12 @@ import json
 import logging
 import os
 import re
-import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from servers import PROGRAM, Running, in_thread, program, request
 import wds_tools as wt
 from wds_tools.errors import LoaderError, OptionError
 from wds_tools.reporting import Reporter, dataset_label
-from wds_tools.service import live
+from wds_tools.service.limits import Limits
 from wds_tools.service.reports import (
     CAUSES,
     MAX_REPORTS,
@@ -327,9 +328,11 @@ def test_a_report_marked_as_compressed_is_refused_without_a_message_in_the_log(
     assert not caplog.records
 
 
-def test_a_report_that_is_sent_slowly_is_cut_off(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "BODY_SECONDS", 0.3)
-    with in_thread(few) as url, socket.create_connection(("127.0.0.1", urlsplit(url).port)) as connection:
+def test_a_report_that_is_sent_slowly_is_cut_off(few: Path) -> None:
+    with (
+        in_thread(few, limits=Limits(report_seconds=0.3)) as url,
+        socket.create_connection(("127.0.0.1", urlsplit(url).port)) as connection,
+    ):
         head = "POST /api/reports HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
         connection.settimeout(10)
@@ -401,9 +404,6 @@ def test_reports_and_runs_need_a_token_and_a_token_sees_its_own_runs(few: Path, 
         assert request(running.url, "/datasets/packed").status == 401
         assert request(running.url, "/static/style.css").status == 401
         assert post(running.url, REPORT, Authorization=f"Bearer {every}") == 204
-        verified = {"format": 1, "kind": "verify", "run": "r", "host": "h", "dataset": "d", "damaged": 0}
-        verified["fingerprint"] = "0" * 32
-        assert post(running.url, verified, Authorization=f"Bearer {limited}") == 403
         assert post(running.url, {**REPORT, "run": "own"}, Authorization=f"Bearer {limited}") == 204
         seen = json.loads(request(running.url, "/api/runs", Authorization=f"Bearer {limited}").body)
         assert [run["run"] for run in seen["runs"]] == ["own"]
@@ -494,15 +494,29 @@ def test_a_dead_server_costs_one_warning_and_the_batches_are_the_same(
     assert "does not accept reports" in caplog.text
 
 
-def test_reports_are_sent_over_tls(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_are_sent_over_tls(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     trusted, _ = bad_server.certificates(tmp_path)
+    context = ssl.create_default_context(cafile=str(trusted))
     with in_thread(few.parent, tls_cert=tmp_path / "server.pem") as url:
+
+        def statuses() -> list[str]:
+            with urllib.request.urlopen(f"{url}/api/runs", context=context) as reply:
+                return [run["status"] for run in json.load(reply)["runs"]]
+
+        reporter = Reporter(url, lambda: REPORT)
         with monkeypatch.context() as patch:
             patch.setenv("SSL_CERT_FILE", str(trusted))
-            reporter = Reporter(url, lambda: REPORT)
-            assert reporter.send_once()
-        assert reporter.send_once()  # the certificates are read once
-        assert not Reporter(url, lambda: REPORT).send_once()
+            reporter.start()
+            wait_for(lambda: statuses() == ["running"])
+        reporter.stop()  # sends the last report; the certificates are read once
+        wait_for(lambda: statuses() == ["finished"])
+        assert not caplog.records
+        distrustful = Reporter(url, lambda: REPORT)
+        distrustful.start()
+        wait_for(lambda: "does not accept reports" in caplog.text)
+        distrustful.stop()
 
 
 @pytest.mark.parametrize("url", ["node1:8080", "http://", "ftp://node1", "http://user:secret@node1", "http://node1/x"])
@@ -516,67 +530,6 @@ def test_a_dataset_is_reported_without_secrets() -> None:
     assert dataset_label("http://node1:8080/data/imagenet/train") == "imagenet/train"
     assert dataset_label("s3://bucket/photos/manifest.json?X-Signature=abc") == "photos"
     assert dataset_label("photos") == "photos"
-
-
-def test_verify_reports_its_result_and_the_page_shows_the_time(server: Running, few: Path) -> None:
-    assert "unknown" in request(server.url, "/").body.decode()
-    command = [*PROGRAM, "verify", str(few)]
-    subprocess.run(command, env={**os.environ, "WDS_TOOLS_REPORT_TO": server.url}, capture_output=True, check=True)
-    for path in ("/", "/datasets/packed?tab=health"):
-        text = request(server.url, path).body.decode()
-        assert re.search(r'badge ok">undamaged</span> \d{4}-\d\d-\d\d \d\d:\d\d UTC', text)
-
-
-def test_the_page_names_the_copy_that_was_verified(few: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(few, tmp_path / "damaged copy")
-    shard = copy / "shard-000000.tar"
-    data = bytearray(shard.read_bytes())
-    data[600] ^= 1
-    shard.write_bytes(data)
-    with program(few.parent, env={"WDS_TOOLS_CACHE_DIR": str(tmp_path / "cache")}) as running:
-        env = {**os.environ, "WDS_TOOLS_REPORT_TO": running.url}
-        assert (
-            subprocess.run([*PROGRAM, "verify", str(copy)], env=env, capture_output=True, check=False).returncode == 1
-        )
-        for path in ("/", "/datasets/packed?tab=health"):
-            text = request(running.url, path).body.decode()
-            assert re.search(rf"UTC,? (<small>)?of [^<]*damaged copy on {re.escape(socket.gethostname())}", text)
-
-
-BADGE = r'badge (?:ok|bad)">(\w+)</span> \d{4}-\d\d-\d\d \d\d:\d\d UTC'
-
-
-def test_the_result_of_a_verification_outlives_the_server(few: Path, tmp_path: Path) -> None:
-    manifest = json.loads((few / "manifest.json").read_bytes())
-    report = {"format": 1, "kind": "verify", "run": "r", "host": "h", "dataset": "d"}
-    report |= {"fingerprint": manifest["fingerprint"]}
-    arguments, env = (few.parent, "--processes", "2"), {"WDS_TOOLS_CACHE_DIR": str(tmp_path / "cache")}
-    with program(*arguments, env=env) as running:
-        assert post(running.url, {**report, "damaged": 0}) == 204
-        assert post(running.url, {**report, "damaged": 3}) == 204
-        running.kill()
-    with program(*arguments, env=env) as running:
-        for _ in range(4):  # from both processes
-            assert re.findall(BADGE, request(running.url, "/").body.decode()) == ["damaged"]
-        assert b"3 damaged parts" in request(running.url, "/datasets/packed?tab=health").body
-    (file,) = (tmp_path / "cache").rglob("*.json")
-    file.write_bytes(b"[1")  # damaged: nothing is known
-    with in_thread(few.parent) as url:
-        assert not re.findall(BADGE, request(url, "/").body.decode())
-
-
-def test_without_a_writable_folder_the_result_is_kept_until_the_end(
-    few: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "cache").touch()  # a file, no folder
-    manifest = json.loads((few / "manifest.json").read_bytes())
-    report = {"format": 1, "kind": "verify", "run": "r", "host": "h", "dataset": "d", "damaged": 0}
-    with in_thread(few.parent) as url:
-        for _ in range(2):
-            assert post(url, {**report, "fingerprint": manifest["fingerprint"]}) == 204
-        assert re.findall(BADGE, request(url, "/").body.decode()) == ["undamaged"]
-    (message,) = [record.message for record in caplog.records if "verifications" in record.message]
-    assert message.startswith(f"{tmp_path}/cache/verifications: results of verifications cannot be stored: Not a dir")
 
 
 def test_pack_reports_its_progress_and_its_end(server: Running, photos: Path, tmp_path: Path) -> None:

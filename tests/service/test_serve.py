@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import itertools
@@ -18,12 +19,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 import fsspec
 import pytest
 import webdataset
 import xxhash
+from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import PROGRAM, Running, copy_of, in_thread, program, request
@@ -31,10 +34,10 @@ from servers import PROGRAM, Running, copy_of, in_thread, program, request
 import wds_tools as wt
 from wds_tools.errors import OptionError, StoreError
 from wds_tools.service.access import Route
+from wds_tools.service.app import LIBRARY, application
 from wds_tools.service.config import ServeOptions
 from wds_tools.service.limits import Limits
 from wds_tools.service.metrics import Metrics
-from wds_tools.service.process import application
 from wds_tools.service.tokens import create_token, revoke_token
 
 SHARD = "shard-000000.tar"
@@ -414,63 +417,95 @@ def tokens(tmp_path: Path) -> Path:
     return tmp_path / "tokens.json"
 
 
-def paths_of_the_application(root: Path) -> dict[str, bool]:
-    """Return a path for each route, about the dataset few if the route is about one; and whether it is."""
-    app, library = application(ServeOptions(roots=(root,)), Metrics())
-    library.close()
+def application_of(root: Path) -> web.Application:
+    """Return the application, which is not started."""
+    app = application(ServeOptions(roots=(root,)), Metrics())
+    app[LIBRARY].close()
+    return app
+
+
+@pytest.fixture(scope="module")
+def routes(root: Path) -> list[tuple[str, str, bool]]:
+    """Return method and path of each route, about the dataset few if it is about one; and whether it is."""
     values = {"number": "0", "field": "jpg", "name": "style.css"}
-    found = {}
-    for pattern in {route.resource.canonical for route in app.router.routes() if route.resource}:
+    found = []
+    for route in application_of(root).router.routes():
+        assert route.resource
+        pattern = route.resource.canonical
         dataset = f"few/{SHARD}" if pattern.startswith("/data/") else "few"
-        found[pattern.format(**values, path=dataset)] = "{path}" in pattern
+        found.append((route.method, pattern.format(**values, path=dataset), "{path}" in pattern))
     return found
 
 
-def test_every_route_but_the_probe_needs_a_token(root: Path, tokens: Path) -> None:
-    create_token(tokens)
-    paths = {*paths_of_the_application(root), "/data/few/", "/data/none/a", "/none", "/api/x"} - {"/healthz"}
-    assert len(paths) >= 14
-    with in_thread(root, token_file=tokens) as url:
-        for path, method in itertools.product(sorted(paths), ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")):
-            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic d3Jvbmc="}):
-                reply = request(url, path, method, **headers)
-                assert reply.status == 401, (path, method)
-                assert reply.headers["WWW-Authenticate"].startswith("Bearer")
-        assert request(url, "/healthz").body == b"ok\n"
-
-
-def test_no_route_shows_a_dataset_to_a_token_for_another_one(root: Path, tokens: Path) -> None:
-    _, limited = create_token(tokens, datasets=["deep*"])
+@pytest.fixture(scope="module")
+def guarded(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens.json"
     _, every = create_token(tokens)
+    _, other = create_token(tokens, datasets=["deep*"])
+    _, own = create_token(tokens, datasets=["fe*"])
     with in_thread(root, token_file=tokens) as url:
-        for path, is_about_a_dataset in paths_of_the_application(root).items():
-            refused = request(url, path, Authorization=f"Bearer {limited}")
-            assert b"few" not in refused.body, path
-            if is_about_a_dataset:
-                unknown = request(url, path.replace("few", "none"), Authorization=f"Bearer {limited}")
-                assert (refused.status, refused.body) == (403, unknown.body), path
-                assert request(url, path, Authorization=f"Bearer {every}").status == 200, path
+        yield Guarded(url, *(f"Bearer {secret}" for secret in (every, other, own)))
 
 
-def test_a_route_declares_what_a_request_needs() -> None:
+class Guarded(NamedTuple):
+    """A service with tokens, and headers: for all datasets, for other ones than few, and for few."""
+
+    url: str
+    every: str
+    other: str
+    own: str
+
+
+def test_every_route_but_the_probe_needs_a_token(guarded: Guarded, routes: list[tuple[str, str, bool]]) -> None:
+    paths = {*(path for _, path, _ in routes), "/data/few/", "/data/none/a", "/none", "/api/x"} - {"/healthz"}
+    assert len(paths) >= 14
+    for path, method in itertools.product(sorted(paths), ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic d3Jvbmc="}):
+            reply = request(guarded.url, path, method, **headers)
+            assert reply.status == 401, (path, method)
+            assert reply.headers["WWW-Authenticate"].startswith("Bearer")
+    assert request(guarded.url, "/healthz").body == b"ok\n"
+
+
+def test_no_route_shows_a_dataset_to_a_token_for_another_one(
+    guarded: Guarded, routes: list[tuple[str, str, bool]]
+) -> None:
+    for method, path, is_about_a_dataset in routes:
+        refused = request(guarded.url, path, method, Authorization=guarded.other)
+        assert b"few" not in refused.body, path
+        for allowed in (guarded.every, guarded.own) if is_about_a_dataset else (guarded.every,):
+            assert request(guarded.url, path, method, Authorization=allowed).status in (200, 415), path  # 415: a report
+        if is_about_a_dataset:
+            unknown = request(guarded.url, path.replace("few", "none"), method, Authorization=guarded.other)
+            assert (refused.status, refused.body) == (403, unknown.body), path
+
+
+def test_a_service_with_a_route_that_does_not_declare_what_it_needs_does_not_start(root: Path) -> None:
+    app = application_of(root)
+
+    async def show_everything(_request: web.Request) -> web.Response:
+        return web.Response(text="everything")
+
+    app.router.add_get("/new", show_everything, name="new")
+    with pytest.raises(RuntimeError, match=r"/new.* does not declare what a request needs: add it as a `Route`"):
+        asyncio.run(web.AppRunner(app).setup())
     with pytest.raises(TypeError, match="access"):
-        Route("GET", "/new", wt.verify, "new")  # type: ignore[call-arg, arg-type]
+        Route("GET", "/new", show_everything, "new")  # type: ignore[call-arg]
 
 
-def test_a_token_shows_only_its_datasets_and_not_whether_others_exist(root: Path, tokens: Path) -> None:
-    _, secret = create_token(tokens, datasets=["fe*"])
-    with in_thread(root, token_file=tokens) as url:
-        bearer = {"Authorization": f"Bearer {secret}"}
-        basic = {"Authorization": "Basic " + base64.b64encode(f"me:{secret}".encode()).decode()}
-        for headers in (bearer, basic):
-            assert request(url, f"/data/few/{SHARD}", **headers).status == 200
-            assert request(url, "/data/deep%20er/photos/manifest.json", **headers).status == 403
-            assert request(url, "/data/none/manifest.json", **headers).status == 403
-            assert request(url, "/data/feather/manifest.json", **headers).status == 404
-            assert request(url, "/metrics", **headers).status == 403
-            found = json.loads(request(url, "/api/datasets", **headers).body)
-            assert [entry["name"] for entry in found["datasets"]] == ["few"]
-        assert request(url, f"/data/few/{SHARD}?token={secret}").status == 401
+def test_a_token_shows_only_its_datasets_and_not_whether_others_exist(guarded: Guarded) -> None:
+    secret = guarded.own.removeprefix("Bearer ")
+    bearer = {"Authorization": guarded.own}
+    basic = {"Authorization": "Basic " + base64.b64encode(f"me:{secret}".encode()).decode()}
+    for headers in (bearer, basic):
+        assert request(guarded.url, f"/data/few/{SHARD}", **headers).status == 200
+        assert request(guarded.url, "/data/deep%20er/photos/manifest.json", **headers).status == 403
+        assert request(guarded.url, "/data/none/manifest.json", **headers).status == 403
+        assert request(guarded.url, "/data/feather/manifest.json", **headers).status == 404
+        assert request(guarded.url, "/metrics", **headers).status == 403
+        found = json.loads(request(guarded.url, "/api/datasets", **headers).body)
+        assert [entry["name"] for entry in found["datasets"]] == ["few"]
+    assert request(guarded.url, f"/data/few/{SHARD}?token={secret}").status == 401
 
 
 def test_a_revoked_token_is_refused_within_two_seconds(root: Path, tokens: Path) -> None:

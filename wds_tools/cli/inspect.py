@@ -22,7 +22,6 @@ from wds_tools.terminal import shows_progress
 from wds_tools.wording import one_line
 
 if TYPE_CHECKING:
-    from wds_tools.format.manifest import Manifest
     from wds_tools.inspection.doctor import Finding
     from wds_tools.inspection.machine import Machine
     from wds_tools.upkeep.verifier import VerifyReport
@@ -59,33 +58,14 @@ def verify(run: Run, dataset: str, as_json: bool, storage_options: dict[str, Any
     those of the indexes. Lists all damage with shard, key, field and byte offset. The exit code is 0 if
     nothing is damaged, 1 if something is, and 2 if something could not be checked.
     """
-    from wds_tools.reporting import dataset_label, identity, reporter_of
     from wds_tools.upkeep.verifier import verify as verify_dataset
 
     run.failure_code = 2
-    result: dict[str, Any] = {"kind": "verify", **identity()}
-    reporter = reporter_of(None, lambda: result)  # first, so that an invalid URL is an error before the long work
     report = verify_dataset(dataset, storage_options=storage_options)
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else _verify_text(report))
-    if reporter is not None and not report.unchecked and (manifest := _manifest_of(report.dataset, storage_options)):
-        result |= {"dataset": dataset_label(report.dataset), "damaged": report.damage_count}
-        result["fingerprint"] = manifest.fingerprint
-        reporter.send_once()
     if report.damage_count:
         return 1
     return 2 if report.unchecked else 0
-
-
-def _manifest_of(dataset: str, storage_options: dict[str, Any] | None) -> Manifest | None:
-    """Return the manifest of a verified dataset; None if it is damaged, as the result of `verify` states."""
-    from wds_tools.errors import WdsToolsError
-    from wds_tools.options import RemoteOptions
-    from wds_tools.reading.shardset import open_shards
-
-    try:
-        return open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options)).manifest
-    except (OSError, WdsToolsError):
-        return None
 
 
 def _verify_text(report: VerifyReport) -> str:

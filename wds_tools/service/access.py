@@ -14,12 +14,12 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from aiohttp import web
 
 from wds_tools.options import TOKEN_REALM
 from wds_tools.service.answers import error_answer
+from wds_tools.service.contents import Target
 from wds_tools.service.limits import Limits
 from wds_tools.service.tokens import Token, TokenChecker
 
@@ -48,17 +48,10 @@ class Grant:
         """Whether everything may be read."""
         return self.token is None or self.token.allows_all
 
-
-class Target(NamedTuple):
-    """What a request is about.
-
-    Attributes:
-        dataset: Name of the dataset, which may not exist.
-        file: Name of its file, or ``samples/`` and a number; "" if the request is for the whole dataset.
-    """
-
-    dataset: str
-    file: str = ""
+    @property
+    def owner(self) -> str:
+        """Id of the token; "" without tokens."""
+        return self.token.id if self.token else ""
 
 
 GRANT = web.RequestKey("grant", Grant)

@@ -4,37 +4,87 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
-from wds_tools.service.access import ANY_TOKEN, Gate, Route
+from wds_tools.service.access import ANY_TOKEN, Access, Gate, Route
 from wds_tools.service.access_log import AccessLog
 from wds_tools.service.answers import add_security_headers, error_answer
-from wds_tools.service.catalogue import SCAN_SECONDS
+from wds_tools.service.api import ApiRoutes
+from wds_tools.service.catalogue import SCAN_SECONDS, Catalogue
+from wds_tools.service.config import ServeOptions
 from wds_tools.service.connections import Connection
-from wds_tools.service.libraries import Libraries
-from wds_tools.service.limits import Limits
-from wds_tools.service.metrics import Metrics
+from wds_tools.service.data import DataRoutes
+from wds_tools.service.libraries import Libraries, ScannedLibrary
+from wds_tools.service.local_files import LocalLibrary
+from wds_tools.service.metrics import FOLDER_VARIABLE, Metrics
+from wds_tools.service.pages.routes import PageRoutes
+from wds_tools.service.reports import ReportTable
+from wds_tools.service.tokens import TokenChecker
 
+LIBRARY = web.AppKey("library", Libraries)
 _log = logging.getLogger("wds_tools")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_app(
-    gate: Gate, routes: Sequence[Route], limits: Limits, metrics: Metrics, log: AccessLog | None = None
-) -> web.Application:
-    """Return the application.
+def application(options: ServeOptions, metrics: Metrics) -> web.Application:
+    """Return the application with all routes; its datasets, `LIBRARY`, are looked for when it starts.
 
-    Args:
-        gate: Checks every request first.
-        routes: The routes of all modules.
-        limits: Sizes of requests.
-        metrics: Where requests are counted.
-        log: Where requests are logged; None: nowhere.
+    Starting it raises:
+        RuntimeError: A route was added without the declaration of what a request needs.
     """
+    tokens = TokenChecker(options.token_file) if options.token_file else None
+    gate = Gate(options.limits, host_names=(*options.host_names, options.host), tokens=tokens)
+    library = _library(options, metrics)
+    table = ReportTable(Path(os.environ[FOLDER_VARIABLE]) / "reports" if FOLDER_VARIABLE in os.environ else None)
+    pages = PageRoutes(library, table, metrics, disks=_disks(options), has_upstreams=bool(options.upstreams))
+    routes: list[Route] = [
+        *DataRoutes(library, options.limits, metrics).routes(),
+        *ApiRoutes(library, table, metrics, options.limits).routes(),
+        *pages.routes(),
+    ]
     access = {route.name: route.access for route in routes}
+    log = AccessLog(options.access_log) if options.access_log else None
+    app = web.Application(middlewares=[_guard(gate, access, metrics, log)], client_max_size=options.limits.body_bytes)
+    app[LIBRARY] = library
+    for route in routes:
+        add = app.router.add_get if route.method == "GET" else app.router.add_post
+        add(route.path, route.handler, name=route.name)
+
+    async def check_routes(app: web.Application) -> None:
+        if undeclared := [route for route in app.router.routes() if route.name not in access]:
+            raise RuntimeError(f"{undeclared[0]} does not declare what a request needs: add it as a `Route`")
+
+    app.on_startup.append(check_routes)
+    app.on_response_prepare.append(add_security_headers)
+    app.cleanup_ctx.extend([_scanning, *([log.run] if log else []), pages.run])
+    return app
+
+
+def _library(options: ServeOptions, metrics: Metrics) -> Libraries:
+    found: list[ScannedLibrary] = []
+    if options.roots:
+        found.append(LocalLibrary(Catalogue(options.roots), on_cold_read=metrics.cold_reads.inc))
+    if options.upstreams:
+        from wds_tools.service.upstream import UpstreamLibrary  # noqa: PLC0415 - it loads pyarrow, 60 MB
+
+        found.append(UpstreamLibrary(options.upstreams, options.remote, metrics))
+    return Libraries(found)
+
+
+def _disks(options: ServeOptions) -> list[tuple[str, Path]]:
+    """Return names and paths of the folders whose free space is shown."""
+    cache = [("cache", options.remote.cache_folder)] if options.upstreams else []
+    return [*((root.resolve().name, root) for root in options.roots), *cache]
+
+
+def _guard(gate: Gate, access: Mapping[str, Access], metrics: Metrics, log: AccessLog | None) -> Middleware:
+    """Return the middleware that every request passes: it is checked, answered, counted and logged."""
 
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -42,7 +92,7 @@ def make_app(
         route = request.match_info.route.name or "other"
         response = None
         try:
-            with Connection.busy(request.protocol):
+            with Connection.of(request).busy():
                 needed = access.get(route, ANY_TOKEN)  # a path without a route does not show that there is none
                 response = gate.check(request, needed) or await _answer(request, handler)
                 return response
@@ -52,12 +102,7 @@ def make_app(
             if log is not None:
                 log.add(request, response, route=route, seconds=seconds)
 
-    app = web.Application(middlewares=[guard], client_max_size=limits.body_bytes)
-    app.on_response_prepare.append(add_security_headers)
-    for one in routes:
-        add = app.router.add_get if one.method == "GET" else app.router.add_post
-        add(one.path, one.handler, name=one.name)
-    return app
+    return guard
 
 
 async def _answer(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -74,23 +119,18 @@ async def _answer(request: web.Request, handler: _Handler) -> web.StreamResponse
         return error_answer(500, "an error of the service, which its log shows")
 
 
-async def rescan(library: Libraries) -> None:
-    """Look for new datasets again and again; an error of one scan does not end it."""
+async def _scanning(app: web.Application) -> AsyncIterator[None]:
+    """Look for datasets at the start, and then again and again."""
+    library = app[LIBRARY]
+    await library.scan()
+    task = asyncio.ensure_future(_scan_again(library))
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    library.close()
+
+
+async def _scan_again(library: Libraries) -> None:
     while True:
         await asyncio.sleep(SCAN_SECONDS)
-        try:
-            await library.scan()
-        except Exception:
-            _log.exception("the folders cannot be scanned")
-
-
-def background(app: web.Application, start: Callable[[], Awaitable[None]]) -> None:
-    """Run a coroutine as long as the application runs."""
-
-    async def context(_app: web.Application) -> AsyncIterator[None]:
-        task = asyncio.ensure_future(start())
-        yield
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    app.cleanup_ctx.append(context)
+        await library.scan()

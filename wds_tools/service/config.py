@@ -28,7 +28,7 @@ class ServeOptions:
         processes: Number of processes that share the port.
         host_names: Further names of the service.
         upstreams: URLs of datasets that are served through a cache.
-        remote: The cache folder, its size, and the options of the storage of upstreams; None: the defaults.
+        remote: The cache folder, its size, and the options of the storage of upstreams.
         access_log: File that gets a line for each request; ``-``: the standard output; None: there is no such log.
         limits: Sizes, deadlines and numbers.
     """
@@ -42,7 +42,7 @@ class ServeOptions:
     processes: int = 1
     host_names: tuple[str, ...] = ()
     upstreams: tuple[str, ...] = ()
-    remote: RemoteOptions | None = None
+    remote: RemoteOptions = field(default_factory=RemoteOptions.of)
     access_log: Path | None = None
     limits: Limits = field(default_factory=Limits)
 

@@ -8,7 +8,7 @@ import logging
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
@@ -37,40 +37,31 @@ class ConnectionTable:
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits = limits
         self.metrics = metrics
-        self._by_address: dict[str, dict[Connection, None]] = {}  # the oldest first
-        self._count = 0
+        self._open: set[Connection] = set()
 
     def add(self, connection: Connection) -> bool:
         """Add a connection; return False if there are too many, none of which is idle."""
-        same = self._by_address.setdefault(connection.address, {})
-        if len(same) >= self.limits.connections_per_address and not self._drop_idle(list(same)):
+        same = [other for other in self._open if other.address == connection.address]
+        if len(same) >= self.limits.connections_per_address and not self._drop_idle(same):
             return False
-        if self._count >= self.limits.connections:
-            every = [other for group in self._by_address.values() for other in group]
-            if not self._drop_idle(every):
-                return False
-        self._by_address.setdefault(connection.address, {})[connection] = None
-        self._count += 1
+        if len(self._open) >= self.limits.connections and not self._drop_idle(self._open):
+            return False
+        self._open.add(connection)
         self.metrics.connections.inc()
         return True
 
     def remove(self, connection: Connection) -> None:
-        """Remove a connection that was added."""
-        group = self._by_address.get(connection.address, {})
-        if connection not in group:
-            return
-        del group[connection]
-        if not group:
-            del self._by_address[connection.address]
-        self._count -= 1
-        self.metrics.connections.dec()
+        """Remove a connection, if it is in the table."""
+        if connection in self._open:
+            self._open.remove(connection)
+            self.metrics.connections.dec()
 
     def abort_all(self) -> None:
         """Close all connections at once; those of TLS would wait for their clients."""
-        for connection in [one for group in self._by_address.values() for one in group]:
+        for connection in self._open:
             connection.abort()
 
-    def _drop_idle(self, connections: list[Connection]) -> bool:
+    def _drop_idle(self, connections: Iterable[Connection]) -> bool:
         """Close the connection that has been idle for the longest time; return whether there was one."""
         idle = [connection for connection in connections if not connection.is_busy]
         if not idle:
@@ -107,24 +98,20 @@ class Connection(RequestHandler):
         self.idle_since = time.monotonic()
 
     @staticmethod
-    def cut(protocol: object) -> None:
-        """Close the connection of a request whose answer cannot be completed."""
-        if isinstance(protocol, Connection):
-            protocol.abort()
+    def of(request: web.BaseRequest) -> Connection:
+        """Return the connection of a request."""
+        assert isinstance(request.protocol, Connection)
+        return request.protocol
 
-    @staticmethod
     @contextmanager
-    def busy(protocol: object) -> Iterator[None]:
-        """Mark a connection as busy while its request is answered."""
-        if not isinstance(protocol, Connection):
-            yield
-            return
-        protocol.is_busy = True
+    def busy(self) -> Iterator[None]:
+        """Mark the connection as busy while its request is answered."""
+        self.is_busy = True
         try:
             yield
         finally:
-            protocol.is_busy = False
-            protocol.idle_since = time.monotonic()
+            self.is_busy = False
+            self.idle_since = time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept a connection, or close it at once."""

@@ -1,10 +1,14 @@
-"""The protocol between libraries, which have datasets, and routes, which send their files in pieces."""
+"""The protocol between libraries, which have datasets, and routes, which send their files in pieces; names in URLs."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import unquote
+
+PREFIX = "/data/"
+"""Where the paths of files begin."""
 
 
 class Descriptor(Protocol):
@@ -104,3 +108,38 @@ class Library(Protocol):
             DamagedFileError: The file is missing, or has another length than the manifest records.
             UnavailableError: It cannot be read at present.
         """
+
+
+class Target(NamedTuple):
+    """What a request is about.
+
+    Attributes:
+        dataset: Name of the dataset, which may not exist.
+        file: Name of its file, or ``samples/`` and a number; "" if the request is for the whole dataset.
+    """
+
+    dataset: str
+    file: str = ""
+
+
+def names_of(raw_path: str) -> Target | None:
+    """Return the dataset and the file that a path names, or None if it is not a valid name.
+
+    Args:
+        raw_path: The part of the path after the prefix, percent-encoded as it was sent.
+
+    >>> names_of("imagenet/train/shard-000000.tar"), names_of("photos/")
+    (Target(dataset='imagenet/train', file='shard-000000.tar'), Target(dataset='photos', file=''))
+    >>> names_of("a%2Fb/c.tar"), names_of("a/../c.tar"), names_of("a.tar")
+    (None, None, None)
+    """
+    try:
+        parts = [unquote(part, errors="strict") for part in raw_path.split("/")]
+    except UnicodeDecodeError:
+        return None
+    *folders, file = parts
+    if not folders or any(not part or part in (".", "..") or "/" in part for part in folders):
+        return None
+    if not "".join(parts).isprintable() or "/" in file:
+        return None
+    return Target("/".join(folders), file)

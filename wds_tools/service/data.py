@@ -7,21 +7,20 @@ import html
 import logging
 from collections.abc import Mapping
 from contextlib import aclosing
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from aiohttp import web
 
-from wds_tools.service.access import NOT_FOUND, TARGET, Access, Route, Target
+from wds_tools.service.access import NOT_FOUND, TARGET, Access, Route
 from wds_tools.service.answers import error_answer
 from wds_tools.service.connections import Connection
-from wds_tools.service.contents import Content, DamagedFileError, Library, UnavailableError
+from wds_tools.service.contents import PREFIX, Content, DamagedFileError, Library, Target, UnavailableError, names_of
 from wds_tools.service.limits import Limits
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.ranges import answer
 from wds_tools.service.sending import FileAnswer, SlowClientError
 from wds_tools.storage.requests.failures import DAMAGED
 
-PREFIX = "/data/"
 _log = logging.getLogger("wds_tools")
 _CONDITIONS = ("If-Match", "If-None-Match", "If-Range", "Range")
 _TYPES = {
@@ -110,34 +109,11 @@ class DataRoutes:
             self._metrics.cut_connections.labels(reason).inc()
             if not isinstance(error, (ConnectionError, asyncio.TimeoutError)):
                 _log.warning("a file could not be sent to its end: %s", error)
-            Connection.cut(request.protocol)
+            Connection.of(request).abort()
 
 
 def _target_of(request: web.Request) -> Target | None:
     return names_of(request.rel_url.raw_path.removeprefix(PREFIX))
-
-
-def names_of(raw_path: str) -> Target | None:
-    """Return the dataset and the file that a path names, or None if it is not a valid name.
-
-    Args:
-        raw_path: The part of the path after the prefix, percent-encoded as it was sent.
-
-    >>> names_of("imagenet/train/shard-000000.tar"), names_of("photos/")
-    (Target(dataset='imagenet/train', file='shard-000000.tar'), Target(dataset='photos', file=''))
-    >>> names_of("a%2Fb/c.tar"), names_of("a/../c.tar"), names_of("a.tar")
-    (None, None, None)
-    """
-    try:
-        parts = [unquote(part, errors="strict") for part in raw_path.split("/")]
-    except UnicodeDecodeError:
-        return None
-    *folders, file = parts
-    if not folders or any(not part or part in (".", "..") or "/" in part for part in folders):
-        return None
-    if not "".join(parts).isprintable() or "/" in file:
-        return None
-    return Target("/".join(folders), file)
 
 
 def _page(dataset: str, files: Mapping[str, int]) -> str:

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection as PipeConnection
-from pathlib import Path
 
 from aiohttp import web
 
 from wds_tools.errors import OptionError
-from wds_tools.options import RemoteOptions
-from wds_tools.service.access import Gate
-from wds_tools.service.access_log import AccessLog
-from wds_tools.service.app import background, make_app, rescan
-from wds_tools.service.catalogue import Catalogue
+from wds_tools.service.app import LIBRARY, application
 from wds_tools.service.config import ServeOptions, Started
 from wds_tools.service.connections import Connection, ConnectionTable
-from wds_tools.service.data import DataRoutes
-from wds_tools.service.libraries import Libraries, ScannedLibrary
-from wds_tools.service.listing import ListingRoutes
-from wds_tools.service.live import LiveRoutes
-from wds_tools.service.local_files import LocalLibrary
-from wds_tools.service.metrics import FOLDER_VARIABLE, Metrics
-from wds_tools.service.pages.routes import PageRoutes
-from wds_tools.service.reports import ReportTable
-from wds_tools.service.tokens import TokenChecker
-from wds_tools.service.verifications import Verifications
+from wds_tools.service.metrics import Metrics
 
 _BACKLOG = 1024
 _STOP_SECONDS = 5.0  # in which answers that have begun may end
@@ -65,44 +50,6 @@ def bind(options: ServeOptions) -> socket.socket:
     return listener
 
 
-def _libraries(options: ServeOptions, metrics: Metrics) -> Libraries:
-    found: list[ScannedLibrary] = []
-    if options.roots:
-        found.append(LocalLibrary(Catalogue(options.roots), on_cold_read=metrics.cold_reads.inc))
-    if options.upstreams:
-        from wds_tools.service.upstream import UpstreamLibrary  # noqa: PLC0415 - it loads pyarrow, 60 MB
-
-        found.append(UpstreamLibrary(options.upstreams, options.remote or RemoteOptions.of(), metrics))
-    return Libraries(found)
-
-
-def application(options: ServeOptions, metrics: Metrics) -> tuple[web.Application, Libraries]:
-    """Return the application with all routes, and its datasets, which have not been looked for yet."""
-    library, limits = _libraries(options, metrics), options.limits
-    tokens = TokenChecker(options.token_file) if options.token_file else None
-    gate = Gate(limits, host_names=(*options.host_names, options.host), tokens=tokens)
-    table = ReportTable(Path(os.environ[FOLDER_VARIABLE]) / "reports" if FOLDER_VARIABLE in os.environ else None)
-    cache_folder = (options.remote or RemoteOptions.of()).cache_folder
-    verifications = Verifications(cache_folder / "verifications")
-    disks = [(root.resolve().name, root) for root in options.roots]
-    if options.upstreams:
-        disks.append(("cache", cache_folder))
-    pages = PageRoutes(library, table, verifications, metrics, disks=disks, has_upstreams=bool(options.upstreams))
-    routes = [
-        *DataRoutes(library, limits, metrics).routes(),
-        *ListingRoutes(library, metrics).routes(),
-        *LiveRoutes(table, verifications).routes(),
-        *pages.routes(),
-    ]
-    log = AccessLog(options.access_log) if options.access_log else None
-    app = make_app(gate, routes, limits, metrics, log)
-    if log is not None:
-        app.cleanup_ctx.append(log.run)
-    app.cleanup_ctx.append(pages.run)
-    background(app, lambda: rescan(library))
-    return app, library
-
-
 async def run(
     options: ServeOptions,
     listener: socket.socket,
@@ -111,20 +58,19 @@ async def run(
     parent: PipeConnection | None = None,
 ) -> None:
     """Run the service in this process until a signal, or until the parent process has ended."""
-    loop, limits, metrics = asyncio.get_running_loop(), options.limits, Metrics()
+    loop, metrics = asyncio.get_running_loop(), Metrics()
     stop = asyncio.Event()
     if threading.current_thread() is threading.main_thread():  # another thread cannot handle signals
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
     if parent is not None:
         loop.add_reader(parent.fileno(), stop.set)  # readable when the parent has ended
-    app, library = application(options, metrics)
-    await library.scan()
+    app = application(options, metrics)
     runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=_STOP_SECONDS)
     await runner.setup()
-    connections = ConnectionTable(limits, metrics)
-    assert runner.server is not None
+    connections = ConnectionTable(options.limits, metrics)
     manager = runner.server
+    assert manager is not None
     context = options.tls_context()
     server = await loop.create_server(
         lambda: Connection(manager, connections, loop),
@@ -133,7 +79,7 @@ async def run(
         ssl=context,
         ssl_handshake_timeout=_HANDSHAKE_SECONDS if context else None,
     )
-    on_start(Started(options.url(listener.getsockname()[1]), len(library.summaries())))
+    on_start(Started(options.url(listener.getsockname()[1]), len(app[LIBRARY].summaries())))
     try:
         await stop.wait()
     finally:
@@ -142,7 +88,5 @@ async def run(
         with contextlib.suppress(asyncio.TimeoutError):
             async with asyncio.timeout(_STOP_SECONDS):
                 await manager.shutdown(_STOP_SECONDS)
-        await runner.cleanup()
         connections.abort_all()
-        await asyncio.sleep(0)  # in which the transports close their sockets
-        library.close()
+        await runner.cleanup()

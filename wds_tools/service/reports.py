@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -20,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.reporting import MAX_ADVICE, MAX_TEXT, REPORT_SECONDS
+from wds_tools.service.access import Grant
 from wds_tools.stages import CAUSES, STEP, cause_name
 
 FORMAT = 1
-KINDS = ("loader", "pack", "verify")
+KINDS = ("loader", "pack")
 STOPPED_SECONDS = 10.0
 """A run without a report for this long has stopped."""
 
 MAX_REPORTS = 1024
 _FORGET_SECONDS = 600.0
-_FINGERPRINT = re.compile("[0-9a-f]{32}")
 _MAX_NUMBER = 1e15
 _READ_SECONDS = REPORT_SECONDS / 4  # for which the files of other processes are remembered
 
@@ -88,11 +87,6 @@ def check_report(body: bytes) -> dict[str, Any]:
         )
     values: dict[str, Any] = {name: _text(raw, name) for name in ("kind", "run", "host", "dataset")}
     values["ended"] = raw.get("ended", False) is True
-    if values["kind"] == "verify":
-        if not _FINGERPRINT.fullmatch(_text(raw, "fingerprint")):
-            raise InvalidReportError('"fingerprint" is not a text of 32 hexadecimal digits')
-        known = {"fingerprint": raw["fingerprint"], "damaged": _integer(raw, "damaged")}
-        return {**values, **known}
     values["images_per_second"] = _number(raw, "images_per_second")
     if values["kind"] == "pack":
         values |= {name: _integer(raw, name) for name in ("done", "total")}
@@ -147,6 +141,10 @@ class ReportTable:
         for key in [key for key, report in self._reports.items() if report.is_outdated(now)]:
             self._remove(key)
         return list(self._reports.values())
+
+    def visible(self, grant: Grant) -> list[Report]:
+        """Return the reports that a request may see: with a token for some datasets, the reports of this token."""
+        return [report for report in self.reports() if grant.allows_all or report.owner == grant.owner]
 
     def _remove_oldest(self) -> None:
         """Forget the oldest report of the token that has most of them, from its address that has most of these."""

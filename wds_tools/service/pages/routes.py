@@ -22,12 +22,10 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from wds_tools import __version__
-from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, Target
+from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route
 from wds_tools.service.answers import error_answer
 from wds_tools.service.connections import Connection
-from wds_tools.service.contents import Library
-from wds_tools.service.data import PREFIX
-from wds_tools.service.live import visible
+from wds_tools.service.contents import PREFIX, Library, Target
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.pages import thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
@@ -35,7 +33,6 @@ from wds_tools.service.pages.helpers import HelperPool
 from wds_tools.service.pages.state import State
 from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
-from wds_tools.service.verifications import Verifications
 from wds_tools.stages import STEP, cause_name
 from wds_tools.wording import counted, human_bytes
 
@@ -59,7 +56,6 @@ class PageRoutes:
     Args:
         library: The datasets.
         table: Reports of loaders and packers.
-        verifications: Results of `wds-tools verify`.
         metrics: For the saved egress.
         disks: Names and paths of folders whose free space is shown.
         has_upstreams: Whether some datasets are read through a cache.
@@ -69,7 +65,6 @@ class PageRoutes:
         self,
         library: Library,
         table: ReportTable,
-        verifications: Verifications,
         metrics: Metrics,
         *,
         disks: Sequence[tuple[str, Path]] = (),
@@ -77,7 +72,6 @@ class PageRoutes:
     ) -> None:
         self._library = library
         self._table = table
-        self._verifications = verifications
         self._metrics = metrics
         self._disks = disks
         self._has_upstreams = has_upstreams
@@ -122,7 +116,7 @@ class PageRoutes:
             self._warming = asyncio.ensure_future(self._indexes.warm_up())
         grant = request[GRANT]
         summaries = [summary for summary in self._library.summaries() if grant.allows(summary.name)]
-        reports = visible(self._table, grant)
+        reports = self._table.visible(grant)
         runs = runs_of(reports)
         problems = sorted(self._library.problems().items()) if grant.allows_all else []
         state = State.of(request.query)
@@ -137,7 +131,6 @@ class PageRoutes:
             runs=[views.run_view(run) for run in runs[: views.MAX_RUNS]],
             hidden_runs=max(0, len(runs) - views.MAX_RUNS),
             packs=packs_of(reports)[: views.MAX_RUNS],
-            verified={one["name"]: self._verifications.find(one["fingerprint"]) for one in shown},
             datasets=shown,
             total=len(summaries),
             page=page,
@@ -287,7 +280,6 @@ class PageRoutes:
             **_common(opened, replace(state, page=page)),
             shards=list(zip(part, problems, strict=True)),
             damaged=sum(map(bool, problems)),
-            verified=self._verifications.find(opened.manifest.fingerprint),
             links={"number": page, "last": last},
             problem=self._library.problems().get(opened.name, ""),
         )
@@ -333,7 +325,7 @@ async def _send_attachment(request: web.Request, data: bytes, name: str) -> web.
                     await response.write(data[start : start + _PIECE_BYTES])
                 await response.write_eof()
     except TimeoutError:
-        Connection.cut(request.protocol)
+        Connection.of(request).abort()
     return response
 
 
