@@ -66,12 +66,7 @@ class ObjectSource(RecordSource):
         self._classes = class_names(items)
         features = getattr(items, "features", None)
         self._features: Mapping[str, Any] = features if isinstance(features, Mapping) else MappingProxyType({})
-        lists = {name: getattr(feature, "feature", feature) for name, feature in self._features.items()}
-        self.class_lists = {
-            name: tuple(map(str, feature.names))
-            for name, feature in lists.items()
-            if type(feature).__name__ == "ClassLabel"
-        }
+        self.class_lists = class_lists_of(self._features)
 
     def collect(self, found: Collector) -> None:
         """Add the items.
@@ -98,7 +93,7 @@ class ObjectSource(RecordSource):
         if not self._classes or not is_list or len(targets) != len(self._items):
             return self._classes or None
         for number, label in labels.items():
-            target = _plain(targets[number])
+            target = plain(targets[number])
             if isinstance(target, np.ndarray) or parse(target).number in (None, parse(label).number):
                 continue
             if self.options.classes:
@@ -122,7 +117,7 @@ class ObjectSource(RecordSource):
                 values = self._values(number)
             except SourceError as error:
                 values = str(error)
-            digest = _digest(values)
+            digest = digest_of(values)
             if self._digests.setdefault(number, digest) != digest:
                 raise SourceError(self._differs(number))
             yield Item(f"{self.name}#{number}", (number, digest), values)
@@ -136,7 +131,7 @@ class ObjectSource(RecordSource):
         """
         number, digest = entry.location
         values = self._values(number)
-        if _digest(values) != digest:
+        if digest_of(values) != digest:
             raise SourceChangedError(self._differs(number))
         return values
 
@@ -152,10 +147,10 @@ class ObjectSource(RecordSource):
         if isinstance(item, Mapping):
             return {str(name): self._value(str(name), value) for name, value in item.items()}
         if not isinstance(item, (tuple, list)):
-            return {IMAGE: _plain(item)}
+            return {IMAGE: plain(item)}
         if not item:
             raise SourceError("is empty")
-        values = {IMAGE: _plain(item[0])}
+        values = {IMAGE: plain(item[0])}
         if len(item) > 1:
             self.columns.setdefault(LABEL, LABEL)
             values[LABEL] = self._tuple_label(item[1], number)
@@ -179,7 +174,7 @@ class ObjectSource(RecordSource):
         feature = self._features.get(name)
         if type(feature).__name__.startswith("Array") and isinstance(value, list):  # such as Array3D
             return np.asarray(value, feature.dtype)
-        return _plain(value)
+        return plain(value)
 
     def _tuple_label(self, value: Any, number: int) -> Any:
         """Return the label of a tuple.
@@ -187,7 +182,7 @@ class ObjectSource(RecordSource):
         Raises:
             LabelError: It is an image, a dictionary, or an array of several dimensions.
         """
-        label = _plain(value)
+        label = plain(value)
         if isinstance(value, (Mapping, Image.Image)) or (isinstance(label, np.ndarray) and label.size > label.shape[0]):
             raise LabelError(
                 f"{self.name}#{number}: the label, which is the second entry of a tuple, has the type "
@@ -197,7 +192,17 @@ class ObjectSource(RecordSource):
         return label
 
 
-def _plain(value: Any) -> Any:
+def class_lists_of(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return name -> class names, of the features of ``datasets`` that are a `ClassLabel` or a list of them."""
+    inner = {name: getattr(feature, "feature", feature) for name, feature in features.items()}
+    return {
+        name: tuple(map(str, feature.names))
+        for name, feature in inner.items()
+        if type(feature).__name__ == "ClassLabel"
+    }
+
+
+def plain(value: Any) -> Any:
     """Return a value as `Item.values` has it."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
@@ -225,8 +230,8 @@ def _inner(value: Any) -> Any:
     return [_inner(one) for one in value] if isinstance(value, (list, tuple)) else json_value(value)
 
 
-def _digest(values: Mapping[str, Any] | str) -> int:
-    """Return a hash of the entries of an item."""
+def digest_of(values: Mapping[str, Any] | str) -> int:
+    """Return a hash of values."""
     digest = xxhash.xxh3_64()
     for name, value in ({"": values} if isinstance(values, str) else values).items():
         is_array = isinstance(value, np.ndarray)

@@ -83,6 +83,12 @@ class Roles:
     classes: tuple[str, ...] | None = field(default=None, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
+    def needs_other_sizes(self, guess: Roles) -> bool:
+        """Return whether samples may be longer than they are with other roles."""
+        same = replace(self, label=guess.label, names=guess.names, fields=guess.fields)
+        changed = {name for name, _ in guess.fields.items() ^ self.fields.items()} - self.used
+        return same != guess or guess.label not in (None, self.label) or bool(changed)
+
     @property
     def used(self) -> set[str]:
         """Return the names that are not entries or fields of their own."""

@@ -110,7 +110,7 @@ class RecordSource(Source):
             roles = guess.roles()
         seen, listed, skipped = self._listed(roles)
         final = seen.roles() if seen.total else None
-        if final != roles:  # the first records were not like all
+        if final is not None and (roles is None or final.needs_other_sizes(roles)):  # the first were not like all
             seen, listed, skipped = self._listed(final)
         found.account.given += len(listed) + len(skipped)
         for skip in skipped:
