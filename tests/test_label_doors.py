@@ -134,24 +134,14 @@ def stream(values: list[Any], folder: Path) -> Path:
     return pack(src, folder / "d", columns=LABEL)
 
 
-def names_in(values: list[Any]) -> list[str]:
-    """Return the class names that objects need, because labels are read with the items."""
-    found = [one for value in values for one in (value if isinstance(value, list) else [value])]
-    texts = {one.strip() for one in found if isinstance(one, str)} - {"", "nan", "None"}
-    if "cat dog" in texts:
-        raise CannotHoldError  # the list of classes decides what it is
-    is_named = any(not text[0].isdigit() or text == "007" for text in texts) and texts != {"TRUE", "False"}
-    return sorted(texts) if is_named else []
-
-
 def objects(values: list[Any], folder: Path) -> Path:
     items = [(Image.open(io.BytesIO(png(number))), value) for number, value in enumerate(values)]
-    return pack(items, folder / "d", classes=names_in(values) or None)
+    return pack(items, folder / "d")
 
 
 def dictionaries(values: list[Any], folder: Path) -> Path:
     items = [{"image": png(number), "label": value} for number, value in enumerate(values)]
-    return pack(items, folder / "d", classes=names_in(values) or None, columns=LABEL)
+    return pack(items, folder / "d", columns=LABEL)
 
 
 def as_array(values: list[Any]) -> np.ndarray:

@@ -236,7 +236,7 @@ def test_later_shards_of_mds_with_another_column_are_read_with_their_own_columns
     assert [found[number]["json"].get("extra") for number in range(COUNT)] == [None] * 3 + ["more"] * 3
     assert len({one["json"]["path"] for one in found.values()}) == COUNT
     parts = {part.name: part.role or part.reason for part in report.account.parts}
-    assert parts["extra"] == "entry of json"
+    assert parts["extra"] == "entries of json"
     assert parts["0/index.json"] == "index.json does not name it"
 
 

@@ -54,7 +54,7 @@ def test_rows_of_plain_values_are_read_from_their_arrow_file(tmp_path: Path) -> 
     samples = packed(FILES / "rows", tmp_path / "dst")
     found = [{"image": f"{s.pixels} RGB", "label": s.name, "boxes": s.facts["boxes"]} for s in samples]
     assert found == READ["rows"]
-    assert account_of(FILES / "rows")[0]["boxes"] == "entry of json"
+    assert account_of(FILES / "rows")[0]["boxes"] == "entries of json"
 
 
 @pytest.fixture

@@ -191,9 +191,3 @@ def test_a_number_of_its_own_in_each_row_is_not_the_label_whatever_its_name(kind
 def test_two_columns_that_could_be_the_label_are_an_error_that_names_both(kind: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"could be the label.*'label\b.*'category\b"):
         scan(kind, TWO, tmp_path)
-
-
-def test_a_number_of_its_own_in_each_of_the_first_items_is_noted(tmp_path: Path) -> None:
-    rows = items(UNIQUE, tmp_path)
-    found = open_source([*rows, *rows[1:]]).scan()
-    assert "'label' has another value in each of 32 items, as an id has" in " ".join(found.account.notes)

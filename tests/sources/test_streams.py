@@ -145,6 +145,7 @@ def test_every_column_of_a_stream_is_accounted_for_and_two_labels_are_an_error(
     stream = load(write(tmp_path / "photos"))
     listing = streams.StreamSource(stream).scan()
     assert {part.name: part.role for part in listing.account.parts} == {
+        "file_name": "entries of json",
         "image": "image",
         "label": "label",
         "caption": "field txt",
@@ -182,8 +183,8 @@ def test_rows_without_an_image_are_skipped(load: Callable[..., Any], tmp_path: P
     pq.write_table(table, tmp_path / "photos" / "train.parquet")
     report = wt.pack(load(tmp_path / "photos"), tmp_path / "dst")
     assert [(skip.path, skip.reason) for skip in report.skipped] == [
-        ("photos/train#1", f"{tmp_path / 'gone.jpg'} cannot be read"),
-        ("photos/train#2", "has no image"),
+        ("photos/train#1", f"'image' is not read: it is a file that cannot be read, {tmp_path / 'gone.jpg'}"),
+        ("photos/train#2", "has no image: it has no 'image'"),
     ]
 
 

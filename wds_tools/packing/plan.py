@@ -17,7 +17,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.format.field_classes import FieldClasses, to_raw
-from wds_tools.format.label_lists import LABELS
 from wds_tools.format.tar import END
 from wds_tools.sources.base import WINDOW_BYTES, Input, Listing, field_bytes
 
@@ -219,12 +218,6 @@ class Plan:
     shuffled: bool = True
     deep: bool = True
     field_classes: FieldClasses = field(default_factory=dict)
-
-    @property
-    def label_classes(self) -> tuple[str, ...]:
-        """Class names of the labels by number, whether a sample has one label or several."""
-        several = self.field_classes.get(LABELS)
-        return several.names if several else self.classes
 
     @property
     def shards(self) -> int:

@@ -15,7 +15,6 @@ from wds_tools.errors import DecodeError, SourceError
 from wds_tools.format import codecs
 from wds_tools.format.account import shown
 from wds_tools.format.label import Classes
-from wds_tools.packing.worker import labelled
 from wds_tools.sources.base import Input, Listing, Record, Source
 from wds_tools.sources.remote_files import shown_path
 from wds_tools.terminal import shows_progress
@@ -112,9 +111,6 @@ def account_lines(source: Source, listing: Listing) -> list[str]:
 
 def _labels(listing: Listing) -> str:
     """Return the labels of a listing as text: the number of classes and the first of them."""
-    if listing.reads_labels:
-        known = f" ({_examples(listing.label_classes)})" if listing.label_classes else ""
-        return f"; labels{known} are read with the images"
     numbers = sorted({number for entry in listing.inputs for number in _numbers(entry)})
     if numbers and listing.label_classes:
         names = [listing.label_classes[number] for number in numbers]
@@ -140,7 +136,6 @@ def _sample(source: Source, entry: Input, classes: Classes) -> PreviewedSample:
         kind, width, height = _image(record)
     except (SourceError, DecodeError) as error:
         return PreviewedSample(entry.path, problem=str(error))
-    entry = labelled(entry, record, classes)
     label = entry.label
     name = classes[label] if label is not None and label < len(classes) else None
     values = {field: _content(field, data) for field, data in record.fields.items()}

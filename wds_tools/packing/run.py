@@ -179,7 +179,6 @@ class PackJob:
             threads=threads,
             deep=self.plan.deep,
             files=files,
-            label_classes=self.plan.label_classes,
         )
 
     def _write_error(self, error: OSError) -> DestinationError:
@@ -337,7 +336,6 @@ def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) 
                 start=0,
                 inputs=tuple(listing.inputs),
                 classes=listing.classes,
-                label_classes=listing.label_classes,
                 source=source,
                 folder=Path(),
                 images=options.images,

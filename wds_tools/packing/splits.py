@@ -236,4 +236,4 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
 
 def _has_labels(listing: Listing) -> bool:
     """Return whether a split has labels: one of images to be labelled may lack them."""
-    return listing.reads_labels or any(entry.label is not None or entry.labels is not None for entry in listing.inputs)
+    return any(entry.label is not None or entry.labels is not None for entry in listing.inputs)

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
@@ -21,7 +21,6 @@ from typing import Any
 
 from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerError
 from wds_tools.format.codecs import ImageInfo
-from wds_tools.format.label import Label
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats
@@ -55,7 +54,6 @@ class ShardTask:
         threads: Number of samples that are encoded at the same time.
         deep: Whether images with 16 bits per channel are packed, as in `Plan`.
         files: `Listing.files`.
-        label_classes: Class names of samples with several labels.
     """
 
     number: int
@@ -68,7 +66,6 @@ class ShardTask:
     threads: int
     deep: bool = True
     files: tuple[FileState, ...] = ()
-    label_classes: tuple[str, ...] = ()
 
 
 def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
@@ -162,7 +159,6 @@ def make_sample(task: ShardTask, position: int, entry: Input) -> _EncodedSample:
 
 
 def _encode_record(task: ShardTask, position: int, entry: Input, record: Record) -> _EncodedSample:
-    entry = labelled(entry, record, task.label_classes)
     image = transcode(record.image, task.images)
     if image.info.mode.endswith(";16") and not task.deep:
         raise DecodeError(
@@ -186,20 +182,6 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
         record = resized(record, (image.info.height, image.info.width))
     fields["json"] = json_field(entry, task.classes, record.facts)
     return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label
-
-
-def labelled(entry: Input, record: Record, classes: Sequence[str]) -> Input:
-    """Return an input with the labels of its record, if they are known only after reading."""
-    if record.label is None:
-        return entry
-    if isinstance(record.label, Label):
-        return entry._replace(label=_class_number(record.label, classes))
-    numbers = (_class_number(label, classes) for label in record.label)
-    return entry._replace(labels=tuple(number for number in numbers if number is not None))
-
-
-def _class_number(label: Label, classes: Sequence[str]) -> int | None:
-    return label.number if label.name is None else classes.index(label.name)
 
 
 def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardReport:

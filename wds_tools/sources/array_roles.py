@@ -9,10 +9,9 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wds_tools.errors import SourceError
 from wds_tools.sources import array_kinds
@@ -39,6 +38,28 @@ _NO_LABEL = LabelChoice(None, None, (), None)
 _FLATTENED = 16  # values in a row of two dimensions, from which on it is probably an image without its shape
 
 
+class Other(NamedTuple):
+    """What an array becomes.
+
+    Attributes:
+        form: "json" and "text" for an entry of ``json`` and a field of text; otherwise the extension of a field: "png",
+            "npy", or "" for encoded images, whose bytes show it.
+        name: Key in ``json``, or the field without this extension.
+        values: A value for each row.
+    """
+
+    form: str
+    name: str
+    values: Any
+
+    @property
+    def role(self) -> str:
+        """What it is packed as, for the account."""
+        if self.form in ("json", "text"):
+            return "entries of json" if self.form == "json" else f"field {self.name}"
+        return f"field {self.name}.{self.form}" if self.form else f"field {self.name} with the extension of its type"
+
+
 @dataclass(slots=True)
 class Roles:
     """The roles of the arrays of a file.
@@ -48,11 +69,8 @@ class Roles:
         layout: "HW", "HWC" or "CHW"; "items" for arrays of their own, or "bytes" for encoded images.
         labels: Label of each row; None without labels.
         classes: Class names by number; None without them.
-        facts: Key in the ``json`` field -> [N].
-        texts: Field -> text of each row.
-        others: Field without its extension -> array.
-        extensions: Field without its extension -> "png" or "npy"; "" for encoded images, whose bytes show it.
-        used: Array -> what it is packed as.
+        others: Array -> what it becomes, of those that are neither image nor label nor class names.
+        used: Array -> what it is packed as, of the others.
         left_out: Array -> the reason why it is not packed.
         names_in: Which of `Contents.class_names` are the classes.
         notes: What the user should know.
@@ -62,10 +80,7 @@ class Roles:
     layout: str
     labels: list[Any] | None = None
     classes: tuple[str, ...] | None = None
-    facts: dict[str, list[Any] | NDArray[Any]] = field(default_factory=dict)
-    texts: dict[str, list[str]] = field(default_factory=dict)
-    others: dict[str, Any] = field(default_factory=dict)
-    extensions: dict[str, str] = field(default_factory=dict)
+    others: dict[str, Other] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     names_in: list[tuple[str, str]] = field(default_factory=list)
@@ -430,58 +445,50 @@ def _check_numbers(label: str, roles: Roles, where: str) -> None:
 
 def _place(name: str, array: Any, image: str, roles: Roles, where: str) -> None:
     """Decide what becomes of an array that is neither image nor label."""
-    inside = f"{_group(image)}/" if _group(image) else ""
-    plain, kind = plain_name(name.removeprefix(inside)), kind_of(array)
-    last = name.rsplit("/", maxsplit=1)[-1]
-    text_field = field_name(last)
-    if kind == "text" and array.ndim == 1 and not array_kinds.is_encoded(array):
-        texts = array_kinds.texts_of(array[:], f"{where}: array {name!r}")
-        if text_field and is_text_field(text_field) and text_field not in roles.texts:
-            _add(roles.texts, text_field, texts, where)
-            roles.used[name] = f"field {text_field}"
-            return
-        _add(roles.facts, fact_name(plain), texts, where)
-        roles.used[name] = "entries of json"
-    elif kind == "names" and array.ndim == 1:
-        _add(roles.facts, fact_name(plain), [label.name for label in array_kinds.values_of(array, name)], where)
-        roles.used[name] = "entries of json"
-    elif (kind in ("integers", "booleans", "numbers") and array.ndim == 1) or kind == "time":
-        _add(roles.facts, fact_name(plain), np.asarray(array[:]), where)
-        roles.used[name] = "entries of json"
-    elif kind == "lists" and array.ndim == 1 and array_kinds.base_kind(array) == "text":
-        lists = [array_kinds.texts_of(array[row], f"{where}: array {name!r}") for row in range(array.shape[0])]
-        _add(roles.facts, fact_name(plain), lists, where)
-        roles.used[name] = "entries of json"
-    elif kind == "text" and not array_kinds.is_encoded(array):
-        values = np.asarray(array[:])
-        texts = array_kinds.texts_of(values.reshape(-1), f"{where}: array {name!r}")
-        _add(roles.facts, fact_name(plain), np.array(texts, object).reshape(values.shape).tolist(), where)
-        roles.used[name] = "entries of json"
-    else:
-        _place_field(name, array, plain, roles, where)
-
-
-def _place_field(name: str, array: Any, plain: str, roles: Roles, where: str) -> None:
-    """Decide what becomes of an array with several values in each row."""
-    kind = kind_of(array)
+    group, kind = _group(image), kind_of(array)
+    plain = plain_name(name.removeprefix(f"{group}/") if group else name)
+    text_field = field_name(name.rsplit("/", maxsplit=1)[-1])
     if array_kinds.is_encoded(array):
-        extension, packed = "", f"field {plain} with the extension of its type"
-    elif kind == "items" or (
-        kind in ("lists", "bytes") and array.ndim == 1 and array_kinds.base_kind(array) in _STORED
-    ):
-        extension, packed = "npy", f"field {plain}.npy"
-    elif kind in (*_STORED, "names"):
-        if math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
-            roles.left_out[name] = f"has rows of shape {list(array.shape[1:])}, which are too large"
-            return
-        extension = "png" if _is_mask(array, roles) else "npy"
-        packed = f"field {plain}.{extension}"
-    else:
+        other = Other("", plain, array)
+    elif (values := _entries(array, f"{where}: array {name!r}")) is not None:
+        is_free = all(one.name != text_field for one in roles.others.values())
+        is_field = kind == "text" and array.ndim == 1 and text_field and is_text_field(text_field) and is_free
+        other = Other("text", str(text_field), values) if is_field else Other("json", fact_name(plain), values)
+    elif not _is_stored(array):
         roles.left_out[name] = f"has values of type {array.dtype}, which cannot be packed"
         return
-    _add(roles.others, plain, array, where)
-    roles.extensions[plain] = extension
-    roles.used[name] = packed
+    elif math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
+        roles.left_out[name] = f"has rows of shape {list(array.shape[1:])}, which are too large"
+        return
+    else:
+        other = Other("png" if _is_mask(array, roles) else "npy", plain, array)
+    if any(one.name == other.name and (one.form == "json") == (other.form == "json") for one in roles.others.values()):
+        raise SourceError(f"{where} has two arrays that would be packed as {other.name!r}: rename one of them")
+    roles.others[name] = other
+
+
+def _is_stored(array: Any) -> bool:
+    """Return whether the values in a row can be stored as an array."""
+    if (kind := kind_of(array)) in ("lists", "bytes"):
+        return array.ndim == 1 and array_kinds.base_kind(array) in _STORED
+    return kind in ("items", "names", *_STORED)
+
+
+def _entries(array: Any, what: str) -> Any | None:
+    """Return texts, names, times and numbers with a row each, as entries of ``json``; None for other values."""
+    kind = kind_of(array)
+    if kind == "text":
+        values = np.asarray(array[:])
+        return np.array(array_kinds.texts_of(values.reshape(-1), what), object).reshape(values.shape).tolist()
+    if kind == "time":
+        return np.asarray(array[:])
+    if array.ndim != 1:
+        return None
+    if kind == "lists" and array_kinds.base_kind(array) == "text":
+        return [array_kinds.texts_of(array[row], what) for row in range(array.shape[0])]
+    if kind == "names":
+        return [label.name for label in array_kinds.values_of(array, what)]
+    return np.asarray(array[:]) if kind in ("integers", "booleans", "numbers") else None
 
 
 def _is_mask(array: Any, roles: Roles) -> bool:
@@ -490,10 +497,3 @@ def _is_mask(array: Any, roles: Roles) -> bool:
         return False
     size = roles.images.shape[2:4] if roles.layout == "CHW" else roles.images.shape[1:3]
     return bool(array.ndim == 3 and array.dtype == np.uint8 and array.shape[1:3] == size)
-
-
-def _add(found: dict[str, Any], name: str, values: Any, where: str) -> None:
-    """Add an array, if no other one gets the same name."""
-    if name in found:
-        raise SourceError(f"{where} has two arrays that would be packed as {name!r}: rename one of them")
-    found[name] = values

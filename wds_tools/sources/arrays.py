@@ -83,9 +83,12 @@ class ArraySource(Source):
         roles, row = self._roles, entry.location[0]
         with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
             image = self._row(IMAGE, roles.images, row)
-            fields = {field: texts[row].encode() for field, texts in roles.texts.items()}
-            for name, array in roles.others.items():
-                fields |= _encoded(name, roles.extensions[name], self._row(name, array, row))
+            fields: dict[str, bytes] = {}
+            for array, (form, name, values) in roles.others.items():
+                if form == "text":
+                    fields[name] = values[row].encode()
+                elif form != "json":
+                    fields |= _encoded(name, form, self._row(array, values, row))
             return Record(_to_image(image, roles.layout), fields, _facts(roles, row))
 
     def _account(self, found: Collector) -> None:
@@ -105,7 +108,7 @@ class ArraySource(Source):
                 account.use(kind, name, "class names")
             else:
                 account.leave_out(kind, name, "has class names that are not those of the labels")
-        for name, role in roles.used.items():
+        for name, role in (roles.used | {name: other.role for name, other in roles.others.items()}).items():
             account.use("array", name, role)
         for name, reason in roles.left_out.items():
             account.leave_out("array", name, reason)
@@ -148,24 +151,23 @@ class ArraySource(Source):
 
     def _extra(self, row: int) -> int:
         """Return the bytes that the other fields of a row take in a shard."""
-        roles = self._roles
-        total = facts_bytes(_facts(roles, row)) if roles.facts else 0
-        total += sum(field_bytes(len(texts[row].encode())) for texts in roles.texts.values())
-        return total + self._fixed_bytes + sum(field_bytes(_NPY_HEADER + items.row_bytes(row)) for items in self._items)
-
-    @cached_property
-    def _items(self) -> list[Any]:
-        return [array for array in self._roles.others.values() if kind_of(array) == "items"]
+        total = facts_bytes(_facts(self._roles, row)) + self._fixed_bytes
+        for form, _, values in self._roles.others.values():
+            if form == "text":
+                total += field_bytes(len(values[row].encode()))
+            elif form == "npy" and kind_of(values) == "items":
+                total += field_bytes(_NPY_HEADER + values.row_bytes(row))
+        return total
 
     @cached_property
     def _fixed_bytes(self) -> int:
         """Bytes in a shard of the fields whose length is the same in all rows, or estimated."""
         total = 0
-        for name, array in self._roles.others.items():
-            if kind_of(array) in ("bytes", "lists"):
+        for form, _, values in self._roles.others.values():
+            if form not in ("json", "text") and kind_of(values) in ("bytes", "lists"):
                 total += field_bytes(self._contents.mean_bytes)
-            elif kind_of(array) != "items":
-                total += field_bytes(_row_bytes(array, self._roles.extensions[name]))
+            elif form not in ("json", "text") and kind_of(values) != "items":
+                total += field_bytes(_row_bytes(values, form))
         return total
 
 
@@ -183,7 +185,7 @@ def _chunk_rows(array: Any) -> int:
 
 
 def _facts(roles: Roles, row: int) -> dict[str, Any]:
-    return {name: json_value(values[row]) for name, values in roles.facts.items()}
+    return {name: json_value(values[row]) for form, name, values in roles.others.values() if form == "json"}
 
 
 def _row_bytes(array: Any, extension: str) -> int:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import ClassList, FieldClasses
-from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, Numbered, quoted
-from wds_tools.format.label_lists import LABELS, Form
+from wds_tools.format.label import NO_NUMBER, NONE, Classes, Labels, LabelType, Numbered, quoted
+from wds_tools.format.label_lists import LABELS
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.options import RemoteOptions
 from wds_tools.wording import one_line
@@ -65,8 +65,7 @@ class Input(NamedTuple):
         path: Name in the source: a path, UTF-8 with surrogate escapes, or ``file#row``.
         size: Length of the image in bytes: exact, an upper bound, or an estimate where the docstring of
             the source states that.
-        label: Class number; None in a source without labels, or if the label is known only after
-            reading.
+        label: Class number; None in a source without labels.
         location: Numbers with which the source finds the record again.
         group: Number of a chunk or row group, whose records are cheap to read together; -1 without
             groups.
@@ -94,13 +93,11 @@ class Record(NamedTuple):
         image: Encoded bytes, or uint8 pixels [H, W] or [H, W, 1 | 3 | 4] in the order R, G, B, A.
         fields: Other fields by name, encoded.
         facts: Entries of the ``json`` field besides path and class.
-        label: The label, or all labels, if they are known only after reading.
     """
 
     image: bytes | NDArray[np.uint8]
     fields: Mapping[str, bytes] = MappingProxyType({})
     facts: Mapping[str, Any] = MappingProxyType({})
-    label: Label | tuple[Label, ...] | None = None
 
 
 class FileState(NamedTuple):
@@ -130,7 +127,6 @@ class Listing:
         stamp: Changes with what ``inputs`` does not show, such as the content of the file that
             contains them.
         shuffled: Whether ``inputs`` are already in random order.
-        reads_labels: Whether labels are known only when inputs are read.
         earlier: If the source is a dataset, its account: what it was packed from.
         files: The local files that contain the records. They must stay the same until all records are read: a record
             of another version of a file could have the label of a different image.
@@ -144,7 +140,6 @@ class Listing:
     stamp: str = ""
     shuffled: bool = False
     files: tuple[FileState, ...] = ()
-    reads_labels: bool = False
     earlier: Account | None = None
     field_classes: FieldClasses = field(default_factory=dict)
 
@@ -203,7 +198,6 @@ class Collector:
         shuffled: `Listing.shuffled`.
         files: `Listing.files`.
         earlier: `Listing.earlier`.
-        form_after_reading: What the labels are, if they are known only when inputs are read; otherwise None.
         field_classes: `Listing.field_classes`: a source adds the lists of the numbers that it packs in other fields.
     """
 
@@ -217,7 +211,6 @@ class Collector:
         self.shuffled = False
         self.files: tuple[FileState, ...] = ()
         self.earlier: Account | None = None
-        self.form_after_reading: Form | None = None
         self.field_classes: dict[str, ClassList] = {}
         self._options = options
         self._labels = Labels(where, label_type=options.label_type, separator=options.label_separator)
@@ -248,7 +241,7 @@ class Collector:
         given = self._options.classes
         numbered = self._labels.numbered(given, self.classes)
         inputs, labelled = self.inputs, _labelled(self.inputs, numbered)
-        if given and not any(labelled) and self.form_after_reading is None:
+        if given and not any(labelled):
             raise LabelError(
                 f"{self.where} has no labels, but class names were given ({quoted(given)}): name the label "
                 "(--label, --column label=...), or omit --classes (classes=)"
@@ -258,7 +251,7 @@ class Collector:
             self.skipped += [Skip(entry.path, "has no label") for entry, found in pairs if found is None]
             inputs = [entry for entry in labelled if entry is not None]
         classes = numbered.classes
-        if (self.form_after_reading or numbered.form).is_several:
+        if numbered.form.is_several:
             self.field_classes |= {LABELS: ClassList(tuple(classes))} if classes else {}
             classes = Classes()
         if not inputs:
@@ -274,7 +267,6 @@ class Collector:
             self.stamp,
             self.shuffled,
             self.files,
-            self.form_after_reading is not None,
             self.earlier,
             self.field_classes,
         )

@@ -95,11 +95,8 @@ class LabelColumns:
         same = self._same
         self.values[name] += [same.setdefault(value, value) if isinstance(value, str) else value for value in values]
 
-    def choose(self, *, complete: bool = True) -> LabelChoice:
+    def choose(self) -> LabelChoice:
         """Return the column that is the label.
-
-        Args:
-            complete: Whether all rows were added, so that a value in only one row is known to be one.
 
         Raises:
             SourceError: Several columns could be the label.
@@ -116,7 +113,7 @@ class LabelColumns:
         self._check_odd(columns)
         x = next((name for name, column in columns.items() if is_x(name) and column.has_numbers), None)
         for name, column in columns.items():
-            reason = column.why_not(complete=complete)
+            reason = column.why_not()
             if self._is_stated and (column.fraction is not None or column.is_unique):
                 reason = None  # the user has decided what such values are
             if x is not None and _is_y(name):
@@ -132,14 +129,7 @@ class LabelColumns:
         if not found:
             notes = tuple(self._not_the_label(name, reason) for name, reason in refused.items())
             return LabelChoice(None, None, (), None, notes)
-        choice = self._chosen(*self._views(found))
-        if complete or not found[choice.label or ""].is_unique or choice.label in self._classes:
-            return choice
-        note = (
-            f"{self._part} {choice.label!r} has another value in each of {len(choice.values)} items, as an id has: "
-            "pass --column label= if it is one"
-        )
-        return choice._replace(notes=(*choice.notes, note))
+        return self._chosen(*self._views(found))
 
     def _check_odd(self, columns: Mapping[str, _Column]) -> None:
         """Raise an error if almost all values of a column with a usual name are labels, and one cannot be."""
@@ -244,13 +234,13 @@ class _Column:
         self.is_constant = len(self.different) == 1 and count == len(self.labels)
         self.is_unique = not self.has_lists and len(self.different) == count >= _MIN_ROWS
 
-    def why_not(self, *, complete: bool) -> str | None:
+    def why_not(self) -> str | None:
         """Return why the column is not the label; None if it could be."""
         if self._reason or self._is_typed:
             return self._reason
         if not self.different:
             return "has no values"
-        if complete and self.is_unique:
+        if self.is_unique:
             return "has another value in each row, as an id has"
         return None
 

@@ -10,12 +10,14 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from wds_tools.errors import SourceError
+from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import quoted
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import Collector, SourceOptions
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
+    fact_name,
     field_name,
     find_column,
     is_text_field,
@@ -81,6 +83,12 @@ class Roles:
     classes: tuple[str, ...] | None = field(default=None, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
+    def needs_other_sizes(self, guess: Roles) -> bool:
+        """Return whether samples may be longer than they are with other roles."""
+        same = replace(self, label=guess.label, names=guess.names, fields=guess.fields)
+        changed = {name for name, _ in guess.fields.items() ^ self.fields.items()} - self.used
+        return same != guess or guess.label not in (None, self.label) or bool(changed)
+
     @property
     def used(self) -> set[str]:
         """Return the names that are not entries or fields of their own."""
@@ -96,6 +104,7 @@ class Rules(Protocol):
     bgr: bool
     columns: dict[str, str]
     options: SourceOptions
+    class_lists: Mapping[str, tuple[str, ...]]
 
     def is_transcription(self, name: str, values: Sequence[Any]) -> bool:
         """Return whether values with the name of a label are texts, not classes."""
@@ -137,14 +146,19 @@ class Names:
         found = []
         for name, stored in values.items():
             value = resolved(stored, is_list=False)
-            if isinstance(value, np.ndarray) and value.shape == (1,) and self._may_be_label(name):
+            if isinstance(value, np.ndarray) and value.size == 1 and self._may_be_label(name):
                 value = value.item()
             found.append((name, value, kind_of(value)))
         return found
 
     def _may_be_label(self, name: str) -> bool:
         source = self.source
-        named = {source.columns.get(LABEL), *source.preferred.get(LABEL, ()), *source.preferred.get("names", ())}
+        named = {
+            source.columns.get(LABEL),
+            *source.class_lists,
+            *source.preferred.get(LABEL, ()),
+            *source.preferred.get("names", ()),
+        }
         return name in named or is_x(name) or bool(usual_columns(LABEL, [name]))
 
     def roles(self) -> Roles:
@@ -179,7 +193,9 @@ class Names:
         known = known or next(iter(usual_columns(IMAGE, arrays)), None)
         if known and self.kinds[known].keys() - {MISSING}:
             return known  # each record is skipped with its reason
-        raise no_image_error(where, [f"{name} ({self._described(name)})" for name in self.kinds], source.part)
+        texts = usual_columns(IMAGE, [name for name, kinds in self.kinds.items() if TEXT in kinds])
+        hint = f"; {texts[0]!r} has text: names of files are read from tables only" if texts else ""
+        raise no_image_error(where, [f"{name} ({self._described(name)})" for name in self.kinds], source.part, hint)
 
     def _described(self, name: str) -> str:
         return ", ".join(sorted(self.kinds[name])) or MISSING
@@ -208,14 +224,15 @@ class Names:
             if label is None:
                 return LabelChoice(None, None, (), None)
             self._check_label(label)
-            return self._with_names(LabelChoice(label, None, self.labels[label], None))
+            return self._with_names(LabelChoice(label, None, self.labels[label], source.class_lists.get(label)))
         others = [name for name in self.labels if name in self.kinds and name != image]
         known = [name for name in source.preferred.get(LABEL, ()) if name in others]
         if known[:1] != [FIRST]:  # without an image at the start, a list has no usual order
             known = known[:1]
-        usual = [*usual_columns(LABEL, others), *filter(is_x, others)]
+        typed = [name for name in source.class_lists if name in others]
+        usual = dict.fromkeys([*typed, *usual_columns(LABEL, others), *filter(is_x, others)])
         values = {name: self.labels[name] for name in known or usual if self._may_have_classes(name)}
-        choice = LabelColumns(where, (), source.options, values=values, part=source.part).choose()
+        choice = LabelColumns(where, (), source.options, source.class_lists, values=values, part=source.part).choose()
         notes = [
             f"{name!r} has texts to recognise, not classes: pass --label-type name if they are classes"
             for name in sorted(self.transcripts)
@@ -322,6 +339,8 @@ class Names:
                 continue
             if kinds.keys() - left:
                 account.use(part, name, self._destination(name, roles))
+            if name in self.source.class_lists:
+                found.field_classes[f"json:{fact_name(name)}"] = ClassList(self.source.class_lists[name])
             for kind in sorted(left):
                 account.leave_out(part, name, str(_reason(kind)))
         if roles.shape:
@@ -330,7 +349,7 @@ class Names:
 
     def _destination(self, name: str, roles: Roles) -> str:
         if name not in roles.fields:
-            return "entry of json"
+            return "entries of json"
         base = roles.fields[name]
         kinds = self.kinds[name].keys()
         if kinds & {ARRAY, PIXELS, VECTOR}:

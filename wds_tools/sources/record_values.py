@@ -81,7 +81,7 @@ def _kind_of_array(value: NDArray[Any]) -> str:
 
 def _kind_of_list(value: list[Any]) -> str:
     kinds = {kind_of(one) for one in value}
-    if ENCODED in kinds:
+    if kinds & IMAGES:
         return SEVERAL_IMAGES
     return LIST if kinds <= _FOR_JSON else LOSSY
 
@@ -154,7 +154,7 @@ def for_json(value: Any) -> Any:
 
 PICKLE = Excluded("a pickle, which is never read")
 _PIXEL_MODES = {"L": 1, "RGB": 3, "RGBA": 4}
-_PNG_MODES = ("1", "LA", "I;16")
+_PNG_MODES = ("1", "LA", "P", "I;16")
 _RGB_MODES = ("CMYK", "YCbCr", "HSV", "LAB")
 
 
@@ -168,17 +168,25 @@ def pillow_image(data: memoryview) -> Any:
     mode, raw = str(data[12 : 12 + length], "ascii"), data[12 + length :]
     if not 0 < width * height <= MAX_PIXELS:
         raise ValueError(f"an image of {width:,} x {height:,} pixels; allowed are {MAX_PIXELS:,}")
-    if mode in _PIXEL_MODES:
-        shape = (height, width) if mode == "L" else (height, width, _PIXEL_MODES[mode])
-        return np.frombuffer(raw, np.uint8).reshape(shape).view(Pixels)
-    if mode == "P":
-        return Excluded("an image of mode P, whose colours were not stored with it")
-    if mode not in (*_PNG_MODES, *_RGB_MODES):
-        return Excluded(f"an image of mode {mode!r}, whose values do not fit into 8 bits")
-    out = io.BytesIO()
-    image = Image.frombytes(mode, (width, height), bytes(raw))
-    (image if mode in _PNG_MODES else image.convert("RGB")).save(out, "PNG")
-    return out.getvalue()
+    if mode not in _PIXEL_MODES:
+        if mode == "P":
+            return Excluded("an image of mode P, whose colours were not stored with it")
+        if mode not in (*_PNG_MODES, *_RGB_MODES):
+            return Excluded(f"an image of mode {mode!r}, whose values do not fit into 8 bits")
+        return of_pillow(Image.frombytes(mode, (width, height), bytes(raw)))
+    shape = (height, width) if mode == "L" else (height, width, _PIXEL_MODES[mode])
+    return np.frombuffer(raw, np.uint8).reshape(shape).view(Pixels)
+
+
+def of_pillow(image: Image.Image) -> Any:
+    """Return an image of Pillow as pixels, as a PNG, or as an array if its values do not fit into 8 bits."""
+    if image.mode in _PNG_MODES:
+        out = io.BytesIO()
+        image.save(out, "PNG")
+        return out.getvalue()
+    if image.mode not in _PIXEL_MODES and image.mode[:1] in ("F", "I"):
+        return np.asarray(image)
+    return np.asarray(image if image.mode in _PIXEL_MODES else image.convert("RGB")).view(Pixels)
 
 
 def images_of(data: memoryview, start: int) -> Repeated:

@@ -67,11 +67,13 @@ class RecordSource(Source):
         part: What a name is called in the account.
         preferred: Role -> names that are tried first.
         bgr: Whether pixels are in the order B, G, R.
+        class_lists: Name -> class names that its type has.
     """
 
     part: ClassVar[str] = "entry"
     preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     bgr: bool = False
+    class_lists: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     found_roles: Roles | None = None
 
     def items(self) -> Iterator[Item]:
@@ -90,6 +92,10 @@ class RecordSource(Source):
         """Return the label of a record without a label among its values."""
         return NONE
 
+    def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:  # noqa: ARG002 - for formats that have them
+        """Return the class names of the labels if records do not have them, by the numbers of records."""
+        return None
+
     def collect(self, found: Collector) -> None:
         """Add all records.
 
@@ -104,7 +110,7 @@ class RecordSource(Source):
             roles = guess.roles()
         seen, listed, skipped = self._listed(roles)
         final = seen.roles() if seen.total else None
-        if final != roles:  # the first records were not like all
+        if final is not None and (roles is None or final.needs_other_sizes(roles)):  # the first were not like all
             seen, listed, skipped = self._listed(final)
         found.account.given += len(listed) + len(skipped)
         for skip in skipped:
@@ -117,6 +123,8 @@ class RecordSource(Source):
             for number, entry in listed:
                 found.add(entry, labels[number] if roles.label else self.label_of(entry))
             seen.account(found, roles)
+            if roles.label is not None and found.classes is None:
+                found.classes = self.classes_of({entry.location[0]: labels[number] for number, entry in listed})
 
     def _listed(self, roles: Roles | None) -> tuple[Names, list[tuple[int, Input]], list[Skip]]:
         """Return what the records have, the inputs with the numbers of their records, and what is skipped."""
@@ -191,6 +199,8 @@ class RecordSource(Source):
         kind = kind_of(value)
         if kind == ENCODED:
             return bytes(value) if copy else value
+        if kind == PICTURE:
+            return np.asarray(value)
         if isinstance(value, np.ndarray):
             layout = check_pixels(value.shape, value.dtype, repr(roles.image))
             return self._ordered(to_pixels(np.asarray(value), layout))

@@ -7,36 +7,22 @@ process, because the stream may use functions of the user's script.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 import fsspec
 import pyarrow as pa
-import xxhash
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import quoted
 from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.arrow_columns import Columns, image_of, to_facts, to_record
-from wds_tools.sources.base import (
-    WINDOW_BYTES,
-    Collector,
-    Input,
-    Record,
-    Source,
-    SourceOptions,
-    SourceStoreError,
-    field_bytes,
-    is_system_error,
-)
-from wds_tools.sources.columns import facts_bytes
-from wds_tools.sources.roles import Roles, add_rows
+from wds_tools.sources.base import WINDOW_BYTES, Collector, Input, SourceOptions, SourceStoreError, is_system_error
+from wds_tools.sources.objects import class_lists_of, digest_of, plain
+from wds_tools.sources.record_values import Excluded
+from wds_tools.sources.records import Item, RecordSource
 from wds_tools.wording import one_line
 
-_DIGEST_BITS = (1 << 62) - 1
-_HEAD_ROWS = 8
 _Row = dict[str, Any]
 
 
@@ -46,7 +32,7 @@ def is_stream(value: Any) -> bool:
     return not hasattr(value, "__len__") and all(hasattr(value, name) for name in methods)
 
 
-class StreamSource(Source):
+class StreamSource(RecordSource):
     """An ``IterableDataset`` of ``datasets`` with known features.
 
     It has no ``shuffle()`` and no random functions: it must yield the same each time.
@@ -54,6 +40,7 @@ class StreamSource(Source):
 
     kind = "stream"
     unit = "row"
+    part = "column"
     in_process = True
 
     def __init__(self, stream: Any, options: SourceOptions | None = None) -> None:
@@ -64,12 +51,10 @@ class StreamSource(Source):
             )
         self._stream = stream.decode(False)  # bytes of images, as they are stored
         self.name = "/".join(map(str, filter(None, (stream.info.dataset_name, stream.split)))) or "stream"
-        self._starts: list[
-            tuple[int, Any]
-        ] = []  # of each group: first row, and state of the stream there; None at its start
+        self.class_lists = class_lists_of(stream.features)
+        self._starts: list[tuple[int, Any]] = []  # of each group: first row, and state there; None at the start
         self._rows: Iterator[_Row] | None = None
         self._next = -1  # the group that `_rows` continues with
-        self._roles = Roles("")
 
     def collect(self, found: Collector) -> None:
         """Add the rows, reading the whole stream.
@@ -78,47 +63,37 @@ class StreamSource(Source):
             SourceError: There is not exactly one column of images and of labels, or no image.
             OptionError: The stream cannot be continued in the middle.
         """
-        digest, filled, last = xxhash.xxh3_128(), 0, (0, 0)
-        state: Any = None
-        columns = Columns.of([self._stream.features.arrow_schema], [self.name], self.name)
-        roles = self._roles = columns.roles(self.columns, self._head)
-        labels = columns.labels(roles, self.options)
-        entries: list[Input | None] = []
+        super().collect(found)
+        found.stamp = str(digest_of({entry.path: entry.location for entry in found.inputs}))
+        if found.inputs:
+            self._check_state(found.inputs[-1])
+
+    def items(self) -> Iterator[Item]:
+        """Yield the rows, keeping the state of the stream at the start of each group."""
+        filled, state = 0, None
         self._starts = [(0, None)]
-        for row, values in enumerate(self._all()):
-            found.account.given += 1
-            path, content = f"{self.name}#{row}", self._with_bytes(values)
-            number = _digest(content)
-            digest.update(number.to_bytes(8, "little"))
-            size, extra = _sizes(content, roles)
-            labels.add(values)
+        for row, cells in enumerate(self._all()):
+            values = self._values(cells)
+            size = sum(len(value) for value in values.values() if isinstance(value, bytes))
             if filled and filled + size > WINDOW_BYTES:
                 self._starts.append((row, state))
                 filled = 0
             filled += size
-            state, last = self._stream.state_dict(), (row, number)
-            entries.append(Input(path, size, None, (row, number), len(self._starts) - 1, extra) if size else None)
-            if not size:
-                file = image_of(values.get(roles.image))[1]
-                found.skip(path, f"{file} cannot be read" if file else "has no image")
-        self._check_state(last)
-        add_rows(found, roles, entries, labels.choose(), declared=columns.types)
-        columns.collect_classes(found, roles)
-        found.stamp = digest.hexdigest()
+            state = self._stream.state_dict()
+            yield Item(f"{self.name}#{row}", (row, digest_of(values)), values, len(self._starts) - 1)
 
-    def read(self, entry: Input) -> Record:
-        """Read a row.
+    def values(self, entry: Input) -> Mapping[str, Any]:
+        """Return the values of a row.
 
         Raises:
-            SourceError: The row contains no image.
             OptionError: The row is another one than was listed.
         """
         row, number = entry.location
         start, _ = self._starts[entry.group]
         rows = self._group(entry.group)
-        if row - start >= len(rows) or _digest(rows[row - start]) != number:
+        if row - start >= len(rows) or digest_of(rows[row - start]) != number:
             raise self._differs(row)
-        return to_record(rows[row - start], self._roles)
+        return rows[row - start]
 
     def _all(self) -> Iterator[_Row]:
         """Yield all rows.
@@ -144,10 +119,6 @@ class StreamSource(Source):
                 "or pack the files by their path"
             ) from error
 
-    def _head(self, name: str) -> list[Any]:
-        """Return the first values of a column."""
-        return [row.get(name) for row in islice(self._all(), _HEAD_ROWS)]
-
     @cached_property
     def _loaded(self) -> LRUCache[int, list[_Row]]:
         return LRUCache(max_bytes=2 * WINDOW_BYTES)
@@ -163,11 +134,12 @@ class StreamSource(Source):
         count = self._starts[number + 1][0] - start if number + 1 < len(self._starts) else None
         rows = []
         for values in self._rows:
-            rows.append(self._with_bytes(values))
+            rows.append(self._values(values))
             if len(rows) == count:
                 break
         self._next = number + 1
-        self._loaded.put(number, rows, sum(_sizes(row, self._roles)[0] for row in rows))
+        size = sum(len(value) for row in rows for value in row.values() if isinstance(value, bytes))
+        self._loaded.put(number, rows, size)
         return rows
 
     def _from(self, group: int) -> Iterator[_Row]:
@@ -177,16 +149,16 @@ class StreamSource(Source):
             stream.load_state_dict(state)
         return iter(stream)
 
-    def _check_state(self, last: tuple[int, int]) -> None:
+    def _check_state(self, last: Input) -> None:
         """Read the last row again from a state: a stream with a shuffle buffer would continue with other rows."""
-        row, number = last
-        start = self._starts[-1][0]
-        if self._starts[-1][1] is None or not row:
+        row, number = last.location
+        start, state = self._starts[last.group]
+        if state is None or not row:
             return
-        rows = self._from(len(self._starts) - 1)
+        rows = self._from(last.group)
         for _ in range(row - start):
             next(rows, None)
-        if _digest(self._with_bytes(next(rows, {}))) != number:
+        if digest_of(self._values(next(rows, {}))) != number:
             raise self._differs(row)
 
     def _differs(self, row: int) -> OptionError:
@@ -195,36 +167,21 @@ class StreamSource(Source):
             "random functions; pack shuffles the samples itself"
         )
 
-    def _with_bytes(self, values: _Row) -> _Row:
-        """Return a row with the bytes of images that it names by path or URL only."""
-        row = dict(values)
-        for name in (self._roles.image, *self._roles.more_images):
-            cell = row.get(name)
-            if isinstance(cell, dict) and cell.get("bytes") is None and cell.get("path"):
-                try:
-                    with fsspec.open(cell["path"], "rb") as file:
-                        row[name] = {**cell, "bytes": file.read()}
-                except (OSError, ValueError) as error:
-                    if is_system_error(error) and not isinstance(error, FileNotFoundError):
-                        raise SourceStoreError(f"{cell['path']} cannot be read: {error}") from error
-                    continue  # the sample is skipped, with the path as the reason
-        return row
+    def _values(self, cells: Mapping[str, Any]) -> _Row:
+        """Return the values of a row, with the bytes of images that it names by path or URL only."""
+        values, names = {}, {}
+        for name, cell in cells.items():
+            path = cell.get("path") if isinstance(cell, dict) and cell.keys() == {"bytes", "path"} else None
+            names |= {"file_name": path} if path and not names else {}
+            values[name] = _fetched(path) if path and cell["bytes"] is None else plain(cell)
+        return names | values
 
 
-def _digest(row: _Row) -> int:
-    """Return a hash of the values of a row."""
-    digest = xxhash.xxh3_64()
-    for name, value in sorted(row.items()):
-        data = value.get("bytes") if isinstance(value, dict) else None
-        digest.update(f"{name}\0".encode())
-        digest.update(data if isinstance(data, bytes) else repr(value).encode())
-    return digest.intdigest() & _DIGEST_BITS
-
-
-def _sizes(row: _Row, roles: Roles) -> tuple[int, int]:
-    """Return the bytes of the image, 0 without one, and those that its other fields take in a shard."""
-    data, path = image_of(row.get(roles.image))
-    others = [image_of(row.get(name))[0] or b"" for name in roles.more_images]
-    extra = sum(field_bytes(len(other)) for other in others)
-    extra += sum(field_bytes(len(str(row[name]).encode())) for name in roles.fields if row.get(name) is not None)
-    return len(data or b""), extra + facts_bytes(to_facts(row, roles, path))
+def _fetched(path: str) -> Any:
+    try:
+        with fsspec.open(path, "rb") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        if is_system_error(error) and not isinstance(error, FileNotFoundError):
+            raise SourceStoreError(f"{path} cannot be read: {error}") from error
+        return Excluded(f"a file that cannot be read, {path}")
