@@ -22,6 +22,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import griffe
+
 import wds_tools
 from wds_tools.cli import cli
 
@@ -30,8 +32,33 @@ COPIED = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "shards/REA
 COPIED_FOLDERS = ("docs", "examples")
 LINK_TO_FOLDER = re.compile(r"(\]\([\w./-]+)/\)")
 COLUMNS = 100
+TAKES = ("wds_tools.signatures.takes", "wds_tools.signatures.method_takes")
 LOADED = {"audio", "embed", "iframe", "img", "link", "script", "source", "video"}  # elements that load what they name
 REPORTED = re.compile(r"^[\w.]+: |warning|error", re.IGNORECASE | re.MULTILINE)  # "griffe: packer.py:76: ..." is one
+
+
+class Signatures(griffe.Extension):
+    """Shows functions with `takes` with the fields of their options as parameters, as Python does.
+
+    griffe reads sources without running them, so it knows nothing of the decorator. `zensical.toml` names this class.
+    """
+
+    def on_package(self, *, pkg: griffe.Module, **_: object) -> None:
+        """Give each such function the parameters of the class that its decorator names."""
+        modules = [pkg]
+        for module in modules:
+            modules += [member for member in module.modules.values() if not member.is_alias]
+            for function in [*module.functions.values(), *(one["__init__"] for one in classes_with_init(module))]:
+                for decorator in () if function.is_alias else function.decorators:
+                    if decorator.callable_path in TAKES:
+                        options = pkg.modules_collection[decorator.value.arguments[0].canonical_path]
+                        own = [parameter for parameter in function.parameters if parameter.name == "self"]
+                        function.parameters = griffe.Parameters(*own, *list(options.parameters)[1:])
+
+
+def classes_with_init(module: griffe.Module) -> list[griffe.Class]:
+    """Return the classes of a module that define ``__init__``."""
+    return [one for one in module.classes.values() if not one.is_alias and "__init__" in one.members]
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ PROGRAM = """
 import json, pathlib, sys, time
 import numpy, torch, wds_tools.loading.loader, wds_tools.loading.request
 from wds_tools.inspection.forecast import forecast
-from wds_tools.loading.ranks import RankOptions
-from wds_tools.loading.request import Request, open_dataset
+from wds_tools.loading.load_options import LoadOptions
+from wds_tools.loading.request import open_dataset
 from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
 from wds_tools.reading.shardset import open_shards
 
@@ -31,14 +31,16 @@ results = {}
 before = memory()
 shards = timed("manifest", lambda: open_shards(sys.argv[1]))
 with_manifest = memory()
-request = Request(batch_size=256, shuffle=True, fields=("label",), lanes=8, ranks=RankOptions(5, 64))
+options = LoadOptions(
+    sys.argv[1], batch_size=256, shuffle=True, fields=("label",), lanes=8, rank=5, world_size=64
+)
 wds_tools.loading.request.open_shards = lambda *a, **k: shards  # the manifest has just been read
-opened = timed("plan", lambda: open_dataset(sys.argv[1], request))
+opened = timed("plan", lambda: open_dataset(options))
 plan = EpochPlan(opened.order.at(0), Cursor(), opened.ranks.find().world, 256, "drop")
 first = timed("first_ids", lambda: plan.step(0))
 state = json.loads(json.dumps(state_dict(opened.order, Cursor(3, 777_777_777))))
 def again():
-    orders, cursor = resume(state, open_dataset(sys.argv[1], request).order)
+    orders, cursor = resume(state, open_dataset(options).order)
     return EpochPlan(orders.of(3), cursor, World(1, 7), 100, "drop").step(0)
 step = timed("resume", again)
 results["forecast"] = forecast(shards, batch_size=256, world_size=64, ranks_per_node=8).steps

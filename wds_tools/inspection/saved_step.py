@@ -14,8 +14,8 @@ import torch
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.format.manifest import fingerprint
 from wds_tools.loading.explanation import StepExplanation
-from wds_tools.loading.ranks import RankOptions
-from wds_tools.loading.request import OpenedDataset, Request, open_dataset
+from wds_tools.loading.load_options import LoadOptions
+from wds_tools.loading.request import OpenedDataset, open_dataset
 from wds_tools.loading.samples.columns import fields_of_views
 from wds_tools.options import RemoteOptions
 from wds_tools.order import planner
@@ -76,7 +76,8 @@ class SavedStep:
 
 def _open(dataset: str, state: Mapping[str, Any], choice: Choice, remote: RemoteOptions) -> OpenedDataset:
     """Open a dataset with the options of a state."""
-    request = Request(
+    options = LoadOptions(
+        dataset,
         batch_size=1,
         shuffle=state["window"] or False,
         seed=whole_number(state["seed"], "seed"),
@@ -85,10 +86,11 @@ def _open(dataset: str, state: Mapping[str, Any], choice: Choice, remote: Remote
         subset=choice.subset,
         class_weights=choice.class_weights,
         lanes=whole_number(state["lanes"], "lanes"),
-        ranks=RankOptions(0, 1),
-        remote=remote,
+        rank=0,
+        world_size=1,
+        storage_options=remote.storage_options,
     )
-    return open_dataset(dataset, request)
+    return open_dataset(options)
 
 
 def _state_of(dataset: str, path: Path, remote: RemoteOptions) -> dict[str, Any]:

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import torch.utils.data
 
+import wds_tools
 from wds_tools.format.label_source import INDEX
 from wds_tools.images.buckets import Buckets
-from wds_tools.loading.request import OpenedDataset, Request
+from wds_tools.loading.load_options import LoaderOptions
+from wds_tools.loading.request import OpenedDataset
 from wds_tools.options import available_cores, launcher_number
 
 _MAX_WORKERS_PER_CORE = 4  # reading from slow storage can keep more than one worker per core busy
-_LIBRARY_FOLDERS = tuple(str(Path(path).parent) + os.sep for path in (__file__, torch.utils.data.__file__))
+_LIBRARY_FOLDERS = tuple(str(Path(file).parent) + os.sep for file in (wds_tools.__file__, torch.utils.data.__file__))
 
 
 def warn_of_many_workers(num_workers: int | str | None) -> None:
@@ -31,20 +33,20 @@ def warn_of_many_workers(num_workers: int | str | None) -> None:
         )
 
 
-def warn_of_image_lists(opened: OpenedDataset, request: Request) -> None:
+def warn_of_image_lists(opened: OpenedDataset, options: LoaderOptions) -> None:
     """Warn if a batch will contain a list of images instead of a tensor, because their sizes differ."""
     images = opened.shards.manifest.images
-    if isinstance(request.fields, Mapping) or "image" not in opened.recipe.fields:
+    if isinstance(options.fields, Mapping) or "image" not in opened.recipe.fields:
         return
-    if request.transform is not None or isinstance(request.view, Buckets) or (request.view and request.view.shape):
+    if options.transform is not None or isinstance(options.view, Buckets) or (options.view and options.view.shape):
         return
-    if request.where is not None or request.batch_size == 1:
+    if options.where is not None or options.batch_size == 1:
         return
     if images and (images.min_width, images.min_height) == (images.max_width, images.max_height):
         return
     sizes = f"{images.min_width}x{images.min_height} to {images.max_width}x{images.max_height}" if images else "unknown"
     _warn(
-        f"images will come as a list of tensors: their sizes differ ({sizes}), and view={request.view} does not make "
+        f"images will come as a list of tensors: their sizes differ ({sizes}), and view={options.view} does not make "
         "them equal. For one tensor per batch use view=wds_tools.RandomResizedCrop(224), "
         "CenterCrop(224, resize=256) or Resize((224, 224)), or a transform= that returns images of one size; to pad "
         "them, use fields={'image': wds_tools.Image(view=..., pad=0), ...}"

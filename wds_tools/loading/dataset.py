@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,27 +14,19 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from wds_tools.errors import OptionError, ResumeError, WdsToolsError
 from wds_tools.format.field_classes import ClassList
-from wds_tools.images.schedule import AnyView
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import DATASET_HINTS, OnlyIterable, checked
 from wds_tools.loading.fields.collate import join_parts
-from wds_tools.loading.fields.user_functions import Transform
-from wds_tools.loading.ranks import Group, RankOptions
-from wds_tools.loading.request import Request, check_plan, open_dataset
+from wds_tools.loading.load_options import StreamOptions
+from wds_tools.loading.request import check_plan, open_dataset
 from wds_tools.loading.samples.assemble import Assembler, samples_of
-from wds_tools.loading.samples.bad_samples import ErrorLog, ErrorPolicy, OnError, is_sample_error, replace_unreadable
-from wds_tools.loading.samples.columns import Fields
+from wds_tools.loading.samples.bad_samples import ErrorLog, is_sample_error, replace_unreadable
 from wds_tools.loading.samples.handover import Handover
-from wds_tools.options import RemoteOptions
 from wds_tools.order import planner, saved_state
 from wds_tools.order.epoch import EpochOrder
-from wds_tools.order.mixture import Mixture
-from wds_tools.order.planner import Cursor, EpochPlan, Step, Tail, World
-from wds_tools.order.where import Where
-from wds_tools.reading.banned import Banned
-from wds_tools.reading.names import Dataset
+from wds_tools.order.planner import Cursor, EpochPlan, Step, World
 from wds_tools.reading.read_ahead import ReadAhead
-from wds_tools.reading.select import Subset, Weights
+from wds_tools.signatures import method_takes
 
 _CHUNK = 16  # samples that are decoded together
 
@@ -53,22 +44,14 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
     ``StatefulDataLoader``, which calls `state_dict` in each worker, or `make_loader`, which also resumes with another
     number of workers or ranks.
 
+    The arguments that are not listed here are those of `make_loader`, and have the same defaults.
+
     Args:
-        dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, a list
-            of such shards, or a `Mixture` of several datasets.
         batch_size: Batch size of the ``DataLoader``, so that each worker produces full batches. The default, 1,
             distributes single samples over ranks and workers.
-        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, a
-            `Schedule` of these by epoch, or `Buckets` of several sizes. None (the default) keeps the full image.
-        shuffle: Order of the samples, as in `make_loader`: False (the default), True, a window in samples (int), or a
-            quality above 0 and below 1 (float).
-        seed: Seed of the order, crops, flips and transforms; 0 to 2**63 - 1.
         fields: Fields of a sample: ``image``, ``label``, ``__key__``, or any stored field. With a single name that is
             not in a list (``fields="image"``), a sample is the value itself instead of a named tuple. Or a mapping, as
             in `make_loader`; a sample then has one value of each field.
-        transform: Function of one image, a uint8 tensor [3, height, width], or an Albumentations transform. Random
-            number generators are seeded from the position of the sample in the epoch.
-        sample_transform: Function of all fields of one sample, as in `make_loader`.
         decode: False yields each sample as stored, without decoding: a dictionary of bytes, plus ``__key__`` and
             ``__url__``, with checksums verified. This is the input of webdataset pipelines, such as
             ``wds.DataPipeline(dataset, wds.decode("pil"), ...)``. A larger ``batch_size`` then reads longer runs of
@@ -79,23 +62,6 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
             worker logs each replaced sample.
         max_errors: Maximum number of samples that each ``DataLoader`` worker may replace per epoch: a number (int), or
             a fraction of its samples (float, default 0.01). One more raises SampleError.
-        where: Use only samples that fulfil this condition, as in `make_loader`.
-        subset: Use only some of the samples: a fraction (float) or sample ids, as in `make_loader`.
-        class_weights: How often the classes are drawn, as in `make_loader`.
-        ban: Samples that are left out, as in `make_loader`: a file, keys or sample ids.
-        rank: Data-parallel rank of this process; requires ``world_size``. By default it is looked up at the start of
-            each iteration, as in `make_loader`.
-        world_size: Number of data-parallel ranks.
-        group: Process group or DeviceMesh whose members share the data, instead of ``rank`` and ``world_size``.
-        lanes: Number of independent streams of blocks; by default one per machine.
-        cache_dir: Local folder for blocks of remote shards. Default: ``WDS_TOOLS_CACHE_DIR``, or ``wds_tools`` in the
-            cache folder of the user.
-        cache_bytes: Approximate limit for that folder, such as ``"20GB"`` or a number of bytes. Default:
-            ``WDS_TOOLS_CACHE_BYTES``, or 20 GB.
-        read_ahead_bytes: Bytes of remote shards to read before they are needed, such as ``"512MB"``. Default:
-            ``WDS_TOOLS_READ_AHEAD_BYTES``, or chosen automatically.
-        retry_seconds: How long a failed request is repeated. Default: ``WDS_TOOLS_RETRY_SECONDS``, or 300.
-        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are never saved.
 
     Attributes:
         batch_size: As given.
@@ -122,79 +88,16 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
     """
 
     @checked(DATASET_HINTS)
-    def __init__(
-        self,
-        dataset: Dataset | Mixture,
-        *,
-        batch_size: int = 1,
-        view: AnyView | None = None,
-        shuffle: bool | int | float = False,
-        seed: int = 0,
-        fields: Fields = ("image", "label"),
-        transform: Transform | None = None,
-        sample_transform: Transform | None = None,
-        decode: bool = True,
-        tail: Tail = "drop",
-        on_error: OnError = "raise",
-        max_errors: int | float = 0.01,
-        where: Where | None = None,
-        subset: Subset | None = None,
-        class_weights: Weights | None = None,
-        ban: Banned | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        group: Group | None = None,
-        lanes: int | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int | str | None = None,
-        read_ahead_bytes: int | str | None = None,
-        retry_seconds: float | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        if tail == "mask":
-            raise OptionError("tail='mask' requires make_loader: a single sample has no field to mark it as padding")
-        if not decode and any(option is not None for option in (view, transform, sample_transform)):
-            raise OptionError(
-                "decode=False yields undecoded bytes: remove view=, transform= and sample_transform=, and apply them "
-                "after decoding"
-            )
-        errors = ErrorPolicy(on_error=on_error, max_errors=max_errors)
-        if errors.replaces and not decode:
-            raise OptionError(
-                "decode=False yields undecoded bytes, so unreadable images are not detected: on_error='replace' "
-                "requires decode=True"
-            )
-        request = Request(
-            batch_size=batch_size,
-            view=view,
-            shuffle=shuffle,
-            seed=seed,
-            fields=fields if decode else ("__key__",),
-            transform=transform,
-            sample_transform=sample_transform,
-            where=where,
-            subset=subset,
-            class_weights=class_weights,
-            ban=ban,
-            lanes=lanes,
-            ranks=RankOptions(rank, world_size, group),
-            remote=RemoteOptions.of(
-                cache_dir,
-                cache_bytes,
-                read_ahead_bytes=read_ahead_bytes,
-                retry_seconds=retry_seconds,
-                storage_options=storage_options,
-            ),
-            errors=errors,
-        )
-        self._errors = ErrorLog(errors)
-        self._opened = open_dataset(dataset, request)
-        advice.warn_of_merged_labels(self._opened, is_decoded=decode)
+    @method_takes(StreamOptions)
+    def __init__(self, options: StreamOptions) -> None:
+        self._errors = ErrorLog(options.errors)
+        self._opened = open_dataset(options)
+        advice.warn_of_merged_labels(self._opened, is_decoded=options.decode)
         self._orders = self._opened.orders()
-        self.batch_size = batch_size
-        self.tail = tail
-        self.decode = decode
-        self.collate_fn = self._collate_fn() if decode else None
+        self.batch_size = options.batch_size
+        self.tail = options.tail
+        self.decode = options.decode
+        self.collate_fn = self._collate_fn() if options.decode else None
         check_plan(self._plan(0))
         # Shared with the workers: next epoch, current epoch, and the token (two numbers) of the current iteration.
         self._shared = torch.tensor([0, -1, -1, -1], dtype=torch.int64).share_memory_()

@@ -1,79 +1,27 @@
-"""`make_loader`: the options of a loader, checked, and a `Loader` made from them."""
+"""`make_loader`: a `Loader` made from its options."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import torch
 
 from wds_tools.errors import OptionError
-from wds_tools.images.schedule import AnyView
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import LOADER_HINTS, checked
-from wds_tools.loading.fields.user_functions import Transform
+from wds_tools.loading.load_options import LoaderOptions
 from wds_tools.loading.loader import Loader
-from wds_tools.loading.pipeline.autoscale import Autoscaler, NumWorkers
+from wds_tools.loading.pipeline.autoscale import Autoscaler
 from wds_tools.loading.pipeline.cuda import check_device
 from wds_tools.loading.pipeline.pools import PipelineOptions
-from wds_tools.loading.ranks import Group, RankOptions
-from wds_tools.loading.request import Request, open_dataset
-from wds_tools.loading.samples.bad_samples import ErrorPolicy, OnError
-from wds_tools.loading.samples.columns import Fields
-from wds_tools.loading.samples.handover import BatchTransform
-from wds_tools.loading.workers.pool import STALL_SECONDS
+from wds_tools.loading.request import open_dataset
 from wds_tools.options import RemoteOptions, report_url
-from wds_tools.order.mixture import Mixture
-from wds_tools.order.planner import Tail
-from wds_tools.order.where import Where
-from wds_tools.reading.banned import Banned
-from wds_tools.reading.names import Dataset
-from wds_tools.reading.select import Subset, Weights
+from wds_tools.signatures import takes
 from wds_tools.storage.requests.retry import RetryPolicy
 from wds_tools.terminal import shows_progress
 
 
 @checked(LOADER_HINTS)
-def make_loader(
-    dataset: Dataset | Mixture,
-    *,
-    batch_size: int,
-    view: AnyView | None = None,
-    shuffle: bool | int | float = False,
-    seed: int = 0,
-    num_workers: NumWorkers = None,
-    device: str | int | torch.device | None = None,
-    device_prefetch: int = 2,
-    bind_workers: bool = False,
-    fields: Fields = ("image", "label"),
-    transform: Transform | None = None,
-    sample_transform: Transform | None = None,
-    collate_fn: Callable[[list[Any]], Any] | None = None,
-    batch_transform: BatchTransform | None = None,
-    tail: Tail = "drop",
-    on_error: OnError = "raise",
-    max_errors: int | float = 0.01,
-    where: Where | None = None,
-    subset: Subset | None = None,
-    class_weights: Weights | None = None,
-    ban: Banned | None = None,
-    prefetch_factor: int = 2,
-    rank: int | None = None,
-    world_size: int | None = None,
-    group: Group | None = None,
-    lanes: int | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    cache_bytes: int | str | None = None,
-    read_ahead_bytes: int | str | None = None,
-    retry_seconds: float | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    multiprocessing_context: str | None = None,
-    stall_seconds: float = STALL_SECONDS,
-    progress: bool | None = False,
-    report_to: str | None = None,
-) -> Loader:
+@takes(LoaderOptions)
+def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass the fields of the options
     """Load a packed dataset as batches.
 
     A batch is a named tuple with one value per name in ``fields``. All tensors are on ``device``.
@@ -218,56 +166,33 @@ def make_loader(
                              view=RandomResizedCrop(224, flip=True))
         for images, labels in loader: ...
     """
-    autoscaler = Autoscaler.from_options(num_workers, batch_size=batch_size, prefetch_factor=prefetch_factor)
-    errors = ErrorPolicy(on_error=on_error, max_errors=max_errors)
-    request = Request(
-        batch_size=batch_size,
-        view=view,
-        shuffle=shuffle,
-        seed=seed,
-        fields=fields,
-        transform=transform,
-        sample_transform=sample_transform,
-        where=where,
-        subset=subset,
-        class_weights=class_weights,
-        ban=ban,
-        lanes=lanes,
-        ranks=RankOptions(rank, world_size, group),
-        remote=RemoteOptions.of(
-            cache_dir,
-            cache_bytes,
-            read_ahead_bytes=read_ahead_bytes,
-            retry_seconds=retry_seconds,
-            storage_options=storage_options,
-        ),
-        errors=errors,
+    autoscaler = Autoscaler.from_options(
+        options.num_workers, batch_size=options.batch_size, prefetch_factor=options.prefetch_factor
     )
-    if bind_workers and check_device(device).type != "cuda":
+    if options.bind_workers and check_device(options.device).type != "cuda":
         raise OptionError("bind_workers=True requires a CUDA device, such as device='cuda'")
-    opened = open_dataset(dataset, request)
-    options = PipelineOptions(
-        batch_size=batch_size,
-        device=check_device(device),
-        device_prefetch=device_prefetch,
-        bind_workers=bind_workers,
-        start_method=multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
-        stall_seconds=stall_seconds + (_longest_request(request.remote) if opened.shards.is_remote else 0),
-        read_ahead_bytes=opened.read_ahead_bytes,
-    )
+    opened = open_dataset(options)
     loader = Loader(
         opened,
-        tail=tail,
+        tail=options.tail,
         autoscaler=autoscaler,
-        options=options,
-        batch_transform=batch_transform,
-        collate_fn=collate_fn,
-        errors=errors,
-        progress=shows_progress(progress),
-        report_to=report_to or report_url(),
+        options=PipelineOptions(
+            batch_size=options.batch_size,
+            device=check_device(options.device),
+            device_prefetch=options.device_prefetch,
+            bind_workers=options.bind_workers,
+            start_method=options.multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
+            stall_seconds=options.stall_seconds + (_longest_request(options.remote) if opened.shards.is_remote else 0),
+            read_ahead_bytes=opened.read_ahead_bytes,
+        ),
+        batch_transform=options.batch_transform,
+        collate_fn=options.collate_fn,
+        errors=options.errors,
+        progress=shows_progress(options.progress),
+        report_to=options.report_to or report_url(),
     )
-    advice.warn_of_many_workers(num_workers)
-    advice.warn_of_image_lists(opened, request)
+    advice.warn_of_many_workers(options.num_workers)
+    advice.warn_of_image_lists(opened, options)
     advice.warn_of_merged_labels(opened)
     return loader
 

@@ -1,10 +1,10 @@
-"""Options of a loader, and the dataset opened and checked for them."""
+"""The dataset of a loader: opened, and checked against the options."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
@@ -14,69 +14,30 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.format.field_classes import check_same
 from wds_tools.format.manifest import fingerprint
-from wds_tools.format.sample import record_type
 from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
-from wds_tools.images.schedule import AnyView, views_in
+from wds_tools.images.schedule import views_in
 from wds_tools.images.views import View
-from wds_tools.loading.fields.base import Column
-from wds_tools.loading.fields.user_functions import Transform
+from wds_tools.loading.load_options import LoadOptions
 from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
-from wds_tools.loading.samples.bad_samples import ErrorPolicy
-from wds_tools.loading.samples.columns import Fields, buckets_of, columns_of
+from wds_tools.loading.samples.columns import buckets_of
 from wds_tools.loading.samples.recipe import Recipe
-from wds_tools.loading.samples.sample_transform import check_sample_transform
-from wds_tools.options import RemoteOptions, use_native
+from wds_tools.options import use_native
 from wds_tools.order.buckets import BucketOrder
 from wds_tools.order.epoch import PlainOrder, RunOrder
 from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
 from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder, World
 from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
-from wds_tools.order.where import Where
-from wds_tools.reading.banned import Banned, banned_ids
+from wds_tools.reading.banned import banned_ids
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.read_ahead import read_ahead_bytes
 from wds_tools.reading.requested_fields import check_fields
-from wds_tools.reading.select import Choice, Subset, Weights, checked_ids
+from wds_tools.reading.select import Choice, checked_ids
 from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
 
 _MAX_EARLY_INDEXES = 64
 _log = logging.getLogger("wds_tools")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The options that `make_loader` and `StreamingDataset` share. They are documented there.
-
-    Raises:
-        OptionError: ``fields`` cannot be the fields of a named tuple, or contradicts other options.
-    """
-
-    batch_size: int
-    view: AnyView | None = None
-    shuffle: bool | int | float = False
-    seed: int = 0
-    fields: Fields = ("image", "label")
-    transform: Transform | None = None
-    sample_transform: Transform | None = None
-    where: Where | None = None
-    subset: Subset | None = None
-    class_weights: Weights | None = None
-    ban: Banned | None = None
-    lanes: int | None = None
-    ranks: RankOptions = field(default_factory=RankOptions)
-    remote: RemoteOptions = field(default_factory=RemoteOptions.of)
-    errors: ErrorPolicy = field(default_factory=ErrorPolicy)
-
-    def __post_init__(self) -> None:
-        record_type(tuple(column.name for column in self.columns))
-        check_sample_transform(self.sample_transform, self.columns)
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The fields of a batch."""
-        return columns_of(self.fields, view=self.view, transform=self.transform)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +112,7 @@ class OpenedDataset:
         return world
 
 
-def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
+def open_dataset(options: LoadOptions) -> OpenedDataset:
     """Open a dataset and check the options against it, before any worker starts.
 
     Raises:
@@ -159,14 +120,15 @@ def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
         MissingFieldError: The dataset lacks a field.
         OptionError: An invalid option.
     """
-    columns, world = request.columns, request.ranks.find().world
+    columns, world = options.columns, options.ranks.find().world
+    dataset = options.dataset
     mixture = dataset if isinstance(dataset, Mixture) else Mixture([dataset], weights=[1])
-    if len(mixture.datasets) > 1 and request.class_weights is not None:
+    if len(mixture.datasets) > 1 and options.class_weights is not None:
         raise OptionError(
             "class_weights= requires a single dataset, because the weights of a Mixture determine its shares: join the "
             "datasets with `wds-tools merge`, or use where= and the weights of the Mixture"
         )
-    parts = _with_own_ids([_open_part(name, request, world) for name in mixture.datasets])
+    parts = _with_own_ids([_open_part(name, options, world) for name in mixture.datasets])
     plain: PlainOrder
     prefix: Callable[[int], PlainOrder] | None
     block: int | NDArray[np.int64]
@@ -180,21 +142,21 @@ def open_dataset(dataset: Dataset | Mixture, request: Request) -> OpenedDataset:
         plain = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
     check_same(shards.class_lists, fields=[column.spec.field for column in columns])
     columns = tuple(replace(column, spec=column.spec.opened(shards)) for column in columns)
-    _start_reading_indexes(shards, plain, request.batch_size * world.world_size)
-    order, order_of_first = _in_buckets(plain, prefix, shards, buckets_of(columns), request.batch_size)
-    recipe = Recipe(shards, block, request.seed, columns, request.sample_transform, request.errors.replaces)
+    _start_reading_indexes(shards, plain, options.batch_size * world.world_size)
+    order, order_of_first = _in_buckets(plain, prefix, shards, buckets_of(columns), options.batch_size)
+    recipe = Recipe(shards, block, options.seed, columns, options.sample_transform, options.errors.replaces)
     if any(column.geometry for column in columns) and use_native() and not recipe.compiled:
         _warn_of_missing_module()
     window_bytes = sum(part.window_bytes for part in parts if part.shards.is_remote) // default_lanes(world)
     return OpenedDataset(
         order,
         order_of_first,
-        request.ranks,
+        options.ranks,
         recipe,
-        read_ahead_bytes(request.remote, window_bytes),
-        isinstance(request.fields, str),
-        has_default_lanes=request.lanes is None,
-        banned=() if request.ban is None else tuple(banned_ids(shards, request.ban)),
+        read_ahead_bytes(options.remote, window_bytes),
+        isinstance(options.fields, str),
+        has_default_lanes=options.lanes is None,
+        banned=() if options.ban is None else tuple(banned_ids(shards, options.ban)),
     )
 
 
@@ -228,27 +190,27 @@ def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.int
     return np.concatenate(labels)
 
 
-def _open_part(name: Dataset, request: Request, world: World) -> MixturePart:
+def _open_part(name: Dataset, options: LoadOptions, world: World) -> MixturePart:
     """Open one dataset and check the options against it."""
-    shards = open_shards(name, remote=request.remote, for_training=True)
+    shards = open_shards(name, remote=options.remote, for_training=True)
     manifest = shards.manifest
-    names = tuple(name for column in request.columns for name in column.spec.stored_names(manifest.all_fields))
+    names = tuple(name for column in options.columns for name in column.spec.stored_names(manifest.all_fields))
     check_fields(names, manifest.all_fields, has_labels=manifest.has_labels)
     shards = shards.with_fields(names)
-    geometries = [column.geometry for column in request.columns if column.geometry]
+    geometries = [column.geometry for column in options.columns if column.geometry]
     views = [view for geometry in geometries if geometry.field == "image" for view in geometry.views]
-    for view in (request.view, *views):
+    for view in (options.view, *views):
         for one in views_in(view) if view is not None else ():
             _check_view(one, shards)
     block = default_block(manifest.samples, manifest.bytes)
-    batch = request.batch_size * world.world_size
+    batch = options.batch_size * world.world_size
     return MixturePart(
         shards,
-        Choice(request.where, request.subset, request.class_weights, request.seed),
-        request.seed,
-        window_of(request.shuffle, block=block, samples=manifest.samples, shuffled=manifest.shuffled, batch=batch),
+        options.choice,
+        options.seed,
+        window_of(options.shuffle, block=block, samples=manifest.samples, shuffled=manifest.shuffled, batch=batch),
         block,
-        request.lanes or default_lanes(world),
+        options.lanes or default_lanes(world),
     )
 
 

@@ -1,0 +1,60 @@
+"""Functions that get their options as one object, and are called with plain keyword arguments.
+
+The class of the object states each option once: name, type and default. A function with `takes` has its signature: for
+type checkers and editors by ``ParamSpec``, for `help` by ``__signature__``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_Options = TypeVar("_Options")
+_Result = TypeVar("_Result")
+_Self = TypeVar("_Self")
+
+
+def takes(options: Callable[_P, _Options]) -> Callable[[Callable[[_Options], _Result]], Callable[_P, _Result]]:
+    """Return a decorator of a function of ``options``, which is then called with their fields as arguments.
+
+    Args:
+        options: A dataclass.
+    """
+
+    def decorate(function: Callable[[_Options], _Result]) -> Callable[_P, _Result]:
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
+            return function(options(*args, **kwargs))
+
+        _describe(call, function, options)
+        return call
+
+    return decorate
+
+
+def method_takes(
+    options: Callable[_P, _Options],
+) -> Callable[[Callable[[_Self, _Options], _Result]], Callable[Concatenate[_Self, _P], _Result]]:
+    """Return the decorator `takes` for a method."""
+
+    def decorate(method: Callable[[_Self, _Options], _Result]) -> Callable[Concatenate[_Self, _P], _Result]:
+        def call(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+            return method(self, options(*args, **kwargs))
+
+        _describe(call, method, options)
+        return call
+
+    return decorate
+
+
+def _describe(call: Callable[..., Any], function: Callable[..., Any], options: Callable[..., Any]) -> None:
+    """Give a function the name, docstring and result of another one, and the parameters of its options."""
+    functools.update_wrapper(call, function)
+    *before, _ = inspect.signature(function).parameters.values()
+    call.__annotations__ = {}
+    signature = inspect.signature(function).replace(
+        parameters=[*before, *inspect.signature(options).parameters.values()]
+    )
+    call.__signature__ = signature  # type: ignore[attr-defined]
