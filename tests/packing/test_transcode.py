@@ -20,7 +20,8 @@ from torchvision.transforms import v2
 
 import wds_tools as wt
 from wds_tools.errors import DecodeError, DestinationError, OptionError
-from wds_tools.format.codecs import ImageInfo, probe, view_npy
+from wds_tools.format.codecs import view_npy
+from wds_tools.format.image_header import ImageInfo, probe
 from wds_tools.format.index import from_bytes
 from wds_tools.format.jpeg import baseline_frame
 from wds_tools.format.manifest import from_json

@@ -16,8 +16,9 @@ from pathlib import Path
 import xxhash
 
 from wds_tools.format.account import MAX_TEXT, Account, shown
+from wds_tools.format.codecs import CODECS
 from wds_tools.format.manifest import Manifest
-from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.format.sample import CONVERTED_EXTENSIONS, IMAGE_FIELDS, STORED_EXTENSIONS
 from wds_tools.packing.snippet import IMPORT, first_call, usual_side
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.wording import counted
@@ -26,10 +27,8 @@ CARD_NAME = "README.md"
 _NAMED_CLASSES = 10
 
 _TYPES = {
-    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif"), "image"),
-    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), "int64"),
-    **dict.fromkeys(("txt", "text", "transcript"), "string"),
-    **dict.fromkeys(("json", "jsn"), "json"),
+    **dict.fromkeys((name[1:] for name in (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)), "image"),
+    **{name: codec.feature for name, codec in CODECS.items() if codec.feature},
 }
 """The Hugging Face type of a field, by its last extension."""
 

@@ -21,7 +21,7 @@ import xxhash
 from PIL import Image, ImageOps
 
 from wds_tools.errors import LabelError, OptionError, SourceError
-from wds_tools.format import codecs
+from wds_tools.format import image_header
 from wds_tools.format.label import BOOLEANS, NO_NUMBER, NONE, Classes, Label, Labels, parse
 from wds_tools.format.label import name as name_label
 from wds_tools.format.label import number as label_number
@@ -376,7 +376,7 @@ class ObjectSource(Source):
 def _may_be_image(value: Any) -> bool:
     """Return whether a value has the type of an image, whatever it contains."""
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return codecs.sniff(value) is not None
+        return image_header.sniff(value) is not None
     return isinstance(value, Image.Image) or (hasattr(value, "dtype") and np.ndim(value) in (2, 3))
 
 
@@ -438,4 +438,4 @@ def _encode_other(value: Any) -> tuple[str, bytes]:
 def _encoded(record: Record) -> Record:
     """Return a record whose image is encoded bytes."""
     is_bytes = isinstance(record.image, bytes)
-    return record if is_bytes else record._replace(image=codecs.encode_png(np.asarray(record.image)))
+    return record if is_bytes else record._replace(image=image_header.encode_png(np.asarray(record.image)))
