@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from wds_tools.errors import DecodeError
-from wds_tools.format.codecs import probe
+from wds_tools.format.image_header import probe
 from wds_tools.images import native
 from wds_tools.images.decode import decode_rgb
 from wds_tools.images.resize import render_region

@@ -21,7 +21,7 @@ from sixteen_bits import chunk
 
 import wds_tools as wt
 from wds_tools.errors import DecodeError, ManifestError, SampleError, StoreError
-from wds_tools.format.codecs import probe
+from wds_tools.format.image_header import probe
 from wds_tools.format.index import from_bytes
 from wds_tools.format.manifest import MAX_SAMPLES, Manifest, ShardEntry, from_json, seal, to_json
 from wds_tools.images.decode import decode_rgb

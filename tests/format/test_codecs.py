@@ -19,7 +19,8 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from wds_tools.errors import DecodeError, SampleError
-from wds_tools.format.codecs import CODECS, ImageInfo, codec_for, decode_field, probe, sniff
+from wds_tools.format.codecs import CODECS, codec_for, decode_field
+from wds_tools.format.image_header import ImageInfo, probe, sniff
 
 IMAGES = Path(__file__).parents[2] / "shards" / "sample" / "images"
 QUICK = settings(deadline=None)

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wds_tools.errors import ManifestError
-from wds_tools.format.codecs import ImageInfo
+from wds_tools.format.image_header import ImageInfo
 from wds_tools.format.index import (
     ABSENT,
     NO_LABEL,

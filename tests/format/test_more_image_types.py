@@ -13,7 +13,7 @@ from PIL import Image, features
 
 import wds_tools as wt
 from wds_tools.errors import DecodeError
-from wds_tools.format.codecs import probe, sixteen_bit_mode, sniff
+from wds_tools.format.image_header import probe, sixteen_bit_mode, sniff
 from wds_tools.images.decode import decode_rgb, decode_stored
 
 KINDS = ["tif", "gif", *(["avif"] if features.check("avif") else [])]

@@ -11,7 +11,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from wds_tools.errors import DecodeError
-from wds_tools.format.codecs import encode_npy, probe
+from wds_tools.format.codecs import encode_npy
+from wds_tools.format.image_header import probe
 from wds_tools.format.jpeg import baseline_frame
 from wds_tools.images.decode import decode_rgb, decode_stored, decode_top, orient, orient_box
 from wds_tools.images.resize import render_region

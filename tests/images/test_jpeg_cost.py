@@ -13,7 +13,7 @@ import pytest
 from native_helpers import needs_native
 from test_hostile import segment
 
-from wds_tools.format.codecs import MAX_PIXELS
+from wds_tools.format.image_header import MAX_PIXELS
 from wds_tools.images import native
 
 pytestmark = needs_native

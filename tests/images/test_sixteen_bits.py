@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import wds_tools as wt
 from wds_tools.errors import DecodeError, SourceError
-from wds_tools.format.codecs import probe
+from wds_tools.format.image_header import probe
 from wds_tools.images.decode import decode_stored
 from wds_tools.packing.transcode import ImageOptions, transcode
 

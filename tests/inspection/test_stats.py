@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from wds_tools.errors import ChecksumError, NotADatasetError
-from wds_tools.format.codecs import ImageInfo
+from wds_tools.format.image_header import ImageInfo
 from wds_tools.format.manifest import Manifest, to_json
 from wds_tools.format.sample import Sample
 from wds_tools.format.totals import count_fields

@@ -207,18 +207,13 @@ def test_the_cause_of_a_single_slow_part_is_named_and_not_that_of_most_parts(mak
 
 
 @pytest.mark.parametrize(
-    ("options", "remedy"),
-    [
-        ({"images": "keep"}, "or with images='crop-ready' to keep their pixels"),
-        ({"images": "crop-ready"}, "'resize'"),
-        ({"resize": 500}, "'resize'"),  # these are crop-ready too
-    ],
+    ("images", "remedy"), [("keep", "or with images='crop-ready' to keep their pixels"), ("crop-ready", "'resize'")]
 )
 def test_images_that_are_far_larger_than_the_view_should_be_packed_again(
-    large, make, tmp_path, monkeypatch, options, remedy
+    large, make, tmp_path, monkeypatch, images, remedy
 ):
     monkeypatch.setattr("wds_tools.loading.pipeline.autoscale.available_cores", lambda: 1)
-    wt.pack(large.parent / "images", tmp_path / "packed", workers=1, **options)
+    wt.pack(large.parent / "images", tmp_path / "packed", workers=1, images=images)
     loader = make(tmp_path / "packed", num_workers=1)
     train(loader)
     assert loader.report().endswith(remedy), loader.report()

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from wds_tools.errors import SampleError
 from wds_tools.format import tar
-from wds_tools.format.codecs import ImageInfo
+from wds_tools.format.image_header import ImageInfo
 from wds_tools.format.index import ABSENT, NO_LABEL, from_bytes
 from wds_tools.format.manifest import ImageStats
 from wds_tools.format.sample import Sample

@@ -20,7 +20,8 @@ from torchvision.transforms import v2
 
 import wds_tools as wt
 from wds_tools.errors import DecodeError, DestinationError, OptionError
-from wds_tools.format.codecs import ImageInfo, probe, view_npy
+from wds_tools.format.codecs import view_npy
+from wds_tools.format.image_header import ImageInfo, probe
 from wds_tools.format.index import from_bytes
 from wds_tools.format.jpeg import baseline_frame
 from wds_tools.format.manifest import from_json
@@ -28,7 +29,7 @@ from wds_tools.images import native
 from wds_tools.images.decode import decode_rgb
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 from wds_tools.order.keyed_random import uniform
-from wds_tools.packing.transcode import ImageOptions, parse_size, piece_mcus, transcode
+from wds_tools.packing.transcode import ImageOptions, are_crop_ready, parse_size, piece_mcus, transcode
 
 SAMPLES = sorted((Path(__file__).parents[2] / "shards" / "sample" / "images").rglob("*.jpg"))
 KEEP, CROP_READY, RAW = (ImageOptions(images=name) for name in ("keep", "crop-ready", "raw"))
@@ -503,3 +504,20 @@ def test_an_npy_field_that_is_not_an_image_has_no_image_size(tmp_path: Path, cap
     with wt.make_loader(tmp_path, batch_size=3, fields=("npy", "__key__"), num_workers=0) as loader:
         (batch,) = loader
     assert batch.npy[0].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "ready"),
+    [
+        (ImageOptions(images="crop-ready"), True),
+        (ImageOptions(resize=256), True),
+        (ImageOptions(resize=256, compiled=False), False),
+        (ImageOptions(images="keep"), False),
+        (ImageOptions(images="raw"), False),
+    ],
+)
+def test_a_manifest_shows_whether_images_were_made_crop_ready(options: ImageOptions, ready: bool) -> None:
+    source = {"images": str(options)}
+    assert are_crop_ready(source) is ready
+    assert are_crop_ready({"parts": [{"images": "crop-ready"}, source]}) is ready
+    assert not are_crop_ready(None)

@@ -24,7 +24,7 @@ from tfrecords import example, frame, message, varint
 
 import wds_tools as wt
 from wds_tools.errors import OptionError, SourceError, StoreError
-from wds_tools.format.codecs import encode_png
+from wds_tools.format.image_header import encode_png
 from wds_tools.packing.worker import ShardFile
 from wds_tools.sources.base import Listing, SourceOptions
 from wds_tools.sources.detect import detect, open_source

@@ -19,7 +19,7 @@ from tfrecords import frame, message, varint
 
 import wds_tools as wt
 from wds_tools.errors import SourceError
-from wds_tools.format.codecs import encode_png
+from wds_tools.format.image_header import encode_png
 
 LABELS = [5, 4, 3, 2, 1, 0]
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wds_tools.format.index import ABSENT, Index
+from wds_tools.format.sample import CONVERTED_EXTENSIONS, STORED_EXTENSIONS
 
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
+_IMAGES = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)
 
 
 def split_at_last_dot(name: str) -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wds_tools.format.codecs import ImageInfo
+from wds_tools.format.image_header import ImageInfo
 from wds_tools.format.index import ABSENT, NO_LABEL, FieldColumns, Index
 from wds_tools.format.tar import BLOCK
 

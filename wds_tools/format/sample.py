@@ -23,6 +23,12 @@ IMAGE_FIELDS = ("jpg", "png", "webp", "jpeg", "tif", "tiff", "gif", "avif", "npy
 ``npy`` counts only if it is uint8 [height, width, 3].
 """
 
+STORED_EXTENSIONS = tuple(f".{name}" for name in IMAGE_FIELDS if name != "npy")
+"""Extensions of images that are packed as they are, or made crop-ready."""
+
+CONVERTED_EXTENSIONS = (".bmp", ".ppm", ".pgm")
+"""Extensions of images that become PNG when they are packed. Loaders do not decode them."""
+
 
 @dataclass(slots=True)
 class Sample:

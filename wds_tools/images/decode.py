@@ -26,7 +26,8 @@ from PIL import Image
 from wds_tools import stages
 from wds_tools.errors import DecodeError
 from wds_tools.format import jpeg
-from wds_tools.format.codecs import MAX_PIXELS, PILLOW_FORMATS, check_size, reason_of, sixteen_bit_mode, stored_pixels
+from wds_tools.format.codecs import stored_pixels
+from wds_tools.format.image_header import MAX_PIXELS, PILLOW_FORMATS, check_size, reason_of, sixteen_bit_mode
 from wds_tools.format.jpeg import Box, Frame
 
 _DAMAGE = re.compile("remature end|bad Huffman|instead of RST|orrupt JPEG data: bad|before marker 0xd[0-7]")

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import WorkerError
-from wds_tools.format.codecs import MAX_PIXELS, npy_header
+from wds_tools.format.codecs import npy_header
+from wds_tools.format.image_header import MAX_PIXELS
 from wds_tools.images.views import Regions
 from wds_tools.options import source_tree, use_native
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from wds_tools import stages
-from wds_tools.format.codecs import MAX_PIXELS
+from wds_tools.format.image_header import MAX_PIXELS
 from wds_tools.images.views import Regions
 
 Size = tuple[int, int]

@@ -15,18 +15,17 @@ from pathlib import Path
 
 import xxhash
 
+from wds_tools.format.codecs import CODECS
 from wds_tools.format.manifest import Manifest
-from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.format.sample import CONVERTED_EXTENSIONS, IMAGE_FIELDS, STORED_EXTENSIONS
 from wds_tools.packing.snippet import IMPORT, first_call
 from wds_tools.storage.commit import commit_bytes
 
 CARD_NAME = "README.md"
 
 _TYPES = {
-    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif"), "image"),
-    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), "int64"),
-    **dict.fromkeys(("txt", "text", "transcript"), "string"),
-    **dict.fromkeys(("json", "jsn"), "json"),
+    **dict.fromkeys((name[1:] for name in (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)), "image"),
+    **{name: codec.feature for name, codec in CODECS.items() if codec.feature},
 }
 """The Hugging Face type of a field, by its last extension."""
 

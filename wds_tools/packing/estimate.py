@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from wds_tools.errors import DecodeError, SourceError, StoreError
-from wds_tools.format import codecs
+from wds_tools.format import image_header
 from wds_tools.options import available_cores
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.geometry import resized
@@ -48,7 +48,7 @@ def _fields_of(record: Record, images: ImageOptions) -> str:
     if images.images in ("resize", "raw"):
         image = transcode(record.image, images).kind
     else:
-        image = codecs.probe(record.image).kind if isinstance(record.image, bytes) else "png"
+        image = image_header.probe(record.image).kind if isinstance(record.image, bytes) else "png"
     return "+".join([image, *sorted(record.fields)])
 
 
@@ -131,7 +131,7 @@ def packs_deep(parts: Sequence[tuple[Source, Sequence[Input]]], options: PackOpt
             if extension_kind(entry.path) not in _EIGHT_BITS:
                 with suppress(SourceError, DecodeError):
                     image = source.read(entry).image
-                    deep += isinstance(image, bytes) and codecs.sixteen_bit_mode(image) is not None
+                    deep += isinstance(image, bytes) and image_header.sixteen_bit_mode(image) is not None
     return 2 * deep > len(sampled)
 
 

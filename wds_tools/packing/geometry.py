@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from wds_tools.errors import DecodeError, OptionError, SourceError
-from wds_tools.format import codecs
+from wds_tools.format import codecs, image_header
 from wds_tools.format.label import quoted
 from wds_tools.format.objects import run_lengths
 from wds_tools.format.sample import IMAGE_FIELDS
@@ -80,7 +80,7 @@ def resized(record: Record, new: Size) -> Record:
 def _size_of(image: bytes | NDArray[np.uint8]) -> Size:
     if isinstance(image, np.ndarray):
         return image.shape[0], image.shape[1]
-    info = codecs.probe(image)
+    info = image_header.probe(image)
     return info.height, info.width
 
 
@@ -110,7 +110,7 @@ def _resized_field(name: str, data: bytes, old: Size, new: Size) -> bytes:
             raise _not_understood(f"field {name!r}", min(found))
         return data
     try:
-        info = codecs.probe_array(data)
+        info = image_header.probe_array(data)
     except DecodeError:
         info = None  # an array of other dimensions, such as boxes [n, 4, 2], or a damaged file
     if info is None or (info.height, info.width) != old:
@@ -127,7 +127,7 @@ def _resized_mask(name: str, data: bytes, old: Size, new: Size) -> bytes:
     """Return a mask of the size of the image in the new size; one of another size keeps that."""
     is_kept = _stored_name(name) == name
     try:
-        info = codecs.probe(data)
+        info = image_header.probe(data)
     except DecodeError:
         if is_kept:
             return data
@@ -145,7 +145,9 @@ def _resized_mask(name: str, data: bytes, old: Size, new: Size) -> bytes:
             kind = "TIFF" if name.endswith((".tif", ".tiff")) else "PNG"
             mask.resize(size[::-1], Image.Resampling.NEAREST).save(out, kind)
     except (OSError, ValueError, SyntaxError) as error:
-        raise DecodeError(f"has a mask {name!r} that cannot be resized: {codecs.reason_of(error, data)}") from error
+        raise DecodeError(
+            f"has a mask {name!r} that cannot be resized: {image_header.reason_of(error, data)}"
+        ) from error
     return out.getvalue()
 
 

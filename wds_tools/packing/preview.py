@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tqdm import tqdm
 
 from wds_tools.errors import DecodeError, SourceError
-from wds_tools.format import codecs
+from wds_tools.format import image_header
 from wds_tools.format.account import shown
 from wds_tools.format.label import Classes
 from wds_tools.sources.base import Input, Listing, Record, Source
@@ -146,7 +146,7 @@ def _sample(source: Source, entry: Input, classes: Classes) -> PreviewedSample:
 def _image(record: Record) -> tuple[str, int, int]:
     """Return type, width and height of the image of a record."""
     if isinstance(record.image, bytes):
-        info = codecs.probe(record.image)
+        info = image_header.probe(record.image)
         return info.kind, info.width, info.height
     return "png", record.image.shape[1], record.image.shape[0]
 
@@ -156,7 +156,7 @@ def _content(field: str, data: bytes) -> str:
     if field.rpartition(".")[2] in ("txt", "json", "cls"):
         return _short(repr(data[: 4 * _MAX_VALUE].decode("utf-8", "replace")))
     with suppress(DecodeError):
-        info = codecs.probe_array(data)
+        info = image_header.probe_array(data)
         return f"{info.kind} {info.width}x{info.height}"
     return human_bytes(len(data))
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import xxhash
 
 from wds_tools.errors import SampleError
-from wds_tools.format.codecs import ImageInfo
+from wds_tools.format.image_header import ImageInfo
 from wds_tools.format.index import Index, index_name, shard_entry, to_bytes
 from wds_tools.format.index_builder import IndexBuilder
 from wds_tools.format.manifest import ShardEntry

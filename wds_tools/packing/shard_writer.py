@@ -15,10 +15,10 @@ import numpy as np
 import xxhash
 
 from wds_tools.errors import DecodeError, DestinationError, LabelError, OptionError, SampleError, WdsToolsError
-from wds_tools.format import codecs
+from wds_tools.format import image_header
 from wds_tools.format import manifest as manifests
-from wds_tools.format.codecs import ImageInfo
 from wds_tools.format.field_classes import ClassList, class_lists
+from wds_tools.format.image_header import ImageInfo
 from wds_tools.format.index import NO_LABEL, shard_entry
 from wds_tools.format.index_edit import relabel
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, parse
@@ -449,7 +449,7 @@ def _image_info(sample: Sample) -> ImageInfo | None:
     if name is None:
         return None
     try:
-        return codecs.probe(sample.fields[name])
+        return image_header.probe(sample.fields[name])
     except DecodeError as error:
         if name == "npy":  # an array need not be an image
             return None

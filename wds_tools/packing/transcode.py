@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from wds_tools.errors import DecodeError, OptionError
-from wds_tools.format import codecs, jpeg
-from wds_tools.format.codecs import ImageInfo
+from wds_tools.format import codecs, image_header, jpeg
+from wds_tools.format.image_header import ImageInfo
 from wds_tools.images import native
 from wds_tools.images.decode import Pixels, decode_rgb, decode_stored
 
@@ -163,8 +163,8 @@ def parse_size(size: int | str | tuple[int, int] | None) -> int | tuple[int, int
         sides = list(size) if isinstance(size, (tuple, list)) else [size]
     if len(sides) not in (1, 2) or not all(isinstance(side, int) and 1 <= side <= _MAX_SIDE for side in sides):
         raise OptionError(f"resize={size!r}; allowed are pixels of the shorter side, or WIDTHxHEIGHT such as '128x128'")
-    if len(sides) == 2 and sides[0] * sides[1] > codecs.MAX_PIXELS:
-        raise OptionError(f"resize={size!r}; at most {codecs.MAX_PIXELS:,} pixels are allowed")
+    if len(sides) == 2 and sides[0] * sides[1] > image_header.MAX_PIXELS:
+        raise OptionError(f"resize={size!r}; at most {image_header.MAX_PIXELS:,} pixels are allowed")
     return int(sides[0]) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
 
 
@@ -197,11 +197,11 @@ def transcode(image: bytes | NDArray[np.uint8], options: ImageOptions) -> Encode
     if isinstance(image, np.ndarray):
         _check_pixels(image)
         if options.images in ("keep", "crop-ready"):
-            return _encoded(codecs.encode_png(image))
+            return _encoded(image_header.encode_png(image))
         return _from_pixels(
             image[..., 0] if image.shape[2:] == (1,) else image[:, :, :3] if image.ndim == 3 else image, options
         )
-    info = codecs.probe(image)
+    info = image_header.probe(image)
     if options.images == "keep":
         return Encoded(info.kind, image, info)
     same_size = options.size_of(info.height, info.width) == (info.height, info.width)
@@ -218,10 +218,10 @@ def transcode(image: bytes | NDArray[np.uint8], options: ImageOptions) -> Encode
 
 def _check_pixels(pixels: NDArray[np.uint8]) -> None:
     is_image = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (1, 3, 4))
-    if pixels.dtype != np.uint8 or not is_image or not 0 < pixels.size <= 4 * codecs.MAX_PIXELS:
+    if pixels.dtype != np.uint8 or not is_image or not 0 < pixels.size <= 4 * image_header.MAX_PIXELS:
         raise DecodeError(
             f"is an array of shape {pixels.shape} and {pixels.dtype}; allowed are uint8 [height, width, 1, 3 or 4] "
-            f"and [height, width], of at most {codecs.MAX_PIXELS:,} pixels"
+            f"and [height, width], of at most {image_header.MAX_PIXELS:,} pixels"
         )
 
 
@@ -230,7 +230,7 @@ def _from_pixels(pixels: Pixels, options: ImageOptions) -> Encoded:
     if pixels.shape[:2] != size:
         # torchvision's antialiasing filter, so that resizing here and in training give the same pixels
         image = Image.fromarray(pixels)
-        if image.height * size[1] > codecs.MAX_PIXELS:  # Pillow would resize all rows horizontally first
+        if image.height * size[1] > image_header.MAX_PIXELS:  # Pillow would resize all rows horizontally first
             image = image.resize((image.width, size[0]), Image.Resampling.BILINEAR)
         pixels = np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR))
     if options.images == "raw":
@@ -241,7 +241,7 @@ def _from_pixels(pixels: Pixels, options: ImageOptions) -> Encoded:
 
 
 def _encoded(data: bytes) -> Encoded:
-    info = codecs.probe(data)
+    info = image_header.probe(data)
     return Encoded(info.kind, data, info)
 
 

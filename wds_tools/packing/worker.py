@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerError
-from wds_tools.format.codecs import ImageInfo
+from wds_tools.format.image_header import ImageInfo
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import xxhash
 
 from wds_tools.errors import SourceError
-from wds_tools.format import codecs
+from wds_tools.format import image_header
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
@@ -147,14 +147,14 @@ class Annotated(Layout):
         record = super().record(image, parts, {})
         data = record.image
         if isinstance(data, bytes):
-            info = codecs.probe(data)
+            info = image_header.probe(data)
             width, height = info.width, info.height
         else:
             height, width = data.shape[:2]
         for name, mask in record.fields.items():
             if name.startswith(_ANY_SIZE):
                 continue
-            of_mask = codecs.probe(mask)
+            of_mask = image_header.probe(mask)
             if (of_mask.width, of_mask.height) != (width, height):
                 raise SourceError(
                     f"its mask {name!r} is {of_mask.width}x{of_mask.height}, and the image is {width}x{height} as it "

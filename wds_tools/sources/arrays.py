@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.format.codecs import encode_npy, encode_png, sniff
+from wds_tools.format.codecs import encode_npy
+from wds_tools.format.image_header import encode_png, sniff
 from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.array_contents import Contents
 from wds_tools.sources.array_kinds import kind_of, to_bytes

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wds_tools.errors import SourceError
-from wds_tools.format import codecs
+from wds_tools.format import image_header
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import Classes, quoted
 from wds_tools.format.sample import IMAGE_FIELDS
@@ -230,7 +230,7 @@ def to_record(row: Mapping[str, Any], roles: Roles) -> Record:
     fields = {value: row[name].encode() for name, value in roles.fields.items() if row.get(name) is not None}
     for name in roles.more_images:
         other, path = image_of(row.get(name))
-        kind = codecs.sniff(other) if other else None
+        kind = image_header.sniff(other) if other else None
         if (other or path) and not kind:
             raise SourceError(f"column {name!r} has {f'{len(other)} bytes' if other else repr(path)}, not an image")
         if other and kind:
@@ -348,7 +348,7 @@ def _text_field(name: str, kind: pa.DataType) -> str | None:
 
 def _holds_images(values: Sequence[Any]) -> bool:
     """Return whether some of the first values of a column are images."""
-    return any(codecs.sniff(data) for value in values if (data := image_of(value)[0]))
+    return any(image_header.sniff(data) for value in values if (data := image_of(value)[0]))
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:

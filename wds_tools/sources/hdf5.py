@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from wds_tools.errors import SourceError
-from wds_tools.format.codecs import sniff
+from wds_tools.format.image_header import sniff
 from wds_tools.format.label import name as class_name
 from wds_tools.sources import matlab
 from wds_tools.sources.array_contents import Contents, Unusable, role_rank

@@ -12,15 +12,10 @@ from typing import NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
+from wds_tools.format.sample import CONVERTED_EXTENSIONS, STORED_EXTENSIONS
 from wds_tools.wording import counted
 
-STORED = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".avif")
-"""Extensions of images that are packed as they are, or made crop-ready."""
-
-CONVERTED = (".bmp", ".ppm", ".pgm")
-"""Extensions of images that become PNG. Together with `STORED`, these are all that ``ImageFolder`` reads."""
-
-EXTENSIONS = (*STORED, *CONVERTED)
+EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)  # all that ``ImageFolder`` reads, and more
 NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
 
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
@@ -55,7 +50,7 @@ def stored_name(field: str) -> str:
     ('mask.png', 'mask.tif')
     """
     word, _, extension = field.rpartition(".")
-    return f"{word}.png" if f".{extension}" in CONVERTED else field
+    return f"{word}.png" if f".{extension}" in CONVERTED_EXTENSIONS else field
 
 
 def is_table_name(name: str) -> bool:

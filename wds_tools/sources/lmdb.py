@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from wds_tools.errors import LabelError, OptionError, SourceError
-from wds_tools.format import codecs
+from wds_tools.format import image_header
 from wds_tools.format.label import NONE, Label, name, parse, quoted
 from wds_tools.sources.base import (
     Collector,
@@ -252,7 +252,7 @@ class LmdbSource(RecordSource):
         has_images, possible = False, []
         with self._env.begin(buffers=True) as transaction:
             for key, value in transaction.cursor():
-                has_images = has_images or codecs.sniff(value) is not None
+                has_images = has_images or image_header.sniff(value) is not None
                 if len(value) == _DATABASE_BYTES:
                     possible.append(path_text(bytes(key)))
         return [one for one in possible if self._open_database(one) is not None], has_images
@@ -279,7 +279,7 @@ class LmdbSource(RecordSource):
         with self._transaction() as transaction:
             for stored, value in transaction.cursor():
                 key = bytes(stored)
-                if key in META and not codecs.sniff(value):
+                if key in META and not image_header.sniff(value):
                     found.account.declare("key", [path_text(key)])
                     found.account.leave_out("key", path_text(key), "it describes the database")
                     stated = bytes(value) if key in COUNTS and bytes(value).isdigit() else stated
@@ -356,7 +356,7 @@ class LmdbSource(RecordSource):
         """
         with as_source_error("is not a Datum", ValueError):
             datum = parse_datum(value)
-        if codecs.sniff(datum.data):
+        if image_header.sniff(datum.data):
             return {"image": datum.data, "label": datum.label}
         channels, height, width = datum.shape
         if datum.floats:
@@ -377,7 +377,7 @@ class LmdbSource(RecordSource):
 
 def _form(value: memoryview) -> int:
     """Return what a value is, by its first bytes."""
-    if codecs.sniff(value):
+    if image_header.sniff(value):
         return _IMAGE
     if _is_pickle(value):
         return _OTHER
@@ -389,7 +389,7 @@ def _form(value: memoryview) -> int:
         datum = parse_datum(value)
     except ValueError:
         return _OTHER
-    is_datum = codecs.sniff(datum.data) or datum.floats or (min(datum.shape) > 0 and len(datum.data))
+    is_datum = image_header.sniff(datum.data) or datum.floats or (min(datum.shape) > 0 and len(datum.data))
     return _DATUM if is_datum else _OTHER
 
 
@@ -453,7 +453,7 @@ def _array(value: dict[str, Any]) -> Any:
     except (TypeError, ValueError, KeyError, IndexError):
         return Excluded("an array of Python objects, or of a structured type")
     is_encoded = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype == np.uint8
-    return bytes(value["data"]) if is_encoded and codecs.sniff(value["data"]) else found
+    return bytes(value["data"]) if is_encoded and image_header.sniff(value["data"]) else found
 
 
 def _json_object(value: memoryview) -> dict[str, Any]:
@@ -485,4 +485,4 @@ def _reason(value: memoryview) -> str:
         return "is a pickle, which is never read: write the encoded image itself as the value"
     if is_text(value):
         return "belongs to no image with the same number or name in its key"
-    return f"is not a {codecs.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}"
+    return f"is not a {image_header.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}"

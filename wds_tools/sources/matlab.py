@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import SourceError
-from wds_tools.format.codecs import sniff
+from wds_tools.format.image_header import sniff
 from wds_tools.sources.array_contents import Contents, Unusable
 from wds_tools.sources.array_kinds import of_items
 from wds_tools.sources.base import as_read_error

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import SourceError
-from wds_tools.format.codecs import MAX_PIXELS
+from wds_tools.format.image_header import MAX_PIXELS
 
 CHANNELS = (1, 3, 4)
 """Numbers of channels that an image can have: grey, RGB, RGBA."""

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from wds_tools.format import codecs
-from wds_tools.format.codecs import MAX_PIXELS
+from wds_tools.format import codecs, image_header
+from wds_tools.format.image_header import MAX_PIXELS
 from wds_tools.sources.columns import json_value
 from wds_tools.sources.pixels import layout_of
 
@@ -62,7 +62,7 @@ def kind_of(value: Any) -> str:
 
 
 def _kind_of_bytes(value: bytes | memoryview) -> str:
-    if codecs.sniff(value):
+    if image_header.sniff(value):
         return ENCODED
     return TEXT if is_text(value) else BINARY
 
@@ -120,7 +120,7 @@ def resolved(value: Any, *, is_list: bool) -> Any:
     """Return repeated values as one value if no record has more, or if it cannot be in a list."""
     if isinstance(value, Repeated) and not (is_list and kind_of(value) == LIST):
         value = value[0] if len(value) == 1 else value or None
-    if isinstance(value, (bytes, memoryview)) and codecs.sniff(value) == "npy":
+    if isinstance(value, (bytes, memoryview)) and image_header.sniff(value) == "npy":
         with suppress(ValueError):
             return codecs.view_npy(value)
         return Excluded("a damaged array of NumPy, or one of Python objects")

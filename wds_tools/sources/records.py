@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import SourceError
-from wds_tools.format import codecs
+from wds_tools.format import codecs, image_header
 from wds_tools.format.label import NONE, Label, quoted
 from wds_tools.sources.base import Collector, Input, Record, Skip, Source, field_bytes
 from wds_tools.sources.columns import fact_name, facts_bytes, is_text_field, plain_name
@@ -177,9 +177,9 @@ class RecordSource(Source):
             value = resolved(stored, is_list=name in roles.lists)
             kind = kind_of(value)
             if kind == ENCODED:
-                _add(fields, _image_field(roles.fields[name], str(codecs.sniff(value))), value, copy=copy)
+                _add(fields, _image_field(roles.fields[name], str(image_header.sniff(value))), value, copy=copy)
             elif kind == PICTURE:
-                png = codecs.encode_png(np.asarray(value)) if copy else bytes(png_bound(value.shape, "HWC"))
+                png = image_header.encode_png(np.asarray(value)) if copy else bytes(png_bound(value.shape, "HWC"))
                 _add(fields, _image_field(roles.fields[name], "png"), png, copy=False)
             elif kind in (ARRAY, PIXELS, VECTOR):
                 _add(fields, f"{roles.fields[name]}.npy", codecs.encode_npy(value), copy=False)
@@ -258,7 +258,7 @@ def _not_an_image(name: str, value: Any, kind: str) -> str:
         return f"has no image: {name!r} is empty"
     if isinstance(value, (bytes, memoryview)):
         return (
-            f"{name!r} is not a {codecs.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}; raw pixels need their "
+            f"{name!r} is not a {image_header.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}; raw pixels need their "
             "size in entries such as height, width and channels"
         )
     return f"{name!r} is not an image: {str(value)[:40]!r}"

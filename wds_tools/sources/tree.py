@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from wds_tools.errors import DecodeError, MissingSourceError, SourceError
-from wds_tools.format import codecs
+from wds_tools.format import image_header
 from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PLACE, from_raw
 from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
@@ -514,7 +514,7 @@ def converted(data: bytes) -> bytes | NDArray[np.uint8]:
     if not _is_converted(data):
         return data
     with as_source_error("is damaged", ValueError, SyntaxError, DecodeError), Image.open(io.BytesIO(data)) as image:
-        codecs.check_size(image.width, image.height)
+        image_header.check_size(image.width, image.height)
         if image.mode.startswith("I"):
             out = io.BytesIO()
             Image.fromarray(np.asarray(image).astype(np.uint16)).save(out, "PNG")
@@ -524,7 +524,7 @@ def converted(data: bytes) -> bytes | NDArray[np.uint8]:
 
 
 def _is_converted(data: bytes) -> bool:
-    return codecs.sniff(data) is None and data[:2] in (b"BM", b"P2", b"P3", b"P5", b"P6")
+    return image_header.sniff(data) is None and data[:2] in (b"BM", b"P2", b"P3", b"P5", b"P6")
 
 
 def _as_png(data: bytes) -> bytes:
@@ -540,7 +540,7 @@ def _as_png(data: bytes) -> bytes:
                 image.save(out, "PNG")
                 return out.getvalue()
     pixels = converted(data)
-    return pixels if isinstance(pixels, bytes) else codecs.encode_png(pixels)
+    return pixels if isinstance(pixels, bytes) else image_header.encode_png(pixels)
 
 
 def _json_object(data: bytes) -> dict[str, Any] | None:

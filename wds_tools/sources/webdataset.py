@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from wds_tools.errors import ManifestError, ShardError, SourceError, StoreError
-from wds_tools.format import codecs, tar
+from wds_tools.format import image_header, tar
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots, split_at_last_dot
 from wds_tools.format.field_classes import DatasetClasses, check_same
@@ -179,7 +179,7 @@ class WebDatasetSource(Source):
             raise SourceChangedError(f"{self.paths[number]} changed while it was packed: sample {key!r} has no image")
         replaced = (image, "cls", "json", *([LABELS] if entry.labels is not None else []))
         kept = {name: bytes(data) for name, data in fields.items() if name not in replaced}
-        kind = codecs.sniff(fields[image])
+        kind = image_header.sniff(fields[image])
         for name in IMAGE_FIELDS[: IMAGE_FIELDS.index(kind) + 1] if kind else ():  # loaders would take it as the image
             if name in kept:
                 if f"other.{name}" in kept:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from wds_tools.errors import DecodeError, LabelError
-from wds_tools.format.codecs import probe
+from wds_tools.format.image_header import probe
 from wds_tools.format.index import ABSENT, NO_LABEL, Index, image_field
 from wds_tools.format.label import readings
 from wds_tools.format.label_source import FOLDER, INDEX, LabelSource

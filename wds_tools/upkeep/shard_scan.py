@@ -8,8 +8,8 @@ from typing import Any
 import xxhash
 
 from wds_tools.errors import DecodeError, LabelError, ShardError
-from wds_tools.format import codecs, tar
-from wds_tools.format.codecs import ImageInfo
+from wds_tools.format import image_header, tar
+from wds_tools.format.image_header import ImageInfo
 from wds_tools.format.index import Index
 from wds_tools.format.index_builder import IndexBuilder
 from wds_tools.format.label import parse
@@ -154,7 +154,7 @@ class _ShardScan:
         if name is None:
             return None
         try:
-            return codecs.probe(self._contents.get(name, memoryview(b"")))
+            return image_header.probe(self._contents.get(name, memoryview(b"")))
         except DecodeError:
             if name != "npy":  # an array need not be an image
                 self.broken.append(key)

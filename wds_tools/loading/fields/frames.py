@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import DecodeError, MissingFieldError, OptionError, SampleError
-from wds_tools.format.codecs import ImageInfo, probe
+from wds_tools.format.image_header import ImageInfo, probe
 from wds_tools.format.sample import numbered_names
 from wds_tools.images.decode import Pixels
 from wds_tools.images.schedule import AnyView, is_view

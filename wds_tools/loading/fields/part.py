@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import DecodeError, MissingFieldError, OptionError
-from wds_tools.format.codecs import CODECS, MAX_PIXELS, ImageInfo, decode_field, probe, probe_array
+from wds_tools.format.codecs import CODECS, decode_field
+from wds_tools.format.image_header import MAX_PIXELS, ImageInfo, probe, probe_array
 from wds_tools.format.index import NO_LABEL
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.decode import decode_stored

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import DecodeError
-from wds_tools.format.codecs import sniff, view_npy
+from wds_tools.format.codecs import view_npy
+from wds_tools.format.image_header import sniff
 from wds_tools.images.decode import decode_stored
 from wds_tools.images.resize import render_region, select_nearest
 from wds_tools.images.views import Regions

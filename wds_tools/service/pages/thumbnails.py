@@ -8,7 +8,8 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from wds_tools.format import jpeg
-from wds_tools.format.codecs import MAX_PIXELS, PILLOW_FORMATS, check_size, stored_pixels
+from wds_tools.format.codecs import stored_pixels
+from wds_tools.format.image_header import MAX_PIXELS, PILLOW_FORMATS, check_size
 
 SIZES = (160, 1024)
 """Longest sides in pixels that a thumbnail may have."""
