@@ -310,9 +310,9 @@ def plan(
 def doctor(dataset: str | None, as_json: bool, storage_options: dict[str, Any] | None) -> int:
     """Check this machine and suggest fixes.
 
-    Checks versions, known vulnerabilities, the compiled code, cores, memory, limits, the GPU and
-    the cache. With DATASET, also checks its manifest, its indexes and the sizes of its shards. The
-    exit code is 1 if there is a problem; notes do not count.
+    Checks versions, the compiled code, cores, memory, limits, the GPU and the cache. With DATASET,
+    also checks its manifest, its indexes and the sizes of its shards. The exit code is 1 if there is
+    a problem; notes do not count.
     """
     from wds_tools.inspection.doctor import examine, format_findings
     from wds_tools.inspection.machine import inspect_machine
