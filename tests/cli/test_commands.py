@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 import pytest
+from folders import write_tar
 
 from wds_tools import __version__
 from wds_tools.cli import cli, main
@@ -82,14 +82,8 @@ def flip(path: Path, offset: int) -> None:
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
     """Return a shard that another tool wrote."""
-    path = tmp_path / "foreign" / "train-000000.tar"
-    path.parent.mkdir()
-    with tarfile.open(path, "w") as tar:
-        for name, data in {"a.txt": b"hello", "a.cls": b"1", "b.txt": b"x" * 3000, "b.cls": b"0"}.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return path
+    members = {"a.txt": b"hello", "a.cls": b"1", "b.txt": b"x" * 3000, "b.cls": b"0"}
+    return write_tar(tmp_path / "foreign" / "train-000000.tar", members.items())
 
 
 # --- help ---
