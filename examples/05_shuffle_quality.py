@@ -14,7 +14,7 @@ import numpy as np
 
 from wds_tools.inspection.forecast_chart import block_positions, quality_curves
 from wds_tools.inspection.svg import Plot, Series, draw, write_svg
-from wds_tools.order.quality import MIN_WINDOW, measure_order, measured_quality, predicted, window_for, window_of
+from wds_tools.order.quality import MIN_WINDOW, measured_quality, predicted, window_for, window_of
 from wds_tools.order.sequence import Order, default_block
 
 SAMPLE_BYTES = 110_000
@@ -73,13 +73,23 @@ def defaults(by_class: np.ndarray, packed: np.ndarray) -> None:
         for lanes, batch in ((1, 256), (8, 256), (1, 1024), (1, 4096)):
             window = window_of(True, block=block, samples=len(by_class), shuffled=shuffled)
             order = order_of(len(labels), window=window, block=block, lanes=lanes)
-            measured = measure_order(order, labels, batch=batch)
+            ids = order.ids(0, 0, order.samples)
+            full = np.random.default_rng(0).permutation(ids)
+            shards, blocks = distinct(order, ids, batch)
+            shards_full, blocks_full = distinct(order, full, batch)
             print(
-                f"| {stored} | {window:,} | {lanes} | {batch:,} | {measured.quality:.2f} "
-                f"| {measured.blocks_per_batch:,.0f} ({measured.blocks_full:,.0f}) "
-                f"| {measured.shards_per_batch:,.0f} ({measured.shards_full:,.0f}) "
-                f"| {distance_in_block(order):,.0f} ({measured.travel_full:,.0f}) |"
+                f"| {stored} | {window:,} | {lanes} | {batch:,} | {measured_quality(order, labels, batch=batch):.2f} "
+                f"| {blocks:,.0f} ({blocks_full:,.0f}) | {shards:,.0f} ({shards_full:,.0f}) "
+                f"| {distance_in_block(order):,.0f} ({np.abs(np.diff(np.argsort(full))).mean():,.0f}) |"
             )
+
+
+def distinct(order: Order, ids: np.ndarray, batch: int) -> list[float]:
+    """Return the mean numbers of distinct shards and distinct blocks in a batch."""
+    steps = len(ids) // batch
+    step = np.repeat(np.arange(steps), batch)
+    columns = order.block_of(ids[: steps * batch])
+    return [len(np.unique(step * (int(which.max()) + 1) + which)) / steps for which in columns]
 
 
 def distance_in_block(order: Order) -> float:

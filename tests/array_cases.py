@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pictures import encode
 from PIL import Image
 from sources_conformance import stored
 
@@ -45,12 +46,7 @@ def ways_of(axes: int) -> list[tuple[int, ...]]:
 
 def encoded() -> list[bytes]:
     """Return the images as JPEGs of different lengths."""
-    found = []
-    for image in rgb():
-        out = io.BytesIO()
-        Image.fromarray(image).save(out, "JPEG")
-        found.append(out.getvalue())
-    return found
+    return [encode(Image.fromarray(image)) for image in rgb()]
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,10 @@ import pyarrow.parquet as pq
 import torch
 import webdataset
 import zarr
+from folders import write_tar
 from foreign_records import FOREIGN, checksum_of, expected
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from pictures import encode
 from PIL import Image
 from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -62,9 +64,7 @@ class Case:
 
 
 def png(number: int) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(PIXELS[number]).save(out, "PNG")
-    return out.getvalue()
+    return encode(Image.fromarray(PIXELS[number]), "PNG")
 
 
 def captions() -> list[str]:
@@ -85,15 +85,6 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> Path:
     return path
 
 
-def write_tar(path: Path, files: Mapping[str, bytes]) -> Path:
-    with tarfile.open(path / "photos.tar", "w") as archive:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path / "photos.tar"
-
-
 def write_zip(path: Path, files: Mapping[str, bytes]) -> Path:
     with zipfile.ZipFile(path / "photos.zip", "w") as archive:
         for name, data in files.items():
@@ -109,7 +100,7 @@ def folder(path: Path) -> Case:
 
 
 def tar(path: Path) -> Case:
-    return Case(write_tar(path, TREE | STRAYS), **TREE_CASE)
+    return Case(write_tar(path / "photos.tar", (TREE | STRAYS).items()), **TREE_CASE)
 
 
 def zip_archive(path: Path) -> Case:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pictures import encode
 from PIL import Image
 from sources_conformance import stored
 
@@ -36,9 +37,7 @@ def colour(row: int) -> tuple[int, int, int]:
 
 def png(row: int) -> bytes:
     """Return the image of a row."""
-    out = io.BytesIO()
-    Image.new("RGB", (6, 4), colour(row)).save(out, "PNG")
-    return out.getvalue()
+    return encode(Image.new("RGB", (6, 4), colour(row)), "PNG")
 
 
 def beside_images(folder: Path, name: str | None = None, *, count: int = COUNT) -> Path:

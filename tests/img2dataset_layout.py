@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pictures import encode
 from PIL import Image
 
 SCHEMA = pa.schema(
@@ -80,6 +81,4 @@ def _write_shard(stem: Path, shard: int, rows: Sequence[dict[str, Any]]) -> None
 
 
 def _image(red: int) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (32, 24), (red, 30, 90)).save(out, "JPEG")
-    return out.getvalue()
+    return encode(Image.new("RGB", (32, 24), (red, 30, 90)), "JPEG")

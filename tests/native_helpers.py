@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import simplejpeg
 from numpy.typing import NDArray
+from pictures import encode
 from PIL import Image
 
 from wds_tools.errors import DecodeError
@@ -27,9 +27,7 @@ needs_native = pytest.mark.skipif(not native.is_available(), reason=NOT_BUILT)
 
 def encoded(image: Image.Image, **options: object) -> bytes:
     """Encode as JPEG with Pillow."""
-    out = io.BytesIO()
-    image.save(out, "JPEG", **options)
-    return out.getvalue()
+    return encode(image, "JPEG", **options)
 
 
 def sampled(image: Image.Image, sampling: str) -> bytes:

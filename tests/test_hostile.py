@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
+from pictures import encode
 from PIL import Image
 from sixteen_bits import chunk
 
@@ -69,9 +70,7 @@ def progressive(side: int, scans: int) -> bytes:
 
 
 def small_jpeg(**options: object) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (64, 64)).save(out, "JPEG", **options)
-    return out.getvalue()
+    return encode(Image.new("RGB", (64, 64)), "JPEG", **options)
 
 
 def truncated_jpeg(side: int) -> bytes:
@@ -82,9 +81,7 @@ def truncated_jpeg(side: int) -> bytes:
 
 
 def png_of_many_chunks() -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(out, "PNG")
-    png = out.getvalue()
+    png = encode(Image.new("RGB", (8, 8)), "PNG")
     return png[:33] + chunk(b"tEXt", b"a\0b") * 50_000 + png[33:]
 
 
@@ -153,10 +150,8 @@ def load_in_new_process(folder: Path, view: str) -> tuple[int, str]:
 def test_a_crop_of_a_thin_image_takes_little_memory_and_a_full_resize_is_refused(
     size: tuple[int, int], tmp_path: Path
 ) -> None:
-    out = io.BytesIO()
-    Image.new("RGB", size, (9, 99, 199)).save(out, "JPEG")
     with wt.ShardWriter(tmp_path / "s-%06d.tar") as writer:
-        writer.write({"__key__": "thin", "jpg": out.getvalue()})
+        writer.write({"__key__": "thin", "jpg": encode(Image.new("RGB", size, (9, 99, 199)), "JPEG")})
     megabytes, result = load_in_new_process(tmp_path, "crop")
     assert result == "(3, 224, 224)"
     assert megabytes < 200

@@ -21,6 +21,7 @@ import mounts
 import numpy as np
 import pytest
 import xxhash
+from folders import contents
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, NotADatasetError, SourceError, StoreError
@@ -62,10 +63,6 @@ def kernel() -> None:
     """Skip the test if the kernel does not support intercepting calls."""
     if reason := faults.missing():
         pytest.skip(reason)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def seen(spec: str | Path) -> Content:

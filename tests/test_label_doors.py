@@ -20,6 +20,7 @@ import pytest
 import torch
 import webdataset
 import zarr
+from pictures import encode
 from PIL import Image
 from pyarrow import feather
 from tfrecords import example, frame
@@ -72,9 +73,7 @@ TABLE: list[tuple[list[Any], Any]] = [
 
 
 def png(number: int) -> bytes:
-    out = io.BytesIO()
-    Image.new("L", (8, 8), 20 * number).save(out, "PNG")
-    return out.getvalue()
+    return encode(Image.new("L", (8, 8), 20 * number), "PNG")
 
 
 class CannotHoldError(Exception):

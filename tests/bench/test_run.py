@@ -190,8 +190,6 @@ def assert_own_formats_were_written(found: BenchReports) -> None:
         pytest.param("ffcv", "raw", marks=pytest.mark.peers),
         pytest.param("tfdata", "train", marks=pytest.mark.peers),
         pytest.param("mosaic", "bytes", marks=pytest.mark.peers),
-        pytest.param("turboloader", "train", marks=pytest.mark.peers),
-        pytest.param("turboloader", "small", marks=pytest.mark.peers),
         pytest.param("mosaic", "ssl", marks=pytest.mark.peers),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from pictures import encode
 from PIL import Image
 
 from wds_tools.errors import DecodeError, SampleError
@@ -34,9 +35,7 @@ def exif_of(orientation: int) -> bytes:
 def encoded(kind: str, mode: str = "RGB", size: tuple[int, int] = (31, 17), **options: Any) -> bytes:
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 4), np.uint8)
     image = Image.fromarray(pixels, "RGBA") if mode != "I;16" else Image.new("I;16", size, 777)
-    target = io.BytesIO()
-    (image if mode in ("RGBA", "I;16") else image.convert(mode)).save(target, kind, **options)
-    return target.getvalue()
+    return encode(image if mode in ("RGBA", "I;16") else image.convert(mode), kind, **options)
 
 
 def chunk(kind: bytes, payload: bytes) -> bytes:

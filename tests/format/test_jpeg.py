@@ -12,6 +12,7 @@ import pytest
 import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pictures import encode
 from PIL import Image
 
 from wds_tools.format.jpeg import (
@@ -34,9 +35,7 @@ def noise(width: int = 37, height: int = 23, mode: str = "RGB") -> Image.Image:
 
 
 def jpeg(image: Image.Image | None = None, **options: object) -> bytes:
-    target = io.BytesIO()
-    (image or noise()).save(target, "JPEG", **options)
-    return target.getvalue()
+    return encode(image or noise(), "JPEG", **options)
 
 
 def exif(orientation: int, *, order: str = "<", kind: int = 3, before: int = 1) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pictures import encode
 from PIL import Image, features
 
 import wds_tools as wt
@@ -26,9 +27,7 @@ def image(seed: int = 0, mode: str = "RGB") -> Image.Image:
 
 
 def encoded(kind: str, picture: Image.Image | None = None, **options: Any) -> bytes:
-    out = io.BytesIO()
-    (picture or image()).save(out, FORMATS[kind], **options)
-    return out.getvalue()
+    return encode(picture or image(), FORMATS[kind], **options)
 
 
 def opened(data: bytes) -> np.ndarray:

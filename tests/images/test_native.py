@@ -27,6 +27,7 @@ from native_helpers import (
     unknown_sizes,
 )
 from numpy.typing import NDArray
+from pictures import encode
 from PIL import Image
 from torchvision.transforms import v2
 from turbo import decode, library, recode
@@ -187,9 +188,15 @@ def test_files_that_are_not_grey_or_colour_jpegs_of_eight_bits_are_skipped(photo
     frame = plain.index(b"\xff\xc0")
     twelve_bits = plain[: frame + 4] + b"\x0c" + plain[frame + 5 :]
     lossless = plain[: frame + 1] + b"\xc3" + plain[frame + 2 :]
-    png = io.BytesIO()
-    photo.save(png, "PNG")
-    for data in (encoded(photo.convert("CMYK")), twelve_bits, lossless, png.getvalue(), b"", b"\xff\xd8", bytes(99)):
+    for data in (
+        encoded(photo.convert("CMYK")),
+        twelve_bits,
+        lossless,
+        encode(photo, "PNG"),
+        b"",
+        b"\xff\xd8",
+        bytes(99),
+    ):
         assert by_native([data], regions_of(FULL_VIEW, [plain]))[0] == [False]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pictures import encode
 from PIL import Image
 from sixteen_bits import deep_png
 from torch.utils.data import DataLoader
@@ -34,9 +34,7 @@ def depth_image(number: int = 0) -> np.ndarray:
 
 
 def jpeg() -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (64, 48), (10, 200, 30)).save(out, "JPEG")
-    return out.getvalue()
+    return encode(Image.new("RGB", (64, 48), (10, 200, 30)), "JPEG")
 
 
 @pytest.fixture(scope="module")

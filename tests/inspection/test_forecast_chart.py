@@ -10,7 +10,7 @@ from wds_tools.inspection.forecast import forecast
 from wds_tools.inspection.forecast_chart import block_positions, forecast_chart, quality_curves
 from wds_tools.order.quality import predicted
 from wds_tools.order.sequence import Order
-from wds_tools.reading.shardset import ShardSet, open_shards
+from wds_tools.reading.shardset import ShardSet
 
 
 def order_of(window, samples=20_000):
@@ -60,9 +60,3 @@ def test_a_large_dataset_without_labels_is_drawn_without_measured_points(shuffle
     assert "measured" not in drawn
     assert "the first 1.049 M" in drawn
     assert ElementTree.fromstring(drawn)[0].text == "Shuffle of <large> & hostile"
-
-
-def test_a_batch_larger_than_the_dataset_comes_from_all_its_shards(packed):
-    shards = open_shards(packed)
-    drawn = forecast_chart(shards, forecast(shards, batch_size=1_000, tail="pad"))
-    assert drawn.count(">7.0</text>") == 4  # blocks and shards, of this shuffle and of a full shuffle

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.errors import DestinationError, OptionError
-from wds_tools.inspection.svg import Bars, Plot, Series, check_svg_name, draw, short_number, write_svg
+from wds_tools.inspection.svg import Plot, Series, check_svg_name, draw, short_number, write_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 finite = st.floats(-1e12, 1e12).filter(lambda value: value == 0 or abs(value) > 1e-6)
@@ -65,13 +65,6 @@ def test_a_line_goes_through_its_points_and_a_mark_is_at_its_value():
     assert float(label.get("x")) == circles(root)[1][0]
 
 
-def test_bars_are_as_long_as_their_values():
-    root = parsed(Bars("b", [("one", 1, "1 s"), ("two", 2, "2 s"), ("none", 0, "0 s")]))
-    widths = [float(r.get("width")) for r in root.iter(f"{SVG}rect")][1:]  # the first is the background
-    assert widths[1] == pytest.approx(2 * widths[0])
-    assert widths[2] == 0
-
-
 def test_a_chart_has_a_title_and_a_description_for_screen_readers():
     root = parsed(plot(), title="the title", description="what it shows")
     assert root.get("role") == "img"
@@ -82,10 +75,10 @@ def test_a_chart_has_a_title_and_a_description_for_screen_readers():
 @pytest.mark.parametrize("hostile", ["</text><script>alert(1)</script>", "\"&<>'", "a\x00b\x1b[0m", "\udcff"])
 def test_hostile_text_is_escaped(hostile):
     shown = Plot(hostile, hostile, hostile, [Series(hostile, [1], [1], points=True)], marks=[(1, hostile)])
-    root = parsed(shown, Bars(hostile, [(hostile, 1, hostile)]), title=hostile, description=hostile)
+    root = parsed(shown, title=hostile, description=hostile)
     assert not list(root.iter(f"{SVG}script"))
     clean = re.sub("[\x00\x1b\udcff]", "\ufffd", hostile)
-    assert [t.text for t in root.iter(f"{SVG}text")].count(clean) == 8
+    assert [t.text for t in root.iter(f"{SVG}text")].count(clean) == 5
 
 
 @given(st.lists(st.tuples(finite, finite), min_size=1, max_size=5))
@@ -112,7 +105,7 @@ def test_a_log_scale_has_2_to_12_ticks(ends):
 
 
 def test_the_same_data_gives_the_same_bytes():
-    panels = [plot(Series("s", [1, 2], [3, 4])), Bars("b", [("r", 1, "1")])]
+    panels = [plot(Series("s", [1, 2], [3, 4]))]
     assert draw(panels, title="t", description="d") == draw(panels, title="t", description="d")
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import io
 import multiprocessing
 import os
 import pickle
@@ -18,6 +17,7 @@ import preloaded
 import pytest
 import torch
 import webdataset
+from pictures import encode
 from PIL import Image
 from worker_processes import worker_processes
 
@@ -341,9 +341,7 @@ def damaged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("damaged")
     with webdataset.TarWriter(str(folder / "a.tar")) as writer:
         for number in range(60):
-            out = io.BytesIO()
-            Image.fromarray(np.full((40, 40, 3), 4 * number, np.uint8)).save(out, "JPEG", quality=95)
-            data = out.getvalue()
+            data = encode(Image.fromarray(np.full((40, 40, 3), 4 * number, np.uint8)), "JPEG", quality=95)
             if number in (7, 20, 41):
                 data = data[: len(data) - 40] + b"\xff\xd9"
             writer.write({"__key__": f"k{number:02}", "jpg": data, "cls": str(number)})

@@ -1,13 +1,13 @@
 """Frames: the numbered images of a sample are one field, with one region and flip."""
 
-import io
 import json
-import tarfile
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
+from folders import write_tar
+from pictures import encode
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
@@ -31,9 +31,7 @@ VIEW = wt.RandomResizedCrop((24, 32), scale=(0.3, 0.6), flip=True)
 def jpg(number, size=(64, 80)):
     """Return a JPEG whose brightness grows to the right, and with its number."""
     ramp = np.broadcast_to(np.arange(size[1]) * 2 + 4 * number, size)
-    out = io.BytesIO()
-    Image.fromarray(np.stack([ramp, ramp // 2, 255 - ramp], axis=2).astype(np.uint8)).save(out, "JPEG", quality=97)
-    return out.getvalue()
+    return encode(Image.fromarray(np.stack([ramp, ramp // 2, 255 - ramp], axis=2).astype(np.uint8)), "JPEG", quality=97)
 
 
 def write(folder, counts, name="{:04}.jpg", first=0, **fields):
@@ -262,14 +260,8 @@ def test_an_invalid_specification_is_refused(options, words):
 
 
 def test_tars_of_clips_are_indexed_verified_and_unpacked_and_pack_refuses_them(tmp_path):
-    (tmp_path / "shards").mkdir()
-    with tarfile.open(tmp_path / "shards" / "a.tar", "w") as tar:
-        for clip in range(3):
-            for number in range(5 + clip):
-                member = tarfile.TarInfo(f"clip{clip}.{number:03}.jpg")
-                data = jpg(number)
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
+    clips = [(f"clip{clip}.{number:03}.jpg", jpg(number)) for clip in range(3) for number in range(5 + clip)]
+    write_tar(tmp_path / "shards" / "a.tar", clips)
     pattern = str(tmp_path / "shards" / "*.tar")
     with pytest.raises(ShardError, match="--dots-in-fields"):  # they might be images whose keys have dots
         wt.index_shards(pattern)

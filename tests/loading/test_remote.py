@@ -160,20 +160,6 @@ def test_a_loader_needs_the_requests_bytes_and_hits_that_plan_shows(request, nam
     assert both.cached_blocks / (both.blocks / 2) == pytest.approx(1.0, abs=0.2)
 
 
-def test_the_hits_of_a_cache_smaller_than_the_dataset_are_those_that_plan_shows(server, dataset):
-    limit = size_of(dataset) * 2 // 3
-    found = forecast(open_shards(dataset), batch_size=BATCH, shuffle=30, cache_bytes=limit)
-    options = {"batch_size": BATCH, "shuffle": 30, "num_workers": 1, "fields": ("label",), "cache_bytes": limit}
-    with wt.make_loader(server.url, **options) as loader:
-        seen = []
-        for _ in range(9):
-            assert sum(1 for _ in loader) == 25
-            seen.append(loader.fetch_statistics)
-    hits, blocks = seen[-1].cached_blocks - seen[0].cached_blocks, seen[-1].blocks - seen[0].blocks
-    assert 0 < hits / blocks < 0.9
-    assert hits / blocks == pytest.approx(found.hit_rate_later, abs=0.2)
-
-
 def test_two_ranks_share_one_fetcher_and_fetch_each_block_once(server, dataset, tmp_path):
     program = textwrap.dedent("""
         import sys, wds_tools as wt

@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import torch
+from pictures import encode
 from PIL import Image, ImageOps
 from scenes import png
 from sixteen_bits import deep_png
@@ -26,17 +27,11 @@ def pixels(channels, dtype=np.uint8):
     return np.stack(planes, axis=2).astype(dtype)
 
 
-def encoded(image, kind, **options):
-    out = io.BytesIO()
-    image.save(out, kind, **options)
-    return out.getvalue()
-
-
 def turned(array):
     """Return a PNG that is stored rotated, and has an EXIF orientation that turns it back."""
     exif = Image.Exif()
     exif[0x0112] = 6
-    return encoded(Image.fromarray(np.rot90(array).copy()), "PNG", exif=exif)
+    return encode(Image.fromarray(np.rot90(array).copy()), "PNG", exif=exif)
 
 
 def npy(array):
@@ -50,20 +45,20 @@ PALETTE = Image.fromarray(pixels(1)[:, :, 0])
 PALETTE.putpalette([value for number in range(256) for value in (number, 255 - number, 7)])
 KINDS = {
     "grey PNG": ("png", png(pixels(1)[:, :, 0]), pixels(1)),
-    "grey with alpha": ("png", encoded(Image.fromarray(pixels(2), "LA"), "PNG"), pixels(2)),
+    "grey with alpha": ("png", encode(Image.fromarray(pixels(2), "LA"), "PNG"), pixels(2)),
     "RGB": ("png", png(pixels(3)), pixels(3)),
     "RGBA": ("png", png(pixels(4)), pixels(4)),
-    "WebP with alpha": ("webp", encoded(Image.fromarray(pixels(4)), "WEBP", lossless=True, exact=True), pixels(4)),
-    "1 bit": ("png", encoded(Image.fromarray(TWO).convert("1"), "PNG"), TWO[:, :, None]),
-    "palette": ("png", encoded(PALETTE, "PNG"), np.asarray(PALETTE.convert("RGB"))),
-    "transparent palette": ("png", encoded(PALETTE, "PNG", transparency=9), None),
+    "WebP with alpha": ("webp", encode(Image.fromarray(pixels(4)), "WEBP", lossless=True, exact=True), pixels(4)),
+    "1 bit": ("png", encode(Image.fromarray(TWO).convert("1"), "PNG"), TWO[:, :, None]),
+    "palette": ("png", encode(PALETTE, "PNG"), np.asarray(PALETTE.convert("RGB"))),
+    "transparent palette": ("png", encode(PALETTE, "PNG", transparency=9), None),
     "turned": ("png", turned(pixels(4)), pixels(4)),
     **{f"PNG of {n} x 16 bits": ("png", deep_png(pixels(n, np.uint16)), pixels(n, np.uint16)) for n in (1, 2, 3, 4)},
-    "TIFF of 16 bits": ("tif", encoded(Image.fromarray(pixels(1, np.uint16)[:, :, 0]), "TIFF"), pixels(1, np.uint16)),
-    "TIFF": ("tif", encoded(Image.fromarray(pixels(4)), "TIFF", compression="tiff_lzw"), pixels(4)),
-    "grey JPEG": ("jpg", encoded(Image.fromarray(pixels(1)[:, :, 0]), "JPEG", quality=98), pixels(1)),
-    "JPEG": ("jpg", encoded(Image.fromarray(pixels(3)), "JPEG", quality=98, subsampling=0), pixels(3)),
-    "CMYK JPEG": ("jpg", encoded(Image.fromarray(pixels(4), "CMYK"), "JPEG", quality=98), pixels(4)),
+    "TIFF of 16 bits": ("tif", encode(Image.fromarray(pixels(1, np.uint16)[:, :, 0]), "TIFF"), pixels(1, np.uint16)),
+    "TIFF": ("tif", encode(Image.fromarray(pixels(4)), "TIFF", compression="tiff_lzw"), pixels(4)),
+    "grey JPEG": ("jpg", encode(Image.fromarray(pixels(1)[:, :, 0]), "JPEG", quality=98), pixels(1)),
+    "JPEG": ("jpg", encode(Image.fromarray(pixels(3)), "JPEG", quality=98, subsampling=0), pixels(3)),
+    "CMYK JPEG": ("jpg", encode(Image.fromarray(pixels(4), "CMYK"), "JPEG", quality=98), pixels(4)),
     "npy of 8 channels": ("npy", npy(pixels(8, np.uint16)), pixels(8, np.uint16)),
     "grey npy": ("npy", npy(pixels(1, np.float32)[:, :, 0]), pixels(1, np.float32)),
 }

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.errors import OptionError
-from wds_tools.order.quality import TYPICAL_BATCH, measure_order, measured_quality, predicted, window_for, window_of
+from wds_tools.order.quality import TYPICAL_BATCH, measured_quality, predicted, window_for, window_of
 from wds_tools.order.sequence import Order, default_block
 
 CLASSES, PER_CLASS = 200, 600
@@ -23,31 +23,24 @@ def order_of(window, block):
 @pytest.mark.parametrize("batch", [128, 512])
 def test_the_prediction_is_within_a_fifth_of_the_measurement_on_sorted_data(block, window, batch):
     expected = predicted(batch=batch, block=block, window=window, shuffled=False)
-    assert 0.8 < measure_order(order_of(window, block), SORTED, batch=batch).quality / expected < 1.25
+    assert 0.8 < measured_quality(order_of(window, block), SORTED, batch=batch) / expected < 1.25
 
 
 def test_a_requested_quality_is_reached_on_data_sorted_by_class():
     for wanted in (0.5, 0.8):
         window = window_for(wanted, batch=128, block=8)
-        assert measure_order(order_of(window, 8), SORTED, batch=128).quality > 0.9 * wanted
+        assert measured_quality(order_of(window, 8), SORTED, batch=128) > 0.9 * wanted
 
 
 def test_shuffled_data_has_full_quality_with_its_default_window():
     labels = np.random.default_rng(0).permutation(SORTED)
     order = order_of(window_of(True, block=20, samples=400_000, shuffled=True), 20)
-    assert measure_order(order, labels, batch=256).quality > 0.95
+    assert measured_quality(order, labels, batch=256) > 0.95
 
 
 def test_sorted_data_without_a_shuffle_has_almost_no_quality():
-    assert measure_order(order_of(0, 20), SORTED, batch=128).quality < 0.05
+    assert measured_quality(order_of(0, 20), SORTED, batch=128) < 0.05
     assert predicted(batch=128, block=20, window=0, shuffled=False) == 0
-
-
-def test_a_larger_window_spreads_a_batch_over_more_blocks_and_separates_neighbours():
-    small, large = (measure_order(order_of(window, 20), SORTED, batch=128) for window in (500, 20_000))
-    assert small.blocks_per_batch < large.blocks_per_batch <= large.blocks_full * 1.01
-    assert small.shards_per_batch < large.shards_per_batch <= large.shards_full * 1.01
-    assert small.travel < large.travel < large.travel_full
 
 
 @given(st.floats(0.01, 0.99), st.integers(2, 4096), st.integers(1, 500))

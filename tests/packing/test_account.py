@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import shutil
@@ -19,13 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 from buckets import Bucketful
+from folders import manifest_of
+from pictures import encode
 from PIL import Image
 from terminals import in_terminal
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, LabelError, ManifestError, OptionError, SourceError
 from wds_tools.format.account import MAX_PARTS, MAX_REASONS, Account, Part
-from wds_tools.format.manifest import Manifest, from_json, seal
+from wds_tools.format.manifest import from_json, seal
 from wds_tools.inspection.stats import describe, format_stats
 
 PROGRAM = (sys.executable, "-m", "wds_tools.cli")
@@ -38,9 +39,7 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def jpeg(colour: int) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (12, 8), (colour * 20 % 256, 99, 77)).save(out, "JPEG")
-    return out.getvalue()
+    return encode(Image.new("RGB", (12, 8), (colour * 20 % 256, 99, 77)), "JPEG")
 
 
 @pytest.fixture
@@ -66,10 +65,6 @@ def table(tmp_path: Path) -> Path:
     (tmp_path / "table").mkdir()
     pq.write_table(pa.table(columns), tmp_path / "table" / "train.parquet")
     return tmp_path / "table" / "train.parquet"
-
-
-def manifest_of(folder: Path) -> Manifest:
-    return from_json((folder / "manifest.json").read_bytes())
 
 
 def without_account(folder: Path) -> None:

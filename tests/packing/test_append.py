@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from folders import contents
 from sources_conformance import CLASSES, image_of, photos_of
 from sources_conformance import stored as samples_of
 
@@ -47,10 +48,6 @@ def stored(dataset):
             for key, facts, label, ok in zip(batch.key, batch.json, batch.label.tolist(), batch.valid, strict=True)
             if ok
         ]
-
-
-def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_appended_samples_come_last_and_known_classes_keep_their_numbers(halves, tmp_path):

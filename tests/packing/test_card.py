@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 from collections import Counter
@@ -15,12 +14,14 @@ import fsspec
 import numpy as np
 import pytest
 import yaml
+from folders import manifest_of
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import encode
 from PIL import Image
 
 import wds_tools as wt
-from wds_tools.format.manifest import Manifest, ShardEntry, from_json
+from wds_tools.format.manifest import Manifest, ShardEntry
 from wds_tools.packing.card import CARD_NAME, card, commit_card, is_card, split_card
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # `datasets` leaves archives open
@@ -29,10 +30,6 @@ ENTRY = ShardEntry("shard-000000.tar", 3, 10_240, "0" * 32, "shard-000000.parque
 
 def front_of(data: bytes) -> Any:
     return yaml.safe_load(data.decode().split("---\n")[1])
-
-
-def manifest_of(folder: Path) -> Manifest:
-    return from_json((folder / "manifest.json").read_bytes())
 
 
 @pytest.fixture
@@ -103,9 +100,7 @@ def test_hugging_face_reads_indexed_written_merged_appended_and_resharded_datase
     assert len(load(packed_copy)["train"]) == 400
     with wt.ShardWriter(f"{tmp_path}/written/odd [name]-%d.tar") as writer:
         for number in range(3):
-            buffer = io.BytesIO()
-            Image.new("RGB", (8, 8)).save(buffer, "PNG")
-            writer.write({"__key__": f"{number}", "png": buffer.getvalue(), "txt": "a caption"})
+            writer.write({"__key__": f"{number}", "png": encode(Image.new("RGB", (8, 8)), "PNG"), "txt": "a caption"})
     assert load(tmp_path / "written")["train"][2]["txt"] == "a caption"
     wt.pack(photos / "cat", tmp_path / "flat", workers=1, images="keep")
     wt.append(photos / "fig", tmp_path / "flat", workers=1, images="keep")

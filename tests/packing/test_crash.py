@@ -16,6 +16,7 @@ from pathlib import Path
 import faults
 import mounts
 import pytest
+from folders import contents
 
 import wds_tools as wt
 from wds_tools.packing.shard_file import CHUNK_BYTES
@@ -51,10 +52,6 @@ def whole(few: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byte
     found = contents(folder)
     assert len([name for name in found if name.endswith(".tar")]) == 2
     return found
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def pack_with(fault: str, call: str, number: int, few: Path, dst: Path) -> subprocess.CompletedProcess[str]:

@@ -7,16 +7,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from folders import contents
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, OptionError
 
 REPOSITORY = Path(__file__).parents[2]
 OPTIONS = {"shard_bytes": "500kB", "images": "keep", "workers": 1}
-
-
-def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import random
@@ -24,13 +23,14 @@ from typing import Any
 import mounts
 import pytest
 import webdataset
+from folders import contents, manifest_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pictures import encode
 from PIL import Image
 
 from wds_tools.errors import DestinationError, OptionError, SourceError, StoreError
 from wds_tools.format.index import NO_LABEL, from_bytes
-from wds_tools.format.manifest import Manifest, from_json
 from wds_tools.packing import packer
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import FolderDestination
@@ -52,9 +52,7 @@ def pack(src: Path, dst: Path, **options: object) -> PackReport:
 
 
 def image_bytes(kind: str = "JPEG", size: tuple[int, int] = (8, 6), colour: int = 0) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", size, (colour % 256, colour // 256 % 256, 77)).save(out, kind)
-    return out.getvalue()
+    return encode(Image.new("RGB", size, (colour % 256, colour // 256 % 256, 77)), kind)
 
 
 def fill(root: Path, files: dict[str, bytes]) -> Path:
@@ -72,14 +70,6 @@ def small(tmp_path: Path) -> Path:
         tmp_path / "small",
         {f"{'abc'[number % 3]}/{number:02d}.jpg": image_bytes(colour=number * 99) for number in range(60)},
     )
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def manifest_of(folder: Path) -> Manifest:
-    return from_json((folder / "manifest.json").read_bytes())
 
 
 def shard_names(folder: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -21,6 +20,8 @@ from typing import Any
 import fsspec
 import pytest
 from buckets import Bucketful
+from folders import contents
+from pictures import encode
 from PIL import Image
 
 import wds_tools as wt
@@ -35,9 +36,7 @@ OPTIONS: dict[str, Any] = {"shard_bytes": 12_000, "workers": 1, "images": "keep"
 
 
 def image_bytes(colour: int) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (8, 6), (colour % 256, colour // 256 % 256, 77)).save(out, "JPEG")
-    return out.getvalue()
+    return encode(Image.new("RGB", (8, 6), (colour % 256, colour // 256 % 256, 77)), "JPEG")
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +76,6 @@ def bucket(tmp_path: Path) -> Path:
 
 def url_of(bucket: Path) -> str:
     return f"bucket://{bucket}/train"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def spooled(tmp_path: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from buckets import empty_s3
+from folders import contents
 from PIL import Image
 
 import wds_tools as wt
@@ -47,10 +48,6 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def objects(s3: Any, folder: str = "bucket/train") -> dict[str, bytes]:
     s3.invalidate_cache()
     return {path.removeprefix(f"{folder}/"): s3.cat_file(path) for path in s3.find(folder)}
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_the_objects_are_the_files_of_a_local_pack_and_every_command_reads_them(photos, packed, s3):

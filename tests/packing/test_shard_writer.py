@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import webdataset
+from folders import contents
 from PIL import Image
 
 import wds_tools as wt
@@ -31,10 +32,6 @@ REPOSITORY = Path(__file__).parents[2]
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def manifest_of(folder: Path, name: str = "manifest.json") -> Manifest:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import shlex
 import shutil
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from folders import write_tar
+from pictures import encode
 from PIL import Image
 
 from wds_tools.cli import main
@@ -54,21 +54,8 @@ def make(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Batches]]
         loader.close()
 
 
-def write_shard(path: Path, members: dict[str, bytes]) -> Path:
-    """Write a shard as another tool would."""
-    path.parent.mkdir(exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return path
-
-
 def image_bytes(side: int = 40) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (side, side), (200, 100, 50)).save(out, "JPEG")
-    return out.getvalue()
+    return encode(Image.new("RGB", (side, side), (200, 100, 50)), "JPEG")
 
 
 def test_the_call_for_six_images_runs(make: Callable[..., Batches], six_photos: Path, tmp_path: Path) -> None:
@@ -137,7 +124,7 @@ def test_the_call_for_a_relative_path_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert len(make("pack", "six_photos", "out")["loader"].label) == 4
-    shard = write_shard(tmp_path / "a-0.tar", {"1.jpg": image_bytes(), "1.cls": b"0"})
+    shard = write_tar(tmp_path / "a-0.tar", [("1.jpg", image_bytes()), ("1.cls", b"0")])
     assert len(make("index", shard.name)["loader"].label) == 1
 
 
@@ -171,7 +158,7 @@ def test_the_call_for_an_appended_or_resharded_dataset_runs(
 def test_the_call_for_shards_of_another_tool_runs(
     make: Callable[..., Batches], tmp_path: Path, members: dict[str, bytes], fields: tuple[str, ...], count: int
 ) -> None:
-    shard = write_shard(tmp_path / "theirs" / "a-0.tar", members)
+    shard = write_tar(tmp_path / "theirs" / "a-0.tar", members.items())
     batch = make("index", shard)["loader"]
     if len(fields) == 1:  # a single field is not in a tuple
         assert len(batch) == count
@@ -184,7 +171,7 @@ def test_the_calls_for_several_manifests_in_a_folder_run(make: Callable[..., Bat
     folder = tmp_path / "theirs"
     for number, part in itertools.product(range(2), ("train", "val")):
         members = {f"{part}{number}.jpg": image_bytes(), f"{part}{number}.cls": b"1"}
-        write_shard(folder / f"{part}-{number}.tar", members)
+        write_tar(folder / f"{part}-{number}.tar", members.items())
     for part in ("train", "val"):
         batch = make("index", f"{folder}/{part}-{{0..1}}.tar", "--manifest", f"{part}.json")["loader"]
         assert len(batch.label) == 2

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 import torch
 import webdataset
+from folders import contents, manifest_of
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import encode
 from PIL import Image
 from torchvision.transforms import v2
 
@@ -24,7 +26,6 @@ from wds_tools.format.codecs import view_npy
 from wds_tools.format.image_header import ImageInfo, probe
 from wds_tools.format.index import from_bytes
 from wds_tools.format.jpeg import baseline_frame
-from wds_tools.format.manifest import from_json
 from wds_tools.images import native
 from wds_tools.images.decode import decode_rgb
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
@@ -39,12 +40,6 @@ def noise(width: int = 131, height: int = 75, mode: str = "RGB") -> Image.Image:
     small = np.random.default_rng(0).integers(0, 256, (height // 4 + 1, width // 4 + 1, len(mode)), np.uint8)
     image = Image.frombytes(mode, (small.shape[1], small.shape[0]), small.tobytes())
     return image.resize((width, height), Image.Resampling.BICUBIC)
-
-
-def encoded(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
-    out = io.BytesIO()
-    image.save(out, kind, **options)
-    return out.getvalue()
 
 
 def run(*command: str, data: bytes) -> bytes:
@@ -107,7 +102,7 @@ def test_unusual_jpegs_become_crop_ready_without_changing_a_pixel(sampling: str,
 
 
 def test_jpegs_with_arithmetic_coding_or_four_components_are_kept() -> None:
-    for data in (cjpeg("-arithmetic"), encoded(noise(mode="CMYK"))):
+    for data in (cjpeg("-arithmetic"), encode(noise(mode="CMYK"))):
         assert transcode(data, CROP_READY).data is data
 
 
@@ -117,24 +112,24 @@ def test_jpegs_with_arithmetic_coding_or_four_components_are_kept() -> None:
 def test_all_modes_become_crop_ready_without_changing_a_pixel(
     mode: str, options: dict[str, object], size: tuple[int, int]
 ) -> None:
-    assert_crop_ready(encoded(noise(*size, mode), quality=92, **(options if mode == "RGB" else {})))
+    assert_crop_ready(encode(noise(*size, mode), quality=92, **(options if mode == "RGB" else {})))
 
 
 def test_a_jpeg_in_one_scan_per_component_becomes_one_interleaved_scan(tmp_path: Path) -> None:
     (tmp_path / "scans").write_text("0;\n1;\n2;\n")
-    data = run("jpegtran", "-scans", str(tmp_path / "scans"), data=encoded(noise()))
+    data = run("jpegtran", "-scans", str(tmp_path / "scans"), data=encode(noise()))
     assert baseline_frame(data) is None
     assert_crop_ready(data)
 
 
 def test_an_incomplete_progressive_jpeg_is_kept_because_decoders_smooth_it(tmp_path: Path) -> None:
     (tmp_path / "scans").write_text("0,1,2: 0-0, 0, 0;\n0: 1-2, 0, 2;\n")
-    data = run("jpegtran", "-scans", str(tmp_path / "scans"), data=encoded(noise()))
+    data = run("jpegtran", "-scans", str(tmp_path / "scans"), data=encode(noise()))
     assert transcode(data, CROP_READY).data is data
 
 
 def test_a_damaged_jpeg_is_kept_unchanged() -> None:
-    data = bytearray(encoded(noise(300, 300)))
+    data = bytearray(encode(noise(300, 300)))
     start = data.index(b"\xff\xda") + 14
     del data[start + 500 : start + 900]
     assert transcode(bytes(data), CROP_READY).data == data
@@ -144,7 +139,7 @@ def test_a_damaged_jpeg_is_kept_unchanged() -> None:
 def test_orientation_and_profile_are_kept_and_other_metadata_is_dropped(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112], exif[0x010F] = orientation, "a camera"
-    data = encoded(noise(), exif=exif, icc_profile=b"p" * 70_000, comment=b"hello")
+    data = encode(noise(), exif=exif, icc_profile=b"p" * 70_000, comment=b"hello")
     with Image.open(io.BytesIO(assert_crop_ready(data))) as image:
         assert dict(image.getexif()) == ({0x0112: 6} if orientation == 6 else {})
         assert image.info["icc_profile"] == b"p" * 70_000
@@ -152,7 +147,7 @@ def test_orientation_and_profile_are_kept_and_other_metadata_is_dropped(orientat
 
 
 def test_the_same_image_gives_the_same_bytes() -> None:
-    data = encoded(noise())
+    data = encode(noise())
     first = transcode(data, CROP_READY).data
     assert transcode(data, CROP_READY).data == first
     assert transcode(first, CROP_READY).data == first
@@ -160,13 +155,13 @@ def test_the_same_image_gives_the_same_bytes() -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
 def test_images_of_other_types_are_kept_unchanged(kind: str) -> None:
-    data = encoded(noise(), kind)
+    data = encode(noise(), kind)
     assert transcode(data, CROP_READY).data is data
 
 
 def test_keep_returns_the_same_bytes() -> None:
     for kind in ("JPEG", "PNG", "WEBP"):
-        data = encoded(noise(), kind)
+        data = encode(noise(), kind)
         result = transcode(data, KEEP)
         assert result.data is data
         assert result.info == probe(data)
@@ -183,30 +178,30 @@ def transcoder_that_writes(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_original_is_kept_if_the_transcoder_returns_nothing_usable(transcoder_that_writes) -> None:
-    data = encoded(noise())
-    for answer in (None, b"", b"text", encoded(noise(130, 75)), encoded(noise(mode="L")), data):
+    data = encode(noise())
+    for answer in (None, b"", b"text", encode(noise(130, 75)), encode(noise(mode="L")), data):
         transcoder_that_writes(answer)
         assert transcode(data, CROP_READY).data is data, answer
 
 
 def test_verify_pixels_keeps_the_original_if_a_pixel_differs(transcoder_that_writes) -> None:
     image = noise()
-    data = encoded(image)
+    data = encode(image)
     image.putpixel((70, 40), (255, 255, 255))
-    other = encoded(image, restart_marker_blocks=3)
+    other = encode(image, restart_marker_blocks=3)
     transcoder_that_writes(other)
     assert transcode(data, CROP_READY).data == other  # only the pixels differ
     assert transcode(data, ImageOptions(images="crop-ready", verify_pixels=True)).data is data
-    transcoder_that_writes(encoded(noise(), restart_marker_blocks=3))
-    assert transcode(data, ImageOptions(images="crop-ready", verify_pixels=True)).data == encoded(
+    transcoder_that_writes(encode(noise(), restart_marker_blocks=3))
+    assert transcode(data, ImageOptions(images="crop-ready", verify_pixels=True)).data == encode(
         noise(), restart_marker_blocks=3
     )
 
 
-@pytest.mark.parametrize("data", [b"", b"text", encoded(noise())[:-2], encoded(noise()).replace(b"\x08", b"\x0c", 1)])
+@pytest.mark.parametrize("data", [b"", b"text", encode(noise())[:-2], encode(noise()).replace(b"\x08", b"\x0c", 1)])
 def test_bytes_that_are_not_a_complete_image_are_refused_by_every_policy(data: bytes) -> None:
     if len(data) > 1000 and data[-2:] == b"\xff\xd9":
-        data = encoded(noise())
+        data = encode(noise())
         position = baseline_frame(data).height_at - 1  # type: ignore[union-attr]
         data = data[:position] + b"\x0c" + data[position + 1 :]  # 12 bits
     for policy in (
@@ -222,7 +217,7 @@ def test_bytes_that_are_not_a_complete_image_are_refused_by_every_policy(data: b
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize(("size", "expected"), [(50, (87, 50)), ((40, 60), (60, 40)), ((90, 200), (200, 90))])
 def test_resize_makes_a_crop_ready_jpeg_of_that_size(kind: str, size: object, expected: tuple[int, int]) -> None:
-    data = encoded(Image.open(SAMPLES[0]).convert("RGB").resize((131, 75)), kind, quality=95)
+    data = encode(Image.open(SAMPLES[0]).convert("RGB").resize((131, 75)), kind, quality=95)
     result = transcode(data, ImageOptions(resize=size, quality=95))  # type: ignore[arg-type]
     assert (result.kind, result.info.width, result.info.height) == ("jpg", *expected)
     assert result.info.restart > 0
@@ -234,21 +229,21 @@ def test_resize_makes_a_crop_ready_jpeg_of_that_size(kind: str, size: object, ex
 
 
 def test_a_lower_quality_gives_a_smaller_jpeg() -> None:
-    sizes = [len(transcode(encoded(noise()), ImageOptions(resize=64, quality=q)).data) for q in (50, 80, 95)]
+    sizes = [len(transcode(encode(noise()), ImageOptions(resize=64, quality=q)).data) for q in (50, 80, 95)]
     assert sizes == sorted(set(sizes))
 
 
 def test_a_jpeg_that_is_small_enough_is_not_encoded_again() -> None:
-    data = encoded(noise())
+    data = encode(noise())
     assert transcode(data, ImageOptions(resize=75)).data == transcode(data, CROP_READY).data
     assert transcode(data, ImageOptions(resize=75, compiled=False)).data is data
-    assert transcode(encoded(noise(), "PNG"), ImageOptions(resize=75)).kind == "jpg"  # all images have the same type
+    assert transcode(encode(noise(), "PNG"), ImageOptions(resize=75)).kind == "jpg"  # all images have the same type
 
 
 def test_a_rotated_image_is_resized_after_rotation() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    data = encoded(noise(), exif=exif)
+    data = encode(noise(), exif=exif)
     for images in ("resize", "raw"):
         info = transcode(data, ImageOptions(images=images, resize=50)).info  # type: ignore[arg-type]
         assert (info.width, info.height, info.orientation) == (50, 87, 1)
@@ -256,7 +251,7 @@ def test_a_rotated_image_is_resized_after_rotation() -> None:
 
 def test_raw_stores_the_pixels() -> None:
     for mode, kind in (("RGB", "JPEG"), ("L", "JPEG"), ("CMYK", "JPEG"), ("RGB", "PNG"), ("RGBA", "PNG")):
-        data = encoded(noise(mode=mode), kind)
+        data = encode(noise(mode=mode), kind)
         result = transcode(data, RAW)
         assert result.info == ImageInfo("npy", 131, 75, "RGB", 1)
         assert (view_npy(result.data) == shown(data, probe(data))).all()
@@ -265,7 +260,7 @@ def test_raw_stores_the_pixels() -> None:
 
 def test_raw_images_of_one_size_have_the_planned_length() -> None:
     policy = ImageOptions(images="raw", resize=(40, 60))
-    data = transcode(encoded(noise()), policy).data
+    data = transcode(encode(noise()), policy).data
     assert len(data) == policy.fixed_bytes == 128 + 40 * 60 * 3
     assert view_npy(data).shape == (40, 60, 3)
     assert ImageOptions(images="raw", resize=40).fixed_bytes is None
@@ -390,7 +385,7 @@ def test_without_the_compiled_module_images_are_kept_with_a_notice(monkeypatch: 
     resized = ImageOptions(resize=64)
     assert str(resized) == "resize 64 quality 90 not compiled"
     assert "Until then, JPEGs that need no resizing are kept unchanged" in resized.notice
-    assert transcode(encoded(noise()), resized).info.restart > 0  # Pillow writes the markers
+    assert transcode(encode(noise()), resized).info.restart > 0  # Pillow writes the markers
     for images in ("keep", "raw"):
         assert not ImageOptions(images=images).notice
     with pytest.raises(OptionError, match=r"images='crop-ready' cannot be used: the compiled module"):
@@ -406,14 +401,6 @@ def crop_ready(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("crop") / "ready"
     wt.pack(photos, folder, shard_bytes="1MB", workers=1, images="crop-ready")
     return folder
-
-
-def manifest_of(folder: Path) -> wt.Manifest:
-    return from_json((folder / "manifest.json").read_bytes())
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.filterwarnings("ignore:images will come as a list")
@@ -446,7 +433,7 @@ def test_workers_and_threads_change_no_byte_of_crop_ready_shards(
 ) -> None:
     monkeypatch.setattr("wds_tools.packing.run.available_cores", lambda: cores)
     wt.pack(photos, tmp_path / "dst", shard_bytes="1MB", workers=workers, images="crop-ready", verify_pixels=True)
-    assert files_of(tmp_path / "dst") == files_of(crop_ready)
+    assert contents(tmp_path / "dst") == contents(crop_ready)
 
 
 def test_packing_with_another_policy_into_a_dataset_is_refused(photos: Path, tmp_path: Path) -> None:
@@ -488,14 +475,14 @@ def test_the_length_of_resized_shards_is_close_to_shard_bytes(photos: Path, tmp_
     assert wt.describe(dst).fields.keys() == {"jpg", "cls", "json"}  # the PNGs became JPEGs
     again = tmp_path / "again"
     wt.pack(photos, again, resize=64, quality=80, shard_bytes="200kB", workers=2)
-    assert files_of(again) == files_of(dst)
+    assert contents(again) == contents(dst)
 
 
 def test_an_npy_field_that_is_not_an_image_has_no_image_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
         writer.write({"__key__": "vector", "npy": np.arange(4.0), "cls": 1})
         writer.write({"__key__": "image", "npy": np.zeros((4, 5, 3), np.uint8), "cls": 1})
-        writer.write({"__key__": "both", "jpg": encoded(noise()), "npy": np.zeros((4, 5, 3), np.uint8), "cls": 1})
+        writer.write({"__key__": "both", "jpg": encode(noise()), "npy": np.zeros((4, 5, 3), np.uint8), "cls": 1})
     wt.index_shards([str(tmp_path / "a.tar")])
     assert not caplog.records
     index = from_bytes((tmp_path / "a.parquet").read_bytes(), name="a")

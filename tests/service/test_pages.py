@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 import pytest
 from img2dataset_layout import write_img2dataset
+from pictures import encode
 from PIL import Image
 from servers import PROGRAM, Reply, Running, copy_of, in_thread, program, request
 
@@ -46,9 +47,7 @@ def png(width: int, height: int, pixels: bytes) -> bytes:
 
 
 def picture(colour: tuple[int, int, int], size: int = 40) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (size, size), colour).save(out, "PNG", pnginfo=None)
-    return out.getvalue()
+    return encode(Image.new("RGB", (size, size), colour), "PNG", pnginfo=None)
 
 
 def write_dataset(folder: Path, samples: list[Sample], classes: tuple[str, ...] = ()) -> Path:

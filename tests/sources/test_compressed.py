@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import webdataset
+from pictures import encode
 from PIL import Image
 
 import wds_tools as wt
@@ -23,9 +24,7 @@ from wds_tools.sources.files import MappedFiles
 
 
 def jpeg(seed: int) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (24, 32, 3), np.uint8)).save(out, "JPEG")
-    return out.getvalue()
+    return encode(Image.fromarray(np.random.default_rng(seed).integers(0, 255, (24, 32, 3), np.uint8)), "JPEG")
 
 
 def tar_of(files: dict[str, bytes]) -> bytes:

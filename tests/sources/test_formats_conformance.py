@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
-import tarfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
+from folders import write_tar
 from sources_conformance import CLASSES, Conformance, DamageableConformance, Photo
 from tfrecords import example, frame
 
@@ -294,21 +293,12 @@ class TestLitData(Conformance):
         return folder / "chunks"
 
 
-def tar_of(path: Path, files: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w") as archive:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
-
-
 class TestTar(DamageableConformance):
     kind = "tar"
 
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
         files = {f"photos/{CLASSES[photo.label]}/{photo.name}.jpg": photo.data for photo in photos}
-        return tar_of(folder / "photos.tar", files)
+        return write_tar(folder / "photos.tar", files.items())
 
     def damage(self, path: Path) -> int:
         path.write_bytes(path.read_bytes().replace(b"\xff\xd8\xff", b"\0\0\0", 1))
@@ -320,7 +310,7 @@ class TestTarPerClass(Conformance):
 
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
         for label, name in enumerate(CLASSES):
-            tar_of(folder / f"{name}.tar", {f"{p.name}.jpg": p.data for p in photos if p.label == label})
+            write_tar(folder / f"{name}.tar", [(f"{p.name}.jpg", p.data) for p in photos if p.label == label])
         return folder
 
 
@@ -353,7 +343,7 @@ class TestWebDataset(DamageableConformance):
                 files[f"{key}.jpg"] = photo.data
                 files[f"{key}.cls"] = CLASSES[photo.label].encode()
                 files[f"{key}.json"] = json.dumps({"photographer": photo.name}).encode()
-            tar_of(folder / f"train-{number}.tar", files)
+            write_tar(folder / f"train-{number}.tar", files.items())
         return folder
 
     def damage(self, path: Path) -> int:

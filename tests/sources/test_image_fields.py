@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import webdataset
+from pictures import encode
 from PIL import Image
 
 import wds_tools as wt
@@ -18,9 +19,7 @@ from wds_tools.reading.stored_samples import stored_samples
 
 
 def encoded(kind: str, grey: int) -> bytes:
-    out = io.BytesIO()
-    Image.new("L", (16, 16), grey).save(out, kind)
-    return out.getvalue()
+    return encode(Image.new("L", (16, 16), grey), kind)
 
 
 PHOTO, MASK = encoded("JPEG", 200), encoded("PNG", 1)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from folders import write_tar
 from sources_conformance import Photo, photos_of, stored
 from tfrecords import frame, message, varint
 
@@ -156,11 +157,7 @@ def test_a_list_of_more_than_images_and_labels_is_an_error(tmp_path: Path, pixel
 
 def test_of_members_with_one_name_the_last_is_packed_as_it_is_unpacked(tmp_path: Path, six: list[Photo]) -> None:
     members = [("cat/1.jpg", six[0]), ("dog/2.jpg", six[1]), ("cat/1.jpg", six[2])]
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for name, photo in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(photo.data)
-            archive.addfile(info, io.BytesIO(photo.data))
+    write_tar(tmp_path / "a.tar", [(name, photo.data) for name, photo in members])
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of a name that occurs twice
         for name, photo in members:
@@ -201,16 +198,6 @@ def test_folders_in_a_zip_of_windows_may_have_backslashes(tmp_path: Path, six: l
 # Shards
 
 
-def shard(path: Path, *members: tuple[str, bytes]) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
-
-
 def test_an_indexed_or_packed_dataset_without_class_names_keeps_its_numbers(tmp_path: Path, pixels: np.ndarray) -> None:
     np.savez(tmp_path / "a.npz", images=pixels, labels=LABELS)
     wt.pack(tmp_path / "a.npz", tmp_path / "first", shuffle=False)
@@ -221,13 +208,13 @@ def test_an_indexed_or_packed_dataset_without_class_names_keeps_its_numbers(tmp_
 
 def test_a_sample_whose_fields_are_in_several_places_is_an_error(tmp_path: Path, six: list[Photo]) -> None:
     images = [(f"{n}.jpg", six[n].data) for n in range(3)]
-    path = shard(tmp_path / "a.tar", *images, *((f"{n}.cls", b"%d" % n) for n in range(3)))
+    path = write_tar(tmp_path / "a.tar", [*images, *((f"{n}.cls", b"%d" % n) for n in range(3))])
     with pytest.raises(SourceError, match=r"key 0, .*fields 'jpg' and 'cls' have other samples in between: sort"):
         wt.pack(path, tmp_path / "dst", kind="webdataset")
 
 
 def test_another_sample_with_the_same_key_is_packed(tmp_path: Path, six: list[Photo]) -> None:
-    path = shard(tmp_path / "a.tar", *((f"{key}.jpg", photo.data) for key, photo in zip("aba", six, strict=False)))
+    path = write_tar(tmp_path / "a.tar", ((f"{key}.jpg", photo.data) for key, photo in zip("aba", six, strict=False)))
     assert [sample["jpg"] for sample, _ in pack(path, kind="webdataset")[0]] == [photo.data for photo in six[:3]]
 
 
@@ -236,7 +223,7 @@ def test_another_field_never_takes_the_place_of_the_image(tmp_path: Path, six: l
     other = io.BytesIO()
     np.save(other, np.arange(4.0))
     data = other.getvalue() if field == "npy" else encode_png(np.zeros((8, 8), np.uint8))
-    shard(tmp_path / "old" / "a.tar", ("a.jpg", six[0].data), (f"a.{field}", data), ("b.jpg", six[1].data))
+    write_tar(tmp_path / "old" / "a.tar", [("a.jpg", six[0].data), (f"a.{field}", data), ("b.jpg", six[1].data)])
     wt.index_shards(f"{tmp_path}/old/a.tar")
     report = wt.reshard(tmp_path / "old", tmp_path / "raw", images="raw", resize=16)
     assert [skip.path for skip in report.skipped] == ["a.tar/a"]

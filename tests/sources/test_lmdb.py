@@ -14,6 +14,7 @@ import msgpack
 import numpy as np
 import pytest
 from foreign_records import Sample, account_of, checksum, checksum_of, packed
+from pictures import encode
 from PIL import Image
 from sources_conformance import decode, photos_of
 from tfrecords import message, varint
@@ -38,9 +39,7 @@ def write(path: Path, records: Mapping[str | bytes, bytes], database: str | None
 
 
 def png(pixels: np.ndarray) -> bytes:
-    out = BytesIO()
-    Image.fromarray(pixels).save(out, "PNG")
-    return out.getvalue()
+    return encode(Image.fromarray(pixels), "PNG")
 
 
 def nd(array: np.ndarray) -> dict[bytes, Any]:

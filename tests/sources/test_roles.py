@@ -6,7 +6,6 @@ column that could be the label as well. A label is never taken from them without
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import torch
 import zarr
 from conformance_cases import write_records
 from foreign_records import FOREIGN
+from pictures import encode
 from PIL import Image
 
 from wds_tools.errors import SourceError
@@ -40,9 +40,7 @@ Columns = dict[str, list[Any]]
 
 
 def png(number: int) -> bytes:
-    out = io.BytesIO()
-    Image.new("L", (4, 3), number).save(out, "PNG")
-    return out.getvalue()
+    return encode(Image.new("L", (4, 3), number), "PNG")
 
 
 IMAGES = [png(number) for number in range(COUNT)]

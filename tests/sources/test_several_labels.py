@@ -15,13 +15,14 @@ import pytest
 import torch
 import webdataset
 import zarr
+from folders import manifest_of
+from pictures import encode
 from PIL import Image
 from tfrecords import example, frame
 
 import wds_tools as wt
 from wds_tools.errors import LabelError, MissingFieldError, OptionError, SampleError, SourceError
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.manifest import Manifest, from_json
 from wds_tools.reading.shardset import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 
@@ -33,9 +34,7 @@ PIXELS = np.stack([np.full((8, 8, 3), 60 * number, np.uint8) for number in range
 
 
 def png(number: int) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(PIXELS[number]).save(out, "PNG")
-    return out.getvalue()
+    return encode(Image.fromarray(PIXELS[number]), "PNG")
 
 
 def table_of(tmp_path: Path, labels: list[Any]) -> pd.DataFrame:
@@ -159,10 +158,6 @@ SOURCES = [
     hugging_face_on_disk, hugging_face_stream, hugging_face_object, hdf5_rows, numpy_rows, zarr_rows, tensors,
     torch_dataset, shards_of_webdataset, shards_with_rows,
 ]  # fmt: skip
-
-
-def manifest_of(folder: Path) -> Manifest:
-    return from_json((folder / "manifest.json").read_bytes())
 
 
 def stored(folder: Path) -> dict[int, list[str]]:

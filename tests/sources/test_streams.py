@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from pictures import encode
 from PIL import Image
 
 import wds_tools as wt
@@ -32,9 +32,7 @@ FEATURES = {
 
 
 def jpeg(number: int) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)).save(out, "JPEG")
-    return out.getvalue()
+    return encode(Image.fromarray(np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)), "JPEG")
 
 
 def write(folder: Path) -> Path:

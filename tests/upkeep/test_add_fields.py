@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from folders import manifest_of
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -32,7 +33,7 @@ from wds_tools.errors import (
     SampleError,
     SourceError,
 )
-from wds_tools.format.manifest import from_json, seal
+from wds_tools.format.manifest import seal
 from wds_tools.upkeep import field_adder, spool
 from wds_tools.upkeep.copier import copy_dataset
 
@@ -62,10 +63,6 @@ def captions(tmp_path: Path) -> Path:
     )
     pq.write_table(table, tmp_path / "captions.parquet", row_group_size=7)
     return tmp_path / "captions.parquet"
-
-
-def manifest_of(folder: Path) -> Any:
-    return from_json((folder / "manifest.json").read_bytes())
 
 
 def contents(folder: Path) -> dict[str, bytes]:

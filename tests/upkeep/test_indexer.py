@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -16,8 +15,10 @@ import mounts
 import pytest
 import webdataset
 import xxhash
+from folders import write_tar
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pictures import encode
 from PIL import Image
 
 import wds_tools as wt
@@ -37,19 +38,7 @@ from wds_tools.upkeep.indexer import index_shards
 
 
 def image(width: int = 9, height: int = 7, kind: str = "JPEG") -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (width, height), (200, 30, 90)).save(out, kind)
-    return out.getvalue()
-
-
-def write_tar(path: Path, members: list[tuple[str, bytes]], tar_format: int = tarfile.USTAR_FORMAT) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", format=tar_format) as archive:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
+    return encode(Image.new("RGB", (width, height), (200, 30, 90)), kind)
 
 
 PLAIN = [("a.jpg", image()), ("a.cls", b"3"), ("b.jpg", image(20, 30)), ("b.cls", b"0")]

@@ -13,6 +13,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from folders import contents, manifest_of
 
 import wds_tools as wt
 from wds_tools.errors import (
@@ -25,7 +26,7 @@ from wds_tools.errors import (
 )
 from wds_tools.format.index import NO_LABEL, from_bytes, to_bytes
 from wds_tools.format.index_edit import rename
-from wds_tools.format.manifest import Manifest, from_json, seal
+from wds_tools.format.manifest import seal
 from wds_tools.packing.packer import pack
 from wds_tools.reading.shardset import open_shards
 from wds_tools.upkeep import merger
@@ -45,14 +46,6 @@ def halves(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     for number in range(2):
         pack(folder / f"photos{number}", folder / f"{number}", shard_bytes="1MB", workers=1, images="keep")
     return folder / "0", folder / "1"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def manifest_of(folder: Path) -> Manifest:
-    return from_json((folder / "manifest.json").read_bytes())
 
 
 def labelled(folder: Path, classes: list[str], *, number: int = 0, **fields: Any) -> Path:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from folders import write_tar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pictures import encode
 from PIL import Image
 from sources_conformance import stored
 
@@ -37,9 +37,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def png(colour: int = 0) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (8, 6), (colour % 256, colour // 256, 77)).save(out, "PNG")
-    return out.getvalue()
+    return encode(Image.new("RGB", (8, 6), (colour % 256, colour // 256, 77)), "PNG")
 
 
 def files(folder: Path) -> dict[bytes, bytes]:
@@ -263,12 +261,7 @@ def test_a_path_that_leads_outside_is_refused_with_shard_and_key(tmp_path: Path,
 
 
 def test_a_key_that_leads_outside_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    with tarfile.open(tmp_path / "in" / "x.tar", "w") as tar:
-        for name in ("good.txt", "../../evil.txt"):
-            info = tarfile.TarInfo(name)
-            info.size = 1
-            tar.addfile(info, io.BytesIO(b"x"))
+    write_tar(tmp_path / "in" / "x.tar", [("good.txt", b"x"), ("../../evil.txt", b"x")])
     wt.index_shards(str(tmp_path / "in" / "x.tar"))
     with pytest.raises(DestinationError, match=r"'../../evil.txt' is not a relative path"):
         unpack(tmp_path / "in", tmp_path / "out" / "deep")

@@ -13,6 +13,7 @@ import bad_server
 import pytest
 from bad_server import BadServer
 from buckets import Bucketful, each_call_fails_once, empty_s3
+from folders import contents
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError, ShardError
@@ -44,10 +45,6 @@ def bare(packed: Path, tmp_path: Path) -> Path:
     for path in packed.glob("*.tar"):
         shutil.copy(path, folder)
     return folder
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def shard_ranges() -> list[int]:

@@ -223,15 +223,6 @@ LOADERS = {
         workload_notes={**dict.fromkeys(_CROPS, f"stored as bytes, {_IO}"), **_NOT_VERIFIED},
         size_ratio=1.1,
     ),
-    "turboloader": Entry(
-        "peers.turboloader",
-        ("turboloader",),
-        "one tar of the files, threads held to one core per worker; float32 pixels; no labels; nothing is verified: "
-        "the rest of a truncated JPEG is gray, and images of another format are black, with a warning",
-        workloads=("train", "small"),
-        workload_notes={"train": "train_aug=True decodes only the crop", "small": "image_size=128, antialias=True"},
-        size_ratio=1.1,
-    ),
 }
 """All loaders by name: the limit, ours and the peers."""
 PEERS = tuple(name for name in LOADERS if name not in (LIMIT, OURS))

@@ -199,17 +199,6 @@ def _check_plan_options(context: click.Context) -> None:
     help="Side of the images in a batch; required to compute the memory of batch slots.",
 )
 @click.option(
-    "--step-seconds",
-    type=float,
-    metavar="SECONDS",
-    help="Duration of a training step; required to compute the read rate.",
-)
-@click.option(
-    "--cache-bytes",
-    metavar="SIZE",
-    help="Cache on each machine for a remote dataset, such as 500GB; by default large enough.",
-)
-@click.option(
     "--state",
     type=LOCAL_PATH,
     metavar="FILE",
@@ -238,8 +227,6 @@ def plan(
     subset: float | None,
     class_weights: str | None,
     size: int | None,
-    step_seconds: float | None,
-    cache_bytes: str | None,
     state: Path | None,
     step: int | None,
     epoch: int | None,
@@ -251,8 +238,8 @@ def plan(
     """Forecast an epoch, or show what a step of a run saw.
 
     Prints steps, dropped samples, shuffle quality and memory. Also prints the bytes that each machine
-    reads and, if the dataset is remote, fetches in the first epoch and in later ones. Reads only the
-    manifest, and the labels in the indexes of all but very large datasets.
+    reads and, for a remote dataset, the requests and cache hits of an epoch. Reads only the manifest,
+    and the labels in the indexes of all but very large datasets.
 
     With --state FILE --step N it prints the samples of a step, past or future, with their keys and
     crops. If the run had --where, --subset or --class-weights, give the same ones here.
@@ -260,7 +247,7 @@ def plan(
     from wds_tools.inspection.forecast import forecast, format_forecast, parse_shuffle
     from wds_tools.inspection.forecast_chart import forecast_chart
     from wds_tools.inspection.svg import check_svg_name, write_svg
-    from wds_tools.options import RemoteOptions, parse_bytes
+    from wds_tools.options import RemoteOptions
     from wds_tools.reading.select import Choice, parse_weights
     from wds_tools.reading.shardset import open_shards
 
@@ -288,8 +275,6 @@ def plan(
         seed=seed,
         tail=tail,  # type: ignore[arg-type]
         image_bytes=3 * size * size if size else None,
-        step_seconds=step_seconds,
-        cache_bytes=parse_bytes(cache_bytes, what="cache_bytes") if cache_bytes else None,
         choice=choice,
     )
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else format_forecast(report))
@@ -305,9 +290,9 @@ def plan(
 def doctor(dataset: str | None, as_json: bool, storage_options: dict[str, Any] | None) -> int:
     """Check this machine and suggest fixes.
 
-    Checks versions, known vulnerabilities, the compiled code, cores, memory, limits, the GPU and
-    the cache. With DATASET, also checks its manifest, its indexes and the sizes of its shards. The
-    exit code is 1 if there is a problem; notes do not count.
+    Checks versions, the compiled code, cores, memory, limits, the GPU and the cache. With DATASET,
+    also checks its manifest, its indexes and the sizes of its shards. The exit code is 1 if there is
+    a problem; notes do not count.
     """
     from wds_tools.inspection.doctor import examine, format_findings
     from wds_tools.inspection.machine import inspect_machine

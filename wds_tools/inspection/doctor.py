@@ -15,23 +15,14 @@ from wds_tools.wording import NOT_ON_SERVERS, counted, human_bytes
 Status = Literal["ok", "note", "problem"]
 
 MIN_PYTHON = (3, 11)
-VULNERABILITIES = (
-    # https://pillow.readthedocs.io/en/stable/releasenotes/13.0.0.html
-    ("pillow", "13.0.0", "problem", "a damaged JPEG can run code (heap overflow in the decoder, CVE-2026-112403)"),
-    # https://github.com/aio-libs/aiohttp/security/advisories/GHSA-h4cc-hm5h-fmm9
-    ("aiohttp", "3.14.4", "note", "a malicious server can block its readers (CVE-2026-128131)"),
-)
-"""(package, first fixed version, status of the finding, description) of each vulnerability."""
 
 OPEN_SHARDS_PER_PROCESS = 512
 """Shards that a process may have open at the same time: the value of `storage.local.MAX_OPEN_MAPS`."""
 
 _FILES_PER_WORKER = 5  # descriptors in the main process; 4.3 were counted with 8 workers
 _OTHER_FILES = 64
-_MAIN_BYTES = 1_000_000_000  # main process with torch; 600 MB were measured
-_WORKER_BYTES = 200_000_000  # memory of a worker that is not shared; 12 to 200 MB were measured
-_BATCH_BYTES = 256 * 3 * 224 * 224
-_BATCHES_PER_WORKER = 2
+_MIN_MEMORY = 2_000_000_000  # main process with torch, 600 MB, and workers, 12 to 200 MB each, were measured
+_DOCKER_SHM = 64 << 20  # the default of Docker
 _NAME_WIDTH, _STATUS_WIDTH = 9, 9
 
 
@@ -41,7 +32,7 @@ class Finding:
 
     Attributes:
         name: Name of the check.
-        status: ``problem`` if something does not work or is not secure, ``note`` if it could be better.
+        status: ``problem`` if something does not work, ``note`` if it could be better.
         found: What was found.
         remedy: What to do; empty if nothing needs to be done.
     """
@@ -61,11 +52,10 @@ def examine(machine: Machine) -> list[Finding]:
     return [
         check_python(machine.python),
         check_packages(machine.packages, machine.imports, source_tree=machine.source_tree),
-        check_security(machine.packages),
         check_fast_path(machine.imports, native=machine.native, source_tree=machine.source_tree),
         check_cores(machine.cores, machine.usable_cores, machine.quota),
-        check_memory(machine.memory_bytes, machine.memory_limit, machine.usable_cores),
-        check_shm(machine.shm_bytes, machine.usable_cores),
+        check_memory(machine.memory_bytes, machine.memory_limit),
+        check_shm(machine.shm_bytes),
         check_open_files(*machine.open_files, machine.usable_cores),
         check_gpu(machine.imports.torch, gpus=machine.gpus, driver=machine.driver, hidden=machine.hidden),
         check_cache(
@@ -155,22 +145,6 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:200]
 
 
-def check_security(packages: Sequence[Package]) -> Finding:
-    """Check for packages with known vulnerabilities."""
-    installed = {package.name: package.installed for package in packages if package.installed}
-    vulnerable = [
-        (name, fixed, status, description)
-        for name, fixed, status, description in VULNERABILITIES
-        if name in installed and version_numbers(installed[name]) < version_numbers(fixed)
-    ]
-    if not vulnerable:
-        return Finding("security", "ok", "no package with a vulnerability known to this version of wds-tools")
-    worst: Status = "problem" if any(status == "problem" for _, _, status, _ in vulnerable) else "note"
-    found = "; ".join(f"{name} {installed[name]}: {description}" for name, _, _, description in vulnerable)
-    fixed_versions = " ".join(f"'{name}>={fixed}'" for name, fixed, _, _ in vulnerable)
-    return Finding("security", worst, found, f"pip install {fixed_versions}")
-
-
 def check_fast_path(imports: Imports, *, native: bool, source_tree: str | None = None) -> Finding:
     """Check that the compiled decoder is used.
 
@@ -209,27 +183,24 @@ def check_cores(cores: int, usable: int, quota: int | None) -> Finding:
     return Finding("cores", "ok", found)
 
 
-def check_memory(total: int, limit: int | None, cores: int) -> Finding:
-    """Check the memory for the main process and a worker for each core."""
-    size, needed = min(total, limit or total), _MAIN_BYTES + cores * _WORKER_BYTES
+def check_memory(total: int, limit: int | None) -> Finding:
+    """Check whether the container limits the memory, and that there is enough for torch."""
+    size = min(total, limit or total)
     found = human_bytes(size)
     if size < total:
         found += f", the limit of the container; the machine has {human_bytes(total)}"
-    if size < needed:
-        remedy = f"provide {human_bytes(needed)} or more, or use fewer workers: num_workers=1"
-        found += f"; {counted(cores, 'worker')} and the main process may need {human_bytes(needed)}"
+    if size < _MIN_MEMORY:
+        remedy = f"provide {human_bytes(_MIN_MEMORY)} or more, or use few workers: num_workers=1"
         return Finding("memory", "problem", found, remedy)
     return Finding("memory", "ok", found)
 
 
-def check_shm(size: int | None, cores: int) -> Finding:
+def check_shm(size: int | None) -> Finding:
     """Check the shared memory that torch's DataLoader needs; make_loader does not need any."""
-    needed = _BATCH_BYTES * (_BATCHES_PER_WORKER * cores + 1)
-    available = "none" if size is None else human_bytes(size)
-    if size is None or size < needed:
-        needs = f"make_loader needs none, StreamingDataset in torch's DataLoader about {human_bytes(needed)}"
-        return Finding("shm", "note", f"{available}; {needs}", "with Docker: --shm-size=8g, or --ipc=host")
-    return Finding("shm", "ok", f"{available} in /dev/shm")
+    if size is None or size <= _DOCKER_SHM:
+        found = f"{'none' if size is None else human_bytes(size)}; make_loader needs none, torch's DataLoader does"
+        return Finding("shm", "note", found, "with Docker: --shm-size=8g, or --ipc=host")
+    return Finding("shm", "ok", f"{human_bytes(size)} in /dev/shm")
 
 
 def check_open_files(soft: int, hard: int, cores: int) -> Finding:

@@ -12,20 +12,18 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.format.index import NO_LABEL
 from wds_tools.loading.pipeline.autoscale import slots_for
-from wds_tools.options import check_counts, check_seconds
+from wds_tools.options import check_counts
 from wds_tools.order.planner import Cursor, EpochPlan, Tail, World
 from wds_tools.order.quality import (
     DEFAULT_QUALITY,
-    MeasuredOrder,
     MeasuredReading,
-    measure_order,
     measure_reading,
+    measured_quality,
     predicted,
     window_for,
     window_of,
 )
 from wds_tools.order.sequence import Order, default_block
-from wds_tools.reading.read_ahead import hit_rate
 from wds_tools.reading.select import Choice, labels_of
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage.cache.fetcher import DIRECT_SHARE, MAX_DIRECT_BYTES
@@ -59,25 +57,19 @@ class Forecast:
         window_samples: Samples of the shuffle window; 0 without a shuffle.
         window_bytes: Bytes of the window in the page cache, over all machines.
         quality: Expected quality of the shuffle: 1 is a full shuffle.
-        measured: Quality and spread measured on the labels; None if they were not read.
+        measured_quality: Quality measured on the labels; None if they were not read.
         window_for_wanted: Window for a quality of 0.9; None if the expected quality is not below it.
         read_bytes_per_node: Bytes that one machine reads in an epoch.
         read_twice: Fraction of the dataset that more than one machine reads: 0 if each machine has
             its own lanes.
-        fetched_later_per_node: Bytes that one machine fetches in each epoch after the first one, if the
-            dataset is remote; None if the number is not known. In the first epoch it fetches
-            ``read_bytes_per_node``.
         requests_per_node: Requests of one machine in the first epoch of a remote dataset, with an empty cache:
             one for the manifest, one for each index and each block, and some for samples of the first batch.
             Adjacent blocks that are fetched together need fewer.
         requests_later_per_node: Requests of one machine in each later epoch; None if the number is not known.
-        hit_rate_later: Fraction of the blocks of a later epoch that are in the cache already; None if it is not
-            known. In the first epoch it is 0.
-        cache_bytes: Size of the cache of a machine for these numbers; None means that it is large enough.
+        hit_rate_later: Fraction of the blocks of a later epoch that are already in a cache that holds
+            ``read_bytes_per_node``; None if it is not known. In the first epoch it is 0.
         slots_bytes_per_rank: Memory of the batch slots of one rank; None if the size of images is
             not known.
-        needed_bytes_per_second: Read rate per machine for the given step time; None without a step
-            time.
     """
 
     samples: int
@@ -95,17 +87,14 @@ class Forecast:
     window_samples: int
     window_bytes: int
     quality: float
-    measured: MeasuredOrder | None
+    measured_quality: float | None
     window_for_wanted: int | None
     read_bytes_per_node: int
     read_twice: float
-    fetched_later_per_node: int | None
     requests_per_node: int
     requests_later_per_node: int | None
     hit_rate_later: float | None
-    cache_bytes: int | None
     slots_bytes_per_rank: int | None
-    needed_bytes_per_second: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the forecast as values for JSON."""
@@ -124,8 +113,6 @@ def forecast(
     seed: int = 0,
     tail: Tail = "drop",
     image_bytes: int | None = None,
-    step_seconds: float | None = None,
-    cache_bytes: int | None = None,
     choice: Choice | None = None,
 ) -> Forecast:
     """Return the forecast of an epoch.
@@ -141,8 +128,6 @@ def forecast(
         seed: Seed of the order.
         tail: As for `make_loader`.
         image_bytes: Bytes of one decoded image.
-        step_seconds: Duration of a training step.
-        cache_bytes: Size of the cache for a remote dataset on each machine; None means large enough.
         choice: Which samples to use; None means all.
 
     Raises:
@@ -157,11 +142,9 @@ def forecast(
             "ranks_per_node": per_node,
             "prefetch_factor": prefetch_factor,
             "image_bytes": image_bytes,
-            "cache_bytes": cache_bytes,
         }
     )
     check_counts({"num_workers": num_workers}, least=0)
-    check_seconds("step_seconds", step_seconds)
     if tail not in ("drop", "pad", "mask"):
         raise OptionError(f"tail={tail!r}; allowed are 'drop', 'pad' and 'mask'")
     if world_size % per_node:
@@ -186,12 +169,7 @@ def forecast(
     all_blocks = _count_blocks(order)
     blocks = round(all_blocks * reading.share)
     read_bytes = round(manifest.bytes * reading.share * all_blocks / _count_blocks(order, chosen=False))
-    if reading.new is None:
-        hits = None
-    else:
-        hits = 1 - reading.new
-        if cache_bytes is not None:
-            hits *= hit_rate(read_bytes, window_bytes // nodes, cache_bytes)
+    hits = None if reading.new is None else 1 - reading.new
     first_samples = _count_first_samples(batch_size * per_node, mean_bytes, manifest.bytes // order.lanes)
     slots = slots_for(batch_size, num_workers, prefetch_factor)
     return Forecast(
@@ -210,17 +188,14 @@ def forecast(
         window_samples=window,
         window_bytes=window_bytes,
         quality=quality,
-        measured=_measured(shards, order, global_batch),
+        measured_quality=_measured(shards, order, global_batch),
         window_for_wanted=wanted if 0 < window < wanted and not manifest.shuffled else None,
         read_bytes_per_node=read_bytes,
         read_twice=reading.read_twice,
-        fetched_later_per_node=None if hits is None else round(read_bytes * (1 - hits)),
         requests_per_node=1 + min(blocks, len(manifest.shards)) + blocks + first_samples,
         requests_later_per_node=None if hits is None else round((blocks + first_samples) * (1 - hits)),
         hit_rate_later=hits,
-        cache_bytes=cache_bytes,
         slots_bytes_per_rank=slots * batch_size * image_bytes if image_bytes else None,
-        needed_bytes_per_second=(batch_size * per_node * mean_bytes / step_seconds) if step_seconds else None,
     )
 
 
@@ -245,9 +220,11 @@ def _factors(order: Order, classes: Sequence[str]) -> dict[str, float] | None:
     return {names.get(n, str(n)): factor for n, factor in enumerate(order.selection.balance.factors.tolist())}
 
 
-def _measured(shards: ShardSet, order: Order, global_batch: int) -> MeasuredOrder | None:
+def _measured(shards: ShardSet, order: Order, global_batch: int) -> float | None:
     labels = labels_to_measure(shards, order, global_batch)
-    return None if labels is None else measure_order(order, labels, batch=global_batch, epochs=epochs_to_measure(order))
+    if labels is None:
+        return None
+    return measured_quality(order, labels, batch=global_batch, epochs=epochs_to_measure(order))
 
 
 def epochs_to_measure(order: Order) -> int:
@@ -318,12 +295,8 @@ def format_forecast(plan: Forecast) -> str:
     ]
     if plan.epoch_samples != plan.samples or plan.class_factors:
         rows.insert(1, ("epoch", _epoch_text(plan)))
-    if plan.measured:
-        rows.insert(len(rows) - 2, ("a batch", _spread_text(plan.measured)))
     if plan.slots_bytes_per_rank is not None:
         rows.append(("memory", f"{human_bytes(plan.slots_bytes_per_rank)} of batch slots per rank"))
-    if plan.needed_bytes_per_second is not None:
-        rows.append(("rate", f"{human_bytes(round(plan.needed_bytes_per_second))}/s per machine to keep up"))
     return "\n".join(f"{name:<9}{text}" for name, text in rows)
 
 
@@ -355,18 +328,11 @@ def _window_text(plan: Forecast) -> str:
 
 def _quality_text(plan: Forecast) -> str:
     text = f"{plan.quality:.2f} of a full shuffle expected"
-    if plan.measured:
-        text += f", {plan.measured.quality:.2f} measured on the labels"
+    if plan.measured_quality is not None:
+        text += f", {plan.measured_quality:.2f} measured on the labels"
     if plan.window_for_wanted:
         text += f"; {DEFAULT_QUALITY} requires shuffle={plan.window_for_wanted} (samples), or packing again"
     return text
-
-
-def _spread_text(measured: MeasuredOrder) -> str:
-    return (
-        f"comes from {measured.shards_per_batch:,.0f} shards and {measured.blocks_per_batch:,.0f} blocks "
-        f"(full shuffle: {measured.shards_full:,.0f} and {measured.blocks_full:,.0f})"
-    )
 
 
 def _reading_text(plan: Forecast) -> str:
@@ -377,12 +343,8 @@ def _reading_text(plan: Forecast) -> str:
 
 
 def _fetching_text(plan: Forecast) -> str:
-    cache = f"a cache of {human_bytes(plan.cache_bytes or plan.read_bytes_per_node)} on each machine"
-    first = f"{human_bytes(plan.read_bytes_per_node)} fetched per machine in the first epoch"
-    later = ""
-    if plan.requests_later_per_node is not None and plan.fetched_later_per_node is not None:
-        later = (
-            f"; in later ones {human_bytes(plan.fetched_later_per_node)} with about "
-            f"{counted(plan.requests_later_per_node, 'request')}, and {plan.hit_rate_later:.0%} cache hits"
-        )
-    return f"{first} with about {counted(plan.requests_per_node, 'request')}{later}; with {cache}"
+    first = f"about {counted(plan.requests_per_node, 'request')} per machine in the first epoch"
+    if plan.requests_later_per_node is None:
+        return first
+    later = f"about {counted(plan.requests_later_per_node, 'request')} and {plan.hit_rate_later:.0%} cache hits"
+    return f"{first}; in later ones {later}, with a cache of {human_bytes(plan.read_bytes_per_node)}"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.inspection.forecast import Forecast, epochs_to_measure, labels_to_measure, order_of
-from wds_tools.inspection.svg import Bars, Plot, Series, draw, short_number
+from wds_tools.inspection.svg import Plot, Series, draw, short_number
 from wds_tools.order.quality import MIN_WINDOW, measured_quality, predicted
 from wds_tools.order.sequence import SEGMENT_SAMPLES, Order
 from wds_tools.reading.select import Choice
@@ -18,11 +18,10 @@ from wds_tools.reading.shardset import ShardSet
 _CURVE_POINTS = 60
 _MAX_BLOCKS = 24  # blocks whose samples are drawn
 _MAX_POINTS = 50  # samples drawn per block
-_COUNTED_BATCHES = 50
 
 
 def forecast_chart(shards: ShardSet, plan: Forecast, *, seed: int = 0, choice: Choice | None = None) -> str:
-    """Draw the quality against the window, the positions of neighbours, and the sources of a batch.
+    """Draw the quality against the window, and the positions of neighbours.
 
     Args:
         shards: The dataset.
@@ -40,12 +39,11 @@ def forecast_chart(shards: ShardSet, plan: Forecast, *, seed: int = 0, choice: C
         [
             _quality_panel(shards, plan, order),
             block_positions(f"Positions of neighbours with {window}: each row of points is one block", order, ids),
-            Bars(f"Sources of a batch of {plan.global_batch:,} samples", _sources(order, ids, plan.global_batch)),
         ],
         title=f"Shuffle of {shards.name}",
         description=f"Batches of {plan.global_batch:,}, blocks of {plan.block_samples:,} samples, {window}: "
         f"{_quality_text(plan)}. First panel: quality against window. Second: positions of the samples of some "
-        "blocks in an epoch. Third: number of blocks and shards that a batch comes from.",
+        "blocks in an epoch.",
     )
 
 
@@ -119,7 +117,9 @@ def _quality_panel(shards: ShardSet, plan: Forecast, order: Order) -> Plot:
 
 
 def _quality_text(plan: Forecast) -> str:
-    return f"{plan.quality:.2f} expected" + (f", {plan.measured.quality:.2f} measured" if plan.measured else "")
+    return f"{plan.quality:.2f} expected" + (
+        f", {plan.measured_quality:.2f} measured" if plan.measured_quality is not None else ""
+    )
 
 
 def _measured_points(
@@ -133,18 +133,3 @@ def _measured_points(
     orders = [order.like(window=window, block=order.block, lanes=order.lanes) for window in windows]
     epochs = epochs_to_measure(orders[0])
     return windows, [measured_quality(one, labels, batch=plan.global_batch, epochs=epochs) for one in orders]
-
-
-def _sources(order: Order, ids: NDArray[np.int64], batch: int) -> list[tuple[str, float, str]]:
-    """Return the mean numbers of blocks and shards of a batch, for this shuffle and a full shuffle."""
-    batch = min(batch, len(ids))  # a padded batch may be larger
-    count = min(_COUNTED_BATCHES, len(ids) // batch)  # batches in the middle of `ids`
-    first = (len(ids) // batch - count) // 2 * batch
-    full = np.random.default_rng(order.seed).choice(ids, count * batch, replace=False)
-    rows = []
-    for column, unit in ((1, "blocks"), (0, "shards")):  # columns of `Order.block_of`
-        for shuffle, some in (("this shuffle", ids[first : first + count * batch]), ("full shuffle", full)):
-            batches = order.block_of(some)[column].reshape(count, batch)
-            mean = float(np.mean([len(np.unique(one)) for one in batches]))
-            rows.append((f"{unit}, {shuffle}", mean, f"{mean:,.1f}"))
-    return rows

@@ -1,4 +1,4 @@
-"""Charts as SVG text: lines, points and bars with axes. Needs no plotting library.
+"""Charts as SVG text: lines and points with axes. Needs no plotting library.
 
 A chart is a column of panels on a white background, which is readable on dark pages too. Equal
 panels give equal bytes.
@@ -21,8 +21,7 @@ _TEXT_COLOUR, _GRID_COLOUR = "#24292f", "#d8dee4"
 # Sizes in pixels.
 _WIDTH, _LEFT, _PLOT_WIDTH, _PLOT_HEIGHT = 880, 70, 560, 260
 _TITLE_HEIGHT, _X_AXIS_HEIGHT = 56, 50  # above and below the area of a plot
-_ROW_HEIGHT = 24  # of a bar, and of a line of the legend
-_LONGEST_BAR = 420
+_ROW_HEIGHT = 24  # of a line of the legend
 _MAX_TICKS = 8
 
 
@@ -63,19 +62,6 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
-    """A panel of horizontal bars.
-
-    Attributes:
-        title: Title above the panel.
-        rows: (label, value, text after the bar) of each bar; values are 0 or more.
-    """
-
-    title: str
-    rows: Sequence[tuple[str, float, str]]
-
-
-@dataclass(frozen=True, slots=True)
 class _Axis:
     low: float  # values at the ends
     high: float
@@ -108,7 +94,7 @@ def short_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def draw(panels: Sequence[Plot | Bars], *, title: str, description: str) -> str:
+def draw(panels: Sequence[Plot], *, title: str, description: str) -> str:
     """Return a chart as the text of an SVG file.
 
     Args:
@@ -118,7 +104,7 @@ def draw(panels: Sequence[Plot | Bars], *, title: str, description: str) -> str:
     """
     body, top = [], 16.0
     for panel in panels:
-        parts, height = _plot(panel, top) if isinstance(panel, Plot) else _bars(panel, top)
+        parts, height = _plot(panel, top)
         body += parts
         top += height
     size = f'width="{_WIDTH}" height="{top:.0f}"'
@@ -217,17 +203,6 @@ def _legend(series: Series, colour: str, y: float) -> list[str]:
         else _line(left, y, left + 20, y, colour, dashed=series.dashed)
     )
     return [symbol, _text(left + 28, y + 4, series.label)]
-
-
-def _bars(bars: Bars, top: float) -> tuple[list[str], float]:
-    longest = max((value for _, value, _ in bars.rows), default=0) or 1
-    left, parts = _LEFT + 170, [_text(_LEFT - 46, top + 16, bars.title, title=True)]
-    for number, (label, value, text) in enumerate(bars.rows):
-        y, width, height = top + 32 + _ROW_HEIGHT * number, _LONGEST_BAR * value / longest, _ROW_HEIGHT - 6
-        parts.append(_text(left - 8, y + 13, label, "end"))
-        parts.append(f'<rect x="{left}" y="{y:.2f}" width="{width:.2f}" height="{height}" fill="{COLOURS[0]}"/>')
-        parts.append(_text(left + width + 8, y + 13, text))
-    return parts, 32 + _ROW_HEIGHT * len(bars.rows) + 24
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -118,33 +118,7 @@ def window_of(
     return shuffle
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredOrder:
-    """Measurements of an order, and of a full shuffle for comparison.
-
-    ``wds-tools plan --json`` prints these attributes, so their names must not change.
-
-    Attributes:
-        quality: Variance of the class counts of a batch after a full shuffle, divided by the
-            variance with this order; about 1 is best.
-        shards_per_batch: Mean number of distinct shards in a batch.
-        shards_full: ``shards_per_batch`` of a full shuffle.
-        blocks_per_batch: Mean number of distinct blocks in a batch.
-        blocks_full: ``blocks_per_batch`` of a full shuffle.
-        travel: Mean distance, in positions, between two samples that were neighbours in the input.
-        travel_full: ``travel`` of a full shuffle: about a third of the dataset.
-    """
-
-    quality: float
-    shards_per_batch: float
-    shards_full: float
-    blocks_per_batch: float
-    blocks_full: float
-    travel: float
-    travel_full: float
-
-
-def measure_order(order: Order, labels: NDArray[np.int64], *, batch: int, epochs: int = 1) -> MeasuredOrder:
+def measured_quality(order: Order, labels: NDArray[np.int64], *, batch: int, epochs: int = 1) -> float:
     """Measure an order on the labels of its samples, and compare it with a full shuffle.
 
     Args:
@@ -153,27 +127,13 @@ def measure_order(order: Order, labels: NDArray[np.int64], *, batch: int, epochs
         batch: Samples of a step over all ranks.
         epochs: Number of epochs over which quality is measured; few batches give an uncertain value.
 
+    Returns:
+        Variance of the class counts of a batch after a full shuffle, divided by the variance with this order; about 1
+        is best.
+
     Raises:
         OptionError: The dataset is smaller than a batch.
     """
-    quality = measured_quality(order, labels, batch=batch, epochs=epochs)
-    ids = order.ids(0, 0, order.samples)
-    full = np.random.default_rng(order.seed).permutation(ids)
-    shards, blocks = _distinct(order, ids, batch)
-    shards_full, blocks_full = _distinct(order, full, batch)
-    return MeasuredOrder(
-        quality=quality,
-        shards_per_batch=shards,
-        shards_full=shards_full,
-        blocks_per_batch=blocks,
-        blocks_full=blocks_full,
-        travel=_neighbour_distance(ids),
-        travel_full=_neighbour_distance(full),
-    )
-
-
-def measured_quality(order: Order, labels: NDArray[np.int64], *, batch: int, epochs: int = 1) -> float:
-    """Return only the quality that `measure_order` measures; same arguments and errors."""
     if batch > order.samples:
         raise OptionError(f"batch={batch} is larger than the dataset of {order.samples:,} samples")
     used = order.samples // batch * batch  # samples in complete batches
@@ -198,22 +158,6 @@ def _full_class_variance(labels: NDArray[np.int64], batch: int) -> float:
     """Return the expected `_class_variance` of a full shuffle, where class counts are hypergeometric."""
     shares = np.unique(labels, return_counts=True)[1] / len(labels)  # [classes]
     return float(batch * (shares * (1 - shares)).sum() * (len(labels) - batch) / max(1, len(labels) - 1))
-
-
-def _distinct(order: Order, ids: NDArray[np.int64], batch: int) -> tuple[float, float]:
-    """Return the mean numbers of distinct shards and distinct blocks in a batch."""
-    steps = len(ids) // batch
-    step = np.repeat(np.arange(steps), batch)
-    shards, blocks = order.block_of(ids[: steps * batch])
-    return tuple(  # type: ignore[return-value]
-        len(np.unique(step * (int(which.max()) + 1) + which)) / steps for which in (shards, blocks)
-    )
-
-
-def _neighbour_distance(ids: NDArray[np.int64]) -> float:
-    """Return the mean distance, in positions, between samples with consecutive ids."""
-    positions = np.argsort(ids)
-    return float(np.abs(np.diff(positions)).mean()) if len(ids) > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def read_ahead_bytes(remote: RemoteOptions, window_bytes: int) -> int:
     Raises:
         OptionError: The cache is smaller than the window, so blocks would be fetched several times.
     """
-    needed = _min_cache_bytes(window_bytes)
+    needed = window_bytes * 17 // 16  # when the cache is full, a sixteenth is freed at once
     if needed > remote.cache_bytes:
         raise OptionError(
             f"cache_bytes={remote.cache_bytes:,} is less than the shuffle window of this machine, {window_bytes:,} "
@@ -36,25 +36,6 @@ def read_ahead_bytes(remote: RemoteOptions, window_bytes: int) -> int:
             "smaller window (shuffle= is its size in samples)"
         )
     return min(remote.read_ahead_bytes or DEFAULT_BYTES, max(1, (remote.cache_bytes - needed) // 2))
-
-
-def hit_rate(read_bytes: int, window_bytes: int, cache_bytes: int) -> float:
-    """Return the expected fraction of the blocks of an epoch that an earlier epoch has left in the cache.
-
-    The blocks of the window and those that are read ahead occupy a part of a full cache. The rest of the cache holds a
-    random part of the other blocks.
-
-    Args:
-        read_bytes: Bytes that a machine reads in an epoch.
-        window_bytes: Size of the shuffle window that this machine reads, in bytes.
-        cache_bytes: Size of the cache.
-    """
-    if cache_bytes >= read_bytes:
-        return 1.0
-    ahead = min(DEFAULT_BYTES, (cache_bytes - _min_cache_bytes(window_bytes)) // 2)
-    others = read_bytes - window_bytes - ahead
-    kept = cache_bytes * 31 / 32 - window_bytes - ahead  # on average, half of the sixteenth is free
-    return min(max(kept / others, 0.0), 1.0) if ahead > 0 and others > 0 else 0.0
 
 
 def _min_cache_bytes(window_bytes: int) -> int:
