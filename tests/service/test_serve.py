@@ -35,8 +35,7 @@ import wds_tools as wt
 from wds_tools.errors import OptionError, StoreError
 from wds_tools.service.access import Route
 from wds_tools.service.app import LIBRARY, application
-from wds_tools.service.config import ServeOptions
-from wds_tools.service.limits import Limits
+from wds_tools.service.config import Limits, ServeOptions
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.tokens import create_token, revoke_token
 
