@@ -20,6 +20,7 @@ class Limits:
     Attributes:
         head_bytes: Most bytes of the headers of a request.
         body_bytes: Most bytes of the body of a request.
+        scan_seconds: Time between two looks for new, changed and removed datasets and files.
         idle_seconds: Time in which a connection has to send its next request, from the first byte to the last.
         report_seconds: Time in which a report has to arrive.
         window_seconds: Length of the windows in which the speed of a client is measured.
@@ -30,6 +31,7 @@ class Limits:
 
     head_bytes: int = 8192
     body_bytes: int = 65536
+    scan_seconds: float = 2.0
     idle_seconds: float = 30.0
     report_seconds: float = 5.0
     window_seconds: float = 60.0  # shorter than a pause for validation, which socket buffers bridge only in part
