@@ -84,7 +84,9 @@ def stage(root: Path, folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, folder / name)
     for name in COPIED_FOLDERS:
-        shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "build_site.py"))
+        shutil.copytree(
+            root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "build_site.py", "+*.md")
+        )
     (folder / "docs" / "command-line.md").write_text(command_line())
     (folder / "docs" / "decisions" / "README.md").write_text(list_of_decisions(folder / "docs" / "decisions"))
     (folder / "examples" / "README.md").write_text(list_of_examples(folder / "examples"))

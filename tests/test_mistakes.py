@@ -257,10 +257,11 @@ def test_a_token_file_in_a_missing_folder_is_an_error_that_names_both(fails):
     assert "cannot write nowhere/tokens.json: no folder nowhere" in error
 
 
-def test_verify_refuses_an_invalid_server_for_its_report_before_it_reads(fails, packed, monkeypatch):
+def test_pack_refuses_an_invalid_server_for_its_reports_before_it_writes(fails, photos, tmp_path, monkeypatch):
     monkeypatch.setenv("WDS_TOOLS_REPORT_TO", "node1:8080")
-    code, error = fails("verify", packed)  # prints no result
+    code, error = fails("pack", photos, tmp_path / "out")
     assert code == 2
+    assert not list(tmp_path.glob("out/*.tar"))
     assert "is not the URL of a server, such as http://node1:8080" in error
 
 

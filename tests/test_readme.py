@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import venv
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -136,3 +137,14 @@ def test_the_page_names_every_command_and_no_other() -> None:
 
 def test_the_page_has_fewer_than_230_lines() -> None:
     assert len(README.read_text().splitlines()) < 230
+
+
+def test_each_file_of_a_change_has_a_type_that_towncrier_knows() -> None:
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
+    types = [entry["directory"] for entry in options["type"]]
+    folder = ROOT / options["directory"]
+    assert re.findall(r"^\| `(\w+)` \|", (folder / "README.md").read_text(), re.MULTILINE) == types
+    strangers = [path.name for path in folder.iterdir() if not re.fullmatch(r"\+[\w-]+\.(\w+)\.md", path.name)]
+    assert strangers == ["README.md"]
+    assert {path.name.split(".")[1] for path in folder.glob("+*")} <= {*types}
+    assert options["start_string"] in (ROOT / options["filename"]).read_text()

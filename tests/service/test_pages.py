@@ -31,7 +31,7 @@ from wds_tools.format.sample import Sample
 from wds_tools.order.where import WhereError, parse
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.service.pages.helpers import HelperError, HelperPool
-from wds_tools.service.pages.state import State
+from wds_tools.service.pages.views import State
 
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE_KEY = "<img src=x onerror=alert(1)>\"'"

@@ -35,8 +35,7 @@ import wds_tools as wt
 from wds_tools.errors import OptionError, StoreError
 from wds_tools.service.access import Route
 from wds_tools.service.app import LIBRARY, application
-from wds_tools.service.config import ServeOptions
-from wds_tools.service.limits import Limits
+from wds_tools.service.config import Limits, ServeOptions
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.tokens import create_token, revoke_token
 
@@ -370,7 +369,7 @@ def test_a_dataset_that_is_replaced_under_a_loader_is_reported_as_such(
 
 def test_the_files_of_a_removed_dataset_are_closed(few: Path, tmp_path: Path) -> None:
     copy_of(few, tmp_path / "root" / "few")
-    with in_thread(tmp_path / "root") as url:
+    with in_thread(tmp_path / "root", limits=Limits(scan_seconds=0.1)) as url:
         assert request(url, f"/data/few/{SHARD}").status == 200
         path = tmp_path / "root" / "few" / SHARD
 
@@ -396,7 +395,7 @@ def test_a_shard_that_was_replaced_or_removed_while_it_was_served_is_noticed(few
         (tmp_path / "new").replace(folder / SHARD)
 
     put(bytes([data[0] ^ 1]) + data[1:])
-    with in_thread(tmp_path / "root") as url:
+    with in_thread(tmp_path / "root", limits=Limits(scan_seconds=0.1)) as url:
         assert request(url, f"/data/few/{SHARD}").body != data
         put(data)  # repaired: the manifest is the same
         wait_for(lambda: request(url, f"/data/few/{SHARD}").body == data)

@@ -19,8 +19,8 @@ from aiohttp import web
 
 from wds_tools.options import TOKEN_REALM
 from wds_tools.service.answers import error_answer
-from wds_tools.service.contents import Target
-from wds_tools.service.limits import Limits
+from wds_tools.service.config import Limits
+from wds_tools.service.contents import Target, names_of
 from wds_tools.service.tokens import Token, TokenChecker
 
 NOT_FOUND = "no such dataset or file: the catalogue at /api/datasets lists the datasets, their manifests the files"
@@ -82,6 +82,13 @@ class Access:
 PUBLIC = Access(needs_token=False)
 ANY_TOKEN = Access()
 ALL_DATASETS = Access(needs_all=True)
+
+
+def dataset_after(prefix: str, *, parts: int = 1, refuse: Callable[[int, str], web.Response] = error_answer) -> Access:
+    """Return what a request needs whose path has a prefix, the name of a dataset, and some more parts."""
+    return Access(
+        target_of=lambda request: names_of(request.rel_url.raw_path.removeprefix(prefix), parts=parts), refuse=refuse
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from aiohttp import web
 from wds_tools.reporting import REPORT_PATH
 from wds_tools.service.access import ALL_DATASETS, ANY_TOKEN, GRANT, PUBLIC, Route
 from wds_tools.service.answers import error_answer, json_answer
+from wds_tools.service.config import Limits
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Summary
-from wds_tools.service.limits import Limits
 from wds_tools.service.metrics import CONTENT_TYPE, Metrics
 from wds_tools.service.reports import InvalidReportError, ReportTable, check_report, packs_of, runs_of, verdict
 

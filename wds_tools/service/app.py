@@ -16,7 +16,7 @@ from wds_tools.service.access import ANY_TOKEN, Access, Gate, Route
 from wds_tools.service.access_log import AccessLog
 from wds_tools.service.answers import add_security_headers, error_answer
 from wds_tools.service.api import ApiRoutes
-from wds_tools.service.catalogue import SCAN_SECONDS, Catalogue
+from wds_tools.service.catalogue import Catalogue
 from wds_tools.service.config import ServeOptions
 from wds_tools.service.connections import Connection
 from wds_tools.service.data import DataRoutes
@@ -62,7 +62,7 @@ def application(options: ServeOptions, metrics: Metrics) -> web.Application:
 
     app.on_startup.append(check_routes)
     app.on_response_prepare.append(add_security_headers)
-    app.cleanup_ctx.extend([_scanning, *([log.run] if log else []), pages.run])
+    app.cleanup_ctx.extend([_scanning(options.limits.scan_seconds), *([log.run] if log else []), pages.run])
     return app
 
 
@@ -119,18 +119,21 @@ async def _answer(request: web.Request, handler: _Handler) -> web.StreamResponse
         return error_answer(500, "an error of the service, which its log shows")
 
 
-async def _scanning(app: web.Application) -> AsyncIterator[None]:
+def _scanning(seconds: float) -> Callable[[web.Application], AsyncIterator[None]]:
     """Look for datasets at the start, and then again and again."""
-    library = app[LIBRARY]
-    await library.scan()
-    task = asyncio.ensure_future(_scan_again(library))
-    yield
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    library.close()
 
+    async def scan_again(library: Libraries) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await library.scan()
 
-async def _scan_again(library: Libraries) -> None:
-    while True:
-        await asyncio.sleep(SCAN_SECONDS)
+    async def context(app: web.Application) -> AsyncIterator[None]:
+        library = app[LIBRARY]
         await library.scan()
+        task = asyncio.ensure_future(scan_again(library))
+        yield
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        library.close()
+
+    return context

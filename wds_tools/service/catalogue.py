@@ -25,9 +25,6 @@ from wds_tools.service.contents import DamagedFileError, Summary
 from wds_tools.storage.base import MAX_FILE_BYTES, StoredFile, too_large
 
 _log = logging.getLogger("wds_tools")
-SCAN_SECONDS = 2.0
-"""Time between two scans; a new dataset is found within this time and the duration of a scan."""
-
 _MAX_DEPTH = 12
 _SETTLED_SECONDS = 2.0  # after which a change of a folder must have changed its modification time
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from wds_tools.service.answers import SECURITY_HEADERS, error_answer
-from wds_tools.service.limits import Limits
+from wds_tools.service.config import Limits
 from wds_tools.service.metrics import Metrics
 
 _silent = logging.getLogger("wds_tools.service.http")

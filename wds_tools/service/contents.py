@@ -115,18 +115,19 @@ class Target(NamedTuple):
 
     Attributes:
         dataset: Name of the dataset, which may not exist.
-        file: Name of its file, or ``samples/`` and a number; "" if the request is for the whole dataset.
+        file: What of the dataset: its file, or a number of a sample and a field; "" for the whole dataset.
     """
 
     dataset: str
     file: str = ""
 
 
-def names_of(raw_path: str) -> Target | None:
+def names_of(raw_path: str, *, parts: int = 1) -> Target | None:
     """Return the dataset and the file that a path names, or None if it is not a valid name.
 
     Args:
         raw_path: The part of the path after the prefix, percent-encoded as it was sent.
+        parts: Number of parts after the dataset.
 
     >>> names_of("imagenet/train/shard-000000.tar"), names_of("photos/")
     (Target(dataset='imagenet/train', file='shard-000000.tar'), Target(dataset='photos', file=''))
@@ -134,12 +135,12 @@ def names_of(raw_path: str) -> Target | None:
     (None, None, None)
     """
     try:
-        parts = [unquote(part, errors="strict") for part in raw_path.split("/")]
+        names = [unquote(part, errors="strict") for part in raw_path.split("/")]
     except UnicodeDecodeError:
         return None
-    *folders, file = parts
-    if not folders or any(not part or part in (".", "..") or "/" in part for part in folders):
+    folders, rest = names[: len(names) - parts], names[len(names) - parts :]
+    if not folders or any(name in ("", ".", "..") for name in folders):
         return None
-    if not "".join(parts).isprintable() or "/" in file:
+    if not "".join(names).isprintable() or any("/" in name for name in names):
         return None
-    return Target("/".join(folders), file)
+    return Target("/".join(folders), "/".join(rest))

@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from wds_tools.service.access import NOT_FOUND, TARGET, Access, Route
+from wds_tools.service.access import NOT_FOUND, TARGET, Route, dataset_after
 from wds_tools.service.answers import error_answer
+from wds_tools.service.config import Limits
 from wds_tools.service.connections import Connection
-from wds_tools.service.contents import PREFIX, Content, DamagedFileError, Library, Target, UnavailableError, names_of
-from wds_tools.service.limits import Limits
+from wds_tools.service.contents import PREFIX, Content, DamagedFileError, Library, UnavailableError
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.ranges import answer
 from wds_tools.service.sending import FileAnswer, SlowClientError
@@ -46,7 +46,15 @@ class DataRoutes:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [Route("GET", PREFIX + "{path:.*}", self.get, "data", Access(target_of=_target_of))]
+        return [
+            Route(
+                "GET",
+                PREFIX + "{path:.*}",
+                self.get,
+                "data",
+                dataset_after(PREFIX),
+            )
+        ]
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         """Answer GET and HEAD."""
@@ -110,10 +118,6 @@ class DataRoutes:
             if not isinstance(error, (ConnectionError, asyncio.TimeoutError)):
                 _log.warning("a file could not be sent to its end: %s", error)
             Connection.of(request).abort()
-
-
-def _target_of(request: web.Request) -> Target | None:
-    return names_of(request.rel_url.raw_path.removeprefix(PREFIX))
 
 
 def _page(dataset: str, files: Mapping[str, int]) -> str:

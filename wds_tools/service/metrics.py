@@ -7,6 +7,8 @@ and any of them reports the sum.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,11 +31,15 @@ class Metrics:
     """The metrics of one process."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        registry = self._registry
-        self.requests = Counter(
-            "wds_tools_requests", "Requests, by route and status.", ["route", "status"], registry=registry
-        )
+        self._registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(f"wds_tools_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, mode: Literal["livesum", "livemax"]) -> Gauge:
+            return Gauge(f"wds_tools_{name}", text, registry=registry, multiprocess_mode=mode)
+
+        self.requests = counter("requests", "Requests, by route and status.", ["route", "status"])
         self.seconds = Histogram(
             "wds_tools_request_seconds",
             "Duration of requests in seconds, the body included.",
@@ -42,34 +48,15 @@ class Metrics:
             registry=registry,
         )
         self._series: dict[tuple[str, int], tuple[Counter, Histogram]] = {}  # labels() takes longer than inc()
-        self.sent_bytes = Counter("wds_tools_sent_bytes", "Bytes of files that were sent.", registry=registry)
-        self.cold_reads = Counter(
-            "wds_tools_cold_reads", "Pieces of files that were read from a disk first.", registry=registry
-        )
-        self.upstream_bytes = Counter(
-            "wds_tools_upstream_bytes", "Bytes of blocks that were fetched from upstreams.", registry=registry
-        )
-        self.upstream_sent_bytes = Counter(
-            "wds_tools_upstream_sent_bytes", "Bytes of datasets of upstreams that were sent.", registry=registry
-        )
-        self.cache_hits = Counter(
-            "wds_tools_cache_hits", "Blocks of upstreams that were in the cache.", registry=registry
-        )
-        self.cut_connections = Counter(
-            "wds_tools_cut_connections", "Connections closed by the service, by reason.", ["reason"], registry=registry
-        )
-        self.connections = Gauge(
-            "wds_tools_connections", "Open connections.", registry=registry, multiprocess_mode="livesum"
-        )
-        self.datasets = Gauge(
-            "wds_tools_datasets", "Datasets that are served.", registry=registry, multiprocess_mode="livemax"
-        )
-        self.problems = Gauge(
-            "wds_tools_dataset_problems",
-            "Datasets that are not served because of an error.",
-            registry=registry,
-            multiprocess_mode="livemax",
-        )
+        self.sent_bytes = counter("sent_bytes", "Bytes of files that were sent.")
+        self.cold_reads = counter("cold_reads", "Pieces of files that were read from a disk first.")
+        self.upstream_bytes = counter("upstream_bytes", "Bytes of blocks that were fetched from upstreams.")
+        self.upstream_sent_bytes = counter("upstream_sent_bytes", "Bytes of datasets of upstreams that were sent.")
+        self.cache_hits = counter("cache_hits", "Blocks of upstreams that were in the cache.")
+        self.cut_connections = counter("cut_connections", "Connections closed by the service, by reason.", ["reason"])
+        self.connections = gauge("connections", "Open connections.", "livesum")
+        self.datasets = gauge("datasets", "Datasets that are served.", "livemax")
+        self.problems = gauge("dataset_problems", "Datasets that are not served because of an error.", "livemax")
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request.

@@ -20,8 +20,8 @@ from http import HTTPStatus
 from aiohttp import web
 
 from wds_tools.service.answers import SECURITY_HEADERS
+from wds_tools.service.config import Limits
 from wds_tools.service.contents import FilePiece, Piece
-from wds_tools.service.limits import Limits
 
 _CALL_BYTES = 4 << 20  # of one call of sendfile, so that a fast client does not hold the event loop
 _READ_BYTES = 1 << 20

@@ -24,6 +24,10 @@ class HelperError(Exception):
     """A helper has no answer: the data is bad, or takes too much memory or time."""
 
 
+class BusyError(HelperError):
+    """No helper can be asked at present; a later question may be answered."""
+
+
 @dataclass(slots=True)
 class HelperPool:
     """Some processes of one kind.
@@ -53,7 +57,7 @@ class HelperPool:
             HelperError: There is none.
         """
         if self._waiting >= self.max_waiting:
-            raise HelperError("too many other requests wait")
+            raise BusyError("too many other requests wait")
         if self._free is None:
             self._free = asyncio.Semaphore(self.count)
         self._waiting += 1
@@ -121,7 +125,7 @@ class HelperPool:
                 ready, _ = await _receive(process)
         except (TimeoutError, OSError, ValueError, EOFError):
             await _kill(process)
-            raise HelperError("a helper process of the page cannot be started") from None
+            raise BusyError("a helper process of the page cannot be started") from None
         except BaseException:
             await asyncio.shield(_kill(process))
             raise

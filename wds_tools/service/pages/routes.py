@@ -15,23 +15,23 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import xxhash
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from wds_tools import __version__
-from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route
+from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, dataset_after
 from wds_tools.service.answers import error_answer
 from wds_tools.service.connections import Connection
-from wds_tools.service.contents import PREFIX, Library, Target
+from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.pages import thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperPool
-from wds_tools.service.pages.state import State
 from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image
+from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
 from wds_tools.stages import STEP, cause_name
 from wds_tools.wording import counted, human_bytes
@@ -89,8 +89,8 @@ class PageRoutes:
     def routes(self) -> list[Route]:
         """Return the routes."""
         page = Access(target_of=self._target_of_page, refuse=self._error)
-        thumbnail = Access(target_of=partial(_target_of, prefix="/thumbnails/", parts=1), refuse=self._error)
-        field = Access(target_of=partial(_target_of, prefix="/fields/", parts=2), refuse=self._error)
+        thumbnail = dataset_after("/thumbnails/", refuse=self._error)
+        field = dataset_after("/fields/", parts=2, refuse=self._error)
         number = "{path:.+}/{number:[0-9]{1,16}}"
         return [
             Route("GET", "/", self.get_overview, "page", ANY_TOKEN),
@@ -207,7 +207,7 @@ class PageRoutes:
         return web.Response(body=data, content_type=kind, charset="utf-8", headers={"ETag": etag})
 
     def _target_of_page(self, request: web.Request) -> Target | None:
-        target = _target_of(request, prefix=_PAGE_PREFIX)
+        target = names_of(request.rel_url.raw_path.removeprefix(_PAGE_PREFIX), parts=0)
         if target and self._library.find(target.dataset) is None and (match := _SAMPLE.fullmatch(target.dataset)):
             return Target(match[1], f"samples/{match[2]}")
         return target
@@ -356,17 +356,6 @@ def _common(opened: Opened, state: State) -> dict[str, Any]:
         "state": state,
         "url": partial(state.url, opened.name),
     }
-
-
-def _target_of(request: web.Request, *, prefix: str, parts: int = 0) -> Target | None:
-    """Return the dataset that a path names before its last parts; None if it is not a valid name."""
-    raw = request.rel_url.raw_path.removeprefix(prefix).split("/")
-    try:
-        names = [unquote(part, errors="strict") for part in raw[: len(raw) - parts]]
-    except UnicodeDecodeError:
-        return None
-    name = "/".join(names)
-    return None if any("/" in part for part in names) or not name.isprintable() else Target(name)
 
 
 def _mood(runs: list[dict[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.lru_cache import LRUCache
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
-from wds_tools.service.pages.helpers import HelperError, HelperPool
+from wds_tools.service.pages.helpers import BusyError, HelperError, HelperPool
 
 SECONDS = 5.0
 PROCESSES = 2
@@ -75,12 +75,10 @@ class ThumbnailCache:
                 _, made = await self._helpers.ask({"field": stored["name"], "size": size}, data)
             kind = _TYPES.get(made[:2])
             found = Thumbnail(made, kind, key) if kind else _placeholder(key)
-        except BrowseError:
-            return _placeholder("unknown")  # it may be readable again later
-        except HelperError as error:
+        except (BrowseError, BusyError):
+            return _placeholder("unknown")  # it may be shown later
+        except HelperError:
             found = _placeholder(key)
-            if "too many" in str(error) or "started" in str(error):
-                return found
         self._kept.put(key, found, len(found.data) + 200)
         return found
 
