@@ -145,7 +145,7 @@ class ObjectSource(Source):
                 f"entries were looked for in {len(items)} of {count:,} items: one that only other items have is packed "
                 "as a field or as an entry of json, or left out with a warning if its type is not kept"
             )
-        found.classes, found.form_after_reading = self._own or None, self._form
+        found.classes, found.form_after_reading = self._own or (), self._form
         found.stamp = digest.hexdigest()
 
     def read(self, entry: Input) -> Record:
