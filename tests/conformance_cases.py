@@ -92,7 +92,11 @@ def write_zip(path: Path, files: Mapping[str, bytes]) -> Path:
     return path / "photos.zip"
 
 
-WRITE_TREE = {"folder": write_folder, "tar": write_tar, "zip": write_zip}
+WRITE_TREE = {
+    "folder": write_folder,
+    "tar": lambda path, files: write_tar(path / "photos.tar", files.items()),
+    "zip": write_zip,
+}
 
 
 def folder(path: Path) -> Case:

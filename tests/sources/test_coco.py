@@ -12,6 +12,8 @@ from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.objects import rle_box, run_lengths
 from wds_tools.sources import coco
 from wds_tools.sources.annotations import completed, unpacked
+from wds_tools.sources.base import File
+from wds_tools.sources.row_names import RowNames
 
 FOREIGN = Path(__file__).parent.parent / "foreign" / "coco"
 NOT_READ = ("imantics.json", "pycocotools_rle.json", "panoptic_train.json", "panoptic_val.json")  # by pycocotools
@@ -315,6 +317,11 @@ def test_files_with_other_categories_are_not_joined():
         coco.merged(parse(BASE), other, "x")
 
 
+def found(paths, name, beside, split=""):
+    file = RowNames(File(path, 1) for path in paths).find(coco.name_here(name), table=beside, folder=split)
+    return file.path if file else None
+
+
 @pytest.mark.parametrize(
     ("paths", "beside", "split", "expected"),
     [
@@ -326,16 +333,16 @@ def test_files_with_other_categories_are_not_joined():
     ],
 )
 def test_the_image_of_a_name_is_found_by_split_and_folder(paths, beside, split, expected):
-    assert coco.find_images(["a.jpg"], paths, beside=beside, split=split).get("a.jpg") == expected
+    assert found(paths, "a.jpg", beside, split) == expected
 
 
 def test_a_name_with_another_folder_is_not_the_image_but_a_path_of_another_machine_is():
-    assert coco.find_images(["train/a.jpg"], ["val/a.jpg"], beside="x.json") == {}
+    assert found(["val/a.jpg"], "train/a.jpg", "x.json") is None
     paths = ["images/photo_1.jpg"]
     for name in ("/tmp/photos/images/photo_1.jpg", "C:/photos/photo_1.jpg", "../photo_1.jpg"):
-        assert coco.find_images([name], paths, beside="x.json") == {name: paths[0]}
+        assert found(paths, name, "x.json") == paths[0]
 
 
 def test_a_name_that_can_be_two_images_is_refused():
-    with pytest.raises(SourceError, match=r"'a\.jpg' can be 'x/a\.jpg', 'y/a\.jpg'"):
-        coco.find_images(["a.jpg"], ["x/a.jpg", "y/a.jpg"], beside="labels.json")
+    with pytest.raises(SourceError, match=r"'a\.jpg', which can be 'x/a\.jpg', 'y/a\.jpg'"):
+        found(["x/a.jpg", "y/a.jpg"], "a.jpg", "labels.json")

@@ -20,7 +20,6 @@ from wds_tools.errors import OptionError, SourceError
 from wds_tools.sources import base, compressed
 from wds_tools.sources.base import SourceChangedError
 from wds_tools.sources.detect import open_source
-from wds_tools.sources.files import MappedFiles
 
 
 def jpeg(seed: int) -> bytes:
@@ -100,7 +99,7 @@ def test_a_chunk_that_was_evicted_is_decompressed_again(tmp_path: Path, small_ch
     paths = tuple(tmp_path / f"{number}.tar.gz" for number in range(2))
     for path, content in zip(paths, contents, strict=True):
         path.write_bytes(gzip.compress(content))
-    archives = compressed.TarFiles(MappedFiles(paths), [path.name for path in paths])
+    archives = compressed.TarFiles(paths)
     for number, start in ((0, 39_500), (1, 0), (0, 39_500), (0, 0)):  # the cache has 24,000 bytes
         assert archives.slice(number, start, 40_000) == contents[number][start:]
 

@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from folders import write_tar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from sources_conformance import CLASSES, Photo, contents, decode, image_of, photos_of, stored
-from test_formats_conformance import hugging_face_table, tar_of
+from test_formats_conformance import hugging_face_table
 from tfrecords import example, frame, message, varint
 
 import wds_tools as wt
@@ -403,7 +404,7 @@ def test_a_tfrecord_whose_first_length_begins_like_gzip_is_read(tmp_path: Path, 
 
 
 def test_an_archive_whose_first_name_begins_like_bzip2_is_packed(tmp_path: Path, six: list[Photo]) -> None:
-    path = tar_of(tmp_path / "a.tar", {"BZ/1.jpg": six[0].data, "US/1.jpg": six[1].data})
+    path = write_tar(tmp_path / "a.tar", {"BZ/1.jpg": six[0].data, "US/1.jpg": six[1].data}.items())
     assert pack(path, tmp_path / "dst", workers=1).manifest.classes == ("BZ", "US")
 
 
@@ -548,7 +549,7 @@ def test_a_pickle_in_lmdb_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_truncated_tar_is_an_error_that_names_the_byte(tmp_path: Path, six: list[Photo]) -> None:
-    path = tar_of(tmp_path / "a.tar", {f"{photo.name}.jpg": photo.data for photo in six})
+    path = write_tar(tmp_path / "a.tar", {f"{photo.name}.jpg": photo.data for photo in six}.items())
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(SourceError, match=r"a\.tar cannot be packed: .*byte"):
         scan(path)
@@ -587,7 +588,7 @@ def test_fields_of_shards_are_kept(tmp_path: Path, six: list[Photo]) -> None:
             f"x/{photo.name}.seg.png": b"not decoded",
             f"x/{photo.name}.json": b"[1]",
         }
-    tar_of(tmp_path / "a.tar", files)
+    write_tar(tmp_path / "a.tar", files.items())
     assert detect(tmp_path / "a.tar") == "webdataset"
     samples = pack_and_read(tmp_path / "a.tar", tmp_path / "dst")
     assert {name for sample in samples for name in sample if name[0] != "_"} == {"jpg", "txt", "seg.png", "json"}
@@ -754,7 +755,7 @@ def test_shards_keep_the_limit_with_text_that_json_makes_longer(tmp_path: Path, 
         for number, photo in enumerate(six * 4):
             facts = '{"words": "' + "é" * 400 + '", "numbers": [' + ",".join(["1e15"] * 200) + "]}"
             files |= {f"{number:02d}.jpg": photo.data, f"{number:02d}.json": facts.encode()}
-        path = tar_of(tmp_path / "a.tar", files)
+        path = write_tar(tmp_path / "a.tar", files.items())
     manifest = pack(path, tmp_path / "dst", shard_bytes=24_000, workers=1).manifest
     assert len(manifest.shards) > 3
     assert max(shard.bytes for shard in manifest.shards) <= 24_000

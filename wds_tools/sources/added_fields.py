@@ -12,7 +12,7 @@ from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import as_read_error, as_source_error
 from wds_tools.sources.compressed import TarFiles, is_tar
-from wds_tools.sources.remote_files import locate, open_files, shown_path
+from wds_tools.sources.remote_files import locate, shown_path
 from wds_tools.storage import join, open_store
 from wds_tools.storage.requests.listing import RemoteFile
 
@@ -45,8 +45,7 @@ class AddedFields:
                 names = [entry.name for entry in from_json(data, name=join(folder, MANIFEST_NAME)).shards]
             paths = locate(folder, is_tar, "tar", remote, names)
             self.paths += paths
-            archives = TarFiles(open_files(paths, remote), names)
-            self._parts.append((archives, {name: number for number, name in enumerate(names)}))
+            self._parts.append((TarFiles(paths, remote), {name: number for number, name in enumerate(names)}))
 
     def spans(self, shard: str) -> list[dict[str, tuple[Span, int]]]:
         """Return for each addition: key -> (span, bytes that the fields take in a shard), of the samples of a shard.

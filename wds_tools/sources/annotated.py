@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
-
-import xxhash
 
 from wds_tools.errors import SourceError
 from wds_tools.format import image_header
@@ -24,6 +22,7 @@ from wds_tools.format.objects import PLACE
 from wds_tools.sources import coco, layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, File, Record
+from wds_tools.sources.row_names import RowNames
 from wds_tools.sources.tree import Files, Layout
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
@@ -35,8 +34,13 @@ _LOOKED_AT = 3
 class _Members(NamedTuple):
     """The images of a split, and the files that list them."""
 
-    images: list[File]
+    images: Sequence[File]
     lists: tuple[File, ...] = ()
+
+    @property
+    def by_path(self) -> dict[str, File]:
+        """Path -> image."""
+        return {file.path: file for file in self.images}
 
 
 @dataclass(slots=True)
@@ -50,14 +54,16 @@ class _Split:
         used: Annotation files.
         source: What lists the images, for messages.
         classes: Path of an image -> class; empty if folders are not classes.
+        notes: What a user should know about the split, as well as the notes of ``annotations``.
     """
 
     annotations: Annotations
-    images: dict[str, File | None]
-    parts: dict[str, dict[str, File]] = field(default_factory=dict)
-    used: list[File] = field(default_factory=list)
-    source: str = ""
+    images: Mapping[str, File | None]
+    parts: Mapping[str, dict[str, File]]
+    used: Sequence[File]
+    source: str
     classes: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 class Annotated(Layout):
@@ -71,8 +77,15 @@ class Annotated(Layout):
 
     _plan: dict[str, _Split] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+    @classmethod
+    def matches(cls, files: Files) -> bool:
+        """Return whether files are arranged in this layout."""
+        raise NotImplementedError
+
+    @classmethod
+    def recognised(cls, files: Files) -> Layout | None:
+        """Return the layout if the files have it."""
+        return cls() if cls.matches(files) else None
 
     def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
         """Return the files of each split. Files of no split are in the first."""
@@ -82,16 +95,20 @@ class Annotated(Layout):
             self._plan = self._read(files)
         if list(self._plan) == [""]:
             return {}
-        claimed = {
-            name: {file.path for file in [*filter(None, part.images.values()), *part.used, *_files_of(part.parts)]}
-            for name, part in self._plan.items()
-        }
+        claimed = {}
+        for name, part in self._plan.items():
+            images = [file for file in part.images.values() if file is not None]
+            further = [file for image in images for file in part.parts.get(image.path, {}).values()]
+            claimed[name] = {file.path for file in (*images, *further, *part.used)}
         return files.divided(claimed)
 
-    def collect(self, found: Collector, files: Files) -> None:
+    def collect(self, found: Collector, files: Files, split: str) -> None:
         """Add the images of the split, and state what becomes of all other files."""
         assert self._plan is not None, "`splits` was called before"
-        split = self._plan[self._split]
+        self._collect(found, files, self._plan[split])
+        self._plan = None
+
+    def _collect(self, found: Collector, files: Files, split: _Split) -> None:
         self._state(found, files, split)
         reasons = {skip.path: skip.reason for skip in split.annotations.skipped}
         done = {file.path for file in split.used}
@@ -103,17 +120,14 @@ class Annotated(Layout):
             parts = split.parts.get(file.path, {})
             done |= {file.path, *(part.path for part in parts.values())}
             if name in reasons:
-                self.skip(found, file, reasons[name])
-                for part in parts.values():
-                    self.skip(found, part, "belongs to an image that is skipped")
+                self.skip(found, file, reasons[name], parts)
             else:
-                facts = split.annotations.images.pop(name)
+                facts = split.annotations.images.pop(name, b"")
                 label = label_name(split.classes[file.path]) if split.classes else NONE
                 self.add_image(found, file, label, parts=parts, facts=facts, extra=_SIZE_BYTES)
         for file in files.files:
             if file.path not in done:
                 self.skip(found, file, self._why_skipped(file, split))
-        self._plan = None
 
     def _state(self, found: Collector, files: Files, split: _Split) -> None:
         """State what the annotation files and their entries become."""
@@ -121,7 +135,7 @@ class Annotated(Layout):
         if split.used:
             found.account.attach("annotations", len(split.used))
         found.account.parts += dict.fromkeys(annotations.parts)  # of several files, each once
-        found.account.notes += annotations.notes
+        found.account.notes += [*annotations.notes, *split.notes]
         paths = [file.path for file in split.images.values() if file is not None]
         folders = set() if split.classes else set(masks.classes(paths).values())
         if len(folders) > 1 and annotations.names:
@@ -133,10 +147,7 @@ class Annotated(Layout):
             found.field_classes[PLACE] = ClassList(
                 annotations.names, annotations.ids, tuple(map(json.dumps, annotations.attributes))
             )
-        digest = xxhash.xxh3_128(found.stamp.encode())
-        for file in split.used:
-            digest.update(files.read(file))
-        found.stamp = digest.hexdigest()
+        found.add_to_stamp(map(files.read, split.used))
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
         """Return an image with its objects in pixels.
@@ -169,20 +180,11 @@ class Annotated(Layout):
     def _why_skipped(self, file: File, split: _Split) -> str:
         if layouts.is_image_name(file.path):
             return f"is not listed in {split.source}"
-        if _is_list(file.path):
+        if file.path.endswith(".txt") and "ImageSets" in file.path.split("/"):
             return "is a list of images of which another list is used"
-        is_annotation = file.path.lower().endswith(self.annotation_ending)
-        if is_annotation:
+        if file.path.lower().endswith(self.annotation_ending):
             return "belongs to no image that is packed"
         return layouts.why_not_packed(file.path, reads_tables=False)
-
-
-def _is_list(path: str) -> bool:
-    return path.endswith(".txt") and "ImageSets" in path.split("/")
-
-
-def _files_of(parts: Mapping[str, Mapping[str, File]]) -> Iterable[File]:
-    return (file for fields in parts.values() for file in fields.values())
 
 
 class Coco(Annotated):
@@ -240,26 +242,22 @@ def _coco_split(files: Files, split: str, same: Sequence[File]) -> _Split:
     for file in same[1:]:
         annotations = coco.merged(annotations, coco.parse(files.read(file), file.path), file.path)
     names = [*annotations.images, *(skip.path for skip in annotations.skipped)]
-    paths = [file.path for file in files.images]
-    found = coco.find_images(names, paths, beside=same[0].path, split=split)
-    images = {name: files.by_path[found[name]] if name in found else None for name in names}
-    if names and not found:
+    known = RowNames(files.images)
+    images = {name: known.find(coco.name_here(name), table=same[0].path, folder=split) for name in names}
+    if names and not any(images.values()):
         raise SourceError(
             f"no image of {same[0].path} is in {files.where}, such as {names[0]!r}: put the images into a folder below "
             "it"
         )
     parts: dict[str, dict[str, File]] = {}
-    stem = posixpath.splitext(source)[0]
-    pngs = [png for fields in annotations.fields.values() for png in fields.values()]
-    there = coco.find_images(pngs, paths, beside=same[0].path, split=stem)
     for name, fields in annotations.fields.items():
         image = images[name]
         for kind, png in fields.items() if image is not None else ():
-            if png not in there:
+            part = known.find(coco.name_here(png), table=same[0].path, folder=posixpath.splitext(source)[0])
+            if image is None or part is None:
                 raise SourceError(f"{same[0].path} names {png!r}, but there is no such file in {files.where}")
-            assert image is not None, "tested above"
-            parts.setdefault(image.path, {})[kind] = files.by_path[there[png]]
-    return _Split(annotations, images, parts, list(same), source)
+            parts.setdefault(image.path, {})[kind] = part
+    return _Split(annotations, images, parts, same, source)
 
 
 class Yolo(Annotated):
@@ -298,27 +296,25 @@ class Yolo(Annotated):
 
     def _read(self, files: Files) -> dict[str, _Split]:
         stated, beside, used = _yolo_names(files)
+        source = posixpath.basename(beside)
         images = _yolo_splits(files, stated, beside)
-        labels = {file.path: files.by_path.get(yolo.label_path(file.path)) for file in files.images}
         plan = {}
         for split, members in images.items():
-            own = {file.path: labels[file.path] for file in members.images}
-            triples = (
-                (path, yolo.label_path(path), None if label is None else files.read(label))
-                for path, label in own.items()
+            own = {file.path: files.by_path.get(yolo.label_path(file.path)) for file in members.images}
+            labels = [label for label in own.values() if label is not None]
+            annotations = yolo.annotations_of(
+                ((path, yolo.label_path(path), label and files.read(label)) for path, label in own.items()),
+                stated,
+                where=beside,
             )
-            annotations = yolo.annotations_of(triples, stated, where=beside)
-            label_files = [label for label in own.values() if label is not None]
-            named: dict[str, File | None] = {file.path: file for file in members.images}
-            plan[split] = _Split(
-                annotations, named, {}, [*used, *members.lists, *label_files], posixpath.basename(beside)
-            )
-            annotations.notes += _unlabelled(own, "label file")
-            annotations.notes += [
-                f"{posixpath.basename(beside)} names images for {other!r}, {entries[0]!r}, and there are none: left out"
+            notes = _unlabelled(own, "label file") + [
+                f"{source} names images for {other!r}, {entries[0]!r}, and there are none: left out"
                 for other, entries in stated.splits.items()
                 if other not in images
             ]
+            plan[split] = _Split(
+                annotations, members.by_path, {}, [*used, *members.lists, *labels], source, notes=notes
+            )
         return plan
 
 
@@ -426,47 +422,30 @@ class Voc(Annotated):
         annotation = _xml_files(files)
         found = masks.pairs(file.path for file in files.images)
         parts = {
-            path: {
-                name: files.by_path[mask]
-                for name, mask in fields.items()
-                if annotation.get(mask) in (None, annotation.get(path))  # with an XML file of its own, it is an image
+            image: {  # a file with an XML file of its own is an image
+                name: file
+                for name, file in fields.items()
+                if annotation.get(file.path) in (None, annotation.get(image))
             }
-            for path, fields in found.pairs
+            for image, fields in files.named(found.pairs).items()
         }
-        taken = {file.path for file in _files_of(parts)}
+        taken = {file.path for fields in parts.values() for file in fields.values()}
         taken |= {path for path in found.unpaired if masks.is_mask(path) and path not in annotation}
         images = [file for file in files.images if file.path not in taken]
-        sets = _image_sets(files, images)
         pairs = [(file.path, annotation.get(file.path)) for file in images]
-        everything = voc.annotations_of(
-            (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in pairs
-        )
+        everything = voc.annotations_of((path, xml.path if xml else "", xml and files.read(xml)) for path, xml in pairs)
         plan = {}
-        for split, members in sets.items():
-            own = {file.path: file for file in members.images}
+        for split, members in _image_sets(files, images).items():
+            own = {path: annotation.get(path) for path in members.by_path}
             plan[split] = _Split(
-                _only(everything, own),
-                dict(own),
-                {path: parts[path] for path in own if path in parts},
-                [*members.lists, *(annotation[path] for path in own if path in annotation)],
+                everything,
+                members.by_path,
+                parts,
+                [*members.lists, *filter(None, own.values())],
                 "ImageSets" if split else "Annotations",
+                notes=_unlabelled(own, "XML file"),
             )
-            plan[split].annotations.notes += _unlabelled({path: annotation.get(path) for path in own}, "XML file")
         return plan
-
-
-def _only(annotations: Annotations, paths: Mapping[str, File]) -> Annotations:
-    """Return the annotations of some images."""
-    return Annotations(
-        annotations.names,
-        annotations.ids,
-        annotations.attributes,
-        {name: data for name, data in annotations.images.items() if name in paths},
-        {},
-        [skip for skip in annotations.skipped if skip.path in paths],
-        list(annotations.parts),
-        list(annotations.notes),
-    )
 
 
 def _xml_files(files: Files) -> dict[str, File]:
@@ -559,17 +538,13 @@ class Masks(Annotated):
         if not found.pairs:
             folders = masks.siblings(paths)
             found = masks.pairs(paths, folders)
-        images = [files.by_path[path] for path, _ in found.pairs]
-        classes = masks.classes((path for path, _ in found.pairs), folders)
-        parts = {path: {name: files.by_path[mask] for name, mask in fields.items()} for path, fields in found.pairs}
-        plan = {}
-        for split, members in _image_sets(files, images, "Segmentation").items():
-            own = {file.path: file for file in members.images}
-            facts = masks.without_objects(own)
-            plan[split] = _Split(
-                facts, dict(own), {path: parts[path] for path in own}, list(members.lists), "a pair", classes
-            )
-        return plan
+        parts = files.named(found.pairs)
+        classes = masks.classes(parts, folders)
+        sets = _image_sets(files, [files.by_path[path] for path in parts], "Segmentation")
+        return {
+            split: _Split(Annotations(), members.by_path, parts, members.lists, "a pair", classes)
+            for split, members in sets.items()
+        }
 
     def _why_skipped(self, file: File, split: _Split) -> str:
         if layouts.is_image_name(file.path):

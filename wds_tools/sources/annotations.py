@@ -105,7 +105,11 @@ class Collected:
                 self.remark(remark, f"{name_of(objects[number], number)} of {image!r}")
             self.found.images[image] = packed(facts)
         except SourceError as error:
-            self.found.skipped.append(Skip(image, str(error)))
+            self.skip(image, error)
+
+    def skip(self, image: str, error: SourceError) -> None:
+        """Skip an image whose annotations cannot be read."""
+        self.found.skipped.append(Skip(image, str(error)))
 
     def remark(self, what: str, example: str) -> None:
         """Count an object that is kept but that a user should know."""

@@ -72,7 +72,7 @@ class ArraySource(Source):
             group = row // rows if rows > 1 else -1
             entry = Input(f"{self.path.name}#{row}", self._image_bytes(row), None, (row,), group, self._extra(row))
             found.add(entry, roles.labels[row] if roles.labels is not None else None)
-        found.classes = roles.classes
+        found.classes = roles.classes or ()
         self._account(found)
 
     def read(self, entry: Input) -> Record:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.format.account import Account
-from wds_tools.format.field_classes import ClassList, FieldClasses
+from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Labels, LabelType, Numbered, quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
@@ -115,7 +115,7 @@ class Skip(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Listing:
     """The content of a source, listed once.
 
@@ -135,19 +135,19 @@ class Listing:
 
     inputs: list[Input]
     skipped: list[Skip]
-    classes: Classes
+    classes: tuple[str, ...]
     account: Account = field(default_factory=lambda: Account("record"))
     stamp: str = ""
     shuffled: bool = False
     files: tuple[FileState, ...] = ()
     earlier: Account | None = None
-    field_classes: FieldClasses = field(default_factory=dict)
+    field_classes: dict[str, ClassList] = field(default_factory=dict)
 
     @property
     def label_classes(self) -> Classes:
         """Class names of the labels by number, whether a sample has one label or several."""
         several = self.field_classes.get(LABELS)
-        return Classes(several.names) if several else self.classes
+        return Classes(several.names if several else self.classes)
 
     def with_classes(self, classes: Classes) -> Listing:
         """Return a listing with other classes, which include all of its own. Labels get the numbers of their names."""
@@ -181,37 +181,20 @@ class SourceOptions:
     remote: RemoteOptions = field(default_factory=RemoteOptions.of)
 
 
-class Collector:
-    """Collects the content of a source while it is listed.
+class Collector(Listing):
+    """A listing while it is collected: its inputs have no labels yet, and its classes are those that the source names.
+
+    A source adds to ``account.given`` what it counts independently.
 
     Args:
         where: Name of the source, for messages.
         unit: What one input is, see `Account.unit`.
         options: What the user states about the source.
-
-    Attributes:
-        account: Account of the parts; a source adds to ``account.given`` what it counts independently.
-        inputs: Inputs without labels.
-        skipped: What cannot be packed.
-        classes: Class names that the source has, by number; None without them.
-        stamp: `Listing.stamp`.
-        shuffled: `Listing.shuffled`.
-        files: `Listing.files`.
-        earlier: `Listing.earlier`.
-        field_classes: `Listing.field_classes`: a source adds the lists of the numbers that it packs in other fields.
     """
 
     def __init__(self, where: str, unit: str, options: SourceOptions) -> None:
+        super().__init__([], [], (), Account(unit))
         self.where = where
-        self.account = Account(unit)
-        self.inputs: list[Input] = []
-        self.skipped: list[Skip] = []
-        self.classes: tuple[str, ...] | None = None
-        self.stamp = ""
-        self.shuffled = False
-        self.files: tuple[FileState, ...] = ()
-        self.earlier: Account | None = None
-        self.field_classes: dict[str, ClassList] = {}
         self._options = options
         self._labels = Labels(where, label_type=options.label_type, separator=options.label_separator)
 
@@ -221,6 +204,13 @@ class Collector:
         self.files = file_states(paths)
         columns = repr(sorted(self._options.columns.items()))
         self.stamp = stamp_files(paths) + columns + (self._options.encoding or "")
+
+    def add_to_stamp(self, contents: Iterable[bytes]) -> None:
+        """Note further content that inputs depend on."""
+        digest = xxhash.xxh3_128(self.stamp.encode())
+        for data in contents:
+            digest.update(data)
+        self.stamp = digest.hexdigest()
 
     def add(self, entry: Input, label: Any = NONE) -> None:
         """Add an input and its label: a `Label`, a value whose meaning is not known, or a list of these."""
@@ -239,7 +229,7 @@ class Collector:
             SourceError: There is no input.
         """
         given = self._options.classes
-        numbered = self._labels.numbered(given, self.classes)
+        numbered = self._labels.numbered(given, self.classes or None)
         inputs, labelled = self.inputs, _labelled(self.inputs, numbered)
         if given and not any(labelled):
             raise LabelError(
@@ -259,17 +249,8 @@ class Collector:
             raise SourceError(f"{self.where} contains no image that can be packed{reason}")
         self.account.notes += numbered.notes
         self.account.close(len(inputs), (skip.reason for skip in self.skipped))
-        return Listing(
-            inputs,
-            self.skipped,
-            classes,
-            self.account,
-            self.stamp,
-            self.shuffled,
-            self.files,
-            self.earlier,
-            self.field_classes,
-        )
+        content = {one.name: getattr(self, one.name) for one in fields(Listing)}
+        return Listing(**{**content, "inputs": inputs, "classes": classes})
 
 
 def _labelled(inputs: Iterable[Input], numbered: Numbered) -> list[Input | None]:

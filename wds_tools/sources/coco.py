@@ -446,40 +446,10 @@ def split_of(path: str) -> str:
     return stem if is_split_name(stem) else ""
 
 
-def find_images(file_names: Iterable[str], paths: Iterable[str], *, beside: str, split: str = "") -> dict[str, str]:
-    """Return where the images of a COCO file are: ``file_name`` -> path in the tree. Missing ones are left out.
+def name_here(name: str) -> str:
+    """Return the name of an image in a tree: of a path on another machine, only the last part.
 
-    An image is the only path that ends with its ``file_name``. Of several, it is the one in a folder that is named like
-    the split, or else the one in the folder of the file or below it. Of a ``file_name`` that is a path on another
-    machine (``/data/1.jpg``, ``../1.jpg``), only the last part counts.
-
-    Args:
-        file_names: Names in the file.
-        paths: All paths of the tree, with ``/``.
-        beside: Path of the COCO file.
-        split: Its split.
-
-    Raises:
-        SourceError: Several images have this name.
+    >>> name_here("/data/1.jpg"), name_here("../photos/1.jpg"), name_here("photos/1.jpg")
+    ('1.jpg', '1.jpg', 'photos/1.jpg')
     """
-    by_name: dict[str, list[str]] = {}
-    for path in paths:
-        by_name.setdefault(posixpath.basename(path), []).append(path)
-    folder = posixpath.dirname(beside)
-    tests: tuple[Callable[[str], bool], ...] = (
-        lambda path: split in path.split("/")[:-1],
-        lambda path: not folder or path.startswith(f"{folder}/"),
-    )
-    found = {}
-    for name in file_names:
-        last = posixpath.basename(name)
-        ending = f"/{last if _ELSEWHERE.match(name) else name}"
-        candidates = [path for path in by_name.get(last, ()) if f"/{path}".endswith(ending)]
-        for test in tests:
-            if len(candidates) > 1:
-                candidates = list(filter(test, candidates)) or candidates
-        if len(candidates) > 1:
-            raise SourceError(f"{beside}: {name!r} can be {quoted(candidates[:3])}: keep one of them")
-        if candidates:
-            found[name] = candidates[0]
-    return found
+    return posixpath.basename(name) if _ELSEWHERE.match(name) else name

@@ -6,6 +6,8 @@ records are cheap to read only in order, or those of one window together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +15,11 @@ import pyarrow as pa
 from wds_tools.errors import SourceError
 from wds_tools.format.tar import Bytes
 from wds_tools.lru_cache import LRUCache
+from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import MAX_RECORD_BYTES, WINDOW_BYTES, SourceChangedError, SourceStoreError
 from wds_tools.sources.files import MappedFiles
-from wds_tools.sources.remote_files import RemoteFiles
+from wds_tools.sources.remote_files import RemoteFiles, open_files
+from wds_tools.storage.requests.listing import RemoteFile
 from wds_tools.storage.stream import CHUNK_BYTES
 
 TAR = ".tar"
@@ -95,11 +99,17 @@ class DecompressedFiles:
 
 
 class TarFiles(DecompressedFiles):
-    """Tar archives, some of them compressed, as their names show."""
+    """Tar archives, some of them compressed, as their names show.
 
-    def __init__(self, files: MappedFiles | RemoteFiles, names: list[str]) -> None:
+    Args:
+        paths: The archives.
+        remote: How URLs are read; None if the archives are local.
+    """
+
+    def __init__(self, paths: Sequence[Path | RemoteFile], remote: RemoteOptions | None = None) -> None:
+        names = [path.name for path in paths]
         codecs = [next((codec for end, codec in CODECS.items() if n.lower().endswith(end)), None) for n in names]
-        super().__init__(files, names, codecs)
+        super().__init__(open_files(paths, remote), names, codecs)
 
 
 class _Decompressed:

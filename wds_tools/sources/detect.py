@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, pairwise
@@ -19,12 +18,11 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, SourceOptions, as_source_error
 from wds_tools.sources.chunks import is_litdata, is_mds
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar
-from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.layouts import is_image_name, is_split_name
 from wds_tools.sources.other_formats import HEAD_BYTES, OtherFormat, refused_format
-from wds_tools.sources.remote_files import RemoteFiles, find_remote_files
+from wds_tools.sources.remote_files import find_remote_files
 from wds_tools.sources.streams import is_stream
-from wds_tools.sources.tree import ClassFolders, TreeSource
+from wds_tools.sources.tree import ClassFolders, TreeSource, imported
 from wds_tools.sources.trees import is_zip
 from wds_tools.storage import is_url
 from wds_tools.storage.patterns import expand_pattern, has_pattern
@@ -61,10 +59,13 @@ def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | N
     if isinstance(src, str) and is_url(src):
         return _open(src, _remote_kind(src, kind, options.remote), options, given=kind is not None)
     if not isinstance(src, (str, Path)):
-        return _source_type(_kind_of_object(src, kind))(src, options)
+        return _open(src, _kind_of_object(src, kind), options, given=True)
     if kind in _PYTHON_KINDS:
         raise OptionError(f"kind={kind!r}, but {src} is a path: objects are packed from Python")
-    path, found = _resolve(Path(src), kind)
+    path = Path(src)
+    with as_source_error(f"{path} cannot be read"):  # such as a folder without permission
+        _check_exists(path, kind)
+        found = kind or detect(path)
     return _open(path, found, options, given=kind is not None)
 
 
@@ -86,26 +87,20 @@ def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | N
     return dict(open_source(src, kind=kind, options=options).splits())
 
 
-def _open(src: str | Path, kind: str, options: SourceOptions, *, given: bool) -> Source:
+def _open(src: Any, kind: str, options: SourceOptions, *, given: bool) -> Source:
     """Return the source of a kind, and for a tree of files whether the user named it: then folders are classes."""
     if kind in _TREES:
         return TreeSource(src, options, tree=kind, layout=ClassFolders.kind if given else None)
     if kind in _ANNOTATED or (kind == "table" and _is_tree(src)):
         tree = "tar" if is_tar(str(src)) else "zip" if is_zip(str(src)) else "folder"
         return TreeSource(src, options, tree=tree, layout=kind)
-    return _source_type(kind)(src, options)
+    found: Source = imported(KINDS[kind].source)(src, options)
+    return found
 
 
 def _is_tree(src: str | Path) -> bool:
     """Return whether files are below a path or URL; a table may also be a file."""
     return Path(src).is_dir() or (is_url(str(src)) and not _is_table(str(src))) or is_tar(str(src)) or is_zip(str(src))
-
-
-def _source_type(kind: str) -> type[Source]:
-    """Return the class that reads a kind, imported only now."""
-    module, name = KINDS[kind].source.split(":")
-    found: type[Source] = getattr(importlib.import_module(f"wds_tools.sources.{module}"), name)
-    return found
 
 
 def without_file_scheme(src: Any) -> Any:
@@ -143,24 +138,17 @@ def _detect_remote(url: str, remote: RemoteOptions) -> str:
         SourceError: There is nothing, neither archives nor images.
     """
     if has_pattern(url) or is_tar(url) or "*" in url:
-        return _kind_of_archive(find_remote_files(url, is_tar, "tar", remote), remote)
+        return _kind_of_archive(find_remote_files(url, is_tar, "tar", remote)[0], remote)
     found = list_objects(url, remote)
     names = [path for path in found if not any(part.startswith(".") for part in path.split("/"))]
     if any(map(is_image_name, names)):
         return "folder"
-    if any(map(is_tar, names)):
-        return _kind_of_archive([found[path] for path in sorted(names) if is_tar(path)], remote)
+    if tars := sorted(filter(is_tar, names)):
+        return _kind_of_archive(found[tars[0]], remote)
     raise SourceError(
         f"{clean_url(url)} contains neither images nor tar files; these can be packed from a URL: check it, or copy "
         "other formats to this machine first"
     )
-
-
-def _kind_of_archive(files: Sequence[RemoteFile], remote: RemoteOptions) -> str:
-    names = _first_members(TarFiles(RemoteFiles(files[:1], remote), [files[0].name])[0], files[0].name)
-    if _are_samples(names, split_name) and not _keys_have_dots(names):
-        return "webdataset"
-    return "dotted" if _are_samples(names, split_at_last_dot) and _keys_have_dots(names) else "tar"
 
 
 def _without_alias(kind: str | None) -> str | None:
@@ -171,13 +159,6 @@ def _without_alias(kind: str | None) -> str | None:
     if found is None:
         raise OptionError(f"unknown format {kind!r} (--from, kind=); allowed are {_all_names()}")
     return found
-
-
-def _resolve(path: Path, kind: str | None) -> tuple[Path, str]:
-    """Return the path to read, and its kind."""
-    with as_source_error(f"{path} cannot be read"):  # such as a folder without permission
-        _check_exists(path, kind)
-        return path, kind or detect(path)
 
 
 def _check_exists(path: Path, kind: str | None) -> None:
@@ -251,18 +232,14 @@ def _file_names(path: Path) -> Iterator[str]:
         yield from (found.name for found in islice(path.glob(pattern), _MAX_NAMES) if found.is_file())
 
 
+def _is_file(*extensions: str) -> Callable[[Path], bool]:
+    """Return a function that tests whether a path is a file with one of these extensions."""
+    return lambda path: path.is_file() and path.suffix.lower() in extensions
+
+
 def _is_hdf5(path: Path) -> bool:
-    if path.is_file() and path.suffix.lower() == ".mat":
-        return _other_format(path) is None  # version 5 is not HDF5
-    return path.is_file() and path.suffix.lower() in (".h5", ".hdf5", ".hdf", ".he5")
-
-
-def _is_numpy(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in (".npy", ".npz")
-
-
-def _is_tensors(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in (".pt", ".pth")
+    is_matlab = _is_file(".mat")(path) and _other_format(path) is None  # version 5 is not HDF5
+    return is_matlab or _is_file(".h5", ".hdf5", ".hdf", ".he5")(path)
 
 
 def _is_zarr(path: Path) -> bool:
@@ -299,13 +276,6 @@ def _is_tfrecord(path: Path) -> bool:
     return any(map(is_tfrecord, _file_names(path)))
 
 
-def _is_webdataset(path: Path) -> bool:
-    names = _member_names(path)
-    if names and _is_indexed(path):  # the index has already settled which dots belong to keys
-        return True
-    return _are_samples(names, split_name) and not _keys_have_dots(names)
-
-
 def _is_indexed(path: Path) -> bool:
     """Return whether a folder has a manifest of shards."""
     try:
@@ -315,25 +285,30 @@ def _is_indexed(path: Path) -> bool:
     return True
 
 
-def _is_dotted(path: Path) -> bool:
-    names = _member_names(path)
-    return _are_samples(names, split_at_last_dot) and _keys_have_dots(names)
+def _has_samples(kind: str) -> Callable[[Path], bool]:
+    """Return a function that tests for an archive, or the first one in a folder, whether it has samples of a kind."""
+
+    def test(path: Path) -> bool:
+        tars = [path] if path.is_file() else sorted(found for found in path.glob("*") if is_tar(found.name))
+        if not tars or not is_tar(tars[0].name):
+            return False
+        return _kind_of_archive(tars[0], is_indexed=_is_indexed(path)) == kind
+
+    return test
 
 
-def _member_names(path: Path) -> list[str]:
-    """Return the names of the first files in an archive, or in the first archive of a folder."""
-    tars = [path] if path.is_file() else sorted(found for found in path.glob("*") if is_tar(found.name))
-    if not tars or not is_tar(tars[0].name):
-        return []
-    return _first_members(TarFiles(MappedFiles((tars[0],)), [tars[0].name])[0], tars[0].name)
-
-
-def _first_members(archive: tar.Bytes, name: str) -> list[str]:
-    """Return the names of the first files in an archive; none if it is damaged."""
+def _kind_of_archive(path: Path | RemoteFile, remote: RemoteOptions | None = None, *, is_indexed: bool = False) -> str:
+    """Return what an archive has: samples, samples whose keys have dots, or a tree of files."""
     try:
-        return [member.name for member in islice(tar.walk(archive, shard=name), _MAX_NAMES) if member.is_file]
+        members = islice(tar.walk(TarFiles([path], remote)[0], shard=path.name), _MAX_NAMES)
+        names = [member.name for member in members if member.is_file]
     except (ShardError, SourceError):
-        return []
+        return "tar"
+    if names and is_indexed:  # the index has already settled which dots belong to keys
+        return "webdataset"
+    if _keys_have_dots(names):
+        return "dotted" if _are_samples(names, split_at_last_dot) else "tar"
+    return "webdataset" if _are_samples(names, split_name) else "tar"
 
 
 def _are_samples(names: Sequence[str], split: Callable[[str], tuple[str, str] | None]) -> bool:
@@ -382,10 +357,15 @@ KINDS: dict[str, Kind] = {
     "mds": Kind("mds:MdsSource", is_mds, "MosaicML Streaming: `index.json` and `.mds` shards, also compressed"),
     "litdata": Kind("litdata:LitDataSource", is_litdata, "LitData: `index.json` and `chunk-*.bin`, also compressed"),
     "hdf5": Kind("hdf5:Hdf5Source", _is_hdf5, "`.h5`, `.hdf5`, `.mat` of MATLAB 7.3", ("h5", "mat")),
-    "numpy": Kind("numpy_files:NumpySource", _is_numpy, "`.npz`, `.npy`, also of records with fields", ("npy", "npz")),
+    "numpy": Kind(
+        "numpy_files:NumpySource",
+        _is_file(".npy", ".npz"),
+        "`.npz`, `.npy`, also of records with fields",
+        ("npy", "npz"),
+    ),
     "tensors": Kind(
         "tensors:TensorSource",
-        _is_tensors,
+        _is_file(".pt", ".pth"),
         "`.pt`, `.pth`: dictionaries, a pair, only images, or a list of samples",
         ("pt", "pth"),
     ),
@@ -399,13 +379,13 @@ KINDS: dict[str, Kind] = {
     ),
     "webdataset": Kind(
         "webdataset:WebDatasetSource",
-        _is_webdataset,
+        _has_samples("webdataset"),
         "tar shards, of other tools or of wds_tools, plain or compressed",
         ("wds",),
     ),
     "dotted": Kind(
         "webdataset:DottedSource",
-        _is_dotted,
+        _has_samples("dotted"),
         "tar shards with dots in their keys, such as `photo.2024.01.jpg`: "
         "names are split at the last dot instead of the first",
     ),

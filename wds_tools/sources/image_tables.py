@@ -146,8 +146,7 @@ def _stem(path: str) -> str:
 def without_masks(files: Files) -> tuple[list[File], dict[str, dict[str, File]]]:
     """Return the images that are not masks of others, and path of an image -> field -> mask."""
     paths = [file.path for file in files.images]
-    pairs = masks.pairs(paths).pairs if masks.may_have_masks(paths) else []
-    parts = {path: {name: files.by_path[mask] for name, mask in fields.items()} for path, fields in pairs}
+    parts = files.named(masks.pairs(paths).pairs if masks.may_have_masks(paths) else [])
     taken = {mask.path for fields in parts.values() for mask in fields.values()}
     further = layouts.further_fields(file.path for file in files.files)
     for path, (image, field) in further.items():

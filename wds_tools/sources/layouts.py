@@ -329,12 +329,15 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
         )
 
 
-def splits_error(where: str, splits: Iterable[str]) -> SourceError:
-    """Return the error for a tree of several splits."""
-    return SourceError(
-        f"{where} has one folder per split ({', '.join(splits)}), not per class: pack with --split folders "
-        "(pack_splits), pack one of them, or pass --from folder (kind='folder') if they are classes"
-    )
+def splits_error(where: str, splits: Iterable[str], *, are_folders: bool) -> SourceError:
+    """Return the error for a tree of several splits; if they are only folders, these may also be classes."""
+    names = ", ".join(splits)
+    if are_folders:
+        found = f"one folder per split ({names}), not per class"
+        also = ", pack one of them, or pass --from folder (kind='folder') if they are classes"
+    else:
+        found, also = f"several splits ({names})", ", which packs a dataset for each"
+    return SourceError(f"{where} has {found}: pack with --split folders (pack_splits){also}")
 
 
 def no_images_error(where: str, skipped: Sequence[tuple[str, str]]) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wds_tools.sources.annotations import Annotations, packed
 from wds_tools.sources.layouts import is_image_name, is_split_name, stored_name
 
 _IMAGE_FOLDERS = frozenset(
@@ -193,11 +192,6 @@ def classes(images: Iterable[str], folders: Folders = _NO_FOLDERS) -> dict[str, 
     if _MANY < len(names) == len(images) or any(is_split_name(word) for one in names for word in _WORDS.split(one)):
         return {}
     return found
-
-
-def without_objects(images: Iterable[str]) -> Annotations:
-    """Return the annotations of images that have only masks."""
-    return Annotations(images={image: packed({}) for image in images})
 
 
 def is_mask(name: str) -> bool:

@@ -330,7 +330,7 @@ class Names:
         """State what becomes of each name."""
         part, account = self.source.part, found.account
         account.declare(part, self.kinds)
-        found.classes = found.classes if roles.classes is None else roles.classes
+        found.classes = roles.classes or found.classes
         account.notes += roles.notes
         for name, kinds in self.kinds.items():
             left = {kind for kind in kinds if _reason(kind)}

@@ -123,7 +123,7 @@ class RecordSource(Source):
             for number, entry in listed:
                 found.add(entry, labels[number] if roles.label else self.label_of(entry))
             seen.account(found, roles)
-            if roles.label is not None and found.classes is None:
+            if roles.label is not None and not found.classes:
                 found.classes = self.classes_of({entry.location[0]: labels[number] for number, entry in listed})
 
     def _listed(self, roles: Roles | None) -> tuple[Names, list[tuple[int, Input]], list[Skip]]:

@@ -122,7 +122,7 @@ def _refuse_unfinished(paths: Sequence[Path | RemoteFile], remote: RemoteOptions
             raise SourceError(reason)
 
 
-def open_files(paths: tuple[Path | RemoteFile, ...], remote: RemoteOptions | None) -> MappedFiles | RemoteFiles:
+def open_files(paths: Sequence[Path | RemoteFile], remote: RemoteOptions | None) -> MappedFiles | RemoteFiles:
     """Return the contents of files that `locate` returned."""
     if remote is None:
         return MappedFiles(tuple(path for path in paths if isinstance(path, Path)))

@@ -100,7 +100,7 @@ def state_roles(
     The arguments are those of `add_rows`.
     """
     roles.set_label(choice.label, choice.names)
-    found.classes = choice.classes
+    found.classes = choice.classes or ()
     found.account.notes += choice.notes
     found.account.declare(kind, declared)
     roles.collect(found.account, kind)

@@ -1,4 +1,4 @@
-"""Which file of a tree a row of a table names, and which split a name is about. No I/O."""
+"""Which file of a tree a row of a table or a COCO file names, and which split a name is about. No I/O."""
 
 from __future__ import annotations
 
@@ -10,13 +10,8 @@ from typing import Any
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.sources.base import File
-from wds_tools.sources.layouts import is_image_name, is_split_name
+from wds_tools.sources.layouts import SPLIT_OF, is_image_name, is_split_name
 
-_SPLITS = {
-    **dict.fromkeys(["train", "training", "trainval"], "train"),
-    **dict.fromkeys(["val", "valid", "validation", "dev", "development"], "val"),
-    **dict.fromkeys(["test", "testing"], "test"),
-}
 _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
 _ABOVE = re.compile(r"^(\.{1,2}/)+")
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
@@ -49,16 +44,12 @@ def split_of_table(path: str) -> str:
 
 
 def _split_in(text: str) -> str:
-    found = {_SPLITS[word.lower()] for word in _WORD.findall(text) if word.lower() in _SPLITS}
+    found = {SPLIT_OF[word.lower()] for word in _WORD.findall(text) if word.lower() in SPLIT_OF}
     return found.pop() if len(found) == 1 else ""
 
 
 class RowNames:
-    """Files by the names that a row may have for them: a path, the end of a path, or these without extension.
-
-    Args:
-        files: The files.
-    """
+    """Files by the names that others may have for them: a path, the end of a path, or these without extension."""
 
     def __init__(self, files: Iterable[File]) -> None:
         self._by_name: dict[str, list[File]] = {}
@@ -76,15 +67,16 @@ class RowNames:
         """Return the first file that each value can mean, without values that name none."""
         return [found[0] for value in values if (found := self._candidates(_text(value)))]
 
-    def find(self, value: Any, *, table: str) -> File | None:
+    def find(self, value: Any, *, table: str, folder: str = "") -> File | None:
         """Return the file that a value names; None if there is none.
 
-        Of several, it is the one at this path below the folder of the table, or else the one in the split of the table,
-        or else the one below the folder of the table.
+        Of several, it is the one at this path below the folder of the table, or else in a folder of the given name, or
+        else in the split of the table, or else below the folder of the table.
 
         Args:
             value: A text, or a number that is an id.
-            table: Path of the table.
+            table: Path of the file with the value.
+            folder: Name of a folder, such as that of a split.
 
         Raises:
             SourceError: Several files have this name.
@@ -92,11 +84,19 @@ class RowNames:
         name = _text(value)
         found = self._candidates(name)
         if len(found) > 1:
-            found = _narrowed(found, name, table)
+            above, split = posixpath.dirname(table), split_of_table(table)
+            path = posixpath.join(above, name)
+            for test in (
+                lambda file: path in (file.path, posixpath.splitext(file.path)[0]),
+                lambda file: folder in file.path.split("/")[:-1],
+                lambda file: bool(split) and split_of(file.path) == split,
+                lambda file: bool(above) and file.path.startswith(f"{above}/"),
+            ):
+                found = list(filter(test, found)) or found
         if len(found) > 1:
             raise SourceError(
                 f"{table} names {name!r}, which can be {quoted(file.path for file in found[:2])}: write paths into "
-                "the table, or keep one of the files"
+                "it, or keep one of the files"
             )
         return found[0] if found else None
 
@@ -106,20 +106,6 @@ class RowNames:
             return []
         exact = [file for file in self._by_name.get(last, ()) if _fits(file.path, name)]
         return exact or [file for file in self._by_stem.get(last, ()) if _fits(posixpath.splitext(file.path)[0], name)]
-
-
-def _narrowed(found: list[File], name: str, table: str) -> list[File]:
-    """Return the files that a name means more than others."""
-    folder, split = posixpath.dirname(table), split_of_table(table)
-    path = posixpath.join(folder, name)
-    for test in (
-        lambda file: path in (file.path, posixpath.splitext(file.path)[0]),
-        lambda file: bool(split) and split_of(file.path) == split,
-        lambda file: bool(folder) and file.path.startswith(f"{folder}/"),
-    ):
-        if len(found) > 1:
-            found = list(filter(test, found)) or found
-    return found
 
 
 def _text(value: Any) -> str:

@@ -10,8 +10,6 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-import xxhash
-
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import NONE, quoted
 from wds_tools.sources import layouts
@@ -140,9 +138,6 @@ class Table(Layout):
     kind = "table"
     _plan: dict[str, Rows] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
-
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
         """Return the layout if a table names the images.
@@ -176,13 +171,16 @@ class Table(Layout):
             }
         )
 
-    def collect(self, found: Collector, files: Files) -> None:
+    def collect(self, found: Collector, files: Files, split: str) -> None:
         """Add the rows of the split, and state what becomes of all other files."""
         assert self._plan is not None, "`splits` was called before"
-        split = self._plan[self._split]
+        self._collect(found, files, self._plan[split], self._plan)
+        self._plan = None
+
+    def _collect(self, found: Collector, files: Files, split: Rows, plan: Mapping[str, Rows]) -> None:
         _, parts = without_masks(files)
         columns = _Columns(files, split.table)
-        values = self._state(found, files, split, columns)
+        values = self._state(found, files, split, columns, plan)
         done = {split.table.file.path}
         for (location, row, image), label in zip(split.rows(), values, strict=True):
             if image is None:
@@ -197,27 +195,25 @@ class Table(Layout):
                 is_image = layouts.is_image_name(file.path)
                 reason = f"has no row in {split.table.file.path!r}" if is_image else layouts.why_not_packed(file.path)
                 self.skip(found, file, reason)
-        self._plan = None
 
-    def _state(self, found: Collector, files: Files, split: Rows, columns: _Columns) -> Sequence[Any]:
+    def _state(
+        self, found: Collector, files: Files, split: Rows, columns: _Columns, plan: Mapping[str, Rows]
+    ) -> Sequence[Any]:
         """State what the table and its columns become; return the label of each row of the split."""
-        assert self._plan is not None, "tested by the caller"
         found.account.attach("table")
         found.account.notes += [*split.notes, *columns.notes]
-        hot = [] if LABEL in self.options.columns else _one_hot(self._plan)
+        hot = [] if LABEL in self.options.columns else _one_hot(plan)
         is_named_so = posixpath.basename(split.table.file.path) == _ONE_HOT_NAME
         choice = LabelChoice(None, None, (), None)
         if not (hot and is_named_so):
-            choice = _label_choice(self._plan, split, self.options)
+            choice = _label_choice(plan, split, self.options)
         if choice.label is not None or not set(hot) <= set(split.table.rows.columns):
             hot = []
+        columns.roles.facts = tuple(fact for fact in columns.roles.facts if fact not in hot)
         for name in hot:
-            columns.roles.facts = tuple(fact for fact in columns.roles.facts if fact != name)
             found.account.use("column", name, "label")
         state_roles(found, columns.roles, choice, declared=split.table.rows.columns)
-        found.stamp = xxhash.xxh3_128(
-            found.stamp.encode() + files.read(split.table.file) + repr(self.options).encode()
-        ).hexdigest()
+        found.add_to_stamp([files.read(split.table.file), repr(self.options).encode()])
         if hot:
             found.classes = tuple(hot)
             return [_flags(row, hot) for _, row, _ in split.rows()]
@@ -238,10 +234,9 @@ class Table(Layout):
         try:
             texts, named = columns.fields(row)
         except SourceError as error:
-            self.skip(found, image, str(error))
             for part in own.values():
                 _claim(found, done, part)
-                self.skip(found, part, "belongs to an image that is skipped")
+            self.skip(found, image, str(error), own)
             return
         facts, parts = columns.facts(row), dict(named)
         for file in named.values():
@@ -271,15 +266,12 @@ class Table(Layout):
         reason = "no table (.csv, .tsv, .jsonl, .json) in it names the images"
         if IMAGE in self.options.columns:
             reason = f"no table in it has a column {self.options.columns[IMAGE]!r}"
+        given, no_columns, omit = "--encoding (encoding=) is for text files", "", "it"
         if self.options.columns:
-            return OptionError(
-                f"columns={dict(self.options.columns)!r}, but {where} is read as folder, which has no columns, because "
-                f"{reason}: omit --column and --label (columns=)"
-            )
-        if self.options.encoding:
-            return OptionError(
-                f"--encoding (encoding=) is for text files, but {where} is read as folder, because {reason}: omit it"
-            )
+            given, no_columns = f"columns={dict(self.options.columns)!r}", ", which has no columns"
+            omit = "--column and --label (columns=)"
+        if self.options.columns or self.options.encoding:
+            return OptionError(f"{given}, but {where} is read as folder{no_columns}, because {reason}: omit {omit}")
         return SourceError(f"{where} is not in the layout {self.kind}: {reason}")
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -75,6 +76,10 @@ class Files:
         """Path -> file."""
         return {file.path: file for file in self.files}
 
+    def named(self, parts: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, dict[str, File]]:
+        """Return further files of images: path of the image -> field -> file, from the paths of the files."""
+        return {image: {name: self.by_path[path] for name, path in fields.items()} for image, fields in parts}
+
     def only(self, files: Iterable[File]) -> Files:
         """Return a part of these files."""
         return Files(list(files), self.read, self.where, in_archive=self.in_archive, empty_folders=self.empty_folders)
@@ -102,7 +107,7 @@ class Layout:
     """
 
     kind: ClassVar[str]
-    _split = ""
+    _plan: Any = None  # what each split is made of, if files are read to find that out
 
     def __init__(self, *, given: bool = False, options: SourceOptions | None = None) -> None:
         """Create the layout.
@@ -115,20 +120,13 @@ class Layout:
         self.options = options or SourceOptions()
         self.base = ""
 
-    @property
-    def ignores_splits(self) -> bool:
-        """Whether the user has stated that no folder is a split."""
-        return False
-
-    @classmethod
-    def matches(cls, files: Files) -> bool:
-        """Return whether files are arranged in this layout."""
-        raise NotImplementedError
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
         """Return this layout if files are arranged in it, otherwise None."""
-        return cls() if cls.matches(files) else None
+        raise NotImplementedError
 
     def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
         """Return the files of each split by its name; empty without splits.
@@ -137,19 +135,8 @@ class Layout:
         """
         raise NotImplementedError
 
-    def splits_error(self, where: str, splits: Iterable[str]) -> SourceError:
-        """Return the error for a tree of several splits."""
-        return SourceError(
-            f"{where} has several splits ({', '.join(splits)}): pack with --split folders (pack_splits), which packs a "
-            "dataset for each"
-        )
-
-    def choose(self, split: str) -> None:
-        """Take note of the split that is collected next. `splits` was called before."""
-        self._split = split
-
-    def collect(self, found: Collector, files: Files) -> None:
-        """Add the images of these files, and state what becomes of all others."""
+    def collect(self, found: Collector, files: Files, split: str) -> None:
+        """Add the images of the files of a split, and state what becomes of all others. `splits` was called before."""
         raise NotImplementedError
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
@@ -193,9 +180,7 @@ class Layout:
         """
         parts = parts or {}
         if image.reason or image.size == 0:
-            self.skip(found, image, image.reason or "is empty")
-            for part in parts.values():
-                self.skip(found, part, "belongs to an image that is skipped")
+            self.skip(found, image, "is empty", parts)
             return
         readable = []
         for name_in_source, part in parts.items():
@@ -210,9 +195,11 @@ class Layout:
         path = image.path.removeprefix(self.base)
         found.add(Input(path, image.size, None, image.location, -1, extra, tuple(readable), encoded), label)
 
-    def skip(self, found: Collector, file: File, reason: str) -> None:
-        """Skip a file."""
+    def skip(self, found: Collector, file: File, reason: str, parts: Mapping[str, File] = MappingProxyType({})) -> None:
+        """Skip a file, and the further files of its sample."""
         found.skip(file.path.removeprefix(self.base), file.reason or reason)
+        for part in parts.values():
+            self.skip(found, part, "belongs to an image that is skipped")
 
 
 class ClassFolders(Layout):
@@ -223,20 +210,12 @@ class ClassFolders(Layout):
     """
 
     kind = "folder"
-
-    def __init__(self, *, given: bool = False, options: SourceOptions | None = None) -> None:
-        super().__init__(given=given, options=options)
-        self._level: int | None = None
-
-    @property
-    def ignores_splits(self) -> bool:
-        """Whether the user named this layout: then all folders are classes."""
-        return self.given
+    _level: int | None = None  # of the folders of splits
 
     @classmethod
-    def matches(cls, files: Files) -> bool:  # noqa: ARG003 - any files can be arranged so
-        """Return True."""
-        return True
+    def recognised(cls, files: Files) -> Layout:  # noqa: ARG003 - any files can be arranged so
+        """Return this layout."""
+        return cls()
 
     def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
         """Return the files of folders such as ``train`` and ``val``, on any level."""
@@ -253,17 +232,10 @@ class ClassFolders(Layout):
             parts[split if split in parts else found.splits[0]].append(file)
         return parts
 
-    def splits_error(self, where: str, splits: Iterable[str]) -> SourceError:
-        """Return the error for folders of several splits, which may also be classes."""
-        return layouts.splits_error(where, splits)
-
-    def choose(self, split: str) -> None:
-        """Treat the folder of a split as the root, if it contains the class folders."""
-        if self._level == 0:
-            self.base, self._level = f"{self.base}{split}/", None
-
-    def collect(self, found: Collector, files: Files) -> None:
+    def collect(self, found: Collector, files: Files, split: str) -> None:
         """Add the images in class folders, or all images if there are no class folders."""
+        if split and self._level == 0:  # the folder of the split contains the class folders
+            self.base, self._level = f"{self.base}{split}/", None
         fields = layouts.further_fields(file.path for file in files.files)
         parts: dict[str, dict[str, File]] = {}
         for path, (image, field) in fields.items():
@@ -276,9 +248,7 @@ class ClassFolders(Layout):
         for file in images:
             own = parts.get(file.path, {})
             if labels is not None and file.path not in labels:
-                self.skip(found, file, "is outside the class folders")
-                for part in own.values():
-                    self.skip(found, part, "belongs to an image that is skipped")
+                self.skip(found, file, "is outside the class folders", own)
             else:
                 self.add_image(found, file, NONE if labels is None else labels[file.path], parts=own)
         for file in files.others:
@@ -308,7 +278,7 @@ class ClassFolders(Layout):
         stated = {path: own.pop("cls") for path, own in parts.items() if "cls" in own}
         are_shards = not self.given and layouts.are_shard_folders(names)
         if stated and not self.given:
-            if names and not are_shards and found.classes is None:
+            if names and not are_shards and not found.classes:
                 raise SourceError(
                     f"{files.where} has class folders ({quoted(sorted(names))}) and files of labels, such as "
                     f"{min(stated.values()).path!r}: pass --from folder (kind='folder') to use the folders, or remove "
@@ -321,7 +291,7 @@ class ClassFolders(Layout):
         several = {path: own.pop(LABELS) for path, own in parts.items() if LABELS in own}
         if several:
             found.account.attach("label", len(several))
-            return {file.path: self._list_of(files, several.get(file.path), found.classes or ()) for file in images}
+            return {file.path: self._list_of(files, several.get(file.path), found.classes) for file in images}
         described = sum(not {"txt", "json"}.isdisjoint(own) for own in parts.values())
         if are_shards and 2 * described >= len(images):
             found.account.notes.append(
@@ -374,24 +344,22 @@ class ClassFolders(Layout):
         return layouts.without_split(path.removeprefix(self.base), self._level)
 
 
+_TABLE = "table"
 LAYOUTS = {
     "coco": "annotated:Coco",
     "yolo": "annotated:Yolo",
     "voc": "annotated:Voc",
-    "table": "tabled:Table",
+    _TABLE: "tabled:Table",
     "masks": "annotated:Masks",
     "folder": "tree:ClassFolders",
 }
 """Name for ``--from`` -> module and class, in the order in which they are tried."""
 
-_TABLE = "table"
 
-
-def layout_type(kind: str) -> type[Layout]:
-    """Return the class of a layout, imported only now."""
-    module, name = LAYOUTS[kind].split(":")
-    found: type[Layout] = getattr(importlib.import_module(f"wds_tools.sources.{module}"), name)
-    return found
+def imported(name: str) -> Any:
+    """Return a class of this package, named as ``module:class`` and imported only now."""
+    module, _, found = name.partition(":")
+    return getattr(importlib.import_module(f"wds_tools.sources.{module}"), found)
 
 
 class TreeSource(Source):
@@ -423,7 +391,7 @@ class TreeSource(Source):
         self.tree = _open_tree(src, tree, self.options.remote)
         self.name = self.tree.name
         self.split: str | None = None
-        self.layout = layout_type(layout)(given=True, options=self.options) if layout else None
+        self.layout: Layout | None = imported(LAYOUTS[layout])(given=True, options=self.options) if layout else None
 
     def splits(self) -> Mapping[str, TreeSource]:
         """Return a source for each split. They share the listing of the tree."""
@@ -445,12 +413,13 @@ class TreeSource(Source):
         """
         files = self._files()
         layout = self._layout_of(files)
-        splits = layout.splits(files) if self.split is not None or not layout.ignores_splits else {}
+        are_folders = isinstance(layout, ClassFolders)
+        all_are_classes = are_folders and layout.given and self.split is None
+        splits = {} if all_are_classes else layout.splits(files)
         if self.split is None and len(splits) > 1:
-            raise layout.splits_error(self.name, splits)
+            raise layouts.splits_error(self.name, splits, are_folders=are_folders)
+        split = self.split or next(iter(splits), "")
         if splits:
-            split = self.split or next(iter(splits))
-            layout.choose(split)
             files = files.only(splits[split])
             if self.split is None:
                 found.account.notes.append(f"all images are in {split!r}, which is a split and not a class")
@@ -458,7 +427,7 @@ class TreeSource(Source):
         found.files, found.stamp = self.tree.states, self.tree.stamp
         for hidden in sorted(self.tree.hidden):
             found.account.leave_out("path", hidden, "its name starts with a dot")
-        layout.collect(found, files)
+        layout.collect(found, files, split)
         found.skipped.sort(key=lambda skip: path_bytes(skip.path))
         if not found.inputs:
             raise MissingSourceError(layouts.no_images_error(self.name, found.skipped))
@@ -491,7 +460,8 @@ class TreeSource(Source):
 
     def _layout_of(self, files: Files) -> Layout:
         if self.layout is None:
-            self.layout = next(found for kind in LAYOUTS if (found := layout_type(kind).recognised(files)) is not None)
+            tried = (imported(name).recognised(files) for name in LAYOUTS.values())
+            self.layout = next(found for found in tried if found is not None)
             if not isinstance(self.layout, ClassFolders):
                 self.kind = self.layout.kind
         return self.layout
@@ -516,9 +486,7 @@ def converted(data: bytes) -> bytes | NDArray[np.uint8]:
     with as_source_error("is damaged", ValueError, SyntaxError, DecodeError), Image.open(io.BytesIO(data)) as image:
         image_header.check_size(image.width, image.height)
         if image.mode.startswith("I"):
-            out = io.BytesIO()
-            Image.fromarray(np.asarray(image).astype(np.uint16)).save(out, "PNG")
-            return out.getvalue()
+            return _encoded(Image.fromarray(np.asarray(image).astype(np.uint16)))
         mode = image.mode if image.mode in ("L", "RGB", "RGBA") else "L" if image.mode == "1" else "RGB"
         return np.asarray(image.convert(mode))
 
@@ -536,11 +504,15 @@ def _as_png(data: bytes) -> bytes:
     if _is_converted(data):
         with as_source_error("has a damaged field", ValueError, SyntaxError), Image.open(io.BytesIO(data)) as image:
             if image.mode == "P":  # its numbers are classes
-                out = io.BytesIO()
-                image.save(out, "PNG")
-                return out.getvalue()
+                return _encoded(image)
     pixels = converted(data)
     return pixels if isinstance(pixels, bytes) else image_header.encode_png(pixels)
+
+
+def _encoded(image: Image.Image) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()
 
 
 def _json_object(data: bytes) -> dict[str, Any] | None:

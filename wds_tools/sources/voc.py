@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import posixpath
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 from xml.parsers import expat
 
@@ -82,9 +82,7 @@ class _Builder:
         raise SourceError(f"{self._where} has a document type declaration, which VOC files do not need: remove it")
 
 
-def annotations_of(
-    files: Iterable[tuple[str, str, bytes | None]], *, classes: Sequence[str] | None = None
-) -> Annotations:
+def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotations:
     """Return the annotations of images.
 
     Classes are numbered in sorted order, which is also VOC's own. VOC counts pixels from 1, and a box includes its last
@@ -95,34 +93,22 @@ def annotations_of(
     Args:
         files: For each image its name, the name of its XML file, and the content of that; None without a file,
             which is an image without annotations.
-        classes: Class names by number, if the user gave them.
-
-    Raises:
-        LabelError: A class occurs twice among ``classes``.
-        SourceError: An object has a class that is not among ``classes``.
     """
     result = Collected()
     raw: dict[str, bytes] = {}
-    seen: dict[str, str] = {}  # class name -> a file
+    seen: set[str] = set()  # class names
     elements: set[str] = set()
     from_zero = ""
     for image, name, data in files:
         try:
             tree = read_xml(data, name) if data is not None else {}
             elements |= tree.keys()
-            for one in _list(tree.get("object")):
-                seen.setdefault(_class_name(one, name), name)
+            seen |= {_class_name(one, name) for one in _list(tree.get("object"))}
             from_zero = from_zero or (name if _counts_from_zero(tree) else "")
             raw[image] = packed(tree)
         except SourceError as error:
-            result.add(image, _raising(error), math.inf, math.inf)
-    names = Classes(classes) if classes else Classes.sorted(seen)
-    unknown = [name for name in seen if name not in names]
-    if unknown:
-        raise SourceError(
-            f"{seen[unknown[0]]} has an object of class {unknown[0]!r}, which is not among the {len(names)} given "
-            "classes: add it to them"
-        )
+            result.skip(image, error)
+    names = Classes.sorted(seen)
     _convert(result, raw, names.numbers(), 0 if from_zero else 1)
     result.found.names = tuple(names)
     result.found.notes.append(
@@ -132,13 +118,6 @@ def annotations_of(
     )
     result.found.parts += [Part("entry", name, "json") for name in sorted(elements)]
     return result.finished()
-
-
-def _raising(error: SourceError) -> Callable[[], _Tree]:
-    def make() -> _Tree:
-        raise error
-
-    return make
 
 
 def _convert(result: Collected, raw: dict[str, bytes], numbers: Mapping[str, int], first: int) -> None:

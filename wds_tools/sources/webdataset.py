@@ -42,7 +42,7 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, usual_columns, usual_names
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.layouts import are_shard_folders
-from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, states_of
+from wds_tools.sources.remote_files import locate, shown_path, stamp_of, states_of
 from wds_tools.storage import is_url, join, open_store, split_folder
 from wds_tools.storage.patterns import has_pattern
 from wds_tools.storage.requests.listing import RemoteFile
@@ -146,7 +146,7 @@ class WebDatasetSource(Source):
         parts.collect(found, self.label, is_indexed=self._stated is not None)
         for name in (name for addition in self.additions for name in addition.fields):
             found.account.use("field", name, f"field {name}")
-        found.classes = self._own_classes
+        found.classes = self._own_classes or ()
         found.earlier = self._earlier
         found.field_classes |= self._field_classes
         found.files = states
@@ -222,7 +222,7 @@ class WebDatasetSource(Source):
 
     @cached_property
     def _mapped(self) -> TarFiles:
-        return TarFiles(open_files(self.paths, self.remote), [path.name for path in self.paths])
+        return TarFiles(self.paths, self.remote)
 
     def _manifest(self) -> Manifest | None:
         """Return the manifest of a folder; None without one."""

@@ -188,7 +188,7 @@ def annotations_of(
         try:
             objects = parse(data, name, keypoints=yaml.keypoints)
         except SourceError as error:
-            result.add(image, _raising(error), 1, 1)
+            result.skip(image, error)
             continue
         beyond = next((one for one in objects if one["category"] >= len(yaml.names)), None)
         if beyond is not None:
@@ -204,13 +204,6 @@ def annotations_of(
 
 def _facts(objects: Sequence[Object]) -> Callable[[], dict[str, Any]]:
     return lambda: {"fractions": True, "objects": objects}
-
-
-def _raising(error: SourceError) -> Callable[[], dict[str, Any]]:
-    def make() -> dict[str, Any]:
-        raise error
-
-    return make
 
 
 def parse(data: bytes, where: str, *, keypoints: tuple[int, int] | None = None) -> list[Object]:

@@ -18,7 +18,7 @@ from wds_tools.packing.encode import encode_field
 from wds_tools.sources.base import as_source_error
 from wds_tools.sources.columns import field_name, is_text_field, plain_name
 from wds_tools.sources.compressed import TarFiles, is_tar
-from wds_tools.sources.files import MappedFiles, find_files
+from wds_tools.sources.files import find_files
 from wds_tools.sources.parquet import is_parquet
 from wds_tools.sources.text_table import MORE, TextTable
 from wds_tools.sources.webdataset import samples
@@ -234,7 +234,7 @@ def _field_of(column: str, kind: Any) -> str:
 
 def _from_shards(path: Path) -> Iterator[KeyedFields]:
     paths = find_files(path, is_tar, "tar")
-    archives = TarFiles(MappedFiles(paths), [part.name for part in paths])
+    archives = TarFiles(paths)
     for number, part in enumerate(paths):
         with as_source_error(f"{part} cannot be read", ShardError):
             for key, _, found in samples(archives[number], number, part.name):
