@@ -243,7 +243,7 @@ def test_binary_values_that_are_not_images_are_left_out_with_the_reason(tmp_path
     assert parts(next(tmp_path.glob("t.*"))) == {
         "image": "image",
         "sound": "binary, and not an image",
-        "pages": "has binary values in lists or structs",
+        "pages": "several images per record",
         "raw": "entries of json",
     }
 
@@ -252,7 +252,7 @@ def test_binary_values_that_are_not_images_are_left_out_with_the_reason(tmp_path
 def test_a_second_column_of_images_is_a_field(tmp_path: Path, write: Write) -> None:
     write(pa.table({"depth": IMAGES[::-1], "image": IMAGES}), tmp_path / "t")
     src = next(tmp_path.glob("t.*"))
-    assert parts(src) == {"image": "image", "depth": "image fields"}
+    assert parts(src) == {"image": "image", "depth": "image field depth"}
     assert packed(src, tmp_path / "dst").keys() == set(range(COUNT))
 
 
@@ -379,7 +379,7 @@ def test_two_columns_of_class_names_of_datasets_are_an_error(tmp_path: Path) -> 
     cells = [{"bytes": data, "path": None} for data in IMAGES]
     values = {"img": cells, "fine_label": CYCLE, "coarse_label": [0, 1, 1, 0, 1, 1]}
     datasets.Dataset.from_dict(values, features=features).save_to_disk(str(tmp_path / "saved"))
-    with pytest.raises(SourceError, match=r"could be the label: 'coarse_label' .*, 'fine_label' "):
+    with pytest.raises(SourceError, match=r"could be the label: 'fine_label' .*, 'coarse_label' "):
         scan(tmp_path / "saved")
     found = packed(tmp_path / "saved", tmp_path / "dst", columns={"label": "coarse_label"})
     assert [(one.name, one.facts["fine_label"]) for one in found.values()] == [

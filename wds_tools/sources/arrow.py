@@ -13,12 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from wds_tools.sources.arrow_columns import file_names, lengths, to_facts
-from wds_tools.sources.base import as_source_error, field_bytes
+from wds_tools.sources.arrow_columns import file_names, lengths
+from wds_tools.sources.base import as_source_error
 from wds_tools.sources.batches import BatchSource, Group
-from wds_tools.sources.columns import facts_bytes
 from wds_tools.sources.files import find_files
-from wds_tools.sources.roles import Roles
 
 _HEAD_ROWS = 8
 
@@ -52,7 +50,7 @@ class ArrowSource(BatchSource):
         """Return the number of rows that a file states."""
         return sum(batch.num_rows for batch in self._open(file)[1])
 
-    def values(self, file: int, column: str) -> list[Any]:
+    def column(self, file: int, column: str) -> list[Any]:
         """Return all values of a column."""
         return [value for batch in self._open(file)[1] for value in batch.column(column).to_pylist()]
 
@@ -67,8 +65,13 @@ class ArrowSource(BatchSource):
     def groups(self, file: int) -> Iterator[Group]:
         """Yield the batches of a file, with exact lengths."""
         for batch in self._open(file)[1]:
-            sizes = lengths(batch.column(self.roles_of_columns.image))
-            yield Group(sizes, self._extra_bytes(file, batch, self.roles_of_columns))
+            image = self.found_roles.image
+            rest = [name for name in self.packed_columns(file) if name != image]
+            rows = batch.select(rest).to_pylist() if rest else [{}] * batch.num_rows
+            paths = file_names(batch.column(image))
+            cells = (row | {image: {"bytes": b"", "path": path}} for row, path in zip(rows, paths, strict=True))
+            extras = [self.extra_bytes(self.row_values(file, row), self.found_roles) for row in cells]
+            yield Group(lengths(batch.column(image)), extras)
 
     def load(self, file: int, group: int) -> Any:
         """Return a batch with the columns that are packed."""
@@ -92,19 +95,3 @@ class ArrowSource(BatchSource):
                 batch.validate(full=True)
             self._opened[file] = table.schema, batches
         return self._opened[file]
-
-    def _extra_bytes(self, file: int, batch: Any, roles: Roles) -> list[int]:
-        """Return for each row the bytes that its fields besides image and label take in a shard."""
-        total = [0] * batch.num_rows
-        for name in (*roles.more_images, *roles.fields):
-            if name in batch.schema.names:
-                sizes = lengths(batch.column(name))
-                total = [one + field_bytes(size or 0) for one, size in zip(total, sizes, strict=True)]
-        facts = [name for name in roles.facts if name in batch.schema.names]
-        rows = batch.select(facts).to_pylist() if facts else [{}] * len(total)
-        files = file_names(batch.column(roles.image))
-        partition = self.partition(file)
-        return [
-            one + facts_bytes(to_facts(partition | row, roles, name))
-            for one, row, name in zip(total, rows, files, strict=True)
-        ]

@@ -16,22 +16,22 @@ import pyarrow.compute as pc
 
 from wds_tools.errors import SourceError
 from wds_tools.format import image_header
-from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import Classes, quoted
-from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.sources.base import Collector, Record, SourceOptions
 from wds_tools.sources.columns import (
-    IMAGE,
     check_unique,
-    fact_name,
-    field_name,
-    json_value,
-    no_image_error,
-    plain_name,
-    usual_columns,
 )
-from wds_tools.sources.label_choice import LabelColumns
-from wds_tools.sources.roles import Roles
+from wds_tools.sources.record_values import (
+    BINARY,
+    DECIMAL,
+    ENCODED,
+    LIST,
+    LOSSY,
+    MAPPING,
+    MISSING,
+    SEVERAL_IMAGES,
+    TEXT,
+    WHOLE,
+)
 
 _NOT_AN_IMAGE = "binary, and not an image"
 _VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
@@ -58,6 +58,11 @@ class Columns:
     own_classes: list[dict[str, Classes]] = field(default_factory=list)
     first: dict[str, str] = field(default_factory=dict)
     missing: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def byte_lists(self) -> frozenset[str]:
+        """The columns of lists of bytes."""
+        return frozenset(name for name, kind in self.types.items() if _is_bytes_in_list(kind))
 
     @classmethod
     def of(cls, schemas: Sequence[pa.Schema], names: Sequence[str], where: str) -> Columns:
@@ -105,40 +110,22 @@ class Columns:
             for value in values
         ]
 
-    def roles(self, columns: Mapping[str, str], head: Callable[[str], Sequence[Any]]) -> Roles:
-        """Return the roles of all columns; that of the label is decided when its values are known.
+    def kind(self, name: str, head: Callable[[], Sequence[Any]]) -> str:
+        """Return what the values of a column are.
 
         Args:
-            columns: The user's mapping from role to column.
-            head: Returns the first values of a column.
-
-        Raises:
-            SourceError: No column contains images, or several do.
+            name: The column.
+            head: Returns its first values.
         """
-        images = [name for name, is_certain in self.images.items() if is_certain or _holds_images(head(name))]
-        images += [] if images else usual_columns(IMAGE, self.images, {}, where=self.where)
-        image = self._image(images, columns)
-        fields, facts, left_out = dict[str, str](), [], {}
-        for name, kind in self.types.items():
-            if name == image or name in images:
-                continue
-            if _has_binary(kind):
-                left_out[name] = _NOT_AN_IMAGE if _what(kind) == _BINARY else "has binary values in lists or structs"
-            elif (found := _text_field(name, kind)) and found not in fields.values():
-                fields[name] = found
-            else:
-                facts.append(name)
-        more = tuple(name for name in images if name != image)
-        return Roles(image, fields=fields, more_images=more, facts=tuple(facts), left_out=left_out)
-
-    def labels(self, roles: Roles, options: SourceOptions) -> LabelColumns:
-        """Return the columns that could be the label, without their values."""
-        names = [name for name in self.types if name != roles.image and name not in roles.more_images]
-        return LabelColumns(self.where, names, options, self.classes)
-
-    def is_text(self, name: str) -> bool:
-        """Return whether a column has text."""
-        return _what(self.types[name]) == _TEXT
+        kind = self.types[name]
+        what = _what(kind)
+        if name in self.images and (self.images[name] or _holds_images(head())):
+            return ENCODED
+        if what == _BINARY:
+            return BINARY
+        if _has_binary(kind):
+            return SEVERAL_IMAGES if what == f"{_LISTS}structs" and _is_image(_inner(kind)) else LOSSY
+        return LIST if what.startswith(_LISTS) else _KIND_OF.get(what, DECIMAL)
 
     def check_complete(self, names: Sequence[str | None]) -> None:
         """Check that all files have some columns.
@@ -153,47 +140,26 @@ class Columns:
                     "pack the files one at a time"
                 )
 
-    def collect_classes(self, found: Collector, roles: Roles) -> None:
-        """Add the class lists of columns that become entries of ``json``, once the label is known.
+    def common_classes(self, label: str | None) -> dict[str, tuple[str, ...]]:
+        """Return the class names of columns that are the same in all files, and those of the label."""
+        return {
+            name: tuple(classes)
+            for name, classes in self.classes.items()
+            if name == label or all(own.get(name, classes) == classes for own in self.own_classes)
+        }
 
-        If files have different lists for a column, its numbers have no common meaning, which is noted.
-        """
-        for name in roles.facts:
-            lists = {own[name] for own in self.own_classes if name in own}
-            if len(lists) == 1:
-                found.field_classes[f"json:{fact_name(name)}"] = ClassList(tuple(lists.pop()))
-            elif lists:
-                found.account.notes.append(
-                    f"the files have different class names for column {name!r}: its numbers are packed without names"
-                )
-
-    def notes(self) -> list[str]:
-        """Return what a user should know about columns that are not in all files."""
+    def notes(self, label: str | None) -> list[str]:
+        """Return what a user should know about columns that differ between files."""
         return [
             f"column {name!r} is missing in {quoted(files)}: their samples are packed without it"
             for name, files in self.missing.items()
+        ] + [
+            f"the files have different class names for column {name!r}: its numbers are packed without names"
+            for name in self.classes.keys() - self.common_classes(label)
         ]
 
-    def _image(self, images: Sequence[str], columns: Mapping[str, str]) -> str:
-        chosen = columns.get(IMAGE)
-        if chosen in self.types and chosen not in self.images:
-            raise SourceError(
-                f"{self.where}: column {chosen!r} has {_what(self.types[chosen])}; images are bytes, or structs of "
-                "bytes and path: list files and URLs in a CSV or JSON Lines table"
-            )
-        usual = usual_columns(IMAGE, self.types if chosen is not None else images, columns, where=self.where)
-        if usual:
-            return usual[0]
-        if len(images) == 1:
-            return images[0]
-        texts = [name for name, kind in self.types.items() if _what(kind) == _TEXT]
-        paths = usual_columns(IMAGE, texts, {}, where=self.where)
-        hint = f"; {paths[0]!r} has text: list files and URLs in a CSV or JSON Lines table" if paths else ""
-        raise no_image_error(self.where, [f"{name} {kind}" for name, kind in self.types.items()], hint=hint)
-
     def _add_image(self, name: str, kind: pa.DataType, feature: Mapping[str, Any] | None) -> None:
-        is_struct = pa.types.is_struct(kind) and {"bytes", "path"} <= {one.name for one in kind}
-        if _type(feature) == "Image" or (is_struct and _type(feature) is None):
+        if _type(feature) == "Image" or (_is_image(kind) and _type(feature) is None):
             self.images[name] = True
         elif _what(kind) == _BINARY or _is_bytes_in_list(kind):
             self.images.setdefault(name, False)
@@ -215,34 +181,6 @@ class Columns:
         for name, classes in own.items():
             self.classes[name], _ = self.classes.get(name, Classes()).united(classes)
         self.own_classes.append(own)
-
-
-def to_record(row: Mapping[str, Any], roles: Roles) -> Record:
-    """Convert a row to a record.
-
-    Raises:
-        SourceError: The row contains no image, or another column of images has a value that is none.
-    """
-    data, file_name = image_of(row[roles.image])
-    if data is None:
-        problem = f"has a file name, {file_name!r}, but no bytes" if file_name else "is empty"
-        raise SourceError(f"image {problem}; only images whose bytes are in the table can be packed")
-    fields = {value: row[name].encode() for name, value in roles.fields.items() if row.get(name) is not None}
-    for name in roles.more_images:
-        other, path = image_of(row.get(name))
-        kind = image_header.sniff(other) if other else None
-        if (other or path) and not kind:
-            raise SourceError(f"column {name!r} has {f'{len(other)} bytes' if other else repr(path)}, not an image")
-        if other and kind:
-            known = field_name(name)
-            fields[known if known and known.endswith(f".{kind}") else f"{plain_name(name)}.{kind}"] = other
-    return Record(data, fields, to_facts(row, roles, file_name))
-
-
-def to_facts(row: Mapping[str, Any], roles: Roles, file_name: str | None) -> dict[str, Any]:
-    """Return the entries of the ``json`` field for a row."""
-    facts = {"file_name": file_name} if file_name else {}
-    return facts | {fact_name(name): json_value(row[name]) for name in roles.facts if name in row}
 
 
 def lengths(column: pa.Array) -> list[int | None]:
@@ -291,6 +229,9 @@ _KINDS: tuple[tuple[str, tuple[Callable[[pa.DataType], bool], ...]], ...] = (
 )
 
 
+_KIND_OF = {_NOTHING: MISSING, "booleans": WHOLE, "numbers": WHOLE, _TEXT: TEXT, "structs": MAPPING, "maps": LIST}
+
+
 def _what(kind: pa.DataType) -> str:
     """Return what values of a type are; values of types with the same answer may be in one column."""
     kind = _without_encoding(kind)
@@ -326,6 +267,11 @@ def _is_bytes_in_list(kind: pa.DataType) -> bool:
     return inner is not None and bool(pa.types.is_uint8(inner))
 
 
+def _is_image(kind: pa.DataType) -> bool:
+    """Return whether a type is that of images of ``datasets``."""
+    return bool(pa.types.is_struct(kind)) and {"bytes", "path"} <= {one.name for one in kind}
+
+
 def _has_binary(kind: pa.DataType) -> bool:
     """Return whether values are binary, or have binary values inside."""
     kind = _without_encoding(kind)
@@ -339,16 +285,10 @@ def _has_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_struct(kind)) and any(_has_binary(one.type) for one in kind)
 
 
-def _text_field(name: str, kind: pa.DataType) -> str | None:
-    """Return the field that a column of text becomes; None if it becomes an entry of ``json``."""
-    found = field_name(name)
-    is_file = found is not None and found.rpartition(".")[2] in IMAGE_FIELDS  # the name of one, which is not read
-    return found if _what(kind) == _TEXT and not is_file else None
-
-
 def _holds_images(values: Sequence[Any]) -> bool:
     """Return whether some of the first values of a column are images."""
-    return any(image_header.sniff(data) for value in values if (data := image_of(value)[0]))
+    cells = (value.get("bytes") if isinstance(value, dict) else value for value in values)
+    return any(image_header.sniff(bytes(data)) for data in cells if isinstance(data, (bytes, list)))
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:
@@ -372,12 +312,3 @@ def _names_of_classes(feature: Any) -> list[Any]:
 
 def _type(feature: Any) -> Any:
     return feature.get("_type") if isinstance(feature, Mapping) else None
-
-
-def image_of(value: Any) -> tuple[bytes | None, str | None]:
-    """Return (bytes, file name) of a cell; None for what it lacks."""
-    if isinstance(value, dict):
-        return value.get("bytes"), value.get("path")
-    if isinstance(value, list):
-        return bytes(value), None
-    return (value, None) if isinstance(value, bytes) else (None, value if isinstance(value, str) else None)

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from wds_tools.sources.arrow_columns import Columns, to_record
+from wds_tools.errors import SourceError
+from wds_tools.format.image_header import sniff
+from wds_tools.format.label import NONE
+from wds_tools.sources.arrow_columns import Columns
 from wds_tools.sources.base import (
     Collector,
     Input,
-    Record,
-    Source,
     SourceOptions,
     as_read_error,
     as_source_error,
 )
+from wds_tools.sources.columns import LABEL
 from wds_tools.sources.label_choice import LabelColumns
-from wds_tools.sources.roles import Roles, add_rows
+from wds_tools.sources.objects import cell
+from wds_tools.sources.record_roles import Names, Roles
+from wds_tools.sources.record_values import BINARY, ENCODED, TEXT, Excluded, is_text
+from wds_tools.sources.records import RecordSource
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -39,7 +45,7 @@ class Group(NamedTuple):
     extras: Sequence[int]
 
 
-class BatchSource(Source):
+class BatchSource(RecordSource):
     """Files of one split, with columns. A folder ``label=cat`` of a path is a column ``label``.
 
     Attributes:
@@ -48,9 +54,13 @@ class BatchSource(Source):
     """
 
     unit = "row"
+    part = "column"
     format: ClassVar[str]
     grouped: ClassVar[bool]
-    roles_of_columns: Roles
+    found_roles: Roles
+    byte_lists: frozenset[str] = frozenset()
+    packed: frozenset[str] = frozenset()
+    image_columns: frozenset[str] = frozenset()
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
@@ -70,7 +80,7 @@ class BatchSource(Source):
         """Return the number of rows that a file states."""
         raise NotImplementedError
 
-    def values(self, file: int, column: str) -> list[Any]:
+    def column(self, file: int, column: str) -> list[Any]:
         """Return all values of a column."""
         raise NotImplementedError
 
@@ -97,64 +107,95 @@ class BatchSource(Source):
         with as_source_error(f"{self.path} cannot be read as {self.format}", pa.ArrowException, ValueError):
             self._add_rows(found)
 
-    def read(self, entry: Input) -> Record:
-        """Read one row.
+    def values(self, entry: Input) -> Mapping[str, Any]:
+        """Return the values of a row.
 
         Raises:
-            SourceError: The row cannot be read, or contains no image.
+            SourceError: The row cannot be read.
         """
         file, number, row = entry.location
         with as_read_error(f"{self.path} cannot be read", pa.ArrowException, ValueError, IndexError, KeyError):
             table = self.load(file, number)
-            values = {name: table.column(name)[row].as_py() for name in table.schema.names}
-            return to_record(self.partition(file) | values, self.roles_of_columns)
+            return self.row_values(file, {name: table.column(name)[row].as_py() for name in table.schema.names})
+
+    def row_values(self, file: int, cells: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a row of a file, by column.
+
+        Raises:
+            SourceError: A value of a column of images is not an image.
+        """
+        values = self.partition(file) | {
+            name: bytes(value) if name in self.byte_lists and isinstance(value, list) else cell(value)
+            for name, value in cells.items()
+        }
+        for name in self.image_columns & values.keys():
+            data = values[name]
+            if isinstance(data, dict):
+                reason = f"a file name, {data['path']!r}, without the bytes of the image" if data["path"] else ""
+                values[name] = Excluded(reason) if reason else None
+            elif isinstance(data, bytes) and data and not sniff(data) and name != self.found_roles.image:
+                raise SourceError(f"column {name!r} has {len(data)} bytes, not an image")
+        image = cells.get(self.found_roles.image)
+        path = image.get("path") if isinstance(image, dict) else None
+        return {"file_name": path} | values if path else values
 
     def packed_columns(self, file: int) -> list[str]:
         """Return the columns of a file that records are made of."""
-        names = self.schema(file).names
-        return [name for name in (self.roles_of_columns.image, *self.roles_of_columns.rest) if name in names]
+        return [name for name in self.schema(file).names if name in self.packed]
 
     def _add_rows(self, found: Collector) -> None:
         files = [file for file in range(len(self.paths)) if self.rows(file)] or [0]
         names = _names(self.path, self.paths)
-        schemas = [self._schema(file) for file in files]
-        columns = Columns.of(schemas, [names[file] for file in files], self.name)
-        roles = self.roles_of_columns = columns.roles(self.columns, lambda name: self._head(files, name))
-        columns.check_complete([roles.image])
-        labels = columns.labels(roles, self.options)
-        for position, file in enumerate(files):
-            self._add_values(labels, columns, position, file)
-        if not labels.values:
-            facts = [name for name in roles.facts if name in self.schema(files[0]).names]
-            known = {name: self.values if columns.is_text(name) else self.head for name in facts}
-            found.account.notes += labels.hint({name: values(files[0], name) for name, values in known.items()})
-        choice = labels.choose()
-        columns.check_complete([choice.label, choice.names])
-        roles.set_label(choice.label, choice.names)
-        entries: list[Input | None] = []
-        group = 0
+        columns = Columns.of([self._schema(file) for file in files], [names[file] for file in files], self.name)
+        self.class_lists, self.byte_lists = columns.classes, columns.byte_lists
+        seen = Names(self)
+        for name in columns.types:
+            kind = columns.kind(name, partial(self._head, files, name))
+            if kind == BINARY and seen.may_be_label(name) and all(map(is_text, filter(None, self._head(files, name)))):
+                kind = TEXT
+            seen.declare(name, kind)
+        self.image_columns = frozenset(name for name, kinds in seen.kinds.items() if ENCODED in kinds)
+        for name in seen.labels:
+            for position, file in enumerate(files):
+                seen.extend(name, columns.numbers(position, name, self._column(file, name)))
+        roles = self.found_roles = seen.roles()
+        columns.check_complete([roles.image, roles.label, roles.names])
+        self.class_lists = columns.common_classes(roles.label)
+        if not seen.labels and LABEL not in self.columns:
+            labels = LabelColumns(self.name, (), self.options, values={}, part=self.part)
+            facts = {
+                name: TEXT in seen.kinds[name] for name in seen.facts(roles) if name in self.schema(files[0]).names
+            }
+            found.account.notes += labels.hint(
+                {name: (self.column if is_text else self.head)(files[0], name) for name, is_text in facts.items()}
+            )
+        self.packed = frozenset([roles.image, *roles.fields, *seen.facts(roles)])
+        self._add_entries(found, files, names, seen.values_of(roles.label))
+        found.account.given = sum(map(self.rows, files))
+        found.account.notes += columns.notes(roles.label)
+        seen.account(found, roles)
+
+    def _add_entries(self, found: Collector, files: Sequence[int], names: Sequence[str], labels: Sequence[Any]) -> None:
+        """Add the rows of all files."""
+        total = group = 0
         for file in files:
-            first = len(entries)
+            first = total
             for number, (sizes, extras) in enumerate(self.groups(file)):
                 for row, (size, extra) in enumerate(zip(sizes, extras, strict=True)):
-                    path = f"{names[file]}#{len(entries) - first}"
+                    path = f"{names[file]}#{total - first}"
                     entry = Input(path, size or 0, None, (file, number, row), group if self.grouped else -1, extra)
-                    if not size:
+                    if size:
+                        found.add(entry, labels[total] if labels else NONE)
+                    else:
                         found.skip(path, "is empty")
-                    entries.append(entry if size else None)
+                    total += 1
                 group += len(sizes) > 0
-        found.account.given = sum(map(self.rows, files))
-        found.account.notes += columns.notes()
-        columns.collect_classes(found, roles)
-        add_rows(found, roles, entries, choice, declared=columns.types)
 
-    def _add_values(self, labels: LabelColumns, columns: Columns, position: int, file: int) -> None:
-        for name in labels.values:
-            if name in self.schema(file).names:
-                values = columns.numbers(position, name, self.values(file, name))
-            else:
-                values = [self.partition(file).get(name)] * self.rows(file)
-            labels.extend(name, values)
+    def _column(self, file: int, name: str) -> list[Any]:
+        """Return the values of a column in all rows of a file."""
+        if name in self.schema(file).names:
+            return self.column(file, name)
+        return [self.partition(file).get(name)] * self.rows(file)
 
     def _head(self, files: Sequence[int], name: str) -> list[Any]:
         for file in files:

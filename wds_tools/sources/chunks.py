@@ -24,7 +24,7 @@ from wds_tools.sources.base import (
     as_source_error,
 )
 from wds_tools.sources.files import MappedFiles
-from wds_tools.sources.records import Item, RecordSource
+from wds_tools.sources.records import Item, RecordSource, attempt
 
 INDEX = "index.json"
 _MAX_INDEX_BYTES = 1 << 30
@@ -214,11 +214,7 @@ class ChunkSource(RecordSource):
         """Yield the items of all files."""
         for number, file in enumerate(self._chunks.files):
             for row, location in enumerate(self.locations(number)):
-                values: Mapping[str, Any] | str
-                try:
-                    values = self.item(number, location, self._chunks.view)
-                except SourceError as error:
-                    values = str(error)
+                values = attempt(self.item, number, location, self._chunks.view)
                 name = file.path.relative_to(self.path).as_posix()
                 yield Item(f"{name}#{row}", (number, *location), values, self.group(number))
 

@@ -47,7 +47,7 @@ from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
 from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.record_values import PICKLE, Excluded, is_text
-from wds_tools.sources.records import Item, RecordSource
+from wds_tools.sources.records import Item, RecordSource, attempt
 from wds_tools.sources.trees import path_bytes, path_text
 from wds_tools.wording import counted
 
@@ -117,11 +117,7 @@ class LmdbSource(RecordSource):
         """Yield the records in the order of their keys."""
         with self._transaction() as transaction:
             for key, location in self._records:
-                try:
-                    values: Mapping[str, Any] | str = self._values(transaction, key, location)
-                except SourceError as error:
-                    values = str(error)
-                yield Item(path_text(key), location, values)
+                yield Item(path_text(key), location, attempt(self._values, transaction, key, location))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
         """Return the values of a record.

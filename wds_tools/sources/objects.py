@@ -31,7 +31,7 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import IMAGE, LABEL, json_value
 from wds_tools.sources.object_classes import class_names
 from wds_tools.sources.record_values import Excluded, of_pillow
-from wds_tools.sources.records import Item, RecordSource
+from wds_tools.sources.records import Item, RecordSource, attempt
 
 _TABLES = ("pandas", "polars", "pyarrow")  # whose [] gives columns
 _DIGEST_BITS = (1 << 62) - 1
@@ -112,11 +112,7 @@ class ObjectSource(RecordSource):
             SourceError: An item differs from what was read before.
         """
         for number in range(len(self._items)):
-            values: Mapping[str, Any] | str
-            try:
-                values = self._values(number)
-            except SourceError as error:
-                values = str(error)
+            values = attempt(self._values, number)
             digest = digest_of(values)
             if self._digests.setdefault(number, digest) != digest:
                 raise SourceError(self._differs(number))
@@ -211,23 +207,23 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (np.generic, np.ndarray, bool, int, float, str, date, time, timedelta)):
         return json_value(value)
     if isinstance(value, (Mapping, list, tuple, set, frozenset, Image.Image, bytes, bytearray, memoryview)):
-        return _inner(value)
+        return cell(value)
     return Excluded(f"of the type {type(value).__name__}, which is not kept")
 
 
-def _inner(value: Any) -> Any:
-    """Return a value in a list or dictionary: arrays are lists there."""
+def cell(value: Any) -> Any:
+    """Return a value of a table, or in a list or dictionary, where arrays are lists."""
     if isinstance(value, Image.Image):
         return of_pillow(ImageOps.exif_transpose(value))  # a PNG has no orientation
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, Mapping):
-        if value.keys() == {"bytes", "path"} and value["bytes"] is not None:  # an image of Hugging Face's datasets
+        if {"bytes", "path"} <= value.keys() and value["bytes"] is not None:  # an image of Hugging Face's datasets
             return bytes(value["bytes"])
-        return {str(name): _inner(one) for name, one in value.items()}
+        return {str(name): cell(one) for name, one in value.items()}
     if isinstance(value, (set, frozenset)):
         value = sorted(value, key=repr)
-    return [_inner(one) for one in value] if isinstance(value, (list, tuple)) else json_value(value)
+    return [cell(one) for one in value] if isinstance(value, (list, tuple)) else json_value(value)
 
 
 def digest_of(values: Mapping[str, Any] | str) -> int:

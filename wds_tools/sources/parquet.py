@@ -52,7 +52,7 @@ class ParquetSource(BatchSource):
         """Return the number of rows that a file states."""
         return int(self._open(file).metadata.num_rows)
 
-    def values(self, file: int, column: str) -> list[Any]:
+    def column(self, file: int, column: str) -> list[Any]:
         """Return all values of a column."""
         values: list[Any] = self._open(file).read(columns=[column], use_threads=False).column(column).to_pylist()
         return values
@@ -101,16 +101,15 @@ class ParquetSource(BatchSource):
 
     def _mean_bytes(self, group: Any) -> tuple[int, int]:
         """Return the mean bytes of an image, and of the fields that the other columns become."""
-        roles = self.roles_of_columns
+        roles = self.found_roles
         image = rest = 0
-        names = [roles.image, *roles.rest]
+        others = self.packed - {roles.image}
         for index in range(group.num_columns):
             column = group.column(index)
             path = column.path_in_schema  # such as mask.png.bytes, for the column mask.png
-            name = max((name for name in names if f"{path}.".startswith(f"{name}.")), key=len, default=None)
+            name = max((name for name in self.packed if f"{path}.".startswith(f"{name}.")), key=len, default=None)
             image += column.total_uncompressed_size if name == roles.image else 0
-            rest += column.total_uncompressed_size if name in roles.rest else 0
-        fields = len(roles.fields) + len(roles.more_images)
-        json_keys = sum(len(name) + 8 for name in roles.facts)
-        extra = rest // group.num_rows + json_keys + _FIELD_BYTES * fields if roles.rest else 0
+            rest += column.total_uncompressed_size if name in others else 0
+        json_keys = sum(len(name) + 8 for name in others - roles.fields.keys())
+        extra = rest // group.num_rows + json_keys + _FIELD_BYTES * len(roles.fields) if others else 0
         return max(1, image // group.num_rows), extra

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -37,6 +37,7 @@ from wds_tools.sources.record_values import (
     MAPPING,
     MISSING,
     PIXELS,
+    SCALARS,
     SEVERAL_IMAGES,
     TEXT,
     VECTOR,
@@ -120,6 +121,7 @@ class Names:
         self.labels: dict[str, list[Any]] = {}  # name that may be the label -> its values
         self.transcripts: set[str] = set()  # names of labels that are texts, not classes
         self.total = 0
+        self._same: dict[str, str] = {}
 
     def add(self, values: Mapping[str, Any] | str) -> int:
         """Add a record; return its number among those that could be parsed."""
@@ -130,7 +132,7 @@ class Names:
                 self.lists.add(name)
             if name not in self.kinds:
                 self.kinds[name] = Counter()
-                if self._may_be_label(name):
+                if self.may_be_label(name):
                     self.labels[name] = [None] * self.total
             self.kinds[name][kind] += 1
             if name in self.labels:
@@ -141,17 +143,38 @@ class Names:
                 known.append(None)
         return self.total - 1
 
+    def declare(self, name: str, kind: str) -> None:
+        """Add a name whose values are of one kind; those that may be labels follow with `extend`."""
+        self.kinds[name] = Counter([kind])
+        self.total = 1
+        if kind not in IMAGES and self.may_be_label(name):
+            self.labels[name] = []
+
+    def extend(self, name: str, values: Iterable[Any]) -> None:
+        """Add the values of a name that may be the label. Equal texts are kept once."""
+        found = (label_value(value, kind_of(value)) for value in values)
+        same = self._same
+        self.labels[name] += [same.setdefault(value, value) if isinstance(value, str) else value for value in found]
+
+    def values_of(self, label: str | None) -> list[Any]:
+        """Return the label of each record; a list of labels if one record has several."""
+        labels = self.labels.get(label or "", [])
+        if any(isinstance(one, tuple) for one in labels):
+            return [one if isinstance(one, tuple) or one is None else (one,) for one in labels]
+        return labels
+
     def _found(self, values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
         """Return (name, value, kind of value) of a record."""
         found = []
         for name, stored in values.items():
             value = resolved(stored, is_list=False)
-            if isinstance(value, np.ndarray) and value.size == 1 and self._may_be_label(name):
+            if isinstance(value, np.ndarray) and value.size == 1 and self.may_be_label(name):
                 value = value.item()
             found.append((name, value, kind_of(value)))
         return found
 
-    def _may_be_label(self, name: str) -> bool:
+    def may_be_label(self, name: str) -> bool:
+        """Return whether a name is one of labels, or has class names."""
         source = self.source
         named = {
             source.columns.get(LABEL),
@@ -178,7 +201,13 @@ class Names:
     def _image(self) -> str:
         source, where = self.source, self.source.name
         if IMAGE in source.columns:
-            return str(find_column(IMAGE, self.kinds, source.columns, where=where))
+            named = str(find_column(IMAGE, self.kinds, source.columns, where=where))
+            if self.kinds[named].keys() <= {*SCALARS, DECIMAL, MAPPING}:
+                raise SourceError(
+                    f"{where}: {source.part} {named!r} has {self._described(named)}; images are bytes, or structs of "
+                    "bytes and path: list files and URLs in a CSV or JSON Lines table"
+                )
+            return named
         kinds = (IMAGES, {SEVERAL_IMAGES}, {BINARY} if self._shape() else set())
         for allowed in kinds:
             images = [name for name, found in self.kinds.items() if found.keys() & allowed]
@@ -189,12 +218,12 @@ class Names:
             if known or images:
                 return known or images[0]
         known = next((name for name in source.preferred.get(IMAGE, ()) if name in self.kinds), None)
-        arrays = [name for name, found in self.kinds.items() if ARRAY in found]
+        arrays = [name for name, found in self.kinds.items() if found.keys() & {ARRAY, BINARY}]
         known = known or next(iter(usual_columns(IMAGE, arrays)), None)
         if known and self.kinds[known].keys() - {MISSING}:
             return known  # each record is skipped with its reason
         texts = usual_columns(IMAGE, [name for name, kinds in self.kinds.items() if TEXT in kinds])
-        hint = f"; {texts[0]!r} has text: names of files are read from tables only" if texts else ""
+        hint = f"; {texts[0]!r} has text: list files and URLs in a CSV or JSON Lines table" if texts else ""
         raise no_image_error(where, [f"{name} ({self._described(name)})" for name in self.kinds], source.part, hint)
 
     def _described(self, name: str) -> str:
@@ -248,7 +277,7 @@ class Names:
         kinds = self.kinds[name].keys() - {MISSING}
         if kinds - ALL_KINDS or kinds == {BINARY}:
             self._check_label(name)
-        if not kinds or kinds - {TEXT, WHOLE, DECIMAL, LIST, VECTOR}:
+        if not kinds or kinds - {TEXT, WHOLE, DECIMAL, LIST, VECTOR, MAPPING}:
             return False
         if self.source.is_transcription(name, self.labels[name]):
             self.transcripts.add(name)
@@ -325,6 +354,11 @@ class Names:
             elif usual and is_text_field(usual) and kinds.keys() <= {TEXT, MISSING} and usual not in fields.values():
                 fields[name] = usual
         return fields
+
+    def facts(self, roles: Roles) -> list[str]:
+        """Return the names that become entries of ``json``."""
+        others = self.kinds.keys() - roles.used - roles.fields.keys()
+        return [name for name in self.kinds if name in others and not all(map(_reason, self.kinds[name]))]
 
     def account(self, found: Collector, roles: Roles) -> None:
         """State what becomes of each name."""

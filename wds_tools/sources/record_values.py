@@ -131,6 +131,8 @@ def label_value(value: Any, kind: str) -> Any:
     """Return a value as a label, for `Labels`: a tuple of several labels, or None if it is none."""
     if kind in (LIST, VECTOR):
         return tuple(for_json(value.tolist() if isinstance(value, np.ndarray) else list(value)))
+    if kind == MAPPING:
+        return value
     if kind not in (TEXT, WHOLE, DECIMAL):
         return None
     if isinstance(value, float) and value.is_integer():

@@ -7,7 +7,7 @@ lost, and values of one name become the same kind of entry in all samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from types import MappingProxyType
@@ -58,6 +58,14 @@ class Item(NamedTuple):
     location: tuple[int, ...]
     values: Mapping[str, Any] | str
     group: int = -1
+
+
+def attempt(read: Callable[..., Mapping[str, Any]], *arguments: Any) -> Mapping[str, Any] | str:
+    """Return the values that a function returns, or the reason why the record is skipped."""
+    try:
+        return read(*arguments)
+    except SourceError as error:
+        return str(error)
 
 
 class RecordSource(Source):
@@ -117,14 +125,12 @@ class RecordSource(Source):
             found.skip(*skip)
         if final is not None:
             self.found_roles = roles = final
-            labels = seen.labels.get(roles.label or "", [])
-            if any(isinstance(label, tuple) for label in labels):
-                labels = [label if isinstance(label, tuple) or label is None else (label,) for label in labels]
+            labels = seen.values_of(roles.label)
             for number, entry in listed:
                 found.add(entry, labels[number] if roles.label else self.label_of(entry))
             seen.account(found, roles)
             if roles.label is not None and not found.classes:
-                found.classes = self.classes_of({entry.location[0]: labels[number] for number, entry in listed})
+                found.classes = self.classes_of({entry.location[0]: labels[number] for number, entry in listed}) or ()
 
     def _listed(self, roles: Roles | None) -> tuple[Names, list[tuple[int, Input]], list[Skip]]:
         """Return what the records have, the inputs with the numbers of their records, and what is skipped."""
@@ -152,27 +158,35 @@ class RecordSource(Source):
         return self.to_record(self.values(entry), self.found_roles)
 
     def _input(self, item: Item, values: Mapping[str, Any], roles: Roles) -> Input:
-        record = self.to_record(values, roles, copy=False)
-        extra = facts_bytes(record.facts) + sum(field_bytes(len(data)) for data in record.fields.values())
-        image = record.image
+        image = self._image(values, roles, copy=False)
         size = png_bound(image.shape, "HWC") if isinstance(image, np.ndarray) else len(image)
-        return Input(item.path, size, None, item.location, item.group, extra)
+        return Input(item.path, size, None, item.location, item.group, self.extra_bytes(values, roles))
 
-    def to_record(self, values: Mapping[str, Any], roles: Roles, *, copy: bool = True) -> Record:
+    def extra_bytes(self, values: Mapping[str, Any], roles: Roles) -> int:
+        """Return the bytes that all but the image of a record takes in a shard."""
+        fields, facts = self._parts(values, roles, copy=False)
+        return facts_bytes(facts) + sum(field_bytes(len(data)) for data in fields.values())
+
+    def to_record(self, values: Mapping[str, Any], roles: Roles) -> Record:
         """Return a record for the packer.
+
+        Raises:
+            SourceError: It has no image.
+        """
+        return Record(self._image(values, roles, copy=True), *self._parts(values, roles, copy=True))
+
+    def _parts(self, values: Mapping[str, Any], roles: Roles, *, copy: bool) -> tuple[dict[str, bytes], dict[str, Any]]:
+        """Return the fields and the entries of ``json`` of a record.
 
         Args:
             values: As in `Item`.
             roles: The roles of their names.
             copy: Whether images are copied and encoded; otherwise only their lengths, or upper bounds, are right.
-
-        Raises:
-            SourceError: It has no image.
         """
         fields: dict[str, bytes] = {}
         facts: dict[str, Any] = {}
         for name, stored in values.items():
-            if name in roles.used:
+            if name in roles.used or (stored is None and name in roles.fields):
                 continue
             value = resolved(stored, is_list=name in roles.lists)
             kind = kind_of(value)
@@ -187,7 +201,7 @@ class RecordSource(Source):
                 fields[roles.fields[name]] = text_of(value).encode("utf-8", "surrogateescape")
             elif kind not in LEFT_OUT and not isinstance(value, Excluded):
                 facts[fact_name(name)] = for_json(value)
-        return Record(self._image(values, roles, copy=copy), fields, facts)
+        return fields, facts
 
     def _image(self, values: Mapping[str, Any], roles: Roles, *, copy: bool) -> bytes | NDArray[np.uint8]:
         """Return the image of a record: encoded bytes or pixels.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from wds_tools.format.account import Account
-from wds_tools.format.label import NONE
-from wds_tools.sources.base import Collector, Input
+from wds_tools.sources.base import Collector
 from wds_tools.sources.label_choice import LabelChoice
 
 
@@ -33,11 +32,6 @@ class Roles:
     facts: tuple[str, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def rest(self) -> list[str]:
-        """Return the columns that are packed besides image and label."""
-        return [*self.fields, *self.more_images, *self.facts]
-
     def set_label(self, label: str | None, names: str | None) -> None:
         """Set the column of the label and that of class names, which are no entries or fields then."""
         self.label, self.names = label, names
@@ -50,57 +44,34 @@ class Roles:
         self.facts = tuple(other for other in self.facts if other != name)
         self.left_out[name] = reason
 
-    def collect(self, account: Account, kind: str = "column") -> None:
+    def collect(self, account: Account) -> None:
         """Add what becomes of each column."""
-        account.use(kind, self.image, "image")
+        account.use("column", self.image, "image")
         if self.label is not None:
-            account.use(kind, self.label, "label")
+            account.use("column", self.label, "label")
         if self.names is not None:
-            account.use(kind, self.names, "class names")
+            account.use("column", self.names, "class names")
         for name, value in self.fields.items():
-            account.use(kind, name, f"field {value}")
+            account.use("column", name, f"field {value}")
         for name in self.more_images:
-            account.use(kind, name, "image fields")
+            account.use("column", name, "image fields")
         for name in self.facts:
-            account.use(kind, name, "entries of json")
+            account.use("column", name, "entries of json")
         for name, reason in self.left_out.items():
-            account.leave_out(kind, name, reason)
+            account.leave_out("column", name, reason)
 
 
-def add_rows(
-    found: Collector,
-    roles: Roles,
-    entries: Sequence[Input | None],
-    choice: LabelChoice,
-    *,
-    declared: Iterable[str],
-    kind: str = "column",
-) -> None:
-    """Add the rows of a source with their labels, and the account of all columns.
+def state_roles(found: Collector, roles: Roles, choice: LabelChoice, *, declared: Iterable[str]) -> None:
+    """Add the account of all columns, and the class names.
 
     Args:
         found: Where they are added.
         roles: Roles of the columns.
-        entries: Input of each row; None for rows that are skipped.
-        choice: The label, with a value for each row.
+        choice: The label.
         declared: All columns that the source has.
-        kind: What a column is called in the account.
-    """
-    for entry, value in zip(entries, choice.values or [NONE] * len(entries), strict=True):
-        if entry is not None:
-            found.add(entry, value)
-    state_roles(found, roles, choice, declared=declared, kind=kind)
-
-
-def state_roles(
-    found: Collector, roles: Roles, choice: LabelChoice, *, declared: Iterable[str], kind: str = "column"
-) -> None:
-    """Add the account of all columns, and the class names.
-
-    The arguments are those of `add_rows`.
     """
     roles.set_label(choice.label, choice.names)
     found.classes = choice.classes or ()
     found.account.notes += choice.notes
-    found.account.declare(kind, declared)
-    roles.collect(found.account, kind)
+    found.account.declare("column", declared)
+    roles.collect(found.account)

@@ -171,7 +171,7 @@ class StreamSource(RecordSource):
         """Return the values of a row, with the bytes of images that it names by path or URL only."""
         values, names = {}, {}
         for name, cell in cells.items():
-            path = cell.get("path") if isinstance(cell, dict) and cell.keys() == {"bytes", "path"} else None
+            path = cell.get("path") if isinstance(cell, dict) and {"bytes", "path"} <= cell.keys() else None
             names |= {"file_name": path} if path and not names else {}
             values[name] = _fetched(path) if path and cell["bytes"] is None else plain(cell)
         return names | values

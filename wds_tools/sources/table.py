@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import SourceError
+from wds_tools.format.label import NONE
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     Collector,
@@ -39,7 +40,7 @@ from wds_tools.sources.columns import (
     usual_columns,
 )
 from wds_tools.sources.label_choice import LabelColumns, ambiguous, some_of
-from wds_tools.sources.roles import Roles, add_rows
+from wds_tools.sources.roles import Roles, state_roles
 from wds_tools.sources.text_table import MORE, Row, TextTable
 from wds_tools.sources.urls import URL_BYTES, fetch
 from wds_tools.storage import is_url
@@ -95,7 +96,10 @@ class TableSource(Source):
         )
         choice = labels.choose()
         self._check_repeated(found, entries, choice.values)
-        add_rows(found, self.roles_of_columns, entries, choice, declared=self.table.columns)
+        for entry, label in zip(entries, choice.values or [NONE] * len(entries), strict=True):
+            if entry is not None:
+                found.add(entry, label)
+        state_roles(found, self.roles_of_columns, choice, declared=self.table.columns)
 
     def read(self, entry: Input) -> Record:
         """Read the image of a row, and its other columns.

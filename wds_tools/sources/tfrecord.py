@@ -30,7 +30,7 @@ from wds_tools.sources.files import MappedFiles, find_files
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import Values, parse_example
 from wds_tools.sources.record_values import Repeated
-from wds_tools.sources.records import Item, RecordSource
+from wds_tools.sources.records import Item, RecordSource, attempt
 
 _NAME = re.compile(r"\.(tfrecords?|tfrec)(\b|_|$)|-\d{5}-of-\d{5}$", re.IGNORECASE)
 _MAX_NAMES_BYTES = 1 << 24
@@ -79,11 +79,7 @@ class TfRecordSource(RecordSource):
             data = self._files[file]
             for number, (start, size) in enumerate(records(data, path)):
                 location = (file, start, size)
-                values: Mapping[str, Any] | str
-                try:
-                    values = _values(memoryview(data[start : start + size]))
-                except SourceError as error:
-                    values = str(error)
+                values = attempt(_values, memoryview(data[start : start + size]))
                 yield Item(f"{path.name}#{number}", location, values, self._files.group(file, start))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
