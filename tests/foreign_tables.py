@@ -59,7 +59,8 @@ def packed(src: Any, dst: Path, **options: Any) -> dict[int, Packed]:
         data = next(sample[field] for field in ("png", "jpg") if field in sample)
         pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
         row = rows[tuple(pixels[0, 0].tolist())]
-        assert np.array_equal(pixels, np.broadcast_to(colour(row), (4, 6, 3)))
+        assert pixels.shape[1:] == (6, 3)
+        assert np.array_equal(pixels, np.broadcast_to(colour(row), pixels.shape))
         number = int(sample["cls"]) if "cls" in sample else None
         name = manifest.classes[number] if number is not None and manifest.classes else None
         facts = json.loads(sample["json"])

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from folders import write_tar
@@ -21,6 +23,7 @@ from tfrecords import frame, message, varint
 import wds_tools as wt
 from wds_tools.errors import SourceError
 from wds_tools.format.image_header import encode_png
+from wds_tools.sources.detect import open_source
 
 LABELS = [5, 4, 3, 2, 1, 0]
 
@@ -230,3 +233,32 @@ def test_another_field_never_takes_the_place_of_the_image(tmp_path: Path, six: l
     assert f"its image in field 'npy', and field '{field}' would be taken for it: rename" in report.skipped[0].reason
     wt.reshard(tmp_path / "old", tmp_path / "kept")
     assert [sample.get(field) for sample in stored(tmp_path / "kept")] == [data, None]
+
+
+SCORES = [float("inf"), float("nan"), 0.5, 1.0]
+
+
+def scores_npz(folder: Path, images: list[bytes]) -> Path:
+    np.savez(folder / "a.npz", images=np.zeros((len(images), 8, 8, 3), np.uint8), score=np.array(SCORES))
+    return folder / "a.npz"
+
+
+def scores_parquet(folder: Path, images: list[bytes]) -> Path:
+    pq.write_table(pa.table({"image": images, "score": SCORES}), folder / "a.parquet")
+    return folder / "a.parquet"
+
+
+def scores_json_lines(folder: Path, images: list[bytes]) -> Path:
+    (folder / "0.jpg").write_bytes(images[0])
+    (folder / "a.jsonl").write_text("".join(json.dumps({"path": "0.jpg", "score": one}) + "\n" for one in SCORES))
+    return folder / "a.jsonl"
+
+
+def scores_object(_: Path, images: list[bytes]) -> Any:
+    return [{"image": image, "score": np.float32(one)} for image, one in zip(images, SCORES, strict=True)]
+
+
+@pytest.mark.parametrize("write", [scores_npz, scores_parquet, scores_json_lines, scores_object])
+def test_numbers_that_json_does_not_have_are_counted(tmp_path: Path, six: list[Photo], write: Any) -> None:
+    found = open_source(write(tmp_path, [photo.data for photo in six[:4]])).scan()
+    assert "NaN and infinite numbers of 'score' are null in json: 2" in found.account.notes

@@ -356,3 +356,53 @@ def test_class_names_of_entries_that_are_not_the_label_are_kept(tmp_path: Path) 
     data = datasets.Dataset.from_dict(values, features=features)
     manifest = wds_tools.pack(data, tmp_path / "dst", columns={"label": "label"}, progress=False).manifest
     assert manifest.field_classes["json:coarse"].names == ("pet", "fruit")
+
+
+def test_a_pair_of_arrays_is_images_and_labels(tmp_path: Path) -> None:
+    images = np.stack([np.full((8, 6, 3), colour(row), np.uint8) for row in range(COUNT)])
+    assert names(packed((images, [NAMES[one] for one in CYCLE]), tmp_path / "names")) == list(NAMES) * 2
+    assert numbers(packed((torch.from_numpy(images), np.array(CYCLE)), tmp_path / "numbers")) == CYCLE
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("form", ["object", "parquet", "stream"])
+def test_images_of_hugging_face_that_are_not_decoded_and_nested_class_names(tmp_path: Path, form: str) -> None:
+    import datasets
+
+    category = datasets.List(datasets.ClassLabel(names=["wheel", "door"]))
+    features = datasets.Features(
+        {
+            "image": datasets.Image(decode=False),
+            "label": datasets.ClassLabel(names=list(NAMES)),
+            "objects": {"category": category},
+        }
+    )
+    cells = [{"bytes": png(row), "path": None} for row in range(COUNT)]
+    values = {"image": cells, "label": CYCLE, "objects": [{"category": [0, 1]}] * COUNT}
+    data = datasets.Dataset.from_dict(values, features=features)
+    data.to_parquet(str(tmp_path / "t.parquet"))
+    src = {"object": data, "parquet": tmp_path / "t.parquet", "stream": data.to_iterable_dataset()}[form]
+    report = wds_tools.pack(src, tmp_path / "dst", progress=False)
+    assert report.manifest.classes == NAMES
+    assert {place: one.names for place, one in report.manifest.field_classes.items()} == {
+        "json:objects.category": ("wheel", "door")
+    }
+
+
+@pytest.mark.frameworks
+def test_arrays_and_lists_with_one_image_of_hugging_face_are_images(tmp_path: Path) -> None:
+    import datasets
+
+    pixels = [np.full((8, 6, 3), colour(row), np.uint8) for row in range(COUNT)]
+    features = datasets.Features({"image": datasets.Array3D((8, 6, 3), "uint8"), "label": datasets.Value("int64")})
+    arrays = datasets.Dataset.from_dict({"image": pixels, "label": CYCLE}, features=features)
+    assert numbers(packed(arrays, tmp_path / "arrays")) == CYCLE
+    arrays.to_parquet(str(tmp_path / "t.parquet"))
+    with pytest.raises(SourceError, match=r"no column of images with a known name; it has 'image \(list\)'"):
+        packed(tmp_path / "t.parquet", tmp_path / "none")
+    features = datasets.Features({"images": datasets.List(datasets.Image()), "label": datasets.Value("int64")})
+    cells = [[{"bytes": png(row), "path": None}] * (1 + (row == 5)) for row in range(COUNT)]
+    lists = datasets.Dataset.from_dict({"images": cells, "label": CYCLE}, features=features)
+    lists.to_parquet(str(tmp_path / "l.parquet"))
+    for number, src in enumerate((lists, tmp_path / "l.parquet")):
+        assert numbers(packed(src, tmp_path / str(number))) == CYCLE[:5]

@@ -31,6 +31,8 @@ MXNET = (0xCED7230A).to_bytes(4, "little") + bytes(40)
         (["train.bin"], MXNET, "MXNet RecordIO", "im2rec"),
         (["data_batch_1"], pickle.dumps({"data": 1}), "a pickle", "load it yourself"),
         (["train.pkl"], b"", "a pickle", "load it yourself"),
+        (["train.csv.gz"], b"\x1f\x8b", "a compressed table", "gzip -d"),
+        (["train.jsonl.zst"], b"", "a compressed table", "zstd -d"),
     ],
 )
 def test_a_format_is_named_with_the_way_out(names: list[str], head: bytes, format_: str, remedy: str) -> None:

@@ -25,6 +25,8 @@ from wds_tools.errors import LabelError, MissingFieldError, OptionError, SampleE
 from wds_tools.format.field_classes import ClassList
 from wds_tools.reading.shardset import open_shards
 from wds_tools.reading.stored_samples import stored_samples
+from wds_tools.sources.base import SourceOptions
+from wds_tools.sources.detect import open_source
 
 NAMES = ("cat", "dog", "fig")
 LABELS = [[2, 0], [1], [], [0, 1, 2]]
@@ -325,3 +327,19 @@ def test_packed_names_are_not_one_class(tmp_path: Path) -> None:
     ):
         wt.pack(tmp_path / "t.csv", tmp_path / "d", workers=1)
     assert not (tmp_path / "d").exists()
+
+
+def test_values_that_are_missing_in_lists_of_labels_are_counted(tmp_path: Path) -> None:
+    table_of(tmp_path, [["cat", None], ["dog"], ["fig", None], ["cat"]]).to_json(
+        tmp_path / "t.jsonl", orient="records", lines=True
+    )
+    report = wt.pack(tmp_path / "t.jsonl", tmp_path / "d", workers=1)
+    assert report.account.notes == ["2 values in lists of labels missing: the other labels are kept"]
+
+
+def test_pairs_of_numbers_that_all_differ_are_not_taken_as_several_labels() -> None:
+    pairs = [(PIXELS[0], (number, 100 + number)) for number in range(24)]
+    with pytest.raises(LabelError, match=r"lists of 2 numbers as labels, and all differ.*--label-type number"):
+        open_source(pairs).scan()
+    listing = open_source(pairs, options=SourceOptions(label_type="number")).scan()
+    assert listing.inputs[1].labels == (1, 101)

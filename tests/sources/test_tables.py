@@ -165,7 +165,7 @@ def test_json_of_pandas_in_every_orientation(tmp_path: Path, orient: str) -> Non
 def test_other_json_of_pandas_is_refused(tmp_path: Path, orient: str) -> None:
     path = beside_images(tmp_path / "src") / "t.json"
     FRAME.to_json(path, orient=orient)
-    with pytest.raises(SourceError, match=r"expected a list of objects|no column of images.* 'schema', 'data'"):
+    with pytest.raises(SourceError, match=r"expected a list of objects|pandas writes it with orient='table'"):
         scan(path)
 
 
@@ -501,3 +501,22 @@ def test_a_key_twice_in_an_object_is_an_error(tmp_path: Path, form: str) -> None
     path = table(tmp_path, form.replace("{}", row), "t.json" if form == "[{}]" else "t.jsonl")
     with pytest.raises(SourceError, match=r"an object has the key 'label' twice, with \[1, 2\]"):
         scan(path)
+
+
+def test_numbers_with_an_exponent_are_labels_if_they_are_whole(tmp_path: Path) -> None:
+    texts = ["1e0", "2e+00", "0.000e+00"] * 2
+    assert labels(table(tmp_path, "path,label\n" + "".join(f"{n}.png,{one}\n" for n, one in enumerate(texts)))) == [
+        1, 2, 0, 1, 2, 0
+    ]  # fmt: skip
+    values = [1e-5, 2e-5, 3e-5] * 2
+    pd.DataFrame({"path": [f"{n}.png" for n in range(COUNT)], "label": values}).to_csv(tmp_path / "f.csv", index=False)
+    assert labels(tmp_path / "f.csv") == [None] * COUNT
+
+
+def test_a_comment_in_the_first_line_and_a_schema_are_refused_by_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"begins with a comment, '# made by x': the first line must have the names"):
+        scan(table(tmp_path, "# made by x\npath,label\n0.png,1\n"))
+    rows = pd.DataFrame({"path": ["0.png"], "label": [1]})
+    rows.to_json(tmp_path / "t.json", orient="table")
+    with pytest.raises(SourceError, match=r"pandas writes it with orient='table': write it with orient='records'"):
+        scan(tmp_path / "t.json")

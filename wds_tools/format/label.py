@@ -34,6 +34,7 @@ MAX_CLASSES = 1_000_000
 
 _LARGEST = 2**63 - 1
 _MAX_QUOTED = 10
+_MIN_ROWS = 20  # with fewer lists of labels, all may differ
 _MAX_TEXT = 40  # characters of a label in a message
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]+")
@@ -89,8 +90,8 @@ def name(text: str) -> Label:
 def parse(value: Any) -> Label:
     """Return the label that a text or scalar of unknown meaning is.
 
-    >>> [parse(value).number for value in (3, "3", " 3.0 ", 3.0)]
-    [3, 3, 3, 3]
+    >>> [parse(value).number for value in (3, "3", " 3.0 ", 3.0, "3e0")]
+    [3, 3, 3, 3, 3]
     >>> [parse(value).name for value in (" cat", "007", True, "False")]
     ['cat', '007', 'true', 'false']
     >>> {parse(value) for value in (None, "", "nan", "None", float("nan"), -1)}
@@ -117,6 +118,10 @@ def _parse_text(text: str) -> Label:
     if found := _WHOLE.fullmatch(text):
         return number(int(found[1])) if len(text) <= _MAX_TEXT else number(_LARGEST + 1)
     if _DECIMAL.fullmatch(text) and not _LEADING_ZERO.fullmatch(text):
+        value = decimal.Decimal(text)
+        is_whole = value.adjusted() < _MAX_TEXT and value == value.to_integral_value()
+        if is_whole:  # such as 1e0, as numpy.savetxt writes it
+            return number(int(value))
         raise LabelError(f"label {text[:_MAX_TEXT]!r} is not a whole number")
     return Label(name=text)
 
@@ -340,7 +345,9 @@ class Labels:
         notes = self._notes(labels, np.bincount(codes, minlength=len(labels)))
         if not form.is_several:
             return Numbered(by_code[codes], classes, notes)
-        several, repeated = self._lists.split(by_code[codes], NO_NUMBER)
+        several, repeated, lost = self._lists.split(by_code[codes], NO_NUMBER)
+        if lost:
+            notes = (*notes, f"{counted(lost, 'value')} in lists of labels missing: the other labels are kept")
         if repeated:
             notes = (*notes, f"{counted(repeated, 'sample')} with the same label several times: it is kept once")
         return Numbered(np.full(len(several), NO_NUMBER), classes, notes, form, several)
@@ -361,7 +368,7 @@ class Labels:
         flags, width = labels - {NONE}, self._lists.common_length
         if not flags or not (flags <= _ONE_AND_ZERO or flags <= _TRUE_AND_FALSE):
             if width > 1 and in_lists.sum() > width and all(label.number is not None for label in labels):
-                self._refuse_repeated(codes[in_lists].reshape(-1, width))
+                self._refuse_pairs(codes[in_lists].reshape(-1, width))
             return Form(is_several=True)
         if flags <= _ONE_AND_ZERO and (width < 2 or (width == 2 and known and len(known) != width)):
             return Form(is_several=True)
@@ -374,13 +381,19 @@ class Labels:
             )
         return Form(is_several=True, width=width)
 
-    def _refuse_repeated(self, rows: NDArray[np.int64]) -> None:
-        """Raise an error if lists of one length have a number twice: each position is probably a label of its own."""
+    def _refuse_pairs(self, rows: NDArray[np.int64]) -> None:
+        """Raise an error if lists of one length are probably not labels of one kind.
+
+        They are not if one has a number twice, or if all of many rows differ, as coordinates do.
+        """
         ordered = np.sort(rows, axis=1)
-        if twice := np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)).tolist():
-            shown = [self._values[code] for code in rows[twice[0]]]
+        twice = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)).tolist()
+        all_differ = len(rows) >= _MIN_ROWS and len(np.unique(rows, axis=0)) == len(rows)
+        if twice or all_differ:
+            shown = [self._values[code] for code in rows[twice[0] if twice else 0]]
+            problem = f"{shown} has a number twice" if twice else f"all differ, such as {shown}"
             raise LabelError(
-                f"{self._where} has lists of {rows.shape[1]} numbers as labels, and {shown} has a number twice; "
+                f"{self._where} has lists of {rows.shape[1]} numbers as labels, and {problem}; "
                 "if the positions are different labels, such as a coarse and a fine class, keep one as the label, and "
                 "the others as entries of their own; if all are numbers of the same classes, pass --label-type number "
                 "(label_type='number')"

@@ -117,24 +117,27 @@ class Lists:
         lengths = self.lengths
         return np.repeat(lengths != _NO_LIST, np.where(lengths == _NO_LIST, 1, lengths))
 
-    def split(self, numbers: NDArray[np.int64], missing: int) -> tuple[list[tuple[int, ...] | None], int]:
-        """Return the class numbers of each sample, each once, and how many samples name a class several times.
+    def split(self, numbers: NDArray[np.int64], missing: int) -> tuple[list[tuple[int, ...] | None], int, int]:
+        """Return the class numbers of each sample, each once.
+
+        Also return how many samples name a class several times, and how many values in lists are missing.
 
         Args:
             numbers: Class number of each value of all samples, int64 [values].
             missing: What stands for no label: a sample with this single value has None.
         """
         found: list[tuple[int, ...] | None] = []
-        start = repeated = 0
+        start = repeated = lost = 0
         values = numbers.tolist()
         for length in self._lengths:
             stop = start + max(length, 0) + (length == _NO_LIST)
             known = [number for number in values[start:stop] if number != missing]
+            lost += 0 if length == _NO_LIST else length - len(known)
             different = tuple(dict.fromkeys(known))
             repeated += len(different) < len(known)
             found.append(None if length == _NO_LIST and not known else different)
             start = stop
-        return found, repeated
+        return found, repeated, lost
 
 
 def why_several(texts: Collection[str]) -> str | None:

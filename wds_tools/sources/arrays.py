@@ -31,7 +31,7 @@ from wds_tools.sources.base import (
     as_source_error,
     field_bytes,
 )
-from wds_tools.sources.columns import IMAGE, facts_bytes, json_value
+from wds_tools.sources.columns import IMAGE, facts_bytes, json_value, null_note
 from wds_tools.sources.pixels import layout_of, png_bound, to_pixels
 
 # h5py and Zarr raise these for damaged files.
@@ -113,6 +113,9 @@ class ArraySource(Source):
             account.use("array", name, role)
         for name, reason in roles.left_out.items():
             account.leave_out("array", name, reason)
+        for name, (form, _, values) in roles.others.items():
+            if form == "json" and (array := np.asarray(values)).dtype.kind == "f" and not np.isfinite(array).all():
+                account.notes.append(null_note(name, int((~np.isfinite(array)).sum())))
 
     @cached_property
     def _contents(self) -> Contents:

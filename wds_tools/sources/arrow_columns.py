@@ -20,6 +20,7 @@ from wds_tools.format.label import Classes, quoted
 from wds_tools.sources.columns import (
     check_unique,
 )
+from wds_tools.sources.object_classes import class_lists_of
 from wds_tools.sources.record_values import (
     BINARY,
     DECIMAL,
@@ -127,6 +128,13 @@ class Columns:
             return SEVERAL_IMAGES if what == f"{_LISTS}structs" and _is_image(_inner(kind)) else LOSSY
         return LIST if what.startswith(_LISTS) else _KIND_OF.get(what, DECIMAL)
 
+    def has_fractions(self, name: str) -> bool:
+        """Return whether a column has floats, or lists of them."""
+        kind = self.types[name]
+        while (inner := _inner(kind)) is not None:
+            kind = inner
+        return bool(pa.types.is_floating(kind))
+
     def check_complete(self, names: Sequence[str | None]) -> None:
         """Check that all files have some columns.
 
@@ -166,9 +174,9 @@ class Columns:
 
     def _add_classes(self, schema: pa.Schema, features: Mapping[str, Any], file: str) -> None:
         own = {
-            name: Classes(map(str, found))
-            for name, feature in features.items()
-            if name in schema.names and (found := _names_of_classes(feature))
+            name: Classes(found)
+            for name, found in class_lists_of({name: features.get(name) for name in schema.names}).items()
+            if found
         }
         for name in schema.names:
             known_before = self.first[name] != file and name in self.types
@@ -300,14 +308,6 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
     if not isinstance(features, dict):
         return {}
     return features
-
-
-def _names_of_classes(feature: Any) -> list[Any]:
-    """Return the class names of a `ClassLabel`, or of a list of them; empty for another feature."""
-    while isinstance(feature, list) or _type(feature) in ("List", "LargeList", "Sequence"):
-        feature = next(iter(feature), None) if isinstance(feature, list) else feature.get("feature")
-    names = feature.get("names") if _type(feature) == "ClassLabel" else None
-    return names if isinstance(names, list) else []
 
 
 def _type(feature: Any) -> Any:

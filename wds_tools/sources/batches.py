@@ -22,7 +22,7 @@ from wds_tools.sources.base import (
     as_read_error,
     as_source_error,
 )
-from wds_tools.sources.columns import LABEL
+from wds_tools.sources.columns import LABEL, not_finite
 from wds_tools.sources.label_choice import LabelColumns
 from wds_tools.sources.objects import cell
 from wds_tools.sources.record_roles import Names, Roles
@@ -169,6 +169,8 @@ class BatchSource(RecordSource):
             found.account.notes += labels.hint(
                 {name: (self.column if is_text else self.head)(files[0], name) for name, is_text in facts.items()}
             )
+        for name in filter(columns.has_fractions, seen.facts(roles)):
+            seen.lost[name] = sum(not_finite(value) for file in files for value in self._column(file, name))
         self.packed = frozenset([roles.image, *roles.fields, *seen.facts(roles)])
         self._add_entries(found, files, names, seen.values_of(roles.label))
         found.account.given = sum(map(self.rows, files))

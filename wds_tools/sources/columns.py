@@ -149,11 +149,18 @@ def json_value(value: Any) -> Any:
     return f"{len(value)} bytes" if isinstance(value, bytes) else str(value)
 
 
-def has_bytes(value: Any) -> bool:
-    """Return whether a list or dictionary has bytes inside, which JSON cannot have."""
+def not_finite(value: Any) -> int:
+    """Return how many numbers of a value for JSON are NaN or infinite, which become null."""
+    if isinstance(value, float):
+        return int(not math.isfinite(value))
     if isinstance(value, Mapping):
-        return any(isinstance(one, bytes) or has_bytes(one) for one in value.values())
-    return isinstance(value, (list, tuple)) and any(isinstance(one, bytes) or has_bytes(one) for one in value)
+        return sum(map(not_finite, value.values()))
+    return sum(map(not_finite, value)) if isinstance(value, (list, tuple)) else 0
+
+
+def null_note(name: str, count: int) -> str:
+    """Return the note about numbers that become null in the ``json`` field."""
+    return f"NaN and infinite numbers of {name!r} are null in json: {count:,}"
 
 
 def facts_bytes(facts: Mapping[str, Any]) -> int:

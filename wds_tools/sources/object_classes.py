@@ -50,6 +50,33 @@ def _own_names(items: Any) -> tuple[str, ...]:
     return listed or by_number
 
 
+def class_lists_of(features: Mapping[str, Any], path: str = "") -> dict[str, tuple[str, ...]]:
+    """Return path -> class names of each `ClassLabel` of ``datasets``, also in lists and dictionaries.
+
+    Args:
+        features: Name -> feature, as an object or as JSON.
+        path: What is before the names.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for name, feature in features.items():
+        inner = feature
+        while inner is not None:
+            feature = inner
+            inner = feature[0] if isinstance(feature, list) and feature else _of_feature(feature, "feature")
+        if _of_feature(feature, "_type") == "ClassLabel":
+            found[f"{path}{name}"] = tuple(map(str, _of_feature(feature, "names") or ()))
+        elif isinstance(feature, Mapping):
+            found |= class_lists_of(feature, f"{path}{name}.")
+    return found
+
+
+def _of_feature(feature: Any, name: str) -> Any:
+    """Return a property of a feature; a dictionary without a type is the features of its entries."""
+    if isinstance(feature, Mapping):
+        return feature.get(name) if isinstance(feature.get("_type"), str) else None
+    return getattr(feature, name, None)
+
+
 def names_in(value: Any) -> tuple[str, ...]:
     """Return names from a list of them or of their synonyms, or from a dictionary of names and numbers.
 

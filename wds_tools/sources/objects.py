@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
 from datetime import date, time, timedelta
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
@@ -29,11 +30,13 @@ from wds_tools.sources.base import (
     is_system_error,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, json_value
-from wds_tools.sources.object_classes import class_names
-from wds_tools.sources.record_values import Excluded, of_pillow
+from wds_tools.sources.object_classes import class_lists_of, class_names
+from wds_tools.sources.record_values import IMAGES, Excluded, Repeated, kind_of, of_pillow
 from wds_tools.sources.records import Item, RecordSource, attempt
 
 _TABLES = ("pandas", "polars", "pyarrow")  # whose [] gives columns
+_SCALARS = (bool, int, float, str, np.generic, np.ndarray, date, time, timedelta, Decimal)
+_KEPT = (*_SCALARS, Mapping, list, tuple, set, frozenset, Image.Image, bytes, bytearray, memoryview)
 _DIGEST_BITS = (1 << 62) - 1
 _FOLLOWS = Excluded("an entry that follows the label")
 
@@ -61,7 +64,7 @@ class ObjectSource(RecordSource):
                 f"src is a {type(items).__name__} in memory: write it to Parquet or CSV, and pass the path of that file"
             )
         super().__init__(type(items).__name__, options)
-        self._items = items
+        self._items = list(zip(*items, strict=True)) if _is_pair(items) else items
         self._digests: dict[int, int] = {}  # of the items that were read
         self._classes = class_names(items)
         features = getattr(items, "features", None)
@@ -188,14 +191,12 @@ class ObjectSource(RecordSource):
         return label
 
 
-def class_lists_of(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return name -> class names, of the features of ``datasets`` that are a `ClassLabel` or a list of them."""
-    inner = {name: getattr(feature, "feature", feature) for name, feature in features.items()}
-    return {
-        name: tuple(map(str, feature.names))
-        for name, feature in inner.items()
-        if type(feature).__name__ == "ClassLabel"
-    }
+def _is_pair(items: Any) -> bool:
+    """Return whether an object is ``(X, y)``: an array of several images, and their labels."""
+    if type(items) is not tuple or len(items) != 2 or not all(hasattr(one, "__len__") for one in items):
+        return False
+    images, labels = items
+    return getattr(images, "ndim", 0) >= 3 and getattr(labels, "ndim", 1) in (1, 2) and len(images) == len(labels)
 
 
 def plain(value: Any) -> Any:
@@ -204,9 +205,7 @@ def plain(value: Any) -> Any:
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "biufc":
         return value
-    if value is None or isinstance(value, (np.generic, np.ndarray, bool, int, float, str, date, time, timedelta)):
-        return json_value(value)
-    if isinstance(value, (Mapping, list, tuple, set, frozenset, Image.Image, bytes, bytearray, memoryview)):
+    if value is None or isinstance(value, _KEPT):
         return cell(value)
     return Excluded(f"of the type {type(value).__name__}, which is not kept")
 
@@ -221,9 +220,14 @@ def cell(value: Any) -> Any:
         if {"bytes", "path"} <= value.keys() and value["bytes"] is not None:  # an image of Hugging Face's datasets
             return bytes(value["bytes"])
         return {str(name): cell(one) for name, one in value.items()}
+    if isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind not in "mM":
+        value = value.tolist()
     if isinstance(value, (set, frozenset)):
         value = sorted(value, key=repr)
-    return [cell(one) for one in value] if isinstance(value, (list, tuple)) else json_value(value)
+    if isinstance(value, (list, tuple)):
+        found = [cell(one) for one in value]
+        return Repeated(found) if found and kind_of(found[0]) in IMAGES else found
+    return float(value) if isinstance(value, float) else json_value(value)
 
 
 def digest_of(values: Mapping[str, Any] | str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -41,6 +42,8 @@ _BY_EXTENSION = {
     ".pkl": _PICKLE,
     ".pickle": _PICKLE,
 }
+_COMPRESSED = OtherFormat("a compressed table", "decompress it first, for example with `gzip -d` or `zstd -d`")
+_COMPRESSED_TABLE = re.compile(r"\.(csv|tsv|jsonl|ndjson|json)\.(gz|bz2|xz|zst|zip)")
 _PICKLE_STARTS = tuple(bytes([0x80, version]) for version in (2, 3, 4, 5))
 _MXNET_START = (0xCED7230A).to_bytes(4, "little")
 
@@ -65,6 +68,7 @@ def refused_format(names: Iterable[str], head: bytes = b"") -> OtherFormat | Non
     stems = [name.removesuffix("/") for name in lower]
     endings = {f".{stem.rpartition('.')[2]}" for stem in stems if "." in stem}
     found = [_BY_EXTENSION[ending] for ending in sorted(endings & _BY_EXTENSION.keys())]
+    found += [_COMPRESSED] if any(map(_COMPRESSED_TABLE.search, stems)) else []
     images_too = any(
         ending in (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".avif") for ending in endings
     )

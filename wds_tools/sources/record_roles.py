@@ -22,6 +22,8 @@ from wds_tools.sources.columns import (
     find_column,
     is_text_field,
     no_image_error,
+    not_finite,
+    null_note,
     plain_name,
     usual_columns,
 )
@@ -121,6 +123,7 @@ class Names:
         self.labels: dict[str, list[Any]] = {}  # name that may be the label -> its values
         self.transcripts: set[str] = set()  # names of labels that are texts, not classes
         self.total = 0
+        self.lost: dict[str, int] = {}  # name -> numbers that JSON does not have
         self._same: dict[str, str] = {}
 
     def add(self, values: Mapping[str, Any] | str) -> int:
@@ -135,6 +138,8 @@ class Names:
                 if self.may_be_label(name):
                     self.labels[name] = [None] * self.total
             self.kinds[name][kind] += 1
+            if count := not_finite(value):
+                self.lost[name] = self.lost.get(name, 0) + count
             if name in self.labels:
                 self.labels[name].append(label_value(value, kind))
         self.total += 1
@@ -373,13 +378,21 @@ class Names:
                 continue
             if kinds.keys() - left:
                 account.use(part, name, self._destination(name, roles))
-            if name in self.source.class_lists:
-                found.field_classes[f"json:{fact_name(name)}"] = ClassList(self.source.class_lists[name])
             for kind in sorted(left):
                 account.leave_out(part, name, str(_reason(kind)))
+        self._account_facts(found, roles)
         if roles.shape:
             order = "B, G, R" if self.source.bgr else "R, G, B"
             account.notes.append(f"{roles.image!r} has raw pixels; colours are in the order {order}")
+
+    def _account_facts(self, found: Collector, roles: Roles) -> None:
+        """Add the class names of entries of ``json``, and what JSON does not have."""
+        for name in self.facts(roles):
+            for place, classes in self.source.class_lists.items():
+                if place == name or place.startswith(f"{name}."):
+                    found.field_classes[f"json:{fact_name(name)}{place.removeprefix(name)}"] = ClassList(classes)
+            if count := self.lost.get(name):
+                found.account.notes.append(null_note(name, count))
 
     def _destination(self, name: str, roles: Roles) -> str:
         if name not in roles.fields:

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -37,6 +38,8 @@ from wds_tools.sources.columns import (
     json_value,
     names_image,
     no_image_error,
+    not_finite,
+    null_note,
     usual_columns,
 )
 from wds_tools.sources.label_choice import LabelColumns, ambiguous, some_of
@@ -80,10 +83,11 @@ class TableSource(Source):
         labels = LabelColumns(self.name, names, self.options)
         entries: list[Input | None] = []
         used: set[str] = set()
-        short = 0
+        short, lost = 0, Counter[str]()
         for location, row in self.table.rows():
             labels.add(row)
             used.update(row)
+            lost.update({name: count for name, value in row.items() if (count := not_finite(value))})
             short += len(row) < len(self.table.columns) - len(self.table.unnamed)
             entries.append(self._entry(found, row, location))
         if short and not self.table.is_json:
@@ -95,6 +99,7 @@ class TableSource(Source):
             {name: [row.get(name) for row in hint] for name in self.roles_of_columns.facts}
         )
         choice = labels.choose()
+        found.account.notes += [null_note(name, count) for name, count in lost.items() if name != choice.label]
         self._check_repeated(found, entries, choice.values)
         for entry, label in zip(entries, choice.values or [NONE] * len(entries), strict=True):
             if entry is not None:

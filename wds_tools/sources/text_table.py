@@ -37,6 +37,7 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_SCHEMA = {"schema", "data"}  # keys of a table as pandas writes it with orient="table"
 _INVALID = re.compile("[\ud800-\udfff]")
 
 
@@ -178,6 +179,11 @@ class TextTable:
             tab_first = self.path.suffix.lower() == ".tsv" and "\t" in first
             self.separator = "\t" if tab_first else max(_SEPARATORS, key=lambda one: len(_split(first, one)))
         names = _split(first, self.separator)
+        if first.startswith("#") and (len(names) == 1 or first[1:2] == " "):
+            raise SourceError(
+                f"{self.path} begins with a comment, {first.strip()[:40]!r}: the first line must have the names of the "
+                "columns, such as path,label"
+            )
         self.skips_spaces = any(names[1:]) and all(name.startswith(" ") for name in names[1:] if name)
         names = [name.strip() for name in next(self._reader(_after(first, lines)), [])]
         self.start = getattr(lines, "stop", 0)
@@ -255,9 +261,10 @@ def _is_document(text: str) -> bool:
     """Return whether text that begins with ``{`` is one object of several lines, not an object per line."""
     first, _, _ = text.lstrip().partition("\n")
     try:
-        return isinstance(json.loads(first), dict) and _has_columns(json.loads(first))
+        value = json.loads(first)
     except ValueError:
         return True
+    return isinstance(value, dict) and (_has_columns(value) or value.keys() >= _SCHEMA)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Row:
@@ -299,6 +306,10 @@ def _rows_of_document(text: str, where: str) -> list[Row]:
         nested = any(isinstance(cell, dict) for column in cells for cell in column)
         if all(one == keys[0] for one in keys) and not nested:
             return [dict(zip(value, row, strict=True)) for row in zip(*cells, strict=True)]
+    if isinstance(value, dict) and value.keys() >= _SCHEMA:
+        raise SourceError(
+            f"{where} is a table with a schema, as pandas writes it with orient='table': write it with orient='records'"
+        )
     kind = f"an object with {', '.join(map(repr, list(value)[:6]))}" if isinstance(value, dict) else "a list of values"
     raise SourceError(
         f'{where} is {kind}; expected a list of objects, such as [{{"path": ...}}], or an object with a list of equal '
