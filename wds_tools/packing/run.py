@@ -32,7 +32,7 @@ from wds_tools.packing.work_folder import ShardReport
 from wds_tools.packing.worker import ShardTask, bad_inputs, run_tasks
 from wds_tools.reporting import dataset_label, identity, reporter_of
 from wds_tools.sources.base import FileState, Listing, Skip, Source, SourceChangedError, SourceStoreError
-from wds_tools.sources.remote_files import shown_path
+from wds_tools.sources.files import shown_path
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
 

@@ -12,7 +12,7 @@ from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import as_read_error, as_source_error
 from wds_tools.sources.compressed import TarFiles, is_tar
-from wds_tools.sources.remote_files import locate, shown_path
+from wds_tools.sources.files import locate, shown_path
 from wds_tools.storage import join, open_store
 from wds_tools.storage.requests.listing import RemoteFile
 

@@ -17,8 +17,7 @@ from wds_tools.format.tar import Bytes
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import MAX_RECORD_BYTES, WINDOW_BYTES, SourceChangedError, SourceStoreError
-from wds_tools.sources.files import MappedFiles
-from wds_tools.sources.remote_files import RemoteFiles, open_files
+from wds_tools.sources.files import MappedFiles, RemoteFiles, open_files
 from wds_tools.storage.requests.listing import RemoteFile
 from wds_tools.storage.stream import CHUNK_BYTES
 

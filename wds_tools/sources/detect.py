@@ -18,9 +18,9 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, SourceOptions, as_source_error
 from wds_tools.sources.chunks import is_litdata, is_mds
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar
+from wds_tools.sources.files import find_remote_files
 from wds_tools.sources.layouts import is_image_name, is_split_name
 from wds_tools.sources.other_formats import HEAD_BYTES, OtherFormat, refused_format
-from wds_tools.sources.remote_files import find_remote_files
 from wds_tools.sources.streams import is_stream
 from wds_tools.sources.tree import ClassFolders, TreeSource, imported
 from wds_tools.sources.trees import is_zip

@@ -1,18 +1,43 @@
-"""The files of a source: one file, those of a pattern, or all files of a format below a folder."""
+"""The files of a source, local or at a URL: one file, those of a pattern, or all files of a format below a folder.
+
+Local files are mapped to be listed, and read record by record. Those at URLs are read in chunks, of which the last ones
+used are kept in memory.
+"""
 
 from __future__ import annotations
 
+import glob
 import mmap
 import os
 import re
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
-from wds_tools.errors import MissingSourceError, SourceError
-from wds_tools.sources.base import SourceChangedError, as_read_error
+import xxhash
+
+from wds_tools.errors import MissingSourceError, ShardError, SourceError, StoreError
+from wds_tools.lru_cache import LRUCache
+from wds_tools.options import RemoteOptions
+from wds_tools.sources.base import (
+    WINDOW_BYTES,
+    FileState,
+    SourceChangedError,
+    SourceStoreError,
+    as_read_error,
+    file_states,
+    stamp_files,
+)
 from wds_tools.sources.layouts import SPLIT_WORDS, is_split_name
+from wds_tools.storage import Store, is_url, open_store, split_folder
 from wds_tools.storage.patterns import expand_pattern, has_pattern
+from wds_tools.storage.requests.failures import clean_url
+from wds_tools.storage.requests.listing import RemoteFile, find_object, list_objects
+from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
+from wds_tools.storage.unfinished import why_unfinished
 
 _SPLIT = re.compile(rf"(?:^|.*?[-_.])({SPLIT_WORDS})(?![a-z])", re.IGNORECASE)
 
@@ -71,6 +96,115 @@ def _name_with_split(root: Path, path: Path) -> str:
     return next(filter(is_split_name, names), path.name)
 
 
+def find_remote_files(
+    root: str, matches: Callable[[str], bool], what: str, remote: RemoteOptions
+) -> tuple[RemoteFile, ...]:
+    """Return the files of a source at a URL, as `find_files` does for a local one.
+
+    Args:
+        root: URL of a file or a folder, or a pattern with braces, or with globs in its last component.
+        matches: Returns for a file name whether the file belongs to the source. Used for folders only.
+        what: Name of the format, for error messages.
+        remote: How URLs are read.
+
+    Raises:
+        SourceError: There is no file.
+        StoreError: The storage fails.
+    """
+    try:
+        files = [file for name in expand_pattern(root) for file in _find(name, matches, remote)]
+    except FileNotFoundError as error:
+        raise SourceError(f"{error}; check the URL") from None
+    if not files:
+        raise SourceError(f"{clean_url(root)} contains no {what} files: check the URL, and the format if you gave one")
+    return tuple(files)
+
+
+def _find(url: str, matches: Callable[[str], bool], remote: RemoteOptions) -> list[RemoteFile]:
+    folder, last = split_folder(url.rstrip("/"))
+    if glob.has_magic(last):
+        found = list_objects(folder, remote)
+        return [found[path] for path in sorted(found) if fnmatchcase(path, last) and "/" not in path]
+    if matches(last):
+        return [find_object(url, remote)]
+    found = list_objects(url, remote)
+    return [found[path] for path in sorted(found) if matches(path) and split_folder(path)[1][0] not in "._"]
+
+
+def shown_path(path: str) -> str:
+    """Return a path for messages: a URL without user, password and query."""
+    return clean_url(path) if is_url(path) else path
+
+
+def stamp_remote_files(files: Sequence[RemoteFile]) -> str:
+    """Return a hash of the lengths and versions of files."""
+    digest = xxhash.xxh3_128()
+    for file in files:
+        digest.update(f"{file.size} {file.version}\n".encode())
+    return digest.hexdigest()
+
+
+def locate(
+    path: str | Path,
+    matches: Callable[[str], bool],
+    what: str,
+    remote: RemoteOptions | None,
+    names: Sequence[str] | None = None,
+) -> tuple[Path | RemoteFile, ...]:
+    """Return the files of a source, local or at a URL.
+
+    Args:
+        path: The source: a file, a folder or a pattern.
+        matches: Returns for a file name whether the file belongs to the source. Used for folders only.
+        what: Name of the format, for error messages.
+        remote: How URLs are read; None if the source is local.
+        names: Names of the files in the folder, if they are known.
+    """
+    if names is None:
+        found = (
+            find_files(Path(path), matches, what)
+            if remote is None
+            else find_remote_files(str(path), matches, what, remote)
+        )
+        _refuse_unfinished(found, remote)
+        return found
+    if remote is None:
+        return tuple(Path(path) / name for name in names)
+    listed = list_objects(str(path), remote)
+    if missing := [name for name in names if name not in listed]:
+        raise SourceError(
+            f"{clean_url(str(path))} lists the shard {missing[0]}, which does not exist: copy it again, or pack it "
+            "again"
+        )
+    return tuple(listed[name] for name in names)
+
+
+def _refuse_unfinished(paths: Sequence[Path | RemoteFile], remote: RemoteOptions | None) -> None:
+    """Raise an error for shards of a dataset that is not complete."""
+    for folder in dict.fromkeys(split_folder(f.url)[0] if isinstance(f, RemoteFile) else str(f.parent) for f in paths):
+        reason = why_unfinished(clean_url(folder), open_store(folder, remote=remote or RemoteOptions.of()).read)
+        if reason is not None:
+            raise SourceError(reason)
+
+
+def open_files(paths: Sequence[Path | RemoteFile], remote: RemoteOptions | None) -> MappedFiles | RemoteFiles:
+    """Return the contents of files that `locate` returned."""
+    if remote is None:
+        return MappedFiles(tuple(path for path in paths if isinstance(path, Path)))
+    return RemoteFiles([file for file in paths if isinstance(file, RemoteFile)], remote)
+
+
+def stamp_of(paths: tuple[Path | RemoteFile, ...]) -> str:
+    """Return a hash that changes with the content of files that `locate` returned."""
+    remote = [file for file in paths if isinstance(file, RemoteFile)]
+    return stamp_remote_files(remote) if remote else stamp_files(path for path in paths if isinstance(path, Path))
+
+
+def states_of(paths: tuple[Path | RemoteFile, ...]) -> tuple[FileState, ...]:
+    """Return the states of the local files that `locate` returned."""
+    return file_states(path for path in paths if isinstance(path, Path))
+
+
 def map_file(path: Path) -> memoryview:
     """Map a file into memory. An empty file, which cannot be mapped, gives an empty view."""
     with as_read_error(f"{path} cannot be read"), path.open("rb") as file:
@@ -115,3 +249,61 @@ class MappedFiles:
         if len(part) < stop - start:
             raise SourceChangedError(f"{path} changed while it was packed: it ends before byte {stop:,}")
         return memoryview(part)
+
+
+class RemoteFiles:
+    """Files at URLs, with the methods of `MappedFiles`. It is not pickled; each process creates its own."""
+
+    def __init__(self, files: Sequence[RemoteFile], remote: RemoteOptions) -> None:
+        self.files = files
+        self._remote = replace(remote, cache_bytes=1)  # chunks are kept in memory instead
+        self._stores: dict[str, Store] = {}
+        self._chunks = LRUCache[tuple[int, int], memoryview](max_bytes=2 * WINDOW_BYTES)
+        counts = [file.size // CHUNK_BYTES + 1 for file in files]
+        self._first_group = [sum(counts[:number]) for number in range(len(files))]
+
+    def __getitem__(self, number: int) -> ObjectStream:
+        """Return the bytes of a file, to be read once from start to end."""
+        return ObjectStream(partial(self._fetch, number), self.files[number].size, chunk_bytes=CHUNK_BYTES)
+
+    def slice(self, number: int, start: int, stop: int) -> memoryview:
+        """Return the bytes from ``start`` to ``stop`` of file ``number``.
+
+        Raises:
+            SourceChangedError: The file was removed, or has another length.
+            SourceStoreError: The storage fails.
+        """
+        parts = []
+        for chunk in range(start // CHUNK_BYTES, -(-stop // CHUNK_BYTES)):
+            offset = chunk * CHUNK_BYTES
+            parts.append(self._chunk(number, chunk)[max(0, start - offset) : stop - offset])
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+    def group(self, number: int, offset: int) -> int:
+        """Return the number of a chunk among those of all files: its records are cheap to read together."""
+        return self._first_group[number] + offset // CHUNK_BYTES
+
+    def _chunk(self, number: int, chunk: int) -> memoryview:
+        data = self._chunks.get((number, chunk))
+        if data is None:
+            start = chunk * CHUNK_BYTES
+            data = self._fetch(number, start, min(start + CHUNK_BYTES, self.files[number].size))
+            self._chunks.put((number, chunk), data, len(data))
+        return data
+
+    def _fetch(self, number: int, start: int, stop: int) -> memoryview:
+        file = self.files[number]
+        try:
+            return self._store(number).fetch(file.name, [(start, stop)], total_bytes=file.size)[0]
+        except FileNotFoundError as error:
+            raise SourceChangedError(f"{file} was removed while it was packed") from error
+        except ShardError as error:
+            raise SourceChangedError(f"{file} changed while it was packed: {error}") from error
+        except StoreError as error:
+            raise SourceStoreError(str(error)) from error
+
+    def _store(self, number: int) -> Store:
+        folder = split_folder(self.files[number].url)[0]
+        if folder not in self._stores:
+            self._stores[folder] = open_store(folder, remote=self._remote)
+        return self._stores[folder]

@@ -34,7 +34,7 @@ from wds_tools.sources.base import (
     as_source_error,
     field_bytes,
 )
-from wds_tools.sources.remote_files import shown_path
+from wds_tools.sources.files import shown_path
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
 

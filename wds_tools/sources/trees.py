@@ -33,9 +33,8 @@ from wds_tools.sources.base import (
     stamp_files,
 )
 from wds_tools.sources.compressed import TarFiles, is_tar, tar_stem
-from wds_tools.sources.files import MappedFiles, find_files
+from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path, stamp_of, stamp_remote_files, states_of
 from wds_tools.sources.layouts import is_image_name
-from wds_tools.sources.remote_files import locate, shown_path, stamp_of, stamp_remote_files, states_of
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.requests.clients import Client, open_client

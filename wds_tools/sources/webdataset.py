@@ -41,8 +41,8 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, usual_columns, usual_names
 from wds_tools.sources.compressed import TarFiles, is_tar
+from wds_tools.sources.files import locate, shown_path, stamp_of, states_of
 from wds_tools.sources.layouts import are_shard_folders
-from wds_tools.sources.remote_files import locate, shown_path, stamp_of, states_of
 from wds_tools.storage import is_url, join, open_store, split_folder
 from wds_tools.storage.patterns import has_pattern
 from wds_tools.storage.requests.listing import RemoteFile
