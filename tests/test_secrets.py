@@ -31,8 +31,8 @@ from wds_tools.inspection.contact_sheet import contact_sheet
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.config import PackOptions
 from wds_tools.storage import open_store, upload
+from wds_tools.storage.requests.remote_folder import options_for
 from wds_tools.storage.requests.retry import RetryPolicy
-from wds_tools.storage.requests.schemes import options_for
 from wds_tools.storage.upload import Bucket
 from wds_tools.storage_options import is_secret, parse_storage_options, redacted, secrets_of
 
