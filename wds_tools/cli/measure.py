@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, check_writable, example, storage_option
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, check_writable, example, storage_option
 from wds_tools.errors import OptionError
 
 _json_file = click.option(
@@ -34,7 +34,9 @@ _plot = click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also d
 @_json_file
 @_plot
 @storage_option
+@click.pass_obj
 def tune(
+    run: Run,
     dataset: str,
     view: str,
     batch_size: int | None,
@@ -43,7 +45,6 @@ def tune(
     seconds: float,
     json_file: Path | None,
     plot: Path | None,
-    storage_options: dict[str, Any] | None,
 ) -> None:
     """Find the number of workers to use.
 
@@ -65,7 +66,7 @@ def tune(
         rounds=rounds,
         seconds=seconds,
         progress=_print_line,
-        storage_options=storage_options,
+        remote=run.remote,
     )
     _show(report, json_file, plot)
 
@@ -111,7 +112,9 @@ def tune(
 @_json_file
 @_plot
 @storage_option
+@click.pass_obj
 def bench(
+    run: Run,
     dataset: str,
     view: str,
     against: str,
@@ -123,7 +126,6 @@ def bench(
     stages: bool,
     json_file: Path | None,
     plot: Path | None,
-    storage_options: dict[str, Any] | None,
 ) -> None:
     """Compare the speed of our loader with other loaders.
 
@@ -162,7 +164,7 @@ def bench(
         pythons=dict(_parse_python(word) for word in pythons),
         stages=stages,
         progress=_print_line,
-        storage_options=storage_options,
+        remote=run.remote,
     )
     _show(report, json_file, plot)
 
