@@ -3,6 +3,8 @@
 import dataclasses
 import random
 
+from wds_tools.storage.requests.clients import open_client
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.storage.requests.retry import RetryPolicy
 
 DATA = random.Random(7).randbytes(300_000)
@@ -16,3 +18,8 @@ def read(client, start=1000, stop=201_000, name="a.tar", total=300_000):
     buffer = bytearray(stop - start)
     client.read_range(name, start, stop, memoryview(buffer), total_bytes=total)
     return bytes(buffer)
+
+
+def client_of(url, *options_and_policy):
+    """Return the client for a URL; options and policy as in `RemoteFolder`."""
+    return open_client(RemoteFolder(url, *options_and_policy))

@@ -125,6 +125,12 @@ def test_the_command_line_starts_without_the_heavy_libraries():
     assert done.stdout.strip() == "[]"
 
 
+def test_importing_the_package_loads_few_modules():
+    check = "import sys; before = set(sys.modules); import wds_tools; print(len(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 40  # 34 with Python 3.11: two of the package, and the standard library
+
+
 def test_the_map_beside_the_code_names_every_module():
     text = (PACKAGE / "README.md").read_text()
     missing = [name for name in MODULES if f"`{name.rpartition('.')[2]}`" not in text]

@@ -31,13 +31,14 @@ from wds_tools.inspection.contact_sheet import contact_sheet
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.config import PackOptions
 from wds_tools.storage import open_store, upload
+from wds_tools.storage.requests.remote_folder import options_for
 from wds_tools.storage.requests.retry import RetryPolicy
-from wds_tools.storage.requests.schemes import options_for
 from wds_tools.storage.upload import Bucket
 from wds_tools.storage_options import is_secret, parse_storage_options, redacted, secrets_of
 
 SECRET = Vault.SECRET
 OPTIONS = {"secret": SECRET}
+REMOTE = RemoteOptions.of(storage_options=OPTIONS)
 WRONG = {"secret": "wr0ng-sentinel-/+value"}
 VIEW = wt.CenterCrop(16, resize=20)
 
@@ -98,8 +99,8 @@ READERS: dict[str, Callable[[str, Path], Any]] = {
     "reseal": lambda url, _: wt.reseal(url, storage_options=OPTIONS),
     "index_shards": lambda url, _: wt.index_shards(f"{url}/*.tar", storage_options=OPTIONS),
     "train_test_split": lambda url, _: wt.train_test_split(url, storage_options=OPTIONS),
-    "contact_sheet": lambda url, out: contact_sheet(url, out.with_suffix(".png"), storage_options=OPTIONS),
-    "tune": lambda url, _: tune(url, batch_size=8, rounds=1, seconds=0.05, storage_options=OPTIONS).to_dict(),
+    "contact_sheet": lambda url, out: contact_sheet(url, out.with_suffix(".png"), remote=REMOTE),
+    "tune": lambda url, _: tune(url, batch_size=8, rounds=1, seconds=0.05, remote=REMOTE).to_dict(),
     "make_loader": lambda url, _: next(
         iter(wt.make_loader(url, batch_size=8, view=VIEW, num_workers=0, storage_options=OPTIONS))
     ),
@@ -171,7 +172,7 @@ def test_the_processes_of_bench_do_not_get_the_secret(url: str) -> None:
     def look(_line: str) -> None:
         assert_hidden(command_lines())
 
-    result = bench(url, view="bytes", against=(), rounds=1, seconds=0.05, storage_options=OPTIONS, progress=look)
+    result = bench(url, view="bytes", against=(), rounds=1, seconds=0.05, remote=REMOTE, progress=look)
     assert_hidden(json.dumps(result.to_dict()))
 
 
@@ -229,9 +230,8 @@ def test_user_and_password_of_a_url_are_hidden_as_written_and_unquoted() -> None
 
 
 def test_no_object_that_holds_options_shows_them() -> None:
-    remote = RemoteOptions.of(storage_options=OPTIONS)
-    shown = [remote, PackOptions(remote=remote), Bucket("vault:///tmp/x", remote=remote)]
-    for value in [*shown, open_store("vault:///tmp/x", remote=remote)]:
+    shown = [REMOTE, PackOptions(remote=REMOTE), Bucket("vault:///tmp/x", remote=REMOTE)]
+    for value in [*shown, open_store("vault:///tmp/x", remote=REMOTE)]:
         assert_hidden(f"{value!r}{value}")
 
 

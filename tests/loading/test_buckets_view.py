@@ -15,6 +15,7 @@ from torchvision.transforms.v2 import functional
 import wds_tools as wt
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.inspection.saved_step import SavedStep
+from wds_tools.options import RemoteOptions
 from wds_tools.reading.select import Choice
 
 SIZES = [(48, 48), (40, 56), (56, 40)]
@@ -246,10 +247,12 @@ def test_steps_are_explained_from_the_state(packed, tmp_path):
         (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
         far = loader.explain(1000)
     for step in (0, 6):
-        found = SavedStep(file=tmp_path / "state.json", step=step, rank=1).explain(str(packed), Choice())
+        found = SavedStep(file=tmp_path / "state.json", step=step, rank=1).explain(
+            str(packed), Choice(), RemoteOptions.of()
+        )
         assert [one.key for one in found.samples] == batches[step][1]
         assert all((found.images("image", i)[0] == batches[step][0][i]).all() for i in range(8))
-    again = SavedStep(file=tmp_path / "state.json", step=1000).explain(str(packed), Choice())
+    again = SavedStep(file=tmp_path / "state.json", step=1000).explain(str(packed), Choice(), RemoteOptions.of())
     assert (again.ids == far.ids).all()
 
 

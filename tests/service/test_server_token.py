@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from client_requests import client_of
 from servers import program
 
 import wds_tools as wt
@@ -16,7 +17,6 @@ from wds_tools.cli import main
 from wds_tools.errors import NotADatasetError, OptionError, StoreError
 from wds_tools.options import RemoteOptions, server_token
 from wds_tools.service.tokens import create_token
-from wds_tools.storage.requests.clients import open_client
 from wds_tools.storage.requests.listing import find_object
 from wds_tools.storage.requests.retry import RetryPolicy
 
@@ -73,7 +73,7 @@ def running() -> Iterator[Server]:
 
 
 def read(server: Server, **options: object) -> bytes:
-    client = open_client(f"{server.origin}/data/a", options, POLICY)
+    client = client_of(f"{server.origin}/data/a", options, POLICY)
     try:
         return client.read("manifest.json", most_bytes=1000)
     finally:

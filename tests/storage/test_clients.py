@@ -14,12 +14,11 @@ import bad_server
 import fsspec
 import pytest
 from bad_server import BadServer, certificates
-from client_requests import DATA, PATIENT, QUICK, read
+from client_requests import DATA, PATIENT, QUICK, client_of, read
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wds_tools.errors import ManifestError, OptionError, StoreError, TruncatedShardError
-from wds_tools.storage.requests.clients import open_client
 from wds_tools.storage.requests.retry import RetryPolicy
 
 TOKEN_XML = (
@@ -42,7 +41,7 @@ def server():
 
 @pytest.fixture
 def client(server):
-    opened = open_client(f"{server.url}/d", {}, QUICK)
+    opened = client_of(f"{server.url}/d", {}, QUICK)
     yield opened
     opened.close()
 
@@ -138,7 +137,7 @@ def test_threads_share_a_client(client, server):
 )
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_fault_that_passes_costs_only_time(server, fault, times):
-    client = open_client(f"{server.url}/d", {}, dataclasses.replace(PATIENT, idle_seconds=0.1))
+    client = client_of(f"{server.url}/d", {}, dataclasses.replace(PATIENT, idle_seconds=0.1))
     server.answers.extend([fault] * times)
     assert read(client) == DATA[1000:201_000]
     assert client.counts().failures == times
@@ -175,7 +174,7 @@ def test_a_whole_object_that_is_replaced_meanwhile_is_read_again(client, server)
 
 def test_retry_after_is_honoured(server):
     for answer in (bad_server.status(503, Retry_After="1"), bad_server.retry_at(2)):
-        client, started = open_client(f"{server.url}/d", {}, PATIENT), time.monotonic()
+        client, started = client_of(f"{server.url}/d", {}, PATIENT), time.monotonic()
         server.answers.append(answer)
         assert read(client) == DATA[1000:201_000]
         assert 0.9 < time.monotonic() - started < 5
@@ -358,13 +357,13 @@ def test_a_compressed_answer_is_refused(client, server):
 
 
 def test_a_host_name_that_does_not_exist_is_named(caplog):
-    client = open_client("http://nowhere.invalid/d", {}, dataclasses.replace(QUICK, seconds=0.05))
+    client = client_of("http://nowhere.invalid/d", {}, dataclasses.replace(QUICK, seconds=0.05))
     with pytest.raises(StoreError, match=r"host name was not found.*host nowhere\.invalid.*DNS"):
         read(client)
 
 
 def test_an_unreachable_server_is_named():
-    client = open_client("http://127.0.0.1:9/d", {}, QUICK)
+    client = client_of("http://127.0.0.1:9/d", {}, QUICK)
     with pytest.raises(StoreError, match=r"http://127\.0\.0\.1:9/d/a\.tar cannot be read: ConnectionRefusedError"):
         read(client)
 
@@ -394,7 +393,7 @@ def check_cuts(count, seed, context=None):
 
     policy = RetryPolicy(seconds=300, first_seconds=0, most_seconds=0)
     with BadServer({"/d/a.tar": DATA}, default=answer).running(context) as server:
-        client = open_client(f"{server.url}/d", {}, policy)
+        client = client_of(f"{server.url}/d", {}, policy)
         while cuts < count:
             start = draw.randrange(len(DATA) - 1)
             stop = draw.randrange(start + 1, len(DATA) + 1)
@@ -424,7 +423,7 @@ def test_a_redirect_to_another_host_gets_no_credentials(server):
     options = {"headers": {"X-Api-Key": "secretkey", "X-Trace": "1"}, "client_kwargs": {"auth": ("me", "password")}}
     with BadServer({"/d/a.tar": DATA}).running() as other:
         server.default = bad_server.redirect(other.url)
-        client = open_client(f"{server.url}/d", options, QUICK)
+        client = client_of(f"{server.url}/d", options, QUICK)
         for _ in range(2):
             assert read(client) == DATA[1000:201_000]
         assert server.connections == 1
@@ -450,7 +449,7 @@ def test_a_redirect_to_a_file_is_not_followed(client, server):
 
 def test_user_and_password_of_the_url_are_sent_and_never_shown(server):
     url = server.url.replace("http://", "http://me:pass%20word@")
-    client = open_client(f"{url}/d?sig=topsecret", {}, QUICK)
+    client = client_of(f"{url}/d?sig=topsecret", {}, QUICK)
     assert read(client) == DATA[1000:201_000]
     assert server.requests[0].headers["authorization"] == "Basic bWU6cGFzcyB3b3Jk"
     assert server.requests[0].path == "/d/a.tar?sig=topsecret"
@@ -464,9 +463,9 @@ def test_user_and_password_of_the_url_are_sent_and_never_shown(server):
 
 def test_names_are_quoted_once(server):
     server.objects |= {"/a%20b/x%23%25.tar": DATA, "/a%2520b/x%23.tar": DATA}
-    assert read(open_client(f"{server.url}/a b", {}, QUICK), name="x#%.tar") == DATA[1000:201_000]
-    assert read(open_client(f"{server.url}/a%20b", {}, QUICK), name="x#%.tar") == DATA[1000:201_000]
-    encoded = open_client(f"{server.url}/a%2520b", {"encoded": True}, QUICK)
+    assert read(client_of(f"{server.url}/a b", {}, QUICK), name="x#%.tar") == DATA[1000:201_000]
+    assert read(client_of(f"{server.url}/a%20b", {}, QUICK), name="x#%.tar") == DATA[1000:201_000]
+    encoded = client_of(f"{server.url}/a%2520b", {"encoded": True}, QUICK)
     assert read(encoded, name="x%23.tar") == DATA[1000:201_000]
 
 
@@ -482,20 +481,20 @@ def test_names_are_quoted_once(server):
 )
 def test_invalid_options_are_refused_without_their_values(options, words):
     with pytest.raises(OptionError, match=words) as caught:
-        open_client("https://host/d", options)
+        client_of("https://host/d", options)
     assert "hiddenvalue" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://", "http:///d", "http://host:port/d"])
 def test_an_invalid_url_is_refused(url):
     with pytest.raises(OptionError, match="is not a valid URL"):
-        open_client(url)
+        client_of(url)
 
 
 def test_a_proxy_of_the_environment_is_used(monkeypatch):
     with BadServer({"http://data.example/d/a.tar": DATA}).running() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://me:word@"))
-        client = open_client("http://data.example/d", {}, QUICK)
+        client = client_of("http://data.example/d", {}, QUICK)
         assert read(client) == DATA[1000:201_000]
     assert proxy.requests[0].headers["host"] == "data.example"
     assert proxy.requests[0].headers["proxy-authorization"] == "Basic bWU6d29yZA=="
@@ -504,7 +503,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch):
 def test_no_proxy_is_honoured(server, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert read(open_client(f"{server.url}/d", {}, QUICK)) == DATA[1000:201_000]
+    assert read(client_of(f"{server.url}/d", {}, QUICK)) == DATA[1000:201_000]
 
 
 # TLS
@@ -517,9 +516,9 @@ def test_tls_with_a_certificate_of_an_own_authority(tmp_path, monkeypatch, varia
         monkeypatch.delenv(name, raising=False)
     with BadServer({"/d/a.tar": DATA}).running(context) as server:
         with pytest.raises(StoreError, match=r"certificate of the server is not trusted.*1 attempt.*SSL_CERT_FILE"):
-            read(open_client(f"{server.url}/d", {}, QUICK))
+            read(client_of(f"{server.url}/d", {}, QUICK))
         monkeypatch.setenv(variable, str(trusted))
-        client = open_client(f"{server.url}/d", {}, QUICK)
+        client = client_of(f"{server.url}/d", {}, QUICK)
         server.answers.extend([bad_server.cut_after(50_000), bad_server.stall_after(20_000)])
         for _ in range(3):
             assert read(client) == DATA[1000:201_000]
@@ -533,7 +532,7 @@ def test_chunked_and_closed_answers_under_tls(tmp_path, monkeypatch, tag):
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
     for answer in (bad_server.chunked, bad_server.closing(), bad_server.announced_close):
         with BadServer({"/d/a.tar": DATA}, tag=tag, default=answer).running(context) as server:
-            client = open_client(f"{server.url}/d", {}, QUICK)
+            client = client_of(f"{server.url}/d", {}, QUICK)
             for _ in range(3):
                 assert read(client) == DATA[1000:201_000]
                 assert client.read("a.tar", most_bytes=10**6) == DATA
@@ -546,7 +545,7 @@ def test_tls_through_a_proxy(tmp_path, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
     with BadServer({"/d/a.tar": DATA}).running(context) as server, bad_server.Tunnel(server.url) as tunnel:
         monkeypatch.setenv("https_proxy", f"http://me:word@{tunnel.address}")
-        client = open_client(server.url.replace("127.0.0.1", "localhost") + "/d", {}, QUICK)
+        client = client_of(server.url.replace("127.0.0.1", "localhost") + "/d", {}, QUICK)
         assert read(client) == DATA[1000:201_000]
         assert tunnel.heads[0].startswith(f"CONNECT localhost:{server.url.rpartition(':')[2]} HTTP/1.")
         assert "Proxy-Authorization: Basic bWU6d29yZA==" in tunnel.heads[0]
@@ -561,7 +560,7 @@ def test_a_certificate_for_another_name_is_refused(tmp_path, monkeypatch):
         BadServer({"/d/a.tar": DATA}).running(context) as server,
         pytest.raises(StoreError, match=r"certificate of the server is not trusted.*1 attempt"),
     ):
-        read(open_client(f"{server.url}/d", {}, QUICK))
+        read(client_of(f"{server.url}/d", {}, QUICK))
 
 
 def test_a_redirect_from_https_to_http_is_not_followed(tmp_path, monkeypatch, server):
@@ -571,7 +570,7 @@ def test_a_redirect_from_https_to_http_is_not_followed(tmp_path, monkeypatch, se
         BadServer(default=bad_server.redirect(server.url)).running(context) as secure,
         pytest.raises(StoreError, match="which is not followed from https://"),
     ):
-        read(open_client(f"{secure.url}/d", {}, QUICK))
+        read(client_of(f"{secure.url}/d", {}, QUICK))
     assert not server.requests
 
 
@@ -580,7 +579,7 @@ def test_a_redirect_from_https_to_http_is_not_followed(tmp_path, monkeypatch, se
 
 def test_close_ends_requests_at_once(server):
     server.default = bad_server.no_answer
-    client = open_client(f"{server.url}/d", {}, dataclasses.replace(PATIENT, idle_seconds=60))
+    client = client_of(f"{server.url}/d", {}, dataclasses.replace(PATIENT, idle_seconds=60))
     ended = []
 
     def work():
@@ -603,7 +602,7 @@ def test_close_ends_requests_at_once(server):
 
 def test_a_shared_event_ends_the_waits_of_a_client(server):
     server.default, stop = bad_server.status(503, Retry_After="1000"), threading.Event()
-    client = open_client(f"{server.url}/d", {}, RetryPolicy(), stop=stop)
+    client = client_of(f"{server.url}/d", {}, RetryPolicy(), stop)
     threading.Timer(0.2, stop.set).start()
     started = time.monotonic()
     with pytest.raises(StoreError, match="HTTP 503"):
@@ -614,7 +613,7 @@ def test_a_shared_event_ends_the_waits_of_a_client(server):
 @pytest.mark.parametrize("scheme", ["http", "memory"])
 def test_a_forked_process_cannot_use_a_client_of_its_parent(client, scheme):
     if scheme == "memory":
-        client = open_client("memory://d", {}, QUICK)
+        client = client_of("memory://d", {}, QUICK)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads, from Python 3.12 on
         child = os.fork()
@@ -639,7 +638,7 @@ def test_a_client_leaves_no_open_sockets(server, close):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         gc.collect()  # what other tests left
-    client = open_client(f"{server.url}/d", {}, QUICK)
+    client = client_of(f"{server.url}/d", {}, QUICK)
     server.answers.extend([bad_server.cut_after(5), bad_server.status(503), bad_server.html])
     read(client)
     if close:
@@ -653,7 +652,7 @@ def test_a_client_leaves_no_open_sockets(server, close):
 
 def test_attempts_are_logged_at_debug_level_without_secrets(server, caplog):
     server.answers.append(bad_server.status(503))
-    client = open_client(f"{server.url}/d?sig=topsecret", {}, QUICK)
+    client = client_of(f"{server.url}/d?sig=topsecret", {}, QUICK)
     with caplog.at_level(logging.DEBUG, "wds_tools"):
         read(client)
     assert "attempt 1 failed" in caplog.text
@@ -667,7 +666,7 @@ def test_attempts_are_logged_at_debug_level_without_secrets(server, caplog):
 def memory():
     system = fsspec.filesystem("memory")
     system.pipe({"/clients/a.tar": DATA, "/clients/index.json": b"{}", "/clients/below/x.tar": b"1"})
-    yield open_client("memory://clients", {}, QUICK)
+    yield client_of("memory://clients", {}, QUICK)
     system.rm("/clients", recursive=True)
 
 
@@ -711,7 +710,7 @@ def test_a_url_that_fsspec_does_not_open_is_an_error(url, options, error, words,
     if url.startswith("sftp"):
         monkeypatch.setitem(__import__("sys").modules, "paramiko", None)
     with pytest.raises(error, match=words):
-        open_client(url, options)
+        client_of(url, options)
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])

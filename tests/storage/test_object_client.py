@@ -15,15 +15,15 @@ import client_requests
 import fsspec
 import pytest
 from bad_server import BadServer, certificates
-from client_requests import DATA, read
+from client_requests import DATA, client_of, read
 
 import wds_tools as wt
 from wds_tools.errors import ManifestError, OptionError, StoreError, TruncatedShardError
 from wds_tools.storage.requests import object_client
-from wds_tools.storage.requests.clients import open_client
 from wds_tools.storage.requests.fsspec_client import FsspecClient
 from wds_tools.storage.requests.object_client import ObjectClient
 from wds_tools.storage.requests.object_options import UnsupportedOptionError, object_storage
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.storage.requests.retry import RetryPolicy
 from wds_tools.storage.requests.s3_client import S3Client
 
@@ -59,7 +59,7 @@ def kind(request):
 
 @pytest.fixture
 def client(server, kind):
-    opened = kind("s3://b/d", options_for(server), QUICK)
+    opened = kind(RemoteFolder("s3://b/d", options_for(server), QUICK))
     yield opened
     opened.close()
 
@@ -96,7 +96,7 @@ def test_ranges_and_whole_objects_are_read_without_head(client, server):
     ],
 )
 def test_a_fault_that_passes_costs_only_time(server, kind, fault):
-    client = kind("s3://b/d", options_for(server), dataclasses.replace(PATIENT, idle_seconds=0.1))
+    client = kind(RemoteFolder("s3://b/d", options_for(server), dataclasses.replace(PATIENT, idle_seconds=0.1)))
     server.answers.extend([fault] * 2)
     assert read(client) == DATA[1000:201_000]
     server.answers.extend([fault] * 2)
@@ -191,11 +191,8 @@ def test_an_object_that_is_too_large_for_an_index_is_a_manifest_error(client):
 
 @pytest.mark.parametrize("endpoint", ["http://nowhere.invalid", "http://127.0.0.1:9"])
 def test_an_unreachable_endpoint_is_named(kind, endpoint):
-    client = kind(
-        "s3://b/d",
-        {"anon": True, "endpoint_url": endpoint},
-        dataclasses.replace(QUICK, seconds=0.05, connect_seconds=20),
-    )
+    policy = dataclasses.replace(QUICK, seconds=0.05, connect_seconds=20)
+    client = kind(RemoteFolder("s3://b/d", {"anon": True, "endpoint_url": endpoint}, policy))
     words = "host name was not found" if "nowhere" in endpoint else "error sending request|ConnectionRefusedError"
     with pytest.raises(StoreError, match=rf"({words}).*host {endpoint.removeprefix('http://')}, "):
         read(client)
@@ -215,7 +212,7 @@ def test_after_200_cuts_the_bytes_are_right(kind):
 
     policy = RetryPolicy(seconds=300, first_seconds=0, most_seconds=0)
     with BadServer({"/b/d/a.tar": DATA}, default=answer).running() as server:
-        client = kind("s3://b/d", options_for(server), policy)
+        client = kind(RemoteFolder("s3://b/d", options_for(server), policy))
         while cuts < 200:
             start = draw.randrange(len(DATA) - 1)
             stop = draw.randrange(start + 1, len(DATA) + 1)
@@ -228,12 +225,12 @@ def test_tls_with_a_certificate_of_an_own_authority(tmp_path, monkeypatch, kind)
         with pytest.raises(
             StoreError, match=r"certificate of the server is not trusted.*[12] attempt"
         ):  # a slow handshake is repeated
-            read(kind("s3://b/d", options_for(server), QUICK))
+            read(kind(RemoteFolder("s3://b/d", options_for(server), QUICK)))
         for verify in (str(trusted), False):
             options = {**options_for(server), "client_kwargs": {"verify": verify}}
-            assert read(kind("s3://b/d", options, QUICK)) == DATA[1000:201_000]
+            assert read(kind(RemoteFolder("s3://b/d", options, QUICK))) == DATA[1000:201_000]
         monkeypatch.setenv("AWS_CA_BUNDLE", str(trusted))
-        assert read(kind("s3://b/d", options_for(server), QUICK)) == DATA[1000:201_000]
+        assert read(kind(RemoteFolder("s3://b/d", options_for(server), QUICK))) == DATA[1000:201_000]
 
 
 # Processes
@@ -245,9 +242,9 @@ def test_a_process_forked_from_one_that_used_obstore_reads_through_fsspec(client
     if not child:
         code = 1
         try:
-            other = open_client("s3://b/d", {"anon": True, "endpoint_url": "http://127.0.0.1:9"}, QUICK)
+            other = client_of("s3://b/d", {"anon": True, "endpoint_url": "http://127.0.0.1:9"}, QUICK)
             with pytest.raises(StoreError, match="hangs in processes forked from it"):
-                ObjectClient("s3://b/d", {"anon": True}, QUICK)
+                ObjectClient(RemoteFolder("s3://b/d", {"anon": True}, QUICK))
             with pytest.raises(StoreError, match="was created in process"):
                 read(client)
             code = 0 if isinstance(other, FsspecClient) else 2
@@ -257,12 +254,12 @@ def test_a_process_forked_from_one_that_used_obstore_reads_through_fsspec(client
 
 
 def test_the_client_of_s3_signs_urls_unless_the_requester_pays(client):
-    assert isinstance(open_client("s3://b/d", {"anon": True}), S3Client)
-    assert isinstance(open_client("s3://b/d", {"anon": True, "requester_pays": True}), ObjectClient)
+    assert isinstance(client_of("s3://b/d", {"anon": True}), S3Client)
+    assert isinstance(client_of("s3://b/d", {"anon": True, "requester_pays": True}), ObjectClient)
 
 
 def test_no_message_contains_the_signature_of_a_url(server):
-    client = open_client("s3://b/d", {"key": "AKIAKEY", "secret": "hiddenvalue", "endpoint_url": server.url}, QUICK)
+    client = client_of("s3://b/d", {"key": "AKIAKEY", "secret": "hiddenvalue", "endpoint_url": server.url}, QUICK)
     assert read(client) == DATA[1000:201_000]
     assert "X-Amz-Signature=" in server.requests[0].path
     server.default = lambda request: request.send(403, f"<Error><Message>{request.path}</Message></Error>".encode())
@@ -273,7 +270,7 @@ def test_no_message_contains_the_signature_of_a_url(server):
 
 
 def test_retry_after_of_s3_is_honoured(server):
-    client, started = open_client("s3://b/d", options_for(server), PATIENT), time.monotonic()
+    client, started = client_of("s3://b/d", options_for(server), PATIENT), time.monotonic()
     server.answers.append(bad_server.status(503, Retry_After="1"))
     assert read(client) == DATA[1000:201_000]
     assert time.monotonic() - started > 0.9
@@ -281,7 +278,7 @@ def test_retry_after_of_s3_is_honoured(server):
 
 def test_without_obstore_s3_is_read_through_fsspec(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
-    assert isinstance(open_client("s3://b/d", {"anon": True}), FsspecClient)
+    assert isinstance(client_of("s3://b/d", {"anon": True}), FsspecClient)
 
 
 @pytest.mark.parametrize("scheme", ["gs", "gcs", "az", "abfs"])
@@ -289,7 +286,7 @@ def test_google_and_azure_are_read_without_head(server, scheme):
     options = {"anon": True, "endpoint_url": server.url}
     if scheme in {"az", "abfs"}:
         options = {"anon": True, "connection_string": f"AccountName=own;BlobEndpoint={server.url}"}
-    client = open_client(f"{scheme}://b/d", options, PATIENT)
+    client = client_of(f"{scheme}://b/d", options, PATIENT)
     assert isinstance(client, ObjectClient)
     server.answers.extend([bad_server.status(503), bad_server.cut_after(150_000)])
     for _ in range(2):
@@ -371,7 +368,7 @@ def test_options_of_fsspec_become_settings_of_obstore(url, options, config):
     endpoint = config.get("endpoint") or config.get("base_url") or ""
     assert found.client["allow_http"] == endpoint.startswith("http:")
     if "private_key" not in str(options):  # obstore checks keys
-        assert isinstance(open_client(url, options), ObjectClient | S3Client)
+        assert isinstance(client_of(url, options), ObjectClient | S3Client)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +386,7 @@ def test_options_of_fsspec_become_settings_of_obstore(url, options, config):
 )
 def test_invalid_options_are_refused_without_their_values(url, options, words):
     with pytest.raises(OptionError, match=words) as caught:
-        open_client(url, options)
+        client_of(url, options)
     assert "hiddenvalue" not in str(caught.value)
 
 
@@ -397,19 +394,19 @@ def test_options_that_only_s3fs_knows_are_read_through_it():
     options = {"anon": True, "session": None, "s3_additional_kwargs": {"RequestPayer": "requester"}}
     with pytest.raises(UnsupportedOptionError):
         object_storage("s3://b", options)
-    assert isinstance(open_client("s3://b", options), FsspecClient)
+    assert isinstance(client_of("s3://b", options), FsspecClient)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
 def test_settings_of_fsspec_apply(server, monkeypatch, scheme):
     monkeypatch.setitem(fsspec.config.conf, "s3", {"anon": True, "endpoint_url": "http://127.0.0.1:9"})
-    client = open_client(f"{scheme}://b/d", {"endpoint_url": server.url}, QUICK)
+    client = client_of(f"{scheme}://b/d", {"endpoint_url": server.url}, QUICK)
     assert read(client) == DATA[1000:201_000]
 
 
 def test_no_credentials_are_an_error_with_a_remedy_before_any_request():
     with pytest.raises(StoreError, match=r"no credentials were found for s3://b.*'anon': True"):
-        open_client("s3://b/d")
+        client_of("s3://b/d")
 
 
 def test_a_profile_without_botocore_is_an_error_that_names_the_package(monkeypatch):
@@ -421,7 +418,7 @@ def test_a_profile_without_botocore_is_an_error_that_names_the_package(monkeypat
             for name, value in settings.items():
                 patch.setenv(name, value)
             with pytest.raises(StoreError, match="pip install botocore"):
-                open_client("s3://b/d")
+                client_of("s3://b/d")
 
 
 # S3
@@ -453,7 +450,7 @@ def test_s3_is_read_with_the_settings_of_options_environment_and_profile(moto, m
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
         monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
         monkeypatch.setenv("AWS_PROFILE", "own")
-    client = open_client("s3://bucket/train set", options, dataclasses.replace(PATIENT, idle_seconds=5))
+    client = client_of("s3://bucket/train set", options, dataclasses.replace(PATIENT, idle_seconds=5))
     assert client.list() == ["a.tar", "ü b#%+.tar"]
     assert client.list("below") == ["c.tar"]
     for name in client.list():
@@ -461,7 +458,7 @@ def test_s3_is_read_with_the_settings_of_options_environment_and_profile(moto, m
     assert client.read("below/c.tar", most_bytes=10**6) == DATA
     with pytest.raises(FileNotFoundError, match=r"s3://bucket/train set/none does not exist"):
         client.read("none", most_bytes=9)
-    missing = open_client("s3://nobucket/x", options, QUICK)
+    missing = client_of("s3://nobucket/x", options, QUICK)
     for request in (lambda: missing.read("none", most_bytes=9), missing.list):
         with pytest.raises(StoreError, match=r"NoSuchBucket.*the bucket or container does not exist: check its name"):
             request()
@@ -473,9 +470,10 @@ def test_a_client_works_in_a_spawned_process(moto):
     script = f"""
 import multiprocessing, sys
 from wds_tools.storage.requests.clients import open_client
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 OPTIONS = {{"key": "test", "secret": "test", "endpoint_url": {moto!r}}}
 def length():
-    return len(open_client("s3://bucket/train set", OPTIONS).read("a.tar", most_bytes=10**6))
+    return len(open_client(RemoteFolder("s3://bucket/train set", OPTIONS)).read("a.tar", most_bytes=10**6))
 def child():
     sys.exit(0 if length() == 300_000 else 1)
 if __name__ == "__main__":

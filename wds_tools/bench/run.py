@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import wds_tools
 from wds_tools.bench import procfs
@@ -38,7 +37,7 @@ def bench(
     pythons: Mapping[str, str] | None = None,
     stages: bool = False,
     progress: Progress | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    remote: RemoteOptions | None = None,
 ) -> BenchReports:
     """Measure our loader on a dataset, beside other loaders and the speed of decoding alone.
 
@@ -61,7 +60,7 @@ def bench(
         pythons: Interpreters for peers that are installed in other environments, by name of the peer.
         stages: Measure the stages of our loader too.
         progress: Called with a line of text before and after each step.
-        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
+        remote: How URLs are read; None uses the defaults.
 
     Returns:
         The measurements: ``to_text()`` returns them as tables, ``to_dict()`` as JSON values.
@@ -79,7 +78,7 @@ def bench(
     counts = sorted({workers} if isinstance(workers, int) else set(workers))
     pythons = pythons or {}
     _check(view, against, counts, rounds, seconds, batch_size, pythons)
-    source = open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options))
+    source = open_shards(dataset, remote=remote)
     progress = progress or (lambda _line: None)
     reasons = {name: LOADERS[name].why_unavailable(view) for name in against}
     peers = [name for name, reason in reasons.items() if not reason]

@@ -13,7 +13,6 @@ import os
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from wds_tools.bench import procfs
 from wds_tools.bench.report import Round
@@ -45,7 +44,7 @@ def tune(
     rounds: int = 3,
     seconds: float = 3.0,
     progress: Progress | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    remote: RemoteOptions | None = None,
 ) -> TuneReport:
     """Measure our loader with different numbers of workers, then with different ``prefetch_factor``.
 
@@ -60,7 +59,7 @@ def tune(
         rounds: How often each setting is measured.
         seconds: Minimum duration of a measurement.
         progress: Called with a line of text after each step.
-        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
+        remote: How URLs are read; None uses the defaults.
 
     Returns:
         The measurements and the proposed settings: ``to_text()``, ``to_dict()``, ``call()``.
@@ -75,8 +74,8 @@ def tune(
         print(tune("shards/photos", seconds=5).call())
     """
     _check(view, batch_size, rounds, seconds)
-    setup, load = _setup(os.fspath(dataset), view, batch_size, device, storage_options), os.getloadavg()[0]
-    meter = _Meter(setup, seconds, progress or (lambda _line: None), storage_options)
+    setup, load = _setup(os.fspath(dataset), view, batch_size, device, remote), os.getloadavg()[0]
+    meter = _Meter(setup, seconds, progress or (lambda _line: None), remote)
     meter.warm_up()
     counts = worker_counts(setup.cores)
     if len(counts) <= setup.cores:  # some numbers are left out
@@ -91,11 +90,9 @@ def tune(
 class _Meter:
     """Measures loaders one after another, each with its own order of samples."""
 
-    def __init__(
-        self, setup: TuneSetup, seconds: float, progress: Progress, storage_options: Mapping[str, Any] | None
-    ) -> None:
+    def __init__(self, setup: TuneSetup, seconds: float, progress: Progress, remote: RemoteOptions | None) -> None:
         self._setup = setup
-        self._storage_options = storage_options  # not in the setup, which is part of the report
+        self._remote = remote  # not in the setup, which is part of the report
         self._seconds = seconds
         self._progress = progress
         self._measured = 0
@@ -129,7 +126,7 @@ class _Meter:
 
     def _measure_once(self, workers: int, prefetch: int) -> Round:
         self._measured += 1
-        start = partial(_batch_sizes, self._setup, workers, prefetch, self._measured, self._storage_options)
+        start = partial(_batch_sizes, self._setup, workers, prefetch, self._measured, self._remote)
         return Round(**time_batches(start, workers=max(1, workers), seconds=self._seconds))  # type: ignore[arg-type]
 
 
@@ -138,18 +135,16 @@ def _with_workers(counts: Iterable[int]) -> dict[int, tuple[int, int]]:
 
 
 def _batch_sizes(
-    setup: TuneSetup, workers: int, prefetch: int, seed: int, storage_options: Mapping[str, Any] | None
+    setup: TuneSetup, workers: int, prefetch: int, seed: int, remote: RemoteOptions | None
 ) -> Generator[int]:
     """Yield the number of samples of each batch, epoch after epoch."""
-    with _open_loader(setup, workers, prefetch, seed, storage_options) as loader:
+    with _open_loader(setup, workers, prefetch, seed, remote) as loader:
         while True:
             for batch in loader:
                 yield len(batch[0])
 
 
-def _open_loader(
-    setup: TuneSetup, workers: int, prefetch: int, seed: int, storage_options: Mapping[str, Any] | None
-) -> Loader:
+def _open_loader(setup: TuneSetup, workers: int, prefetch: int, seed: int, remote: RemoteOptions | None) -> Loader:
     return make_loader(
         setup.dataset,
         batch_size=setup.batch_size,
@@ -160,7 +155,7 @@ def _open_loader(
         num_workers=workers,
         prefetch_factor=prefetch,
         device=setup.device,
-        storage_options=storage_options,
+        storage_options=remote.storage_options if remote else None,
     )
 
 
@@ -169,10 +164,10 @@ def _setup(
     workload: str,
     batch_size: int | None,
     device: str | None,
-    storage_options: Mapping[str, Any] | None,
+    remote: RemoteOptions | None,
 ) -> TuneSetup:
     """Return what is measured; a loader that does not run checks dataset, device and batch size."""
-    manifest = open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options)).manifest
+    manifest = open_shards(dataset, remote=remote).manifest
     view = _view(workload, manifest)
     setup = TuneSetup(
         dataset=dataset,
@@ -185,7 +180,7 @@ def _setup(
         steps=0,
         cores=available_cores(),
     )
-    return replace(setup, steps=len(_open_loader(setup, 0, 1, 0, storage_options)))
+    return replace(setup, steps=len(_open_loader(setup, 0, 1, 0, remote)))
 
 
 def _view(workload: str, manifest: Manifest) -> View:

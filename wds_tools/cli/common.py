@@ -14,6 +14,7 @@ import click
 if TYPE_CHECKING:
     from wds_tools.format.index import Index
     from wds_tools.format.manifest import Manifest
+    from wds_tools.options import RemoteOptions
 
 
 class NonEmptyPath(click.Path):
@@ -26,14 +27,11 @@ class NonEmptyPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-def _parse_storage_options(
-    _context: click.Context, _option: click.Parameter, words: tuple[str, ...]
-) -> dict[str, Any] | None:
-    if not words:
-        return None
-    from wds_tools.storage_options import parse_storage_options
+def _keep_storage_options(context: click.Context, _option: click.Parameter, words: tuple[str, ...]) -> None:
+    if words:
+        from wds_tools.storage_options import parse_storage_options
 
-    return parse_storage_options(words)
+        context.ensure_object(Run).storage_options = parse_storage_options(words)
 
 
 label_type_option = click.option(
@@ -49,7 +47,8 @@ storage_option = click.option(
     "storage_options",
     multiple=True,
     metavar="KEY=VALUE",
-    callback=_parse_storage_options,
+    expose_value=False,
+    callback=_keep_storage_options,
     help="Option for URLs, by its name in fsspec, such as anon=true or client_kwargs.endpoint_url=URL; "
     "no secrets: these come from the environment or from files. Repeatable.",
 )
@@ -62,17 +61,26 @@ _MAX_NAMES = 5  # files or shards that a summary names; the rest is counted
 
 @dataclass(slots=True)
 class Run:
-    """One run of the program: how an error ends it.
+    """One run of the program: how an error ends it, and what all commands share.
 
     Attributes:
         debug: Show tracebacks.
         failure_code: Exit code of an error that is not about the arguments.
         after_interrupt: Message after Ctrl-C: how to continue.
+        storage_options: Options for URLs, of a command with `storage_option`; None if none were given.
     """
 
     debug: bool = False
     failure_code: int = 1
     after_interrupt: str = ""
+    storage_options: dict[str, Any] | None = None
+
+    @property
+    def remote(self) -> RemoteOptions:
+        """How the command reads URLs."""
+        from wds_tools.options import RemoteOptions
+
+        return RemoteOptions.of(storage_options=self.storage_options)
 
 
 def example(*lines: str) -> str:

@@ -206,7 +206,8 @@ def pack(
             "a single dataset"
         )
     pack_all: Callable[..., Any] = partial(pack_one, **single) if split is None else partial(pack_splits, split=split)
-    packed = pack_all(src, dst, columns=_parse_columns(columns, label), dry_run=dry_run, **options)
+    options |= {"columns": _parse_columns(columns, label), "dry_run": dry_run, "storage_options": run.storage_options}
+    packed = pack_all(src, dst, **options)
     reports: dict[str, PackReport] = packed if isinstance(packed, dict) else {"": packed}
     if dry_run:
         for name, report in reports.items():
@@ -291,7 +292,9 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
     from wds_tools.packing.append import append as append_one
 
     run.after_interrupt = "the dataset is unchanged; run the same command again to continue, finished shards are kept"
-    report = append_one(src, dst, columns=_parse_columns(columns, label), **options)
+    report = append_one(
+        src, dst, columns=_parse_columns(columns, label), storage_options=run.storage_options, **options
+    )
     manifest = report.manifest
     total = amount(manifest.samples, len(manifest.shards), manifest.bytes)
     done = f"appended {report.packed:,} samples" if report.packed else "appended nothing: already in the dataset"
@@ -328,5 +331,5 @@ def reshard(run: Run, /, dataset: str, dst: str, images: str | None, resize: str
 
     run.after_interrupt = "finished shards are kept; run the same command again to continue"
     images = images or ("keep" if resize is None else "resize")
-    report = reshard_one(dataset, dst, images=images, resize=resize, **options)
+    report = reshard_one(dataset, dst, images=images, resize=resize, storage_options=run.storage_options, **options)
     click.echo(f"{_pack_summary(report)}\n{_next_steps([report])}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,6 +24,7 @@ from wds_tools.wording import one_line
 if TYPE_CHECKING:
     from wds_tools.inspection.doctor import Finding
     from wds_tools.inspection.machine import Machine
+    from wds_tools.options import RemoteOptions
     from wds_tools.upkeep.verifier import VerifyReport
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
@@ -34,7 +35,8 @@ _plot = click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also d
 @click.argument("dataset", type=PATH_OR_URL)
 @_as_json
 @storage_option
-def info(dataset: str, as_json: bool, storage_options: dict[str, Any] | None) -> None:
+@click.pass_obj
+def info(run: Run, dataset: str, as_json: bool) -> None:
     """Show counts, sizes, fields and classes of a dataset.
 
     DATASET is a folder or URL with a manifest.json, a manifest, or a pattern of indexed shards.
@@ -42,7 +44,7 @@ def info(dataset: str, as_json: bool, storage_options: dict[str, Any] | None) ->
     """
     from wds_tools.inspection.stats import describe, format_stats
 
-    stats = describe(dataset, storage_options=storage_options)
+    stats = describe(dataset, storage_options=run.storage_options)
     click.echo(json.dumps(stats.to_dict(), indent=2) if as_json else format_stats(stats))
 
 
@@ -51,7 +53,7 @@ def info(dataset: str, as_json: bool, storage_options: dict[str, Any] | None) ->
 @_as_json
 @storage_option
 @click.pass_obj
-def verify(run: Run, dataset: str, as_json: bool, storage_options: dict[str, Any] | None) -> int:
+def verify(run: Run, dataset: str, as_json: bool) -> int:
     """Check every byte of a dataset against its checksums.
 
     Checks indexes, shards, tar headers and fields of DATASET, and whether image sizes and labels are
@@ -61,7 +63,7 @@ def verify(run: Run, dataset: str, as_json: bool, storage_options: dict[str, Any
     from wds_tools.upkeep.verifier import verify as verify_dataset
 
     run.failure_code = 2
-    report = verify_dataset(dataset, storage_options=storage_options)
+    report = verify_dataset(dataset, storage_options=run.storage_options)
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else _verify_text(report))
     if report.damage_count:
         return 1
@@ -109,7 +111,9 @@ def _verify_text(report: VerifyReport) -> str:
 @click.option("--seed", default=0, show_default=True, help="Seed of order, crops and flips.")
 @click.option("--epoch", default=0, show_default=True, help="Zero-based epoch whose first samples are shown.")
 @storage_option
+@click.pass_obj
 def sample(
+    run: Run,
     dataset: str,
     out: Path,
     view: str,
@@ -117,7 +121,6 @@ def sample(
     count: int,
     seed: int,
     epoch: int,
-    storage_options: dict[str, Any] | None,
 ) -> None:
     """Write a contact sheet of the images that the loader yields.
 
@@ -135,13 +138,13 @@ def sample(
         count=count,
         seed=seed,
         epoch=epoch,
-        storage_options=storage_options,
+        remote=run.remote,
     )
     click.echo(f"wrote {shown} samples of {dataset} with view {view} to {out}")
 
 
 _OPTIONS_OF_STEP = ("state", "step", "epoch", "rank")
-_OPTIONS_OF_BOTH = ("dataset", "where", "subset", "class_weights", "as_json", "storage_options")
+_OPTIONS_OF_BOTH = ("dataset", "where", "subset", "class_weights", "as_json")
 
 
 def _check_plan_options(context: click.Context) -> None:
@@ -233,7 +236,6 @@ def plan(
     rank: int | None,
     as_json: bool,
     plot: Path | None,
-    storage_options: dict[str, Any] | None,
 ) -> None:
     """Forecast an epoch, or show what a step of a run saw.
 
@@ -247,7 +249,6 @@ def plan(
     from wds_tools.inspection.forecast import forecast, format_forecast, parse_shuffle
     from wds_tools.inspection.forecast_chart import forecast_chart
     from wds_tools.inspection.svg import check_svg_name, write_svg
-    from wds_tools.options import RemoteOptions
     from wds_tools.reading.select import Choice, parse_weights
     from wds_tools.reading.shardset import open_shards
 
@@ -258,12 +259,12 @@ def plan(
 
         weights = parse_weights(class_weights) if class_weights else None
         wanted = SavedStep(file=state, step=step, epoch=epoch, rank=rank)
-        found = wanted.explain(dataset, Choice(where, subset, weights), storage_options=storage_options)
+        found = wanted.explain(dataset, Choice(where, subset, weights), context.obj.remote)
         click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
         return
     if plot:
         check_svg_name(plot)
-    shards = open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options))
+    shards = open_shards(dataset, remote=context.obj.remote)
     choice = Choice(where, subset, parse_weights(class_weights) if class_weights else None, seed)
     report = forecast(
         shards,
@@ -287,7 +288,8 @@ def plan(
 @click.argument("dataset", required=False, type=PATH_OR_URL)
 @_as_json
 @storage_option
-def doctor(dataset: str | None, as_json: bool, storage_options: dict[str, Any] | None) -> int:
+@click.pass_obj
+def doctor(run: Run, dataset: str | None, as_json: bool) -> int:
     """Check this machine and suggest fixes.
 
     Checks versions, the compiled code, cores, memory, limits, the GPU and the cache. With DATASET,
@@ -302,19 +304,17 @@ def doctor(dataset: str | None, as_json: bool, storage_options: dict[str, Any] |
     machine = inspect_machine()
     findings = examine(machine)
     if dataset is not None:
-        findings += _examine_dataset(dataset, machine, storage_options)
+        findings += _examine_dataset(dataset, machine, run.remote)
     click.echo(json.dumps([one.to_dict() for one in findings], indent=2) if as_json else format_findings(findings))
     return int(any(one.status == "problem" for one in findings))
 
 
-def _examine_dataset(dataset: str, machine: Machine, storage_options: dict[str, Any] | None) -> list[Finding]:
+def _examine_dataset(dataset: str, machine: Machine, remote: RemoteOptions) -> list[Finding]:
     from wds_tools.inspection.doctor import Finding
     from wds_tools.inspection.machine import NATIVE
 
     if machine.imports.broken.keys() - {"torch", NATIVE}:
         return [Finding("dataset", "note", "not checked: packages that are needed for it cannot be imported")]
     from wds_tools.inspection.datacheck import examine_dataset
-    from wds_tools.options import RemoteOptions
 
-    remote = RemoteOptions.of(storage_options=storage_options)
     return examine_dataset(dataset, memory_bytes=machine.memory, remote=remote)

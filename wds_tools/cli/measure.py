@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, check_writable, example, storage_option
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, check_writable, example, storage_option
 from wds_tools.errors import OptionError
 
 _json_file = click.option(
@@ -32,7 +32,9 @@ _json_file = click.option(
 @click.option("--seconds", metavar="SECONDS", default=3.0, show_default=True, help="Minimum duration of a measurement.")
 @_json_file
 @storage_option
+@click.pass_obj
 def tune(
+    run: Run,
     dataset: str,
     view: str,
     batch_size: int | None,
@@ -40,7 +42,6 @@ def tune(
     rounds: int,
     seconds: float,
     json_file: Path | None,
-    storage_options: dict[str, Any] | None,
 ) -> None:
     """Find the number of workers to use.
 
@@ -62,7 +63,7 @@ def tune(
         rounds=rounds,
         seconds=seconds,
         progress=_print_line,
-        storage_options=storage_options,
+        remote=run.remote,
     )
     _show(report, json_file)
 
@@ -107,7 +108,9 @@ def tune(
 )
 @_json_file
 @storage_option
+@click.pass_obj
 def bench(
+    run: Run,
     dataset: str,
     view: str,
     against: str,
@@ -118,7 +121,6 @@ def bench(
     seconds: float,
     stages: bool,
     json_file: Path | None,
-    storage_options: dict[str, Any] | None,
 ) -> None:
     """Compare the speed of our loader with other loaders.
 
@@ -157,7 +159,7 @@ def bench(
         pythons=dict(_parse_python(word) for word in pythons),
         stages=stages,
         progress=_print_line,
-        storage_options=storage_options,
+        remote=run.remote,
     )
     _show(report, json_file)
 

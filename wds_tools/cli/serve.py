@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, example, storage_option
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, example, storage_option
 
 if TYPE_CHECKING:
     from wds_tools.service.config import Started
@@ -62,7 +62,9 @@ _DEFAULT_PORT = 8080
 @click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder; by default that of loaders.")
 @click.option("--cache-bytes", metavar="SIZE", help="Size limit of the cache of upstreams; by default 20GB.")
 @storage_option
+@click.pass_obj
 def serve(
+    run: Run,
     roots: tuple[Path, ...],
     host: str,
     port: int,
@@ -75,7 +77,6 @@ def serve(
     access_log: Path | None,
     cache_dir: Path | None,
     cache_bytes: str | None,
-    storage_options: dict[str, Any] | None,
 ) -> None:
     """Serve all datasets below the ROOTs over HTTP.
 
@@ -89,9 +90,9 @@ def serve(
     from wds_tools.wording import counted
 
     _check_installed()
-    from wds_tools.service.server import serve as run
+    from wds_tools.service.server import serve as run_server
 
-    if not upstreams and (cache_bytes is not None or storage_options is not None):
+    if not upstreams and (cache_bytes is not None or run.storage_options is not None):
         option = "--cache-bytes" if cache_bytes is not None else "--storage-option"
         raise click.UsageError(f"{option} requires --upstream URL.", click.get_current_context())
     options = ServeOptions(
@@ -105,7 +106,7 @@ def serve(
         host_names=host_names,
         upstreams=upstreams,
         access_log=access_log,
-        remote=RemoteOptions.of(cache_dir, cache_bytes, storage_options=storage_options),
+        remote=RemoteOptions.of(cache_dir, cache_bytes, storage_options=run.storage_options),
     )
 
     def report(started: Started) -> None:
@@ -114,7 +115,7 @@ def serve(
         if tls_cert is None and not is_loopback(host):
             click.echo("warning: without --tls-cert, tokens and data cross the network unencrypted", err=True)
 
-    run(options, on_start=report)
+    run_server(options, on_start=report)
     click.echo("stopped")
 
 
@@ -126,9 +127,8 @@ def serve(
     "--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder for a URL; by default that of loaders."
 )
 @storage_option
-def view(
-    dataset: str, port: int, browser: bool, cache_dir: Path | None, storage_options: dict[str, Any] | None
-) -> None:
+@click.pass_obj
+def view(run: Run, dataset: str, port: int, browser: bool, cache_dir: Path | None) -> None:
     """Look at a DATASET in the browser.
 
     It shows samples, classes, fields, checksums and the shuffle plan. A dataset whose manifest is
@@ -142,9 +142,9 @@ def view(
     from wds_tools.service.config import ServeOptions
 
     _check_installed()
-    from wds_tools.service.server import serve as run
+    from wds_tools.service.server import serve as run_server
 
-    remote = RemoteOptions.of(cache_dir, storage_options=storage_options)
+    remote = RemoteOptions.of(cache_dir, storage_options=run.storage_options)
     if not open_shards(dataset, remote=remote).has_manifest:
         raise OptionError(f"{dataset} is a pattern of shards: name their folder, which has the {MANIFEST_NAME}")
     folder = dataset.rstrip("/").removesuffix(f"/{MANIFEST_NAME}")
@@ -162,7 +162,7 @@ def view(
         if browser:
             _open_browser(url)
 
-    run(options, on_start=report)
+    run_server(options, on_start=report)
     click.echo("stopped")
 
 

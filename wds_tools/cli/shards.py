@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -63,7 +63,6 @@ def index(
     label_type: LabelType | None,
     classes: Path | None,
     dots_in_fields: bool,
-    storage_options: dict[str, Any] | None,
 ) -> None:
     """Write indexes and a manifest for existing tar shards.
 
@@ -90,7 +89,7 @@ def index(
         label_type=label_type,
         classes=classes,
         dots_in_fields=dots_in_fields,
-        storage_options=storage_options,
+        storage_options=run.storage_options,
     )
     datasets = []
     for folder, result in found.items():
@@ -110,7 +109,8 @@ def index(
 @click.command(epilog=example("wds-tools reseal shards/photos"))
 @click.argument("dataset", type=PATH_OR_URL)
 @storage_option
-def reseal(dataset: str, storage_options: dict[str, Any] | None) -> None:
+@click.pass_obj
+def reseal(run: Run, dataset: str) -> None:
     """Update the checksum of an edited manifest.
 
     DATASET is a folder or URL with a manifest.json, or the manifest. Use this after editing the
@@ -121,7 +121,7 @@ def reseal(dataset: str, storage_options: dict[str, Any] | None) -> None:
     from wds_tools.upkeep.resealer import reseal as reseal_one
     from wds_tools.wording import counted
 
-    report = reseal_one(dataset, storage_options=storage_options)
+    report = reseal_one(dataset, storage_options=run.storage_options)
     manifest, classes = report.manifest, report.manifest.classes
     size = amount(manifest.samples, len(manifest.shards), manifest.bytes)
     named = f", {counted(len(classes), 'class', 'classes')} from {classes[0]!r} to {classes[-1]!r}" if classes else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 @click.option("--fresh", is_flag=True, help="Delete what an earlier pack or merge left in DST, and start over.")
 @storage_option
 @click.pass_obj
-def merge(
-    run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool, storage_options: dict[str, Any] | None
-) -> None:
+def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool) -> None:
     """Join datasets into one without rewriting shards.
 
     Local shards become hard links, which need no disk space; remote shards are copied. Classes are
@@ -35,7 +33,7 @@ def merge(
     from wds_tools.wording import counted
 
     run.after_interrupt = "finished shards are kept; run the same command again to continue"
-    report = merge_datasets(datasets, dst, copy=copy, fresh=fresh, storage_options=storage_options)
+    report = merge_datasets(datasets, dst, copy=copy, fresh=fresh, storage_options=run.storage_options)
     manifest = report.manifest
     size = amount(manifest.samples, len(manifest.shards), manifest.bytes)
     if report.kept == len(manifest.shards):
@@ -63,7 +61,7 @@ def merge(
 @click.argument("dst", type=PATH_OR_URL)
 @storage_option
 @click.pass_obj
-def copy(run: Run, url: str, dst: str, storage_options: dict[str, Any] | None) -> None:
+def copy(run: Run, url: str, dst: str) -> None:
     """Copy a dataset from a URL to a local folder.
 
     Every shard and index is compared with its checksum. Run the same command again to continue an
@@ -74,7 +72,7 @@ def copy(run: Run, url: str, dst: str, storage_options: dict[str, Any] | None) -
     from wds_tools.wording import human_bytes
 
     run.after_interrupt = "what was copied is kept; run the same command again to continue"
-    report = copy_dataset(url, dst, storage_options=storage_options)
+    report = copy_dataset(url, dst, storage_options=run.storage_options)
     manifest = report.manifest
     size = amount(manifest.samples, len(manifest.shards), manifest.bytes)
     if not report.copied_bytes:
@@ -113,7 +111,6 @@ def unpack(
     fields: str | None,
     layout: UnpackLayout,
     overwrite: bool,
-    storage_options: dict[str, Any] | None,
 ) -> None:
     """Write the samples of a dataset to files.
 
@@ -132,7 +129,7 @@ def unpack(
     run.after_interrupt = "finished files are kept; run the same command again to continue"
     names = None if fields is None else [name.strip() for name in fields.split(",") if name.strip()]
     report = unpack_dataset(
-        dataset, dst, fields=names, layout=layout, overwrite=overwrite, storage_options=storage_options
+        dataset, dst, fields=names, layout=layout, overwrite=overwrite, storage_options=run.storage_options
     )
     files = counted(report.written + report.kept, "file")
     kept = f"; {report.kept:,} of them existed already" if report.kept else ""
@@ -165,7 +162,8 @@ _USE = {
 )
 @click.option("--split", default="train", show_default=True, help="Name of the split, for Energon and timm.")
 @storage_option
-def export(dataset: str, to: str, split: str, storage_options: dict[str, Any] | None) -> None:
+@click.pass_obj
+def export(run: Run, dataset: str, to: str, split: str) -> None:
     """Write what other readers of shards need.
 
     DATASET is a folder or URL with a dataset, or its manifest. The files are written next to the
@@ -186,8 +184,8 @@ def export(dataset: str, to: str, split: str, storage_options: dict[str, Any] | 
     from wds_tools.upkeep.exporter import export as export_dataset
     from wds_tools.wording import counted
 
-    report = export_dataset(dataset, to, split=split, storage_options=storage_options)
-    fields = open_shards(dataset).manifest.fields if storage_options is None else {}
+    report = export_dataset(dataset, to, split=split, storage_options=run.storage_options)
+    fields = open_shards(dataset).manifest.fields if run.storage_options is None else {}
     manifest = join(*split_manifest(dataset))
     images = ";".join(["jpg", *(name for name in IMAGE_FIELDS if name in fields and name != "jpg")])
     for reader, files in report.files.items():

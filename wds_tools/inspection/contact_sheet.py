@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from PIL import Image, ImageDraw
@@ -50,7 +49,7 @@ def contact_sheet(
     count: int = 48,
     seed: int = 0,
     epoch: int = 0,
-    storage_options: Mapping[str, Any] | None = None,
+    remote: RemoteOptions | None = None,
 ) -> int:
     """Write one image with the first samples of an epoch, as the loader delivers them.
 
@@ -62,7 +61,7 @@ def contact_sheet(
         count: Maximum number of samples.
         seed: Seed of the order, crops and flips.
         epoch: Number of the epoch, from 0.
-        storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
+        remote: How URLs are read; None uses the defaults.
 
     Returns:
         Number of samples shown.
@@ -74,7 +73,7 @@ def contact_sheet(
     if not 1 <= count <= 1024:
         raise OptionError(f"count={count}; allowed are 1 to 1,024")
     chosen = view_named(view, size)
-    manifest = open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options)).manifest
+    manifest = open_shards(dataset, remote=remote).manifest
     check_fields(("image",), manifest.fields)
     fields = ("image", "label") if manifest.has_labels else ("image",)
     count = min(count, manifest.samples)
@@ -88,7 +87,7 @@ def contact_sheet(
             seed=seed,
             num_workers=0,
             fields=fields,
-            storage_options=storage_options,
+            storage_options=remote.storage_options if remote else None,
         )
     with loader:
         loader.set_epoch(epoch)

@@ -44,21 +44,18 @@ class SavedStep:
     epoch: int | None = None
     rank: int | None = None
 
-    def explain(
-        self, dataset: str, choice: Choice, *, storage_options: Mapping[str, Any] | None = None
-    ) -> StepExplanation:
+    def explain(self, dataset: str, choice: Choice, remote: RemoteOptions) -> StepExplanation:
         """Return what the step saw or will see.
 
         Args:
             dataset: Folder, URL, manifest or pattern.
             choice: The options that selected samples in the run.
-            storage_options: Options for URLs, by the names of fsspec.
+            remote: How URLs are read.
 
         Raises:
             OptionError: The file has no state, or there is no such step.
             ResumeError: The state belongs to another dataset, or to other options.
         """
-        remote = RemoteOptions.of(storage_options=storage_options)
         state = _state_of(dataset, self.file, remote)
         check_seal(state)
         opened = _open(dataset, state, choice, remote)

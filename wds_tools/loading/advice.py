@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch.utils.data
 
-import wds_tools
 from wds_tools.format.label_source import INDEX
 from wds_tools.images.buckets import Buckets
 from wds_tools.loading.load_options import LoaderOptions
@@ -18,7 +17,7 @@ from wds_tools.loading.request import OpenedDataset
 from wds_tools.options import available_cores, launcher_number
 
 _MAX_WORKERS_PER_CORE = 4  # reading from slow storage can keep more than one worker per core busy
-_LIBRARY_FOLDERS = tuple(str(Path(file).parent) + os.sep for file in (wds_tools.__file__, torch.utils.data.__file__))
+_LIBRARY_FOLDERS = (f"{Path(__file__).parents[1]}{os.sep}", f"{Path(torch.utils.data.__file__).parent}{os.sep}")
 
 
 def warn_of_many_workers(num_workers: int | str | None) -> None:

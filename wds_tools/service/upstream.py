@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 
 import xxhash
@@ -30,8 +31,8 @@ from wds_tools.storage.base import MAX_FILE_BYTES, Block, StoredFile, whole_file
 from wds_tools.storage.cache.blocks import BlockCache
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.requests.clients import open_client
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.storage.requests.retry import RetryPolicy
-from wds_tools.storage.requests.schemes import options_for
 
 _log = logging.getLogger("wds_tools")
 REFRESH_SECONDS = 30.0  # after which a manifest is read again
@@ -112,7 +113,7 @@ class _Upstream:
     """One dataset at a URL."""
 
     def __init__(self, url: str, remote: RemoteOptions, metrics: Metrics, executor: ThreadPoolExecutor) -> None:
-        self.client = open_client(url, options_for(url, remote.storage_options), _POLICY)
+        self.client = open_client(replace(RemoteFolder.of(url, remote), policy=_POLICY))
         self.summary: Summary | None = None
         self.problem = ""
         self.files: dict[str, StoredFile] = {}

@@ -40,8 +40,7 @@ from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.requests.clients import Client, open_client
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, list_objects
-from wds_tools.storage.requests.retry import RetryPolicy
-from wds_tools.storage.requests.schemes import options_for
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.storage.unfinished import why_unfinished
 
 _NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, for this user and until it is changed
@@ -191,8 +190,7 @@ class RemoteTree(Tree):
         """Return the client of this process."""
         process = os.getpid()
         if process not in self._clients:
-            options = options_for(self.url, self.remote.storage_options)
-            self._clients[process] = open_client(self.url, options, RetryPolicy(self.remote.retry_seconds))
+            self._clients[process] = open_client(RemoteFolder.of(self.url, self.remote))
         return self._clients[process]
 
     @cached_property

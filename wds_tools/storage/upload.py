@@ -18,8 +18,8 @@ from wds_tools.options import DEFAULT_RETRY_SECONDS, RemoteOptions
 from wds_tools.storage.base import MAX_FILE_BYTES, too_large
 from wds_tools.storage.requests.failures import clean_url, without_secrets
 from wds_tools.storage.requests.fsspec_client import PACKAGES
+from wds_tools.storage.requests.remote_folder import options_for
 from wds_tools.storage.requests.retry import RetryPolicy, call
-from wds_tools.storage.requests.schemes import options_for
 from wds_tools.storage_options import cause_without_secrets, redacted, secrets_of
 
 POLICY = RetryPolicy()

@@ -32,8 +32,7 @@ from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.commit import commit_bytes, sync_folder
 from wds_tools.storage.lock import lock_file
 from wds_tools.storage.requests.clients import Client, open_client
-from wds_tools.storage.requests.retry import RetryPolicy
-from wds_tools.storage.requests.schemes import options_for
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.storage.unfinished import COPY_NAME
 from wds_tools.terminal import shows_progress
 
@@ -103,9 +102,8 @@ def copy_dataset(
         )
     remote = RemoteOptions.of(None, 1, storage_options=storage_options, retry_seconds=retry_seconds)
     folder, manifest_name = split_manifest(url)
-    stop = threading.Event()
-    policy = RetryPolicy(seconds=remote.retry_seconds)
-    client = open_client(folder, options_for(folder, remote.storage_options), policy, stop=stop)
+    opened = RemoteFolder.of(folder, remote)
+    client, stop = open_client(opened), opened.stop
     try:
         try:
             data = client.read(manifest_name, most_bytes=MAX_FILE_BYTES)

@@ -36,8 +36,7 @@ from wds_tools.storage.cache.blocks import BlockCache
 from wds_tools.storage.cache.fetcher import Fetcher
 from wds_tools.storage.maps import is_short, raise_file_limit
 from wds_tools.storage.requests.clients import open_client
-from wds_tools.storage.requests.retry import RetryPolicy
-from wds_tools.storage.requests.schemes import options_for
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 
 _log = logging.getLogger("wds_tools")
 _FIRST_CONNECTION_SECONDS = 30.0
@@ -54,9 +53,8 @@ class FetcherGoneError(Exception):
 def open_fetcher(folder: str, remote: RemoteOptions, *, threads: int | None = None) -> Fetcher:
     """Return a fetcher in this process."""
     cache = BlockCache(remote.cache_folder, remote.cache_bytes, url=folder)
-    policy = RetryPolicy(remote.retry_seconds)
     options = {"threads": threads} if threads else {}
-    return Fetcher(open_client(folder, options_for(folder, remote.storage_options), policy), cache, **options)
+    return Fetcher(open_client(RemoteFolder.of(folder, remote)), cache, **options)
 
 
 class FetcherConnection:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 from wds_tools.errors import ManifestError, StoreError, TruncatedShardError, WdsToolsError
 from wds_tools.storage.requests.failures import Failure, clean_url, failure_of, host_of
-from wds_tools.storage.requests.retry import Outages, RetryPolicy, call
-from wds_tools.storage_options import secrets_of
+from wds_tools.storage.requests.remote_folder import RemoteFolder
+from wds_tools.storage.requests.retry import Outages, call
 
 
 class Client(Protocol):
@@ -128,28 +128,22 @@ class BaseClient:
     """What all clients share. A subclass sends one request at a time, in `_read`, `_fill` and `_list`.
 
     Args:
-        url: URL of the folder.
-        storage_options: Options of the storage. Their secrets appear in no message.
-        policy: When a request is repeated.
+        folder: The folder. The secrets of its options appear in no message.
         host: Host that requests are sent to, for messages; default: the one of the URL.
-        stop: Ends all waits between two attempts; `close` sets it.
     """
 
     def __init__(
         self,
-        url: str,
-        storage_options: Mapping[str, Any],
-        policy: RetryPolicy,
+        folder: RemoteFolder,
         *,
         host: str = "",
-        stop: threading.Event | None = None,
     ) -> None:
-        self.url = clean_url(url).rstrip("/")
-        self._policy = policy
+        self.url = clean_url(folder.url).rstrip("/")
+        self._policy = folder.policy
         self._outages = Outages()
-        self._host = host or host_of(url)
-        self._secrets = secrets_of(storage_options, url)
-        self._stop = stop or threading.Event()
+        self._host = host or host_of(folder.url)
+        self._secrets = folder.secrets
+        self._stop = folder.stop
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._versions: dict[str, tuple[str, int | None]] = {}  # path → strong ETag or "", length of the object

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import fsspec
@@ -16,51 +16,37 @@ from wds_tools.storage.requests.fsspec_client import FsspecClient
 from wds_tools.storage.requests.http_client import HttpClient
 from wds_tools.storage.requests.object_client import ObjectClient, is_usable
 from wds_tools.storage.requests.object_options import SCHEMES, UnsupportedOptionError
-from wds_tools.storage.requests.retry import RetryPolicy
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.storage.requests.s3_client import S3Client
 
 _log = logging.getLogger("wds_tools")
 __all__ = ["Client", "Part", "RequestCounts", "open_client"]
 
 
-def open_client(
-    url: str,
-    storage_options: Mapping[str, Any] | None = None,
-    policy: RetryPolicy | None = None,
-    *,
-    stop: threading.Event | None = None,
-) -> Client:
-    """Return a client for the objects below a URL. No object is requested yet.
+def open_client(folder: RemoteFolder) -> Client:
+    """Return a client for the objects in a folder. No object is requested yet.
 
     ``http://`` and ``https://`` have their own client, which S3 uses too, with URLs that obstore signs. Google and
     Azure are read by obstore. Without obstore, and for every other URL, there is fsspec.
-
-    Args:
-        url: URL of a folder.
-        storage_options: Options of the storage, by fsspec's names.
-        policy: When a request is repeated; default: `RetryPolicy()`.
-        stop: Ends requests that wait for another attempt; `Client.close` sets it.
 
     Raises:
         OptionError: An option is unknown or invalid.
         StoreError: A required package is not installed.
     """
-    scheme = url.partition("://")[0].lower()
-    policy = policy or RetryPolicy()
-    options = dict(storage_options or {})
+    scheme = folder.url.partition("://")[0].lower()
     if scheme in {"http", "https"}:
-        return HttpClient(url, options, policy, stop=stop)
+        return HttpClient(folder)
     if scheme in SCHEMES and is_usable():
         for name in {scheme, SCHEMES[scheme]}:  # settings from fsspec's files, and from variables such as FSSPEC_S3_KEY
-            options = {**fsspec.config.conf.get(name, {}), **options}
+            folder = replace(folder, options={**fsspec.config.conf.get(name, {}), **folder.options})
         try:
-            signs = SCHEMES[scheme] == "s3" and not options.get("requester_pays")  # a header, which must be signed
-            return (S3Client if signs else ObjectClient)(url, options, policy, stop=stop)
+            signs = SCHEMES[scheme] == "s3" and not folder.options.get("requester_pays")  # a header, to be signed
+            return (S3Client if signs else ObjectClient)(folder)
         except UnsupportedOptionError as error:
-            if not _knows(scheme, options):
+            if not _knows(scheme, folder.options):
                 raise
-            _log.debug("%s: read through fsspec, because of an %s", clean_url(url), error)
-    return FsspecClient(url, options, policy, stop=stop)
+            _log.debug("%s: read through fsspec, because of an %s", clean_url(folder.url), error)
+    return FsspecClient(folder)
 
 
 def _knows(scheme: str, options: Mapping[str, Any]) -> bool:

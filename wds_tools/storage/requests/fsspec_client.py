@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import fsspec.asyn
@@ -12,8 +11,7 @@ import fsspec.asyn
 from wds_tools.errors import OptionError, StoreError
 from wds_tools.storage.requests.client_base import BaseClient, Part, Partial
 from wds_tools.storage.requests.failures import Failure, clean_url, failure_of
-from wds_tools.storage.requests.retry import RetryPolicy
-from wds_tools.storage_options import secrets_of
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 
 os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # newer versions of fsspec do this themselves
 
@@ -36,26 +34,17 @@ class FsspecClient(BaseClient):
     before its first range is read.
 
     Args:
-        url: URL of the folder.
-        storage_options: Arguments of the file system.
-        policy: When a request is repeated. Time limits of connections are those of the file system.
-        stop: Ends all waits between two attempts.
+        folder: The folder; its options are arguments of the file system. Time limits of connections are those of the
+            file system.
 
     Raises:
         OptionError: The file system does not accept the URL or the options.
         StoreError: A required package is not installed.
     """
 
-    def __init__(
-        self,
-        url: str,
-        storage_options: Mapping[str, Any],
-        policy: RetryPolicy,
-        *,
-        stop: threading.Event | None = None,
-    ) -> None:
-        super().__init__(url, storage_options, policy, stop=stop)
-        self._system, self._root = connect(url, storage_options)
+    def __init__(self, folder: RemoteFolder) -> None:
+        super().__init__(folder)
+        self._system, self._root = connect(folder)
 
     def _read(self, path: str, most_bytes: int, partial: Partial) -> bytes:  # noqa: ARG002 - not continued
         data = bytes(self._system.cat_file(self._path(path), start=0, end=most_bytes + 1))
@@ -89,18 +78,18 @@ class FsspecClient(BaseClient):
         return f"{self._root.rstrip('/')}/{path}" if path else self._root
 
 
-def connect(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return fsspec's file system for a URL, which no other code shares, and the path in it.
+def connect(folder: RemoteFolder) -> tuple[Any, str]:
+    """Return fsspec's file system for a folder or an object, which no other code shares, and the path in it.
 
     Raises:
         OptionError: The file system does not accept the URL or the options.
         StoreError: A required package is not installed, or the storage fails.
     """
+    url, secrets = folder.url, folder.secrets
     scheme = url.partition("://")[0]
-    secrets = secrets_of(storage_options, url)
     try:
         # Not an instance that fsspec shares: that one may return outdated listings, and may come from before a fork.
-        system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **storage_options)
+        system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **folder.options)
     except ImportError as error:
         package = PACKAGES.get(scheme)
         remedy = f"try `pip install '{package}'`" if package else "install it, then start again"
@@ -110,7 +99,7 @@ def connect(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
         if isinstance(error, ValueError) and "Protocol not known" in str(error):
             failed = StoreError(f"{clean_url(url)}: {reason}; allowed are s3://, gs:// and other schemes of fsspec")
         else:
-            names = ", ".join(sorted(storage_options)) or "none"
+            names = ", ".join(sorted(folder.options)) or "none"
             failed = OptionError(
                 f"{clean_url(url)}: {reason}; check the storage options (given: {names}) against the file system"
             )

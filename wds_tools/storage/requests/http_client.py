@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import http.client
 import re
-import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
@@ -16,7 +16,7 @@ from wds_tools.storage.requests.client_base import Partial
 from wds_tools.storage.requests.failures import Failure, clean_url
 from wds_tools.storage.requests.http_pool import Pool, basic_auth, head_is_complete
 from wds_tools.storage.requests.http_requests import HEADERS, HttpRequests
-from wds_tools.storage.requests.retry import RetryPolicy
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 
 OPTIONS = ("client_kwargs", "encoded", "headers")
 CLIENT_OPTIONS = ("auth", "headers")
@@ -28,31 +28,22 @@ class HttpClient(HttpRequests):
     """Requests to an HTTP server.
 
     Args:
-        url: URL of the folder. A query, such as a signature, is sent with each request. The token for its server
-            in ``WDS_TOOLS_TOKEN`` is sent too, unless the URL or the options have other credentials.
-        storage_options: ``headers``; ``client_kwargs`` with ``headers`` and ``auth``, a pair or an
-            ``aiohttp.BasicAuth``; ``encoded``: True if the URL and all paths are quoted already. A path may then
-            end with a query.
-        policy: When a request is repeated.
-        stop: Ends all waits between two attempts.
+        folder: The folder. A query of its URL, such as a signature, is sent with each request. The token for its server
+            in ``WDS_TOOLS_TOKEN`` is sent too, unless the URL or the options have other credentials. The options are
+            ``headers``; ``client_kwargs`` with ``headers`` and ``auth``, a pair or an ``aiohttp.BasicAuth``;
+            ``encoded``: True if the URL and all paths are quoted already. A path may then end with a query.
 
     Raises:
         OptionError: The URL or an option is invalid.
     """
 
-    def __init__(
-        self,
-        url: str,
-        storage_options: Mapping[str, Any],
-        policy: RetryPolicy,
-        *,
-        stop: threading.Event | None = None,
-    ) -> None:
-        self._base = _split(url)
-        self._encoded = bool(storage_options.get("encoded", False))
-        headers = _headers_of(self._base, storage_options)
+    def __init__(self, folder: RemoteFolder) -> None:
+        self._base = _split(folder.url)
+        self._encoded = bool(folder.options.get("encoded", False))
+        headers = _headers_of(self._base, folder.options)
         credentials = {"sent": {"Authorization": headers.get("Authorization", "")}}  # they may be of the environment
-        super().__init__(url, {**storage_options, **credentials}, policy, headers=headers, pool=Pool(policy), stop=stop)
+        folder = replace(folder, options={**folder.options, **credentials})
+        super().__init__(folder, headers=headers, pool=Pool(folder.policy))
 
     def _list(self, folder: str) -> Sequence[str]:
         partial = Partial()

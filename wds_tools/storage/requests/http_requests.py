@@ -6,11 +6,9 @@ import contextlib
 import http.client
 import os
 import re
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit, urlunsplit
 
 from wds_tools.storage.requests.client_base import BaseClient, Part, Partial
@@ -22,7 +20,7 @@ from wds_tools.storage.requests.failures import (
     retry_after_seconds,
 )
 from wds_tools.storage.requests.http_pool import Pool, head_is_complete, origin_of, proxy_auth, receive_into
-from wds_tools.storage.requests.retry import RetryPolicy
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.storage_options import is_secret
 
 HEADERS = {"User-Agent": "wds-tools", "Accept": "*/*", "Accept-Encoding": "identity"}
@@ -37,27 +35,21 @@ class HttpRequests(BaseClient):
     """Requests over HTTP. A subclass knows the URL of an object, in `_request_url`, and how a folder is listed.
 
     Args:
-        url: URL of the folder.
-        storage_options: Options of the storage. Their secrets appear in no message.
-        policy: When a request is repeated.
+        folder: The folder. The secrets of its options appear in no message.
         headers: Headers of all requests.
         pool: The connections.
         host: Host that requests are sent to, for messages; default: the one of the URL.
-        stop: Ends all waits between two attempts.
     """
 
     def __init__(
         self,
-        url: str,
-        storage_options: Mapping[str, Any],
-        policy: RetryPolicy,
+        folder: RemoteFolder,
         *,
         headers: Mapping[str, str],
         pool: Pool,
         host: str = "",
-        stop: threading.Event | None = None,
     ) -> None:
-        super().__init__(url, storage_options, policy, host=host, stop=stop)
+        super().__init__(folder, host=host)
         self._headers = headers
         self._pool = pool
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from wds_tools.options import RemoteOptions
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.fsspec_client import connect
 from wds_tools.storage.requests.http_client import with_server_token
-from wds_tools.storage.requests.retry import RetryPolicy, call
-from wds_tools.storage.requests.schemes import options_for
-from wds_tools.storage_options import secrets_of
+from wds_tools.storage.requests.remote_folder import RemoteFolder
+from wds_tools.storage.requests.retry import call
 
 _Result = TypeVar("_Result")
 
@@ -81,10 +80,10 @@ def _file(url: str, info: Mapping[str, Any]) -> RemoteFile:
 
 def _request(url: str, remote: RemoteOptions, request: Callable[[Any, str], _Result]) -> _Result:
     """Return ``request(file system, path)``, repeated by the policy of `retry`."""
-    options = options_for(url, remote.storage_options)
-    if url.partition("://")[0].lower() in {"http", "https"}:
-        options = with_server_token(url, options)  # aiohttp drops it on a redirect to another server
-    system, path = connect(url, options)
+    folder = RemoteFolder.of(url, remote)
+    if url.partition("://")[0].lower() in {"http", "https"}:  # aiohttp drops the token on a redirect to another server
+        folder = replace(folder, options=with_server_token(url, folder.options))
+    system, path = connect(folder)
 
     def request_uncached() -> _Result:
         system.invalidate_cache()
@@ -95,9 +94,10 @@ def _request(url: str, remote: RemoteOptions, request: Callable[[Any, str], _Res
                 raise error.__cause__ from None
             raise
 
-    policy = RetryPolicy(remote.retry_seconds)
+    passed_on = (FileNotFoundError,)
     try:
-        secrets = secrets_of(options, url)
-        return call(policy, request_uncached, url=url, secrets=secrets, passed_on=(FileNotFoundError,), verb="listed")
+        return call(
+            folder.policy, request_uncached, url=url, secrets=folder.secrets, passed_on=passed_on, verb="listed"
+        )
     except FileNotFoundError:
         raise FileNotFoundError(f"{clean_url(url)} does not exist") from None

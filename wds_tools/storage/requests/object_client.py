@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -21,6 +20,7 @@ from wds_tools.storage.requests.failures import (
     without_secrets,
 )
 from wds_tools.storage.requests.object_options import ObjectStorage, object_storage
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.storage.requests.retry import RetryPolicy
 from wds_tools.storage_options import secrets_of
 
@@ -74,27 +74,17 @@ class ObjectClient(BaseClient):
     `RetryPolicy.connect_seconds` and `RetryPolicy.idle_seconds` together is cut and continued by another one.
 
     Args:
-        url: URL of the folder.
-        storage_options: Options of s3fs, gcsfs or adlfs; see `object_options`.
-        policy: When a request is repeated.
-        stop: Ends all waits between two attempts.
+        folder: The folder; its options are those of s3fs, gcsfs or adlfs, see `object_options`.
 
     Raises:
         OptionError: The URL or an option is invalid.
         StoreError: There are no credentials, or obstore cannot be used in this process.
     """
 
-    def __init__(
-        self,
-        url: str,
-        storage_options: Mapping[str, Any],
-        policy: RetryPolicy,
-        *,
-        stop: threading.Event | None = None,
-    ) -> None:
+    def __init__(self, folder: RemoteFolder) -> None:
         global _used_by  # noqa: PLW0603 - obstore's threads belong to the process
-        storage = object_storage(url, storage_options)
-        super().__init__(url, storage_options, policy, host=storage.host, stop=stop)
+        storage = object_storage(folder.url, folder.options)
+        super().__init__(folder, host=storage.host)
         self._secrets |= secrets_of(storage.config)
         if not is_usable():
             raise StoreError(
@@ -104,12 +94,14 @@ class ObjectClient(BaseClient):
         _used_by = os.getpid()
         self._prefix = storage.prefix
         self._has_succeeded = storage.found_credentials  # whether credentials were found, or a request succeeded
-        self._store = self._signer = _open(storage, policy, clean_url(url), self._secrets)
+        self._store = self._signer = _open(storage, folder.policy, clean_url(folder.url), self._secrets)
         if storage.kind == "s3" and storage.config.get("skip_signature"):
             # obstore builds URLs only with credentials. `S3Client` removes the signature that it makes from these.
             config = {name: value for name, value in storage.config.items() if name != "skip_signature"}
             unused = {"access_key_id": "none", "secret_access_key": "none"}
-            self._signer = _open(replace(storage, config={**config, **unused}), policy, clean_url(url), self._secrets)
+            self._signer = _open(
+                replace(storage, config={**config, **unused}), folder.policy, clean_url(folder.url), self._secrets
+            )
 
     def _fill(self, path: str, part: Part, total_bytes: int | None) -> None:
         tag = self._known_tag(path)

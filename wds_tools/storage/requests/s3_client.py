@@ -5,38 +5,29 @@ This takes half of the CPU time of obstore's own requests, and shows status, hea
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 from urllib.parse import SplitResult, urlsplit
 
 from wds_tools.storage.requests.http_pool import Pool
 from wds_tools.storage.requests.http_requests import HEADERS, HttpRequests
 from wds_tools.storage.requests.object_client import ObjectClient
 from wds_tools.storage.requests.object_options import object_storage
-from wds_tools.storage.requests.retry import RetryPolicy
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 
 
 class S3Client(HttpRequests):
     """Requests to S3 and compatible stores. Arguments and errors are those of `ObjectClient`."""
 
-    def __init__(
-        self,
-        url: str,
-        storage_options: Mapping[str, Any],
-        policy: RetryPolicy,
-        *,
-        stop: threading.Event | None = None,
-    ) -> None:
-        storage = object_storage(url, storage_options)
+    def __init__(self, folder: RemoteFolder) -> None:
+        storage = object_storage(folder.url, folder.options)
         pool = Pool(
-            policy,
+            folder.policy,
             trusted=storage.client.get("root_certificate", ""),
             verify=not storage.client.get("allow_invalid_certificates", False),
         )
-        super().__init__(url, storage_options, policy, headers=HEADERS, pool=pool, host=storage.host, stop=stop)
+        super().__init__(folder, headers=HEADERS, pool=pool, host=storage.host)
         self._signed = not storage.config.get("skip_signature")
-        self._objects = ObjectClient(url, storage_options, policy, stop=self._stop)
+        self._objects = ObjectClient(folder)
         self._secrets = self._objects.secrets
 
     def _request_url(self, path: str) -> SplitResult:
