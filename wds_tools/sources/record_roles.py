@@ -203,6 +203,11 @@ class Names:
         )
         return replace(roles, fields=self._fields(roles))
 
+    def record_roles(self) -> Roles:
+        """Return the roles where image and label are not among the names."""
+        roles = Roles("", lists=frozenset(self.lists))
+        return replace(roles, fields=self._fields(roles))
+
     def _image(self) -> str:
         source, where = self.source, self.source.name
         if IMAGE in source.columns:
@@ -363,7 +368,7 @@ class Names:
     def facts(self, roles: Roles) -> list[str]:
         """Return the names that become entries of ``json``."""
         others = self.kinds.keys() - roles.used - roles.fields.keys()
-        return [name for name in self.kinds if name in others and not all(map(_reason, self.kinds[name]))]
+        return [name for name in self.kinds if name in others and not all(map(reason_of, self.kinds[name]))]
 
     def account(self, found: Collector, roles: Roles) -> None:
         """State what becomes of each name."""
@@ -372,20 +377,20 @@ class Names:
         found.classes = found.classes if roles.classes is None else roles.classes
         account.notes += roles.notes
         for name, kinds in self.kinds.items():
-            left = {kind for kind in kinds if _reason(kind)}
+            left = {kind for kind in kinds if reason_of(kind)}
             if name in roles.used:
                 account.use(part, name, _role(name, roles))
                 continue
             if kinds.keys() - left:
-                account.use(part, name, self._destination(name, roles))
+                account.use(part, name, self.destination(name, roles))
             for kind in sorted(left):
-                account.leave_out(part, name, str(_reason(kind)))
-        self._account_facts(found, roles)
+                account.leave_out(part, name, str(reason_of(kind)))
+        self.account_facts(found, roles)
         if roles.shape:
             order = "B, G, R" if self.source.bgr else "R, G, B"
             account.notes.append(f"{roles.image!r} has raw pixels; colours are in the order {order}")
 
-    def _account_facts(self, found: Collector, roles: Roles) -> None:
+    def account_facts(self, found: Collector, roles: Roles) -> None:
         """Add the class names of entries of ``json``, and what JSON does not have."""
         for name in self.facts(roles):
             for place, classes in self.source.class_lists.items():
@@ -394,7 +399,8 @@ class Names:
             if count := self.lost.get(name):
                 found.account.notes.append(null_note(name, count))
 
-    def _destination(self, name: str, roles: Roles) -> str:
+    def destination(self, name: str, roles: Roles) -> str:
+        """Return what a name becomes, for the account."""
         if name not in roles.fields:
             return "entries of json"
         base = roles.fields[name]
@@ -404,7 +410,7 @@ class Names:
         return f"image field {base}" if kinds & IMAGES and "." not in base else f"field {base}"
 
 
-def _reason(kind: str) -> str | None:
+def reason_of(kind: str) -> str | None:
     """Return why values of a kind are left out, or None."""
     return LEFT_OUT.get(kind) or (None if kind in ALL_KINDS else kind)
 

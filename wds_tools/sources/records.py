@@ -167,13 +167,21 @@ class RecordSource(Source):
         fields, facts = self._parts(values, roles, copy=False)
         return facts_bytes(facts) + sum(field_bytes(len(data)) for data in fields.values())
 
-    def to_record(self, values: Mapping[str, Any], roles: Roles) -> Record:
+    def to_record(
+        self, values: Mapping[str, Any], roles: Roles, image: bytes | NDArray[np.uint8] | None = None
+    ) -> Record:
         """Return a record for the packer.
+
+        Args:
+            values: As in `Item`.
+            roles: The roles of their names.
+            image: Its image, if it is not among the values.
 
         Raises:
             SourceError: It has no image.
         """
-        return Record(self._image(values, roles, copy=True), *self._parts(values, roles, copy=True))
+        image = self._image(values, roles, copy=True) if image is None else image
+        return Record(image, *self._parts(values, roles, copy=True))
 
     def _parts(self, values: Mapping[str, Any], roles: Roles, *, copy: bool) -> tuple[dict[str, bytes], dict[str, Any]]:
         """Return the fields and the entries of ``json`` of a record.
