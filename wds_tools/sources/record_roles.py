@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import quoted
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.sources.base import Collector, SourceOptions
+from wds_tools.sources.base import Collector, Source
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
@@ -98,25 +99,30 @@ class Roles:
         return {self.image, *filter(None, (self.label, self.names)), *self.shape}
 
 
-class Rules(Protocol):
-    """What a source states about the names in its records."""
+class NamedValues(Source):
+    """Base of sources whose records map names to values: what is known about the names.
 
-    name: str
-    part: ClassVar[str]
-    preferred: Mapping[str, tuple[str, ...]]
-    bgr: bool
-    columns: dict[str, str]
-    options: SourceOptions
-    class_lists: Mapping[str, tuple[str, ...]]
+    Attributes:
+        part: What a name is called in the account.
+        preferred: Role -> names that are tried first.
+        bgr: Whether pixels are in the order B, G, R.
+        class_lists: Name -> class names that its type has.
+    """
 
-    def is_transcription(self, name: str, values: Sequence[Any]) -> bool:
+    part: ClassVar[str] = "entry"
+    preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    bgr: bool = False
+    class_lists: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+    def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002 - for formats that have them
         """Return whether values with the name of a label are texts, not classes."""
+        return False
 
 
 class Names:
     """What the records of a source have, name by name."""
 
-    def __init__(self, source: Rules) -> None:
+    def __init__(self, source: NamedValues) -> None:
         self.source = source
         self.kinds: dict[str, Counter[str]] = {}
         self.lists: set[str] = set()
