@@ -78,7 +78,7 @@ def test_every_array_is_packed_or_left_out_with_a_reason(tmp_path: Path, write: 
     assert {(part.name, part.role, part.reason) for part in parts(path)} == {
         ("images", "image", ""),
         ("labels", "label", ""),
-        ("mask", "field mask.png", ""),
+        ("mask", "image field mask", ""),
         ("boxes", "field boxes.npy", ""),
         ("score", "entries of json", ""),
         ("caption", "field txt", ""),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wds_tools.format.label import Label
+from wds_tools.sources.array_kinds import fields_of
 from wds_tools.sources.columns import IMAGE, LABEL, usual_names
 from wds_tools.sources.layouts import SPLIT_OF
 from wds_tools.sources.object_classes import names_in
@@ -67,6 +68,16 @@ class Contents:
     used: list[tuple[str, str, str]] = field(default_factory=list)
     mean_bytes: int = 1
     counts_from_one: bool = False
+
+    def add(self, name: str, array: Any, inside: str | None = None) -> None:
+        """Add an array; of records, the fields as arrays of their own, below the name ``inside``; or a single value."""
+        if array.ndim == 0:
+            self.add_entry("array", name, name, array[()])
+        elif array.dtype.names and array.ndim == 1:
+            prefix = f"{name}/" if inside is None else inside
+            self.arrays |= {f"{prefix}{field}": values for field, values in fields_of(array)}
+        else:
+            self.arrays[name] = array
 
     def add_entry(self, kind: str, name: str, word: str, value: Any) -> None:
         """Add a value that is not one for each image: class names, by its name in the file, or something unusable."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +18,9 @@ from wds_tools.format.image_header import sniff
 from wds_tools.format.label import Label, name
 from wds_tools.sources.pixels import layout_of
 
-Kind = Literal[
-    "integers",
-    "booleans",
-    "numbers",
-    "complex",
-    "names",
-    "text",
-    "time",
-    "bytes",
-    "lists",
-    "items",
-    "binary",
-    "objects",
-]
-"""What the values of an array are: "names" are an enumeration of HDF5, "bytes" and "lists" are of variable length in
-each row, "items" are arrays with a shape of their own in each row, and "binary" is of one length without a meaning."""
-
-_KINDS: dict[str, Kind] = {
+# Kinds of values: "names" are an enumeration of HDF5, "bytes" and "lists" are of variable length in each row, "items"
+# are arrays with a shape of their own in each row, and "binary" is of one length without a meaning.
+_KINDS = {
     **dict.fromkeys("iu", "integers"),
     **dict.fromkeys("SUT", "text"),
     **dict.fromkeys("Mm", "time"),
@@ -48,7 +33,7 @@ _LOOKED_AT = 8  # rows whose first bytes are read to find out whether bytes are 
 _ENDS_ITSELF = ("jpg", "png", "gif")  # zeros at the end are never a part of such a file
 
 
-def kind_of(array: Any) -> Kind:
+def kind_of(array: Any) -> str:
     """Return what the values of an array are."""
     if type(array) is Items:  # a Stack has a type of its own
         return "items"
@@ -61,7 +46,7 @@ def kind_of(array: Any) -> Kind:
     return _KINDS.get(array.dtype.kind, "objects")
 
 
-def base_kind(array: Any) -> Kind:
+def base_kind(array: Any) -> str:
     """Return what the values in the rows of variable length of an HDF5 array are."""
     base = np.dtype(array.dtype.metadata["vlen"])
     return "text" if (base.metadata or {}).get("vlen") in (str, bytes) else _KINDS.get(base.kind, "objects")

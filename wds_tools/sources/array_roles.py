@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,43 +21,20 @@ from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
-    fact_name,
     field_name,
     find_column,
-    is_text_field,
     no_image_error,
     plain_name,
 )
 from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x
 from wds_tools.sources.pixels import CHANNELS, check_pixels
+from wds_tools.sources.record_values import ARRAY, ENCODED, LIST, PICTURE, TEXT, WHOLE
 from wds_tools.wording import counted
 
 _POSITION = re.compile(r"arr_[0-9]+")  # the names that numpy.savez gives
 _STORED = ("integers", "booleans", "numbers", "complex")  # kinds of values that become fields of their own
 _NO_LABEL = LabelChoice(None, None, (), None)
 _FLATTENED = 16  # values in a row of two dimensions, from which on it is probably an image without its shape
-
-
-class Other(NamedTuple):
-    """What an array becomes.
-
-    Attributes:
-        form: "json" and "text" for an entry of ``json`` and a field of text; otherwise the extension of a field: "png",
-            "npy", or "" for encoded images, whose bytes show it.
-        name: Key in ``json``, or the field without this extension.
-        values: A value for each row.
-    """
-
-    form: str
-    name: str
-    values: Any
-
-    @property
-    def role(self) -> str:
-        """What it is packed as, for the account."""
-        if self.form in ("json", "text"):
-            return "entries of json" if self.form == "json" else f"field {self.name}"
-        return f"field {self.name}.{self.form}" if self.form else f"field {self.name} with the extension of its type"
 
 
 @dataclass(slots=True)
@@ -69,7 +46,7 @@ class Roles:
         layout: "HW", "HWC" or "CHW"; "items" for arrays of their own, or "bytes" for encoded images.
         labels: Label of each row; None without labels.
         classes: Class names by number; None without them.
-        others: Array -> what it becomes, of those that are neither image nor label nor class names.
+        rest: Array -> name in records, of those that are neither image nor label nor class names.
         used: Array -> what it is packed as, of the others.
         left_out: Array -> the reason why it is not packed.
         names_in: Which of `Contents.class_names` are the classes.
@@ -80,7 +57,7 @@ class Roles:
     layout: str
     labels: list[Any] | None = None
     classes: tuple[str, ...] | None = None
-    others: dict[str, Other] = field(default_factory=dict)
+    rest: dict[str, str] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     names_in: list[tuple[str, str]] = field(default_factory=list)
@@ -117,7 +94,12 @@ def find_roles(contents: Contents, options: SourceOptions, where: str) -> Roles:
             if choice.classes is None:
                 _find_classes(contents, choice.label, rest, roles, where)
     for name, array in rest.items():
-        _place(name, array, image, roles, where)
+        short = _short(name, image)
+        if other := next((other for other, known in roles.rest.items() if known == short), None):
+            raise SourceError(
+                f"{where} has two arrays that would be packed as {short!r}, {other!r} and {name!r}: rename one"
+            )
+        roles.rest[name] = short
         if roles.labels is None and LABEL not in columns and role_rank(name, LABEL) == 2 and not _holds_scalars(array):
             roles.notes.append(f"array {name!r} is not the label, because it has not one number or name per image")
     return roles
@@ -443,28 +425,41 @@ def _check_numbers(label: str, roles: Roles, where: str) -> None:
 # Other values
 
 
-def _place(name: str, array: Any, image: str, roles: Roles, where: str) -> None:
-    """Decide what becomes of an array that is neither image nor label."""
-    group, kind = _group(image), kind_of(array)
-    plain = plain_name(name.removeprefix(f"{group}/") if group else name)
-    text_field = field_name(name.rsplit("/", maxsplit=1)[-1])
+def _short(name: str, image: str) -> str:
+    """Return the name of an array in records: below the group of the images, unless its end names a field."""
+    last = name.rsplit("/", maxsplit=1)[-1]
+    return last if field_name(last) else plain_name(name.removeprefix(f"{_group(image)}/") if _group(image) else name)
+
+
+def record_kind(array: Any, roles: Roles) -> str:
+    """Return what the values in the rows of an array are in a record, or why they are not packed."""
+    kind, is_column = kind_of(array), array.ndim == 1
     if array_kinds.is_encoded(array):
-        other = Other("", plain, array)
-    elif (values := _entries(array, f"{where}: array {name!r}")) is not None:
-        is_free = all(one.name != text_field for one in roles.others.values())
-        is_field = kind == "text" and array.ndim == 1 and text_field and is_text_field(text_field) and is_free
-        other = Other("text", str(text_field), values) if is_field else Other("json", fact_name(plain), values)
-    elif not _is_stored(array):
-        roles.left_out[name] = f"has values of type {array.dtype}, which cannot be packed"
-        return
-    elif math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
-        roles.left_out[name] = f"has rows of shape {list(array.shape[1:])}, which are too large"
-        return
-    else:
-        other = Other("png" if _is_mask(array, roles) else "npy", plain, array)
-    if any(one.name == other.name and (one.form == "json") == (other.form == "json") for one in roles.others.values()):
-        raise SourceError(f"{where} has two arrays that would be packed as {other.name!r}: rename one of them")
-    roles.others[name] = other
+        return ENCODED
+    if kind == "text":
+        return TEXT if is_column else LIST
+    if kind == "time" or (is_column and kind in ("integers", "booleans", "numbers", "names")):
+        return WHOLE
+    if kind == "lists" and is_column and array_kinds.base_kind(array) == "text":
+        return LIST
+    if not _is_stored(array):
+        return f"has values of type {array.dtype}, which cannot be packed"
+    if math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
+        return f"has rows of shape {list(array.shape[1:])}, which are too large"
+    return PICTURE if _is_mask(array, roles) else ARRAY
+
+
+def column_of(array: Any, what: str) -> Any:
+    """Return the values of an array with text, numbers, times or names in each row."""
+    kind = kind_of(array)
+    if kind == "text":
+        values = np.asarray(array[:])
+        return np.array(array_kinds.texts_of(values.reshape(-1), what), object).reshape(values.shape)
+    if kind == "lists":
+        return [array_kinds.texts_of(array[row], what) for row in range(array.shape[0])]
+    if kind == "names":
+        return [label.name for label in array_kinds.values_of(array, what)]
+    return np.asarray(array[:])
 
 
 def _is_stored(array: Any) -> bool:
@@ -472,23 +467,6 @@ def _is_stored(array: Any) -> bool:
     if (kind := kind_of(array)) in ("lists", "bytes"):
         return array.ndim == 1 and array_kinds.base_kind(array) in _STORED
     return kind in ("items", "names", *_STORED)
-
-
-def _entries(array: Any, what: str) -> Any | None:
-    """Return texts, names, times and numbers with a row each, as entries of ``json``; None for other values."""
-    kind = kind_of(array)
-    if kind == "text":
-        values = np.asarray(array[:])
-        return np.array(array_kinds.texts_of(values.reshape(-1), what), object).reshape(values.shape).tolist()
-    if kind == "time":
-        return np.asarray(array[:])
-    if array.ndim != 1:
-        return None
-    if kind == "lists" and array_kinds.base_kind(array) == "text":
-        return [array_kinds.texts_of(array[row], what) for row in range(array.shape[0])]
-    if kind == "names":
-        return [label.name for label in array_kinds.values_of(array, what)]
-    return np.asarray(array[:]) if kind in ("integers", "booleans", "numbers") else None
 
 
 def _is_mask(array: Any, roles: Roles) -> bool:

@@ -6,7 +6,6 @@ or nearly black.
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,36 +13,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.format.codecs import encode_npy
-from wds_tools.format.image_header import encode_png, sniff
 from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.array_contents import Contents
 from wds_tools.sources.array_kinds import kind_of, to_bytes
-from wds_tools.sources.array_roles import Roles, find_roles
-from wds_tools.sources.base import (
-    WINDOW_BYTES,
-    Collector,
-    Input,
-    Record,
-    Source,
-    SourceOptions,
-    as_read_error,
-    as_source_error,
-    field_bytes,
-)
-from wds_tools.sources.columns import IMAGE, facts_bytes, json_value, null_note
+from wds_tools.sources.array_roles import Roles, column_of, find_roles, record_kind
+from wds_tools.sources.base import WINDOW_BYTES, Collector, Input, Record, SourceOptions, as_read_error, as_source_error
+from wds_tools.sources.columns import IMAGE
+from wds_tools.sources.objects import cell
 from wds_tools.sources.pixels import layout_of, png_bound, to_pixels
+from wds_tools.sources.record_roles import Names, reason_of
+from wds_tools.sources.record_values import ARRAY, ENCODED, LIST, PICTURE, TEXT, WHOLE, Pixels
+from wds_tools.sources.records import RecordSource
 
 # h5py and Zarr raise these for damaged files.
 _READ_ERRORS = (ValueError, IndexError, KeyError, TypeError, RuntimeError, SystemError)
-_NPY_HEADER = 256  # upper bound in bytes, for arrays of few dimensions
 
 
-class ArraySource(Source):
+class ArraySource(RecordSource):
     """A file, or the folder of a store, with an array of images, and optionally labels and other arrays as long."""
 
     kind = "arrays"
     unit = "row"
+    part = "array"
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
@@ -68,12 +59,15 @@ class ArraySource(Source):
             roles = self._roles
         count = found.account.given = roles.images.shape[0]
         rows = _chunk_rows(roles.images)
+        names = self._names()
+        self.found_roles = names.record_roles()
         for row in range(count):
             group = row // rows if rows > 1 else -1
-            entry = Input(f"{self.path.name}#{row}", self._image_bytes(row), None, (row,), group, self._extra(row))
+            extra = self.extra_bytes(self._values(row), self.found_roles)
+            entry = Input(f"{self.path.name}#{row}", self._image_bytes(row), None, (row,), group, extra)
             found.add(entry, roles.labels[row] if roles.labels is not None else None)
         found.classes = roles.classes or ()
-        self._account(found)
+        self._account(found, names)
 
     def read(self, entry: Input) -> Record:
         """Read a row: pixels, or the stored bytes of an encoded image.
@@ -82,17 +76,12 @@ class ArraySource(Source):
             SourceError: The row cannot be read.
         """
         roles, row = self._roles, entry.location[0]
+        assert self.found_roles is not None
         with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
-            image = self._row(IMAGE, roles.images, row)
-            fields: dict[str, bytes] = {}
-            for array, (form, name, values) in roles.others.items():
-                if form == "text":
-                    fields[name] = values[row].encode()
-                elif form != "json":
-                    fields |= _encoded(name, form, self._row(array, values, row))
-            return Record(_to_image(image, roles.layout), fields, _facts(roles, row))
+            image = _to_image(self._row(IMAGE, roles.images, row), roles.layout)
+            return self.to_record(self._values(row), self.found_roles, image)
 
-    def _account(self, found: Collector) -> None:
+    def _account(self, found: Collector, names: Names) -> None:
         """State what becomes of all that the file has."""
         contents, roles, account = self._contents, self._roles, found.account
         account.notes += roles.notes
@@ -109,13 +98,59 @@ class ArraySource(Source):
                 account.use(kind, name, "class names")
             else:
                 account.leave_out(kind, name, "has class names that are not those of the labels")
-        for name, role in (roles.used | {name: other.role for name, other in roles.others.items()}).items():
+        for name, role in roles.used.items():
             account.use("array", name, role)
         for name, reason in roles.left_out.items():
             account.leave_out("array", name, reason)
-        for name, (form, _, values) in roles.others.items():
-            if form == "json" and (array := np.asarray(values)).dtype.kind == "f" and not np.isfinite(array).all():
-                account.notes.append(null_note(name, int((~np.isfinite(array)).sum())))
+        assert self.found_roles is not None
+        for name, short in roles.rest.items():
+            _, kind = self._others[short]
+            if reason := reason_of(kind):
+                account.leave_out("array", name, reason)
+            else:
+                account.use("array", name, names.destination(short, self.found_roles))
+        names.account_facts(found, self.found_roles)
+
+    @cached_property
+    def _others(self) -> dict[str, tuple[Any, str]]:
+        """The arrays besides image and label by their names in records, and what their values are."""
+        arrays = self._contents.arrays
+        return {
+            short: (arrays[name], record_kind(arrays[name], self._roles)) for name, short in self._roles.rest.items()
+        }
+
+    def _names(self) -> Names:
+        """Return the arrays besides image and label as names in records."""
+        names = Names(self)
+        for short, (_, kind) in self._others.items():
+            names.declare(short, kind)
+            values = self._columns.get(short)
+            if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+                names.lost[short] = int((~np.isfinite(values)).sum())
+        return names
+
+    @cached_property
+    def _columns(self) -> dict[str, Any]:
+        """The values of arrays that become texts and entries of ``json``."""
+        return {
+            short: column_of(array, f"{self.path}: array {short!r}")
+            for short, (array, kind) in self._others.items()
+            if kind in (TEXT, LIST, WHOLE)
+        }
+
+    def _values(self, row: int) -> dict[str, Any]:
+        """Return the values of a row, without image and label."""
+        values: dict[str, Any] = {}
+        for short, (array, kind) in self._others.items():
+            if short in self._columns:
+                values[short] = cell(self._columns[short][row])
+            elif kind == ENCODED:
+                values[short] = to_bytes(self._row(short, array, row)) or None
+            elif kind in (PICTURE, ARRAY):
+                value = np.asarray(self._row(short, array, row))
+                value = value.astype(value.dtype.newbyteorder("="), order="C")
+                values[short] = value.view(Pixels) if kind == PICTURE else value
+        return values
 
     @cached_property
     def _contents(self) -> Contents:
@@ -153,27 +188,6 @@ class ArraySource(Source):
             return int(roles.images.dtype.itemsize) if kind_of(roles.images) != "bytes" else self._contents.mean_bytes
         return png_bound(roles.images.shape[1:], roles.layout)
 
-    def _extra(self, row: int) -> int:
-        """Return the bytes that the other fields of a row take in a shard."""
-        total = facts_bytes(_facts(self._roles, row)) + self._fixed_bytes
-        for form, _, values in self._roles.others.values():
-            if form == "text":
-                total += field_bytes(len(values[row].encode()))
-            elif form == "npy" and kind_of(values) == "items":
-                total += field_bytes(_NPY_HEADER + values.row_bytes(row))
-        return total
-
-    @cached_property
-    def _fixed_bytes(self) -> int:
-        """Bytes in a shard of the fields whose length is the same in all rows, or estimated."""
-        total = 0
-        for form, _, values in self._roles.others.values():
-            if form not in ("json", "text") and kind_of(values) in ("bytes", "lists"):
-                total += field_bytes(self._contents.mean_bytes)
-            elif form not in ("json", "text") and kind_of(values) != "items":
-                total += field_bytes(_row_bytes(values, form))
-        return total
-
 
 def _to_image(image: Any, layout: str) -> bytes | NDArray[np.uint8]:
     if layout == "items":
@@ -186,25 +200,3 @@ def _chunk_rows(array: Any) -> int:
     """Return the number of rows of a chunk; 1 without chunks."""
     chunks = getattr(array, "chunks", None)
     return max(1, min(int(chunks[0]), int(array.shape[0]))) if chunks else 1
-
-
-def _facts(roles: Roles, row: int) -> dict[str, Any]:
-    return {name: json_value(values[row]) for form, name, values in roles.others.values() if form == "json"}
-
-
-def _row_bytes(array: Any, extension: str) -> int:
-    """Return an upper bound of the bytes of a row as a PNG or .npy file."""
-    if extension == "png":
-        return png_bound(tuple(array.shape[1:]), "HW")
-    return _NPY_HEADER + int(math.prod(array.shape[1:])) * int(array.dtype.itemsize)
-
-
-def _encoded(name: str, extension: str, value: Any) -> dict[str, bytes]:
-    """Return the field of a value, by its name: none for an encoded image that is empty."""
-    if extension == "png":
-        return {f"{name}.png": encode_png(value)}
-    if extension == "npy":
-        array = np.asarray(value)
-        return {f"{name}.npy": encode_npy(array.astype(array.dtype.newbyteorder("="), order="C"))}
-    data = to_bytes(value)
-    return {f"{name}.{sniff(data) or 'bin'}": data} if data else {}

@@ -17,7 +17,7 @@ from wds_tools.format.image_header import sniff
 from wds_tools.format.label import name as class_name
 from wds_tools.sources import matlab
 from wds_tools.sources.array_contents import Contents, Unusable, role_rank
-from wds_tools.sources.array_kinds import fields_of, kind_of, of_items, to_bytes
+from wds_tools.sources.array_kinds import kind_of, of_items, to_bytes
 from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import as_read_error
 from wds_tools.sources.columns import IMAGE, LABEL
@@ -169,12 +169,7 @@ def _flat_contents(tree: _Tree) -> Contents:
     """Return the datasets with rows as arrays, and fields of records as arrays of their own."""
     contents = Contents({}, _unusable(tree))
     for name, item in tree.datasets.items():
-        if item.ndim == 0:
-            contents.add_entry("array", name, name, item[()])
-        elif item.dtype.names and item.ndim == 1:
-            contents.arrays |= {f"{name}/{field}": array for field, array in fields_of(item)}
-        else:
-            contents.arrays[name] = item
+        contents.add(name, item)
     for name, value in tree.attributes.items():
         contents.add_entry("attribute", name, name.rpartition("@")[2], value)
     return contents

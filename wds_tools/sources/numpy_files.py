@@ -14,7 +14,6 @@ import numpy as np
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
 from wds_tools.sources.array_contents import Contents, Unusable
-from wds_tools.sources.array_kinds import fields_of
 from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import as_read_error
 from wds_tools.sources.files import map_file
@@ -35,7 +34,7 @@ class NumpySource(ArraySource):
         with as_read_error(f"{self.path} cannot be read as NumPy", *_READ_ERRORS):
             content = map_file(self.path)
             if bytes(content[:6]) == b"\x93NUMPY":
-                _add(contents, "images", lambda: _array(content, str(self.path)), fields_prefix="")
+                _add(contents, "images", lambda: _array(content, str(self.path)), inside="")
                 return contents
             with zipfile.ZipFile(self.path) as archive:
                 for info in archive.infolist():
@@ -51,7 +50,7 @@ class NumpySource(ArraySource):
             return
         if name in contents.arrays:
             raise SourceError(f"{self.path} has two arrays named {name!r}: save it again")
-        _add(contents, name, lambda: self._member(archive, info, data), fields_prefix=f"{name}/")
+        _add(contents, name, lambda: self._member(archive, info, data))
 
     def _member(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, content: memoryview) -> Any:
         """Return an array of a ``.npz`` file: without a copy if it is stored uncompressed."""
@@ -74,19 +73,14 @@ class PickleError(SourceError):
     """An array of objects, which NumPy stores as a pickle. The message is a reason."""
 
 
-def _add(contents: Contents, name: str, read: Callable[[], Any], *, fields_prefix: str) -> None:
-    """Add an array; of records, the fields as arrays of their own."""
+def _add(contents: Contents, name: str, read: Callable[[], Any], inside: str | None = None) -> None:
+    """Add an array, unless it has objects."""
     try:
         array = read()
     except PickleError as error:
         contents.unusable.append(Unusable("array", name, str(error), is_array=True))
         return
-    if array.ndim == 0:
-        contents.add_entry("array", name, name, array.item() if array.dtype.kind in "US" else None)
-    elif array.dtype.names and array.ndim == 1:
-        contents.arrays |= {f"{fields_prefix}{field}": values for field, values in fields_of(array)}
-    else:
-        contents.arrays[name] = array
+    contents.add(name, array, inside)
 
 
 def _array(data: memoryview, where: str) -> Any:

@@ -170,7 +170,7 @@ class ObjectSource(RecordSource):
         return item._asdict() if isinstance(item, tuple) and hasattr(item, "_asdict") else item
 
     def _value(self, name: str, value: Any) -> Any:
-        feature = self._features.get(name)
+        feature: Any = self._features.get(name)
         if type(feature).__name__.startswith("Array") and isinstance(value, list):  # such as Array3D
             return np.asarray(value, feature.dtype)
         return plain(value)
@@ -233,7 +233,8 @@ def cell(value: Any) -> Any:
 def digest_of(values: Mapping[str, Any] | str) -> int:
     """Return a hash of values."""
     digest = xxhash.xxh3_64()
-    for name, value in ({"": values} if isinstance(values, str) else values).items():
+    pairs: list[tuple[str, Any]] = [("", values)] if isinstance(values, str) else list(values.items())
+    for name, value in pairs:
         is_array = isinstance(value, np.ndarray)
         digest.update(f"{name}\0{value.dtype}{value.shape}".encode() if is_array else name.encode())
         digest.update(np.ascontiguousarray(value).data if is_array else repr(value).encode())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import quoted
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.sources.base import Collector, SourceOptions
+from wds_tools.sources.base import Collector, Source
 from wds_tools.sources.columns import (
     IMAGE,
     LABEL,
@@ -98,25 +99,30 @@ class Roles:
         return {self.image, *filter(None, (self.label, self.names)), *self.shape}
 
 
-class Rules(Protocol):
-    """What a source states about the names in its records."""
+class NamedValues(Source):
+    """Base of sources whose records map names to values: what is known about the names.
 
-    name: str
-    part: ClassVar[str]
-    preferred: Mapping[str, tuple[str, ...]]
-    bgr: bool
-    columns: dict[str, str]
-    options: SourceOptions
-    class_lists: Mapping[str, tuple[str, ...]]
+    Attributes:
+        part: What a name is called in the account.
+        preferred: Role -> names that are tried first.
+        bgr: Whether pixels are in the order B, G, R.
+        class_lists: Name -> class names that its type has.
+    """
 
-    def is_transcription(self, name: str, values: Sequence[Any]) -> bool:
+    part: ClassVar[str] = "entry"
+    preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    bgr: bool = False
+    class_lists: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+    def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002 - for formats that have them
         """Return whether values with the name of a label are texts, not classes."""
+        return False
 
 
 class Names:
     """What the records of a source have, name by name."""
 
-    def __init__(self, source: Rules) -> None:
+    def __init__(self, source: NamedValues) -> None:
         self.source = source
         self.kinds: dict[str, Counter[str]] = {}
         self.lists: set[str] = set()
@@ -201,6 +207,11 @@ class Names:
         roles = Roles(
             image, choice.label, choice.names, shape, frozenset(self.lists), classes=choice.classes, notes=choice.notes
         )
+        return replace(roles, fields=self._fields(roles))
+
+    def record_roles(self) -> Roles:
+        """Return the roles where image and label are not among the names."""
+        roles = Roles("", lists=frozenset(self.lists))
         return replace(roles, fields=self._fields(roles))
 
     def _image(self) -> str:
@@ -363,7 +374,7 @@ class Names:
     def facts(self, roles: Roles) -> list[str]:
         """Return the names that become entries of ``json``."""
         others = self.kinds.keys() - roles.used - roles.fields.keys()
-        return [name for name in self.kinds if name in others and not all(map(_reason, self.kinds[name]))]
+        return [name for name in self.kinds if name in others and not all(map(reason_of, self.kinds[name]))]
 
     def account(self, found: Collector, roles: Roles) -> None:
         """State what becomes of each name."""
@@ -372,20 +383,20 @@ class Names:
         found.classes = roles.classes or found.classes
         account.notes += roles.notes
         for name, kinds in self.kinds.items():
-            left = {kind for kind in kinds if _reason(kind)}
+            left = {kind for kind in kinds if reason_of(kind)}
             if name in roles.used:
                 account.use(part, name, _role(name, roles))
                 continue
             if kinds.keys() - left:
-                account.use(part, name, self._destination(name, roles))
+                account.use(part, name, self.destination(name, roles))
             for kind in sorted(left):
-                account.leave_out(part, name, str(_reason(kind)))
-        self._account_facts(found, roles)
+                account.leave_out(part, name, str(reason_of(kind)))
+        self.account_facts(found, roles)
         if roles.shape:
             order = "B, G, R" if self.source.bgr else "R, G, B"
             account.notes.append(f"{roles.image!r} has raw pixels; colours are in the order {order}")
 
-    def _account_facts(self, found: Collector, roles: Roles) -> None:
+    def account_facts(self, found: Collector, roles: Roles) -> None:
         """Add the class names of entries of ``json``, and what JSON does not have."""
         for name in self.facts(roles):
             for place, classes in self.source.class_lists.items():
@@ -394,7 +405,8 @@ class Names:
             if count := self.lost.get(name):
                 found.account.notes.append(null_note(name, count))
 
-    def _destination(self, name: str, roles: Roles) -> str:
+    def destination(self, name: str, roles: Roles) -> str:
+        """Return what a name becomes, for the account."""
         if name not in roles.fields:
             return "entries of json"
         base = roles.fields[name]
@@ -404,7 +416,7 @@ class Names:
         return f"image field {base}" if kinds & IMAGES and "." not in base else f"field {base}"
 
 
-def _reason(kind: str) -> str | None:
+def reason_of(kind: str) -> str | None:
     """Return why values of a kind are left out, or None."""
     return LEFT_OUT.get(kind) or (None if kind in ALL_KINDS else kind)
 

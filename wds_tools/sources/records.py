@@ -7,11 +7,10 @@ lost, and values of one name become the same kind of entry in all samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +18,10 @@ from numpy.typing import NDArray
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs, image_header
 from wds_tools.format.label import NONE, Label, quoted
-from wds_tools.sources.base import Collector, Input, Record, Skip, Source, field_bytes
+from wds_tools.sources.base import Collector, Input, Record, Skip, field_bytes
 from wds_tools.sources.columns import fact_name, facts_bytes, is_text_field, plain_name
 from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
-from wds_tools.sources.record_roles import Names, Roles
+from wds_tools.sources.record_roles import NamedValues, Names, Roles
 from wds_tools.sources.record_values import (
     ARRAY,
     ENCODED,
@@ -68,20 +67,9 @@ def attempt(read: Callable[..., Mapping[str, Any]], *arguments: Any) -> Mapping[
         return str(error)
 
 
-class RecordSource(Source):
-    """Base of sources whose records map names to values.
+class RecordSource(NamedValues):
+    """Base of sources whose records map names to values."""
 
-    Attributes:
-        part: What a name is called in the account.
-        preferred: Role -> names that are tried first.
-        bgr: Whether pixels are in the order B, G, R.
-        class_lists: Name -> class names that its type has.
-    """
-
-    part: ClassVar[str] = "entry"
-    preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    bgr: bool = False
-    class_lists: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     found_roles: Roles | None = None
 
     def items(self) -> Iterator[Item]:
@@ -91,10 +79,6 @@ class RecordSource(Source):
     def values(self, entry: Input) -> Mapping[str, Any]:
         """Return the values of a record."""
         raise NotImplementedError
-
-    def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002 - for formats that have them
-        """Return whether values with the name of a label are texts, not classes."""
-        return False
 
     def label_of(self, entry: Input) -> Label:  # noqa: ARG002 - for formats whose paths have classes
         """Return the label of a record without a label among its values."""
@@ -167,13 +151,21 @@ class RecordSource(Source):
         fields, facts = self._parts(values, roles, copy=False)
         return facts_bytes(facts) + sum(field_bytes(len(data)) for data in fields.values())
 
-    def to_record(self, values: Mapping[str, Any], roles: Roles) -> Record:
+    def to_record(
+        self, values: Mapping[str, Any], roles: Roles, image: bytes | NDArray[np.uint8] | None = None
+    ) -> Record:
         """Return a record for the packer.
+
+        Args:
+            values: As in `Item`.
+            roles: The roles of their names.
+            image: Its image, if it is not among the values.
 
         Raises:
             SourceError: It has no image.
         """
-        return Record(self._image(values, roles, copy=True), *self._parts(values, roles, copy=True))
+        image = self._image(values, roles, copy=True) if image is None else image
+        return Record(image, *self._parts(values, roles, copy=True))
 
     def _parts(self, values: Mapping[str, Any], roles: Roles, *, copy: bool) -> tuple[dict[str, bytes], dict[str, Any]]:
         """Return the fields and the entries of ``json`` of a record.

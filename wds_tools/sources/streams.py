@@ -170,7 +170,8 @@ class StreamSource(RecordSource):
 
     def _values(self, cells: Mapping[str, Any]) -> _Row:
         """Return the values of a row, with the bytes of images that it names by path or URL only."""
-        values, names = {}, {}
+        values: _Row = {}
+        names: _Row = {}
         for name, cell in cells.items():
             path = cell.get("path") if isinstance(cell, dict) and {"bytes", "path"} <= cell.keys() else None
             names |= {"file_name": path} if path and not names else {}

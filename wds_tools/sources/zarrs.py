@@ -16,7 +16,6 @@ import xxhash
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.array_contents import Contents, Unusable
-from wds_tools.sources.array_kinds import fields_of
 from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import Collector, SourceStoreError, as_read_error
 from wds_tools.sources.optional_dependencies import import_optional
@@ -53,15 +52,11 @@ class ZarrSource(ArraySource):
         return contents
 
     def _add(self, contents: Contents, name: str, array: Any) -> None:
-        if array.ndim == 0:
-            contents.unusable.append(Unusable("array", name, "is a single value, not one for each image"))
-        elif array.dtype.kind == "O":
+        if array.dtype.kind == "O":
             reason = "has objects, which are not read, because they can be pickles, which can run code"
             contents.unusable.append(Unusable("array", name, reason, is_array=True))
-        elif array.dtype.names and array.ndim == 1:
-            contents.arrays |= {f"{name}/{field}": values for field, values in fields_of(_Rows(array))}
         else:
-            contents.arrays[name] = _Rows(array)
+            contents.add(name, _Rows(array))
 
     def _add_attributes(self, contents: Contents, prefix: str, node: Any) -> None:
         for word, value in node.attrs.asdict().items():
