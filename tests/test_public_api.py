@@ -128,3 +128,15 @@ def test_options_are_keyword_only_and_no_function_accepts_arbitrary_ones(name):
 def test_an_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match="nonsense"):
         wds_tools.nonsense  # noqa: B018
+
+
+REQUIRED = {"make_loader": {"batch_size": 1}, "pack_splits": {"split": "folders"}}
+
+
+@pytest.mark.parametrize("name", ["make_loader", "StreamingDataset", "pack", "pack_splits", "append"])
+def test_an_error_about_arguments_names_the_function_that_was_called(name):
+    call = getattr(wds_tools, name)
+    with pytest.raises(TypeError, match=rf"^{name}\(\) .*'nonsense'"):
+        call("a", *(["b"] if "pack" in name or name == "append" else []), nonsense=1, **REQUIRED.get(name, {}))
+    with pytest.raises(TypeError, match=rf"^{name}\(\) missing a required "):
+        call()

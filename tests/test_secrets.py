@@ -230,7 +230,7 @@ def test_user_and_password_of_a_url_are_hidden_as_written_and_unquoted() -> None
 
 
 def test_no_object_that_holds_options_shows_them() -> None:
-    shown = [REMOTE, PackOptions(remote=REMOTE), Bucket("vault:///tmp/x", remote=REMOTE)]
+    shown = [REMOTE, PackOptions("src", "dst", storage_options=OPTIONS), Bucket("vault:///tmp/x", remote=REMOTE)]
     for value in [*shown, open_store("vault:///tmp/x", remote=REMOTE)]:
         assert_hidden(f"{value!r}{value}")
 

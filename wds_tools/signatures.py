@@ -26,9 +26,10 @@ def takes(options: Callable[_P, _Options]) -> Callable[[Callable[[_Options], _Re
 
     def decorate(function: Callable[[_Options], _Result]) -> Callable[_P, _Result]:
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
+            _check_names(function, signature, args, kwargs)
             return function(options(*args, **kwargs))
 
-        _describe(call, function, options)
+        signature = _describe(call, function, options)
         return call
 
     return decorate
@@ -41,20 +42,29 @@ def method_takes(
 
     def decorate(method: Callable[[_Self, _Options], _Result]) -> Callable[Concatenate[_Self, _P], _Result]:
         def call(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+            _check_names(method, signature, (self, *args), kwargs)
             return method(self, options(*args, **kwargs))
 
-        _describe(call, method, options)
+        signature = _describe(call, method, options)
         return call
 
     return decorate
 
 
-def _describe(call: Callable[..., Any], function: Callable[..., Any], options: Callable[..., Any]) -> None:
-    """Give a function the name, docstring and result of another one, and the parameters of its options."""
+def _describe(call: Callable[..., Any], function: Callable[..., Any], options: Callable[..., Any]) -> inspect.Signature:
+    """Give a function the name and docstring of another one, and the parameters of its options."""
     functools.update_wrapper(call, function)
-    *before, _ = inspect.signature(function).parameters.values()
-    call.__annotations__ = {}
-    signature = inspect.signature(function).replace(
-        parameters=[*before, *inspect.signature(options).parameters.values()]
-    )
+    signature = inspect.signature(function)
+    *before, _ = signature.parameters.values()
+    signature = signature.replace(parameters=[*before, *inspect.signature(options).parameters.values()])
     call.__signature__ = signature  # type: ignore[attr-defined]
+    return signature
+
+
+def _check_names(
+    function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:  # the class of the options would name itself
+        raise TypeError(f"{function.__qualname__.removesuffix('.__init__')}() {error}") from None

@@ -11,20 +11,20 @@ from wds_tools.packing.config import PackOptions
 
 
 def test_shards_below_the_smallest_tar_file_are_refused() -> None:
-    assert PackOptions(shard_bytes=10_240).shard_bytes == 10_240
+    assert PackOptions("src", "dst", shard_bytes=10_240).max_bytes == 10_240
     with pytest.raises(OptionError, match=r"shard_bytes=10239 is too small; allowed are 10,240"):
-        PackOptions(shard_bytes=10_239)
+        PackOptions("src", "dst", shard_bytes=10_239)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63])
 def test_a_seed_out_of_range_is_refused(seed: int) -> None:
     with pytest.raises(OptionError, match=f"seed={seed} is out of range; allowed are 0 to"):
-        PackOptions(seed=seed)
+        PackOptions("src", "dst", seed=seed)
 
 
 def test_the_error_for_a_duplicate_class_names_it() -> None:
     with pytest.raises(OptionError, match=re.escape("class names ['cat'] are given twice")):
-        PackOptions(classes=("cat", "dog", "cat"))
+        PackOptions("src", "dst", classes=("cat", "dog", "cat"))
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def test_the_error_for_a_duplicate_class_names_it() -> None:
 )
 def test_invalid_options_are_refused(options: dict[str, object], reason: str) -> None:
     with pytest.raises(OptionError, match=re.escape(reason)):
-        PackOptions(**options)  # type: ignore[arg-type]
+        PackOptions("src", "dst", **options)  # type: ignore[arg-type]
 
 
 def test_every_shard_is_packed_by_exactly_one_task() -> None:
-    tasks = [PackOptions(task=(index, 3)) for index in range(3)]
+    tasks = [PackOptions("src", "dst", task=(index, 3)) for index in range(3)]
     assert [[task.packs(number) for number in range(5)] for task in tasks] == [
         [True, False, False, True, False],
         [False, True, False, False, True],
         [False, False, True, False, False],
     ]
-    assert not PackOptions(finish=True).packs(0)
+    assert not PackOptions("src", "dst", finish=True).packs(0)

@@ -38,7 +38,6 @@ from wds_tools.packing.estimate import process_count
 from wds_tools.packing.packer import PackReport
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.splits import pack_splits
-from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import Input
 from wds_tools.sources.detect import open_source
 from wds_tools.upkeep.resealer import reseal
@@ -322,8 +321,8 @@ def test_the_default_number_of_workers_depends_on_cores_and_bytes(
     monkeypatch.setattr("wds_tools.packing.estimate.available_cores", lambda: cores)
     plan = Plan([Input("a.jpg", megabytes * 1_000_000, None)], [0, 1], (), {})
     source = open_source(photos)
-    assert process_count(plan, source, PackOptions(images=ImageOptions(images=images))) == processes
-    assert process_count(plan, source, PackOptions(workers=3)) == 3
+    assert process_count(plan, source, PackOptions(photos, "", images=images)) == processes
+    assert process_count(plan, source, PackOptions(photos, "", workers=3)) == 3
 
 
 def imports_of_a_pack(photos: Path, dst: Path, workers: int) -> list[str]:

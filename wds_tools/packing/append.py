@@ -13,8 +13,7 @@ from wds_tools.format.field_classes import DatasetClasses, check_same
 from wds_tools.format.label import Classes, LabelType
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
-from wds_tools.options import RemoteOptions, parse_bytes
-from wds_tools.packing.config import PackOptions
+from wds_tools.packing.config import AppendOptions, PackOptions
 from wds_tools.packing.destination import APPENDED, FolderDestination, read_manifest, read_skipped
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.packer import PackReport, open_input, pack
@@ -22,60 +21,33 @@ from wds_tools.packing.plan import Plan
 from wds_tools.packing.preview import show_account
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
-from wds_tools.packing.transcode import ImageOptions
 from wds_tools.reading.names import why_not_a_dataset
 from wds_tools.reading.shardset import classes_of, open_shards
+from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.storage.unfinished import why_unfinished
 
 
-def append(
-    src: Any,
-    dst: str | Path,
-    *,
-    kind: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    label_type: LabelType | None = None,
-    label_separator: str | None = None,
-    encoding: str | None = None,
-    shard_bytes: int | str | None = None,
-    seed: int = 0,
-    workers: int | None = None,
-    strict: bool = False,
-    fresh: bool = False,
-    images: str | None = None,
-    resize: int | str | tuple[int, int] | None = None,
-    quality: int | None = None,
-    progress: bool | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> PackReport:
+@takes(AppendOptions)
+def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the fields of the options
     """Add samples to a dataset, in new shards after its own.
 
     The dataset can be read at any time: the new shards become part of it at the end, when the manifest is replaced.
     To continue an interrupted run, repeat the same call. Repeating a finished call changes nothing. A saved state of
     a loader stays valid: the new samples are included from its next epoch on.
 
+    The arguments that are not listed here are those of `pack`.
+
     Args:
         src: The source of the new samples, as for `pack`. Classes are matched by name; new classes get the next
             numbers.
         dst: Local folder of a dataset that `pack` wrote.
-        kind: Format of ``src``, as for `pack`; detected by default.
-        columns: Names of columns or arrays, as for `pack`.
-        label_type: As for `pack`.
-        label_separator: As for `pack`.
-        encoding: Encoding of a table, as for `pack`.
         shard_bytes: Maximum size of a new shard in bytes, or as text such as "4MB"; that of the dataset by default.
         seed: Seed of the one-time shuffle of the new samples.
-        workers: Number of worker processes, as for `pack`.
-        strict: Raise an error if any file cannot be packed, as for `pack`.
         fresh: Remove what an interrupted `append` left, such as that of a source which has changed since, and start
             again. The dataset stays.
         images: As for `pack`. ``images``, ``resize`` and ``quality`` must have the values that the dataset was packed
             with.
-        resize: New size of the images, as for `pack`.
-        quality: JPEG quality of resized images, as for `pack`.
-        progress: Whether to show a progress bar, as for `pack`.
-        storage_options: As for `pack`.
 
     Returns:
         A report on the whole dataset; ``packed`` counts only the new samples.
@@ -90,30 +62,16 @@ def append(
         WorkerError: A worker process died.
     """
     started = time.monotonic()
-    dst = _local_folder(dst)
+    src, dst = given.src, _local_folder(given.dst)
     onto, parts = _read_dataset(dst)
-    options = PackOptions(
-        kind=kind,
-        columns=columns,
-        label_type=label_type,
-        label_separator=label_separator,
-        encoding=encoding,
-        shard_bytes=parse_bytes(shard_bytes or parts[-1]["shard_bytes"], what="shard_bytes"),
-        seed=seed,
-        workers=workers,
-        strict=strict,
-        fresh=fresh,
-        images=ImageOptions(images=images, resize=resize, quality=quality),
-        progress=progress,
-        remote=RemoteOptions.of(storage_options=storage_options),
-    )
-    if str(options.images) != parts[-1]["images"]:
+    options = PackOptions.of(given, shard_bytes=given.shard_bytes or parts[-1]["shard_bytes"])
+    if str(options.policy) != parts[-1]["images"]:
         raise OptionError(
-            f"{dst} was packed with images={parts[-1]['images']!r}, but this call would add {str(options.images)!r}: "
+            f"{dst} was packed with images={parts[-1]['images']!r}, but this call would add {str(options.policy)!r}: "
             "append with the same --images and --resize, or reshard the dataset first"
         )
     source, listing = _list_new_inputs(src, dst, options, onto)
-    show_account(source, listing, progress=progress)
+    show_account(source, listing, progress=options.progress)
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
     if plan.source in parts:  # an earlier call has appended it
@@ -124,8 +82,11 @@ def append(
         skipped, seconds = read_skipped(dst), time.monotonic() - started
         return PackReport(onto, dst, 0, skipped, len(onto.shards), seconds, listing.account)
     plan = _continue_numbering(plan, onto, parts)
-    plan = replace(plan, deep=options.images.keeps_all or _has_deep_images(dst))
-    with FolderDestination(dst) as destination, ProgressBar(len(plan.inputs), progress, dataset=str(dst)) as bar:
+    plan = replace(plan, deep=options.policy.keeps_all or _has_deep_images(dst))
+    with (
+        FolderDestination(dst) as destination,
+        ProgressBar(len(plan.inputs), options.progress, dataset=str(dst)) as bar,
+    ):
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing, onto=onto)
     packed = manifest.samples - onto.samples

@@ -1,61 +1,122 @@
-"""The options of packing: checked, and passed on as one object."""
+"""The options of packing: names, types, defaults and checks. The docstring of `pack` describes them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from wds_tools.errors import OptionError
 from wds_tools.format.label import LabelType
-from wds_tools.options import RemoteOptions, check_counts
+from wds_tools.options import RemoteOptions, check_counts, parse_bytes
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import SourceOptions
 
 Engine = Literal["local", "ray"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackOptions:
-    """The options of `pack`, which documents them. `append`, `reshard` and `pack_splits` have some of them.
+@dataclass(frozen=True)
+class AppendOptions:
+    """The options of `append`, which `pack` and `pack_splits` have too. `pack` documents them."""
 
-    Raises:
-        OptionError: An invalid option, or two that exclude each other.
-    """
-
+    src: Any
+    dst: str | Path
+    _: KW_ONLY
     kind: str | None = None
     columns: Mapping[str, str] | None = None
     label_type: LabelType | None = None
     label_separator: str | None = None
     encoding: str | None = None
-    shard_bytes: int = 10**9
+    shard_bytes: int | str | None = None
     seed: int = 0
     workers: int | None = None
-    classes: tuple[str, ...] | None = None
     strict: bool = False
     fresh: bool = False
+    images: str | None = None
+    resize: int | str | tuple[int, int] | None = None
+    quality: int | None = None
+    progress: bool | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class NewDatasetOptions(AppendOptions):
+    """The options that `pack` and `pack_splits` share."""
+
+    _: KW_ONLY
+    shard_bytes: int | str = "1GB"
+    classes: str | Path | Sequence[str] | None = None
     dry_run: bool = False
-    images: ImageOptions = field(default_factory=ImageOptions)
-    spool: Path | None = None
+    verify_pixels: bool = False
+    spool: str | Path | None = None
+
+
+@dataclass(frozen=True)
+class SplitOptions(NewDatasetOptions):
+    """The options of `pack_splits`."""
+
+    _: KW_ONLY
+    split: str | Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PackOptions(NewDatasetOptions):
+    """The options of `pack`, checked. `append` and `pack_splits` make them from theirs.
+
+    Attributes:
+        max_bytes: ``shard_bytes`` as a number.
+        names: ``classes`` as names.
+        policy: What happens to images.
+        remote: The options for URLs, or their defaults.
+
+    Raises:
+        OptionError: An invalid option, or two that exclude each other.
+    """
+
+    _: KW_ONLY
     shuffle: bool = True
     task: tuple[int, int] | None = None
     finish: bool = False
     engine: Engine = "local"
-    progress: bool | None = None
-    remote: RemoteOptions = field(default_factory=RemoteOptions.of)
+
+    max_bytes: int = field(init=False)
+    names: tuple[str, ...] | None = field(init=False)
+    policy: ImageOptions = field(init=False)
+    remote: RemoteOptions = field(init=False)
+
+    @classmethod
+    def of(cls, given: AppendOptions, **changes: Any) -> PackOptions:
+        """Return the options of `pack` for those of `append` or `pack_splits`."""
+        names = {one.name for one in fields(cls)}
+        same = {one.name: getattr(given, one.name) for one in fields(given) if one.name in names}
+        return cls(**{**same, **changes})
 
     def __post_init__(self) -> None:
+        policy = ImageOptions(
+            images=self.images, resize=self.resize, quality=self.quality, verify_pixels=self.verify_pixels
+        )
+        for name, value in {
+            "max_bytes": parse_bytes(self.shard_bytes, what="shard_bytes"),
+            "names": class_names(self.classes),
+            "policy": policy,
+            "remote": RemoteOptions.of(storage_options=self.storage_options),
+        }.items():
+            object.__setattr__(self, name, value)
+        self._check()
+        self._check_mode()
+
+    def _check(self) -> None:
         check_counts({"workers": self.workers})
-        if self.shard_bytes < 10_240:
-            raise OptionError(f"shard_bytes={self.shard_bytes} is too small; allowed are 10,240 bytes and more")
+        if self.max_bytes < 10_240:
+            raise OptionError(f"shard_bytes={self.max_bytes} is too small; allowed are 10,240 bytes and more")
         if not isinstance(self.seed, Integral) or not 0 <= self.seed < 2**63:
             raise OptionError(f"seed={self.seed!r} is out of range; allowed are 0 to 2**63 - 1")
         if self.columns is not None and not isinstance(self.columns, Mapping):
             raise OptionError(f"columns={self.columns!r}; allowed are dictionaries such as {{'image': 'photo'}}")
-        if self.classes is not None and len(set(self.classes)) < len(self.classes):
-            twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
+        if self.names is not None and len(set(self.names)) < len(self.names):
+            twice = sorted({name for name in self.names if self.names.count(name) > 1})
             raise OptionError(f"class names {twice} are given twice; each class needs a unique name")
         if self.label_type not in (None, *get_args(LabelType)):
             raise OptionError(f"label_type={self.label_type!r}; allowed are {', '.join(get_args(LabelType))}")
@@ -63,7 +124,6 @@ class PackOptions:
             raise OptionError("label_separator is empty; allowed are texts such as ' ', ',' and '|'")
         if self.encoding is not None:
             _check_encoding(self.encoding)
-        self._check_mode()
 
     def _check_mode(self) -> None:
         """Check what this call does: all, one of several tasks, or a preview."""
@@ -80,10 +140,15 @@ class PackOptions:
             raise OptionError(f"engine={self.engine!r}; allowed are {', '.join(map(repr, get_args(Engine)))}")
 
     @property
+    def spool_folder(self) -> Path | None:
+        """``spool`` as a path."""
+        return None if self.spool is None else Path(self.spool)
+
+    @property
     def source(self) -> SourceOptions:
         """What the user states about the source."""
         return SourceOptions(
-            classes=self.classes,
+            classes=self.names,
             columns=self.columns or {},
             label_type=self.label_type,
             label_separator=self.label_separator,
@@ -115,7 +180,7 @@ def class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] |
         classes = [line for line in lines if line]
     if not classes:
         raise OptionError("classes is empty; give at least one name, or omit it to use the names of the class folders")
-    return tuple(classes)
+    return classes if isinstance(classes, tuple) else tuple(classes)  # perhaps `Classes`
 
 
 def _check_encoding(name: str) -> None:

@@ -94,15 +94,15 @@ def plan_listing(source: Source, listing: Listing, options: PackOptions, *, deep
         StoreError: The source fails. Nothing was written.
     """
     with nothing_written():
-        check_geometry(source, listing.inputs, options.images)
+        check_geometry(source, listing.inputs, options.policy)
         plan = make_plan(
             listing,
             kind=source.kind,
             seed=options.seed,
-            shard_bytes=options.shard_bytes,
-            kind_of=head_kind(source, options.images),
-            images=str(options.images),
-            image_bytes=planned_bytes(listing.inputs, source, options.images, seed=options.seed),
+            shard_bytes=options.max_bytes,
+            kind_of=head_kind(source, options.policy),
+            images=str(options.policy),
+            image_bytes=planned_bytes(listing.inputs, source, options.policy, seed=options.seed),
             shuffle=options.shuffle,
         )
         return replace(plan, deep=packs_deep([(source, plan.inputs)], options) if deep is None else deep)
@@ -118,7 +118,7 @@ def packs_deep(parts: Sequence[tuple[Source, Sequence[Input]]], options: PackOpt
     Raises:
         StoreError: A source fails. Nothing was written.
     """
-    if options.images.keeps_all:
+    if options.policy.keeps_all:
         return True
     starts = np.cumsum([0, *(len(inputs) for _, inputs in parts)])
     sampled = np.random.default_rng([options.seed, _ESTIMATE_STREAM]).permutation(starts[-1])[:_DEPTH_READS]
@@ -151,6 +151,6 @@ def process_count(plan: Plan, source: Source, options: PackOptions) -> int:
     if options.workers is not None:
         return options.workers
     size, cores = sum(entry.size for entry in plan.inputs), available_cores()
-    if options.images.images == "keep":  # each reads on one core and writes on another
+    if options.policy.images == "keep":  # each reads on one core and writes on another
         return min(_MAX_WORKERS, -(-cores // 2), 1 + size // _BYTES_PER_WORKER)
     return min(cores, 1 + size // _BYTES_PER_TRANSCODER)

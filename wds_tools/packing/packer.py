@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.account import Account
-from wds_tools.format.label import LabelType
 from wds_tools.format.manifest import Manifest
-from wds_tools.options import RemoteOptions, parse_bytes
-from wds_tools.packing.config import Engine, PackOptions, class_names
+from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import Destination, check_startable, manifest_of
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.preview import Preview, preview, show_account
 from wds_tools.packing.remote_destination import open_destination, parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, bad_files_error, check_strict, list_inputs
-from wds_tools.packing.transcode import ImageOptions
+from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source, without_file_scheme
 from wds_tools.storage import is_url
@@ -54,34 +51,8 @@ class PackReport:
     preview: Preview | None = None
 
 
-def pack(
-    src: Any,
-    dst: str | Path,
-    *,
-    kind: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    label_type: LabelType | None = None,
-    label_separator: str | None = None,
-    encoding: str | None = None,
-    shard_bytes: int | str = "1GB",
-    seed: int = 0,
-    workers: int | None = None,
-    classes: str | Path | Sequence[str] | None = None,
-    strict: bool = False,
-    fresh: bool = False,
-    dry_run: bool = False,
-    images: str | None = None,
-    resize: int | str | tuple[int, int] | None = None,
-    quality: int | None = None,
-    verify_pixels: bool = False,
-    spool: str | Path | None = None,
-    shuffle: bool = True,
-    task: tuple[int, int] | None = None,
-    finish: bool = False,
-    engine: Engine = "local",
-    progress: bool | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> PackReport:
+@takes(PackOptions)
+def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the fields of the options
     """Pack a source of images into WebDataset shards.
 
     The source can be a folder of images, a table, HDF5, Parquet and more (see docs/packing.md). To continue an
@@ -156,35 +127,13 @@ def pack(
         WorkerError: A worker process died.
     """
     started = time.monotonic()
-    options = PackOptions(
-        kind=kind,
-        columns=columns,
-        label_type=label_type,
-        label_separator=label_separator,
-        encoding=encoding,
-        shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
-        seed=seed,
-        workers=workers,
-        classes=class_names(classes),
-        strict=strict,
-        fresh=fresh,
-        dry_run=dry_run,
-        images=ImageOptions(images=images, resize=resize, quality=quality, verify_pixels=verify_pixels),
-        spool=None if spool is None else Path(spool),
-        shuffle=shuffle,
-        task=task,
-        finish=finish,
-        engine=engine,
-        progress=progress,
-        remote=RemoteOptions.of(storage_options=storage_options),
-    )
-    location = parse_destination(dst)
-    if engine == "ray" and isinstance(location, str):
+    location = parse_destination(options.dst)
+    if options.engine == "ray" and isinstance(location, str):
         raise OptionError(f"engine='ray' needs a folder that all its machines share; {location} is a URL")
-    source = open_input(src, location, options)
+    source = open_input(options.src, location, options)
     listing = list_inputs(source, options.progress)
-    if not dry_run:
-        show_account(source, listing, progress=progress)
+    if not options.dry_run:
+        show_account(source, listing, progress=options.progress)
     report = pack_listing(source, listing, location, options)
     return replace(report, seconds=time.monotonic() - started)
 
@@ -215,7 +164,7 @@ def check_place(src: Any, dst: Path | str, options: PackOptions) -> None:
     src = without_file_scheme(src)
     if isinstance(src, str) and isinstance(dst, str) and f"{dst}/".startswith(f"{src.rstrip('/')}/"):
         raise _inside(src, dst)
-    for folder in (dst, options.spool):
+    for folder in (dst, options.spool_folder):
         if isinstance(folder, Path):
             _refuse_inside(src, folder)
 
@@ -229,7 +178,7 @@ def pack_listing(
     plan = plan_listing(source, listing, options, deep=deep)
     destination = open_destination(
         dst,
-        spool=options.spool,
+        spool=options.spool_folder,
         progress=shows_progress(options.progress),
         task=options.task,
         remote=options.remote,

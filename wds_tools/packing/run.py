@@ -147,12 +147,12 @@ class PackJob:
         self.kept = self.destination.finished_shards()
         self.bar.start_at(sum(stop - start for start, stop in map(self.plan.range_of, self.kept)))
         missing = [number for number in self.plan.numbers if number not in self.kept and self.options.packs(number)]
-        if missing and self.options.images.notice:
+        if missing and self.options.policy.notice:
             self.bar.clear()
-            _warn_once(self.options.images.notice)
+            _warn_once(self.options.policy.notice)
         processes = min(self.processes, len(missing))
         # Converting images takes a core per shard. If there are more cores than shards, the rest helps with threads.
-        keep, ray = self.options.images.images == "keep", self.options.engine == "ray"
+        keep, ray = self.options.policy.images == "keep", self.options.engine == "ray"
         threads = 1 if keep or ray else max(1, available_cores() // max(1, processes))
         _log.debug(
             "packing %d of %d shards (processes: %d, threads in each: %d, usable cores: %d); the compiled module is %s",
@@ -175,7 +175,7 @@ class PackJob:
             classes=self.plan.classes,
             source=self.source,
             folder=self.destination.folder,
-            images=self.options.images,
+            images=self.options.policy,
             threads=threads,
             deep=self.plan.deep,
             files=files,
@@ -338,7 +338,7 @@ def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) 
                 classes=listing.classes,
                 source=source,
                 folder=Path(),
-                images=options.images,
+                images=options.policy,
                 threads=available_cores(),
             )
             skipped += bad_inputs(task, bar.advance)

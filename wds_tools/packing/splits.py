@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from wds_tools.errors import DestinationError, OptionError, SourceError
-from wds_tools.format.label import Classes, LabelType
-from wds_tools.options import RemoteOptions, parse_bytes
+from wds_tools.format.label import Classes
+from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import commit_card, split_card
-from wds_tools.packing.config import PackOptions, class_names
+from wds_tools.packing.config import PackOptions, SplitOptions
 from wds_tools.packing.estimate import packs_deep
 from wds_tools.packing.packer import PackReport, check_place, open_input, pack_listing
 from wds_tools.packing.preview import show_account
 from wds_tools.packing.remote_destination import parse_destination, publish_card
 from wds_tools.packing.run import check_strict, list_inputs
-from wds_tools.packing.transcode import ImageOptions
+from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import open_splits
 from wds_tools.storage import join
@@ -31,61 +31,24 @@ _INVERSE_GOLDEN = (5**0.5 - 1) / 2
 _SPLIT_STREAM = 2  # gives this use of the seed its own random numbers
 
 
-def pack_splits(
-    src: Any,
-    dst: str | Path,
-    *,
-    split: str | Mapping[str, float],
-    kind: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    label_type: LabelType | None = None,
-    label_separator: str | None = None,
-    encoding: str | None = None,
-    shard_bytes: int | str = "1GB",
-    seed: int = 0,
-    workers: int | None = None,
-    classes: str | Path | Sequence[str] | None = None,
-    strict: bool = False,
-    fresh: bool = False,
-    dry_run: bool = False,
-    images: str | None = None,
-    resize: int | str | tuple[int, int] | None = None,
-    quality: int | None = None,
-    verify_pixels: bool = False,
-    spool: str | Path | None = None,
-    progress: bool | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> dict[str, PackReport]:
+@takes(SplitOptions)
+def pack_splits(given: SplitOptions) -> dict[str, PackReport]:  # noqa: D417 - callers pass the fields of the options
     """Pack a source as several datasets, ``dst/train``, ``dst/val`` and so on, with the same class numbers.
 
     To continue an interrupted run, repeat the same call.
 
+    The arguments that are not listed here are those of `pack`.
+
     Args:
-        src: The source, as for `pack`.
         dst: Folder or URL in which each split gets a folder of its name.
         split: The share of each split, as {"train": 0.9, "val": 0.1} or "train=0.9,val=0.1". Shares add up to 1; they
             are drawn at random with ``seed``, and every class is divided in the same shares. Or "folders", if ``src``
             has a folder for each split, with names such as train, val and test.
-        kind: Format of ``src``, as for `pack`; detected by default.
-        columns: Names of columns or arrays, as for `pack`.
-        label_type: As for `pack`.
-        label_separator: As for `pack`.
-        encoding: Encoding of a table, as for `pack`.
-        shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
         seed: Seed of the draw and of the one-time shuffle.
-        workers: Number of worker processes, as for `pack`.
-        classes: Class names by number, or the path of a text file with one name per line, as for `pack`.
         strict: Raise an error if any file cannot be packed, as for `pack`. If the listing already shows such a file,
             no split is packed. If one appears only during packing, the splits before it are already packed.
         fresh: Remove what an earlier pack left in the folders of the splits, and start over.
         dry_run: Write nothing, as for `pack`; each report has a ``preview`` of its split.
-        images: What happens to images, as for `pack`.
-        resize: New size of the images, as for `pack`.
-        quality: JPEG quality of resized images, as for `pack`.
-        verify_pixels: Decode each crop-ready JPEG and its original, as for `pack`.
-        spool: Local folder for shards that wait for upload, as for `pack`.
-        progress: Whether to show a progress bar, as for `pack`.
-        storage_options: As for `pack`.
 
     Returns:
         A report for each split, by its name. With shares, files that the listing skipped are in the first report.
@@ -98,26 +61,8 @@ def pack_splits(
         StoreError: The storage at a URL does not respond, or the package for it is not installed.
         WorkerError: A worker process died.
     """
-    location = parse_destination(dst)
-    options = PackOptions(
-        kind=kind,
-        columns=columns,
-        label_type=label_type,
-        label_separator=label_separator,
-        encoding=encoding,
-        shard_bytes=parse_bytes(shard_bytes, what="shard_bytes"),
-        seed=seed,
-        workers=workers,
-        classes=class_names(classes),
-        strict=strict,
-        fresh=fresh,
-        dry_run=dry_run,
-        images=ImageOptions(images=images, resize=resize, quality=quality, verify_pixels=verify_pixels),
-        spool=None if spool is None else Path(spool),
-        progress=progress,
-        remote=RemoteOptions.of(storage_options=storage_options),
-    )
-    shares = parse_shares(split)
+    src, location, options = given.src, parse_destination(given.dst), PackOptions.of(given)
+    shares = parse_shares(given.split)
     source: Source
     if shares is None:
         parts = _list_split_folders(src, location, options)
@@ -126,9 +71,9 @@ def pack_splits(
         source = open_input(src, location, options)
         listing = list_inputs(source, options.progress)
         shown = [(source, listing)]
-        parts = {name: (source, part) for name, part in draw_splits(listing, shares, seed).items()}
-    for source, listing in () if dry_run else shown:
-        show_account(source, listing, progress=progress)
+        parts = {name: (source, part) for name, part in draw_splits(listing, shares, options.seed).items()}
+    for source, listing in () if options.dry_run else shown:
+        show_account(source, listing, progress=options.progress)
     check_strict(list(parts.values()), options)
     # One decision for all splits, however small one of them is.
     deep = packs_deep([(source, listing.inputs) for source, listing in parts.values()], options)
@@ -136,7 +81,7 @@ def pack_splits(
         name: pack_listing(source, listing, parse_destination(join(str(location), name)), options, deep=deep)
         for name, (source, listing) in parts.items()
     }
-    if not dry_run:
+    if not options.dry_run:
         _write_card(location, split_card({name: report.manifest for name, report in reports.items()}), options.remote)
     return reports
 
@@ -222,7 +167,7 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
     parts = {name: (source, list_inputs(source, options.progress)) for name, source in sources.items()}
     labelled = {name: listing for name, (_, listing) in parts.items() if _has_labels(listing)}
     named = {listing.label_classes for listing in labelled.values()}
-    if options.classes is not None or len(named) <= 1:
+    if options.names is not None or len(named) <= 1:
         return parts
     classes = Classes.sorted(name for names in named for name in names)
     # A split whose labels are numbers is listed again, to check that they are among these classes.
