@@ -46,7 +46,6 @@ def a_report(**changes):
     }
     values = {
         "workers": rounds_of(n0=[90, 95], n1=[100, 98], n2=[190, 180], n3=[270, 255], n4=[280, 260]),
-        "prefetch": rounds_of(n1=[200, 200], n2=[262, 270], n4=[270, 260]),
         "load": 0.0,
         "machine": {"cores": "4"},
     }
@@ -94,7 +93,7 @@ def test_shares_are_computed_round_by_round():
 
 def test_the_reason_is_one_sentence():
     report = a_report()
-    assert (report.num_workers, report.prefetch_factor, report.slots) == (3, 2, 7)
+    assert (report.num_workers, report.slots) == (3, 7)
     assert report.reason() == (
         "3 workers: the fewest within 5 % of the best, 270 images/s with 4; 2 workers would reach 69%"
     )
@@ -115,7 +114,7 @@ def test_the_text_has_tables_a_curve_the_reason_and_the_call():
     bars = [line.count("█") for line in lines if line[:3] in {"0  ", "1  ", "2  ", "3  ", "4  "}]
     assert bars[:5] == sorted(bars[:5])
     assert f"{report.reason()}." in lines
-    assert "prefetch_factor=2: 7 slots, 135 MB of shared memory." in lines
+    assert "7 slots, 135 MB of shared memory." in lines
     assert report.to_text().endswith("import wds_tools\n\n" + report.call())
 
 
@@ -125,7 +124,6 @@ def test_the_text_has_tables_a_curve_the_reason_and_the_call():
         ({"steps": 12}, "An epoch has only 12 steps"),
         ({"load": 3.25}, "busy before the start, load 3.2"),
         ({"device": "cuda"}, "batches of 128 to cuda"),
-        ({"prefetch": rounds_of(n1=[270], n2=[262], n4=[270])}, "prefetch_factor=1 (2 if the time"),
     ],
 )
 def test_notes_are_printed_only_when_they_apply(changes, remark):
@@ -143,7 +141,6 @@ def test_the_call_has_what_was_measured_and_chosen():
         "fields": "'image'",
         "shuffle": "True",
         "num_workers": "3",
-        "prefetch_factor": "2",
         "device": "'cuda'",
     }
     assert "device" not in a_report().call()
@@ -158,9 +155,9 @@ def test_the_text_of_a_view_evaluates_to_the_view(view):
 
 def test_json_has_every_round_and_the_proposal():
     values = json.loads(json.dumps(a_report().to_dict()))
-    assert values["proposed"] == {"num_workers": 3, "prefetch_factor": 2, "slots": 7}
+    assert values["proposed"] == {"num_workers": 3, "slots": 7}
     assert list(values["workers"]) == ["0", "1", "2", "3", "4"]
     assert values["workers"]["2"]["images_per_second"] == {"median": 185.0, "lowest": 180.0, "highest": 190.0}
-    assert len(values["prefetch"]["4"]["rounds"]) == 2
+    assert len(values["workers"]["4"]["rounds"]) == 2
     assert values["view"] == "RandomResizedCrop(224, flip=True)"
     assert values["call"] == a_report().call()

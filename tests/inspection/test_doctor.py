@@ -20,7 +20,6 @@ from wds_tools.inspection.doctor import (
     OPEN_SHARDS_PER_PROCESS,
     check_cache,
     check_cores,
-    check_extras,
     check_fast_path,
     check_gpu,
     check_memory,
@@ -194,16 +193,6 @@ def test_a_cache_on_a_full_disk_is_a_note_and_one_that_cannot_be_written_a_probl
     assert check_cache(folder, writable=False, free=10**11, limit=10**10).status == "problem"
     found = check_cache(folder, writable=True, free=10**9, limit=10**10)
     assert (found.status, found.found) == ("note", "/data/cache, 1 GB free; the limit of the cache is 10 GB")
-
-
-def test_missing_and_old_extras_are_listed() -> None:
-    aiohttp, s3fs = Package("aiohttp", "3.15", "3.10", "http"), Package("s3fs", None, "2025.5", "s3")
-    found = check_extras([*NEEDED, aiohttp, s3fs])
-    assert (found.status, found.found) == ("ok", "http; not installed: s3")
-    assert found.remedy == "if you need them: pip install 'wds-tools[s3]'"
-    assert check_extras([*NEEDED, aiohttp]).found == "http"
-    found = check_extras([replace(s3fs, installed="2020.1")])
-    assert (found.status, found.found) == ("note", "none; not installed: s3; s3fs 2020.1 is too old")
 
 
 def test_the_finding_about_reading_depends_on_the_sizes_of_memory_and_cache() -> None:

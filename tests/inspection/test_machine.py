@@ -76,11 +76,12 @@ def test_a_requirement_is_split_into_name_version_and_extra(text: str, parts: tu
     assert parse_requirement(text) == parts
 
 
-def test_the_packages_are_the_requirements_without_test_extras() -> None:
+def test_the_packages_are_the_requirements_without_extras() -> None:
     found = packages()
     assert all(package.installed for package in found if package.name == "torch")
-    assert {("torch", ""), ("aiohttp", "http")} <= {(package.name, package.extra) for package in found}
-    assert "pytest" not in {package.name for package in found}
+    names = {package.name for package in found}
+    assert "torch" in names
+    assert not {"aiohttp", "pytest"} & names
     assert packages("no-such-distribution") == []
 
 

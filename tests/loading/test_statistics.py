@@ -384,26 +384,6 @@ def test_the_figures_are_plain_values_for_json(make):
     assert set(found["epoch"]) == {one.name for one in fields(wt.PeriodStats)} | own
 
 
-@pytest.mark.frameworks
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's protobuf
-def test_curves_are_written_for_tensorboard(make, tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from torch.utils.tensorboard import SummaryWriter
-
-    loader = make()
-    with SummaryWriter(str(tmp_path)) as writer:
-        for step in (10, 20):
-            train(loader)
-            stats = loader.stats()
-            stats.write_to(writer, step)
-    curves = EventAccumulator(str(tmp_path)).Reload()
-    assert [event.step for event in curves.Scalars("loader/images_per_second")] == [10, 20]
-    last = curves.Scalars("loader/wait_share/decoding")[-1].value
-    since = stats.since_last_call
-    assert last == pytest.approx(since.waits["decoding"] / since.seconds, rel=1e-5)
-    assert "loader/cache_hit_rate" not in curves.Tags()["scalars"]
-
-
 def test_the_progress_line_has_position_speed_and_cause(make, capfd):
     loader = make(progress=True, transform=slow(0.05))
     train(loader, epochs=1)

@@ -323,16 +323,6 @@ def test_google_and_azure_are_read_without_head(server, scheme):
                 "request_payer": True,
             },
         ),
-        (
-            "s3://b",
-            {"anon": True, "endpoint_url": "https://h", "config_kwargs": {"s3": {"addressing_style": "virtual"}}},
-            {
-                "skip_signature": True,
-                "endpoint": "https://b.h",
-                "virtual_hosted_style_request": True,
-                "region": "us-east-1",
-            },
-        ),
         ("gs://b/x", {"token": "anon", "project": "p"}, {"skip_signature": True}),
         ("gcs://b/x", {"token": "ya29.abc"}, {"bearer_token": "ya29.abc"}),
         (
@@ -390,8 +380,16 @@ def test_invalid_options_are_refused_without_their_values(url, options, words):
     assert "hiddenvalue" not in str(caught.value)
 
 
-def test_options_that_only_s3fs_knows_are_read_through_it():
-    options = {"anon": True, "session": None, "s3_additional_kwargs": {"RequestPayer": "requester"}}
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"anon": True, "session": None, "s3_additional_kwargs": {"RequestPayer": "requester"}},
+        {"anon": True, "endpoint_url": "https://h", "config_kwargs": {"s3": {"addressing_style": "virtual"}}},
+        {"username": "k", "password": "s"},
+        {"client_kwargs": {"aws_access_key_id": "k", "aws_secret_access_key": "s"}},
+    ],
+)
+def test_options_that_only_s3fs_knows_are_read_through_it(options):
     with pytest.raises(UnsupportedOptionError):
         object_storage("s3://b", options)
     assert isinstance(client_of("s3://b", options), FsspecClient)

@@ -1,4 +1,4 @@
-"""`tune()`: measures a dataset with different numbers of workers and different ``prefetch_factor``.
+"""`tune()`: measures a dataset with different numbers of workers.
 
 All loaders are measured in this process, one after another: a process for each would import torch
 for two seconds every time, and the page cache is shared between processes anyway. Each measurement
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -31,8 +31,6 @@ from wds_tools.reading.shardset import open_shards
 from wds_tools.terminal import phase_bar
 
 VIEWS = ("train", "eval", "small", "raw")
-_PREFETCH_FACTORS = (1, 2, 4)
-_DEFAULT_PREFETCH = 2
 
 
 def tune(
@@ -46,7 +44,7 @@ def tune(
     progress: Progress | None = None,
     remote: RemoteOptions | None = None,
 ) -> TuneReport:
-    """Measure our loader with different numbers of workers, then with different ``prefetch_factor``.
+    """Measure our loader with different numbers of workers.
 
     If stderr is a terminal, it shows a progress bar.
 
@@ -62,7 +60,7 @@ def tune(
         remote: How URLs are read; None uses the defaults.
 
     Returns:
-        The measurements and the proposed settings: ``to_text()``, ``to_dict()``, ``call()``.
+        The measurements and the proposed number of workers: ``to_text()``, ``to_dict()``, ``call()``.
 
     Raises:
         OptionError: An invalid argument, or the system is not Linux.
@@ -79,12 +77,9 @@ def tune(
     meter.warm_up()
     counts = worker_counts(setup.cores)
     if len(counts) <= setup.cores:  # some numbers are left out
-        first = meter.measure(1, _with_workers(counts))
+        first = meter.measure(1, counts)
         counts = sorted({*counts, *counts_below(counts, smallest_sufficient(first))})
-    workers = meter.measure(rounds, _with_workers(counts))
-    chosen = smallest_sufficient(workers)
-    prefetch = meter.measure(rounds, {factor: (chosen, factor) for factor in _PREFETCH_FACTORS})
-    return TuneReport(setup, workers, prefetch, load, machine())
+    return TuneReport(setup, meter.measure(rounds, counts), load, machine())
 
 
 class _Meter:
@@ -100,51 +95,37 @@ class _Meter:
     def warm_up(self) -> None:
         """Measure once and drop the result: the first use of files, libraries and device takes longer."""
         self._progress("warming up")
-        self._measure_once(self._setup.cores, _DEFAULT_PREFETCH)
+        self._measure_once(self._setup.cores)
 
-    def measure(self, rounds: int, settings: Mapping[int, tuple[int, int]]) -> dict[int, list[Round]]:
-        """Measure settings in alternating rounds.
-
-        Args:
-            rounds: Number of rounds.
-            settings: ``num_workers`` and ``prefetch_factor``, by the one of both that varies.
-
-        Returns:
-            The rounds of each setting.
-        """
-        results: dict[int, list[Round]] = {key: [] for key in settings}
-        with phase_bar("measuring", rounds * len(settings)) as bar:
+    def measure(self, rounds: int, counts: Sequence[int]) -> dict[int, list[Round]]:
+        """Measure numbers of workers in alternating rounds, and return the rounds of each."""
+        results: dict[int, list[Round]] = {workers: [] for workers in counts}
+        with phase_bar("measuring", rounds * len(counts)) as bar:
             for number in range(rounds):
-                for key, (workers, prefetch) in settings.items():
-                    results[key].append(self._measure_once(workers, prefetch))
+                for workers in counts:
+                    measured = self._measure_once(workers)
+                    results[workers].append(measured)
                     self._progress(
-                        f"round {number + 1} of {rounds}: num_workers={workers}, prefetch_factor={prefetch}: "
-                        f"{results[key][-1].speed:,.0f} images/s"
+                        f"round {number + 1} of {rounds}: num_workers={workers}: {measured.speed:,.0f} images/s"
                     )
                     bar.update(1)
         return results
 
-    def _measure_once(self, workers: int, prefetch: int) -> Round:
+    def _measure_once(self, workers: int) -> Round:
         self._measured += 1
-        start = partial(_batch_sizes, self._setup, workers, prefetch, self._measured, self._remote)
+        start = partial(_batch_sizes, self._setup, workers, self._measured, self._remote)
         return Round(**time_batches(start, workers=max(1, workers), seconds=self._seconds))  # type: ignore[arg-type]
 
 
-def _with_workers(counts: Iterable[int]) -> dict[int, tuple[int, int]]:
-    return {count: (count, _DEFAULT_PREFETCH) for count in counts}
-
-
-def _batch_sizes(
-    setup: TuneSetup, workers: int, prefetch: int, seed: int, remote: RemoteOptions | None
-) -> Generator[int]:
+def _batch_sizes(setup: TuneSetup, workers: int, seed: int, remote: RemoteOptions | None) -> Generator[int]:
     """Yield the number of samples of each batch, epoch after epoch."""
-    with _open_loader(setup, workers, prefetch, seed, remote) as loader:
+    with _open_loader(setup, workers, seed, remote) as loader:
         while True:
             for batch in loader:
                 yield len(batch[0])
 
 
-def _open_loader(setup: TuneSetup, workers: int, prefetch: int, seed: int, remote: RemoteOptions | None) -> Loader:
+def _open_loader(setup: TuneSetup, workers: int, seed: int, remote: RemoteOptions | None) -> Loader:
     return make_loader(
         setup.dataset,
         batch_size=setup.batch_size,
@@ -153,7 +134,6 @@ def _open_loader(setup: TuneSetup, workers: int, prefetch: int, seed: int, remot
         shuffle=True,
         seed=seed,
         num_workers=workers,
-        prefetch_factor=prefetch,
         device=setup.device,
         storage_options=remote.storage_options if remote else None,
     )
@@ -180,7 +160,7 @@ def _setup(
         steps=0,
         cores=available_cores(),
     )
-    return replace(setup, steps=len(_open_loader(setup, 0, 1, 0, remote)))
+    return replace(setup, steps=len(_open_loader(setup, 0, 0, remote)))
 
 
 def _view(workload: str, manifest: Manifest) -> View:

@@ -1,4 +1,4 @@
-"""Results of `tune`: the numbers to measure, the proposed settings, and the report as text and JSON values."""
+"""Results of `tune`: the numbers to measure, the proposed one, and the report as text and JSON values."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _ALL_COUNTS_UP_TO = 8  # cores; with more, some numbers of workers are left out
 _FACTOR = 1.4  # between one number of workers and the next
 _MAX_BETWEEN = 3  # numbers tried between two of them
 _BAR_WIDTH = 24  # characters
+_PREFETCH_FACTOR = 2  # the default of `make_loader`
 _MIN_STEPS = 10  # per prefetched batch; a shorter epoch spends much of its time starting
 
 Rounds = Mapping[int, Sequence[Round]]
@@ -102,15 +103,13 @@ class TuneReport:
 
     Attributes:
         setup: What was measured.
-        workers: Rounds by number of workers, with ``prefetch_factor=2``.
-        prefetch: Rounds by ``prefetch_factor``, with the proposed number of workers.
+        workers: Rounds by number of workers.
         load: Load average of the machine before the start, as in ``os.getloadavg``.
         machine: Processor, cores and versions.
     """
 
     setup: TuneSetup
     workers: Rounds
-    prefetch: Rounds
     load: float
     machine: dict[str, str]
 
@@ -120,14 +119,9 @@ class TuneReport:
         return smallest_sufficient(self.workers)
 
     @property
-    def prefetch_factor(self) -> int:
-        """The smallest sufficient number of batches that each worker prepares in advance."""
-        return smallest_sufficient(self.prefetch)
-
-    @property
     def slots(self) -> int:
         """Number of batch slots that the loader then has."""
-        return slots_for(self.setup.batch_size, self.num_workers, self.prefetch_factor)
+        return slots_for(self.setup.batch_size, self.num_workers, _PREFETCH_FACTOR)
 
     def call(self) -> str:
         """Return the call of `make_loader` with the proposed settings, to paste."""
@@ -138,7 +132,6 @@ class TuneReport:
             "fields": spell_fields(setup.fields),
             "shuffle": "True",
             "num_workers": f"{self.num_workers}",
-            "prefetch_factor": f"{self.prefetch_factor}",
             "device": f"{setup.device!r}" if setup.device else "",
         }
         return spell_call(setup.dataset, options)
@@ -158,17 +151,16 @@ class TuneReport:
 
     def to_text(self) -> str:
         """Return tables, reason and call."""
-        lines = [*self._title(), "", *self._tables(), "", *self._conclusion(), "", IMPORT, "", self.call()]
+        lines = [*self._title(), "", *_table(self.workers), "", *self._conclusion(), "", IMPORT, "", self.call()]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all results as plain values, for JSON."""
-        proposed = {"num_workers": self.num_workers, "prefetch_factor": self.prefetch_factor, "slots": self.slots}
+        proposed = {"num_workers": self.num_workers, "slots": self.slots}
         return {
             **{name: value for name, value in asdict(self.setup).items() if name != "view"},
             "view": spell(self.setup.view),
             "workers": {str(key): _summary(measured) for key, measured in self.workers.items()},
-            "prefetch": {str(key): _summary(measured) for key, measured in self.prefetch.items()},
             "proposed": proposed,
             "reason": self.reason(),
             "call": self.call(),
@@ -185,26 +177,22 @@ class TuneReport:
             "1 round" if rounds == 1 else f"{rounds} alternating rounds; median [lowest-highest]",
         ]
 
-    def _tables(self) -> list[str]:
-        return [*_table("workers", self.workers), "", *_table("prefetch_factor", self.prefetch)]
-
     def _conclusion(self) -> Iterator[str]:
         setup = self.setup
         memory = human_bytes(self.slots * setup.batch_size * setup.image_bytes)
-        uneven = " (2 if the time of a training step varies)" if self.prefetch_factor == 1 else ""
         yield f"{self.reason()}."
-        yield f"prefetch_factor={self.prefetch_factor}{uneven}: {self.slots} slots, {memory} of shared memory."
+        yield f"{self.slots} slots, {memory} of shared memory."
         yield "A worker is a process with one thread; docs/performance.md, Processes or threads, explains why."
-        if setup.steps < _MIN_STEPS * self.num_workers * self.prefetch_factor:
+        if setup.steps < _MIN_STEPS * self.num_workers * _PREFETCH_FACTOR:
             yield f"An epoch has only {counted(setup.steps, 'step')}: starting it takes a large part of the time."
         if self.load > 1:
             yield f"The machine was busy before the start, load {self.load:.1f}: measure again when it is idle."
         yield ", ".join(f"{name} {value}" for name, value in self.machine.items())
 
 
-def _table(name: str, rounds: Rounds) -> list[str]:
+def _table(rounds: Rounds) -> list[str]:
     share = shares(rounds)
-    rows = [(name, "images/s", "of the best", "CPU-s/1,000", "memory", "first batch", "")]
+    rows = [("workers", "images/s", "of the best", "CPU-s/1,000", "memory", "first batch", "")]
     for key, measured in rounds.items():
         rows.append(
             (

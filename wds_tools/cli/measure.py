@@ -46,8 +46,7 @@ def tune(
     """Find the number of workers to use.
 
     Measures the loader on DATASET with 0, 1, 2, ... workers, at most one per core. Proposes the
-    smallest number within 5 % of the best speed, then the smallest prefetch_factor by the same
-    rule, and prints the make_loader call to paste.
+    smallest number within 5 % of the best speed, and prints the make_loader call to paste.
 
     There is no training step in this measurement. With one, fewer workers may be enough;
     num_workers="auto" finds the number during training.

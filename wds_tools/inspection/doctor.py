@@ -64,7 +64,6 @@ def examine(machine: Machine) -> list[Finding]:
             free=machine.cache_free,
             limit=machine.remote.cache_bytes,
         ),
-        check_extras(machine.packages),
     ]
 
 
@@ -89,12 +88,11 @@ def check_python(version: tuple[int, ...]) -> Finding:
 
 def check_packages(packages: Sequence[Package], imports: Imports, *, source_tree: str | None = None) -> Finding:
     """Check that the required packages are installed, new enough, and can be imported."""
-    required = [package for package in packages if not package.extra]
-    if not required:
+    if not packages:
         found = "wds-tools is not installed, so the versions that it requires are not known"
         remedy = _install(source_tree) if source_tree else "install wds-tools with pip"
         return Finding("packages", "note", found, remedy) if not _broken_packages(imports) else _import_finding(imports)
-    problems = {package: problem for package in required if (problem := _version_problem(package))}
+    problems = {package: problem for package in packages if (problem := _version_problem(package))}
     if problems:
         remedy = " ".join(f"'{package.name}>={package.min_version}'" for package in problems)
         found = ", ".join(f"{package.name} {problem}" for package, problem in problems.items())
@@ -104,7 +102,7 @@ def check_packages(packages: Sequence[Package], imports: Imports, *, source_tree
         return Finding("packages", "problem", found, f"pip install {remedy}")
     if _broken_packages(imports):
         return _import_finding(imports)
-    shown = ", ".join(f"{p.name} {p.installed}" for p in required if p.name in ("torch", "pillow", "numpy", "pyarrow"))
+    shown = ", ".join(f"{p.name} {p.installed}" for p in packages if p.name in ("torch", "pillow", "numpy", "pyarrow"))
     return Finding("packages", "ok", shown)
 
 
@@ -259,22 +257,6 @@ def check_cache(folder: Path, *, writable: bool, free: int, limit: int) -> Findi
         remedy = "free disk space, or set WDS_TOOLS_CACHE_BYTES or WDS_TOOLS_CACHE_DIR"
         return Finding("cache", "note", found, remedy)
     return Finding("cache", "ok", found)
-
-
-def check_extras(packages: Sequence[Package]) -> Finding:
-    """Check which extras are installed."""
-    extras: dict[str, list[Package]] = {}
-    for package in packages:
-        if package.extra:
-            extras.setdefault(package.extra, []).append(package)
-    bad = {extra: [package for package in some if _version_problem(package)] for extra, some in extras.items()}
-    found = ", ".join(extra for extra, some in bad.items() if not some) or "none"
-    missing = ",".join(extra for extra, some in bad.items() if some)
-    if not missing:
-        return Finding("extras", "ok", found)
-    remedy = f"if you need them: pip install 'wds-tools[{missing}]'"
-    old = [f"{p.name} {_version_problem(p)}" for some in bad.values() for p in some if p.installed]
-    return Finding("extras", "note" if old else "ok", "; ".join([found, f"not installed: {missing}", *old]), remedy)
 
 
 def format_findings(findings: Sequence[Finding]) -> str:

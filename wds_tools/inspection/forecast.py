@@ -31,6 +31,7 @@ from wds_tools.wording import counted, human_bytes
 
 _MAX_MEASURED_SAMPLES = 5_000_000  # for more samples, reading the labels would take more than seconds
 _STEADY_SAMPLES, _MAX_EPOCHS = 100_000, 20
+_PREFETCH_FACTOR = 2  # the default of `make_loader`
 _MAX_CLASSES = 10  # classes that the text lists
 _MAX_COUNTED_SAMPLES = 2_000_000  # for more samples, counting the blocks of two epochs would take more than seconds
 _MAX_STEPS = 200  # steps that are examined for what each machine reads of a larger dataset
@@ -108,7 +109,6 @@ def forecast(
     world_size: int = 1,
     ranks_per_node: int | None = None,
     num_workers: int = 1,
-    prefetch_factor: int = 2,
     shuffle: bool | int | float = True,
     seed: int = 0,
     tail: Tail = "drop",
@@ -123,7 +123,6 @@ def forecast(
         world_size: Number of ranks.
         ranks_per_node: Ranks per machine; None means all ranks on one machine.
         num_workers: Workers per rank.
-        prefetch_factor: Tasks in progress per worker, as for `make_loader`.
         shuffle: As for `make_loader`.
         seed: Seed of the order.
         tail: As for `make_loader`.
@@ -140,7 +139,6 @@ def forecast(
             "batch_size": batch_size,
             "world_size": world_size,
             "ranks_per_node": per_node,
-            "prefetch_factor": prefetch_factor,
             "image_bytes": image_bytes,
         }
     )
@@ -171,7 +169,7 @@ def forecast(
     read_bytes = round(manifest.bytes * reading.share * all_blocks / _count_blocks(order, chosen=False))
     hits = None if reading.new is None else 1 - reading.new
     first_samples = _count_first_samples(batch_size * per_node, mean_bytes, manifest.bytes // order.lanes)
-    slots = slots_for(batch_size, num_workers, prefetch_factor)
+    slots = slots_for(batch_size, num_workers, _PREFETCH_FACTOR)
     return Forecast(
         samples=manifest.samples,
         shards=len(manifest.shards),

@@ -62,19 +62,17 @@ _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*([^;]*)(?:;.*extra\s*==\s*
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package that wds_tools requires, or that an extra requires.
+    """A package that wds_tools requires.
 
     Attributes:
         name: Name for pip.
         installed: Installed version; None if it is not installed.
         min_version: Minimum version; "" if there is none.
-        extra: The extra that requires it; "" if wds_tools itself does.
     """
 
     name: str
     installed: str | None
     min_version: str = ""
-    extra: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +112,15 @@ class Imports:
 
 
 def packages(distribution: str = "wds-tools") -> list[Package]:
-    """Return the packages that a distribution requires, except for tests; none if it is not installed."""
+    """Return the packages that a distribution requires without extras; none if it is not installed."""
     try:
         required = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:
         return []
     return [
-        Package(name, _installed(name), min_version, extra)
+        Package(name, _installed(name), min_version)
         for name, min_version, extra in map(parse_requirement, required)
-        if not extra.startswith("test")
+        if not extra
     ]
 
 
@@ -224,7 +222,7 @@ class Machine:
 
     Attributes:
         python: Version of Python.
-        packages: Packages that wds_tools and its extras require.
+        packages: Packages that wds_tools requires.
         imports: Result of importing them and the compiled module.
         native: Whether compiled code may be used (``WDS_TOOLS_NATIVE``).
         source_tree: The source tree that wds_tools is imported from; None if it is installed without it.

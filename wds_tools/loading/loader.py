@@ -261,7 +261,7 @@ class Loader(OnlyIterable):
             for step, (images, labels) in enumerate(loader):
                 train_step(images, labels)
                 if step % 100 == 99:
-                    loader.stats().write_to(writer, step)  # a SummaryWriter of TensorBoard
+                    tracker.log(loader.stats().since_last_call.to_dict(), step)
         """
         return self._stats_reader.read()
 

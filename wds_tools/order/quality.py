@@ -183,24 +183,22 @@ def measure_reading(
     nodes: int,
     node_batch: int,
     tail: Tail = "drop",
-    epoch: int = 0,
     max_steps: int | None = None,
 ) -> MeasuredReading:
-    """Count the distinct blocks that each machine reads in an epoch and in the next one.
+    """Count the distinct blocks that each machine reads in the first epoch and in the second one.
 
     Args:
         order: The order.
         nodes: Number of machines.
         node_batch: Samples of a step on one machine, over all its ranks.
         tail: Treatment of an incomplete last step.
-        epoch: The first of the two epochs.
         max_steps: Count only this many steps, at the start of the epoch; None counts all steps.
     """
-    first = _blocks_of_nodes(order, epoch, nodes, node_batch, tail, max_steps)
+    first = _blocks_of_nodes(order, 0, nodes, node_batch, tail, max_steps)
     blocks, times = np.unique(np.concatenate(first), return_counts=True)
     new = None
     if max_steps is None:
-        later = _blocks_of_nodes(order, epoch + 1, nodes, node_batch, tail, None)
+        later = _blocks_of_nodes(order, 1, nodes, node_batch, tail, None)
         parts = [len(np.setdiff1d(now, before)) / max(1, len(now)) for before, now in zip(first, later, strict=True)]
         new = float(np.mean(parts))
     return MeasuredReading(

@@ -123,9 +123,9 @@ def shuffled(inputs: Sequence[Input], seed: int, *, window_bytes: int = WINDOW_B
     return order
 
 
-def is_full_shuffle(inputs: Sequence[Input], *, window_bytes: int = WINDOW_BYTES) -> bool:
+def is_full_shuffle(inputs: Sequence[Input]) -> bool:
     """Return whether `shuffled` mixes all inputs, instead of only the inputs of each window."""
-    return not any(entry.group >= 0 for entry in inputs) or sum(entry.size for entry in inputs) <= window_bytes
+    return not any(entry.group >= 0 for entry in inputs) or sum(entry.size for entry in inputs) <= WINDOW_BYTES
 
 
 def _windows(inputs: Sequence[Input], random: np.random.Generator, window_bytes: int) -> Iterator[list[int]]:

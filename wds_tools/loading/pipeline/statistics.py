@@ -28,13 +28,6 @@ _MAX_REQUESTS = 512  # remembered, to count the batches that were ready; more th
 _HAND_OVER, _COPY, _START = map(CAUSES.index, ("hand_over", "copy", "start"))
 
 
-class ScalarWriter(Protocol):
-    """The part of TensorBoard's ``SummaryWriter`` that is used."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int | None = None) -> Any:
-        """Add a value of a curve."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodStats:
     """How a training loop spent a period of time, such as an epoch.
@@ -123,29 +116,6 @@ class LoaderStats:
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as plain values, for JSON."""
         return {"epoch": self.epoch.to_dict(), "since_last_call": self.since_last_call.to_dict()}
-
-    def write_to(self, writer: ScalarWriter, step: int, *, prefix: str = "loader") -> None:
-        """Write the figures since the last call as curves of TensorBoard.
-
-        Args:
-            writer: ``torch.utils.tensorboard.SummaryWriter``, or any object with its method ``add_scalar``.
-            step: Training step, the position on the horizontal axis.
-            prefix: Group of the curves.
-        """
-        stats = self.since_last_call
-        values = {
-            "images_per_second": stats.images_per_second,
-            "bytes_per_second": stats.share(stats.bytes_read),
-            "workers": stats.workers,
-            "ready_batches": stats.ready_batches,
-            "parts_in_progress": stats.parts_in_progress,
-            "wait_share/total": stats.wait_share,
-            **{f"wait_share/{cause}": stats.share(seconds) for cause, seconds in stats.waits.items()},
-        }
-        if stats.fetched.blocks:
-            values["cache_hit_rate"] = stats.fetched.hit_rate
-        for name, value in values.items():
-            writer.add_scalar(f"{prefix}/{name}", value, step)
 
 
 @dataclass(slots=True)

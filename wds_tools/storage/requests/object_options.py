@@ -20,15 +20,12 @@ SCHEMES = {
     **dict.fromkeys(("az", "abfs", "abfss"), "az"),
 }
 _ALLOWED = {
-    "s3": {"key", "secret", "token", "anon", "endpoint_url", "client_kwargs", "config_kwargs", "profile"}
-    | {"requester_pays", "username", "password"},
+    "s3": {"key", "secret", "token", "anon", "endpoint_url", "client_kwargs", "profile", "requester_pays"},
     "gs": {"token", "anon", "project", "endpoint_url", "requester_pays"},
     "az": {"account_name", "account_key", "sas_token", "connection_string", "anon", "tenant_id", "client_id"}
     | {"client_secret", "account_host"},
 }
-_S3_CLIENT = {"endpoint_url", "region_name", "verify", "aws_access_key_id", "aws_secret_access_key"} | {
-    "aws_session_token"
-}
+_S3_CLIENT = {"endpoint_url", "region_name", "verify"}
 _WITHOUT_EFFECT = {  # of fsspec and its file systems, about buffers, listings, uploads and asyncio
     *("access", "asynchronous", "batch_size", "blocksize", "block_size", "cache_regions", "cache_timeout"),
     *("check_connection", "consistency", "default_block_size", "default_cache_type", "default_fill_cache"),
@@ -105,21 +102,13 @@ def _check_names(options: Mapping[str, Any], allowed: set[str], what: str) -> No
 def _s3(found: ObjectStorage, options: dict[str, Any], _netloc: str) -> None:
     client = dict(options.get("client_kwargs") or {})
     _check_names(client, _S3_CLIENT, "client_kwargs of s3")
-    config = dict(options.get("config_kwargs") or {})
-    style = (config.pop("s3", None) or {}).get("addressing_style")
-    signature = config.pop("signature_version", None)
-    anonymous = options.get("anon") or not isinstance(signature, str | None)  # botocore.UNSIGNED
-    _check_names(config, {"connect_timeout", "read_timeout", "max_pool_connections", "retries"}, "config_kwargs of s3")
-    key = options.get("key") or options.get("username") or client.get("aws_access_key_id")
-    secret = options.get("secret") or options.get("password") or client.get("aws_secret_access_key")
-    token = options.get("token") or client.get("aws_session_token")
     session = _botocore_session(options.get("profile"))
-    if anonymous:
+    if options.get("anon"):
         found.config["skip_signature"] = True
-    elif key and secret:
-        found.config.update(access_key_id=key, secret_access_key=secret)
-        if token:
-            found.config["session_token"] = token
+    elif options.get("key") and options.get("secret"):
+        found.config.update(access_key_id=options["key"], secret_access_key=options["secret"])
+        if options.get("token"):
+            found.config["session_token"] = options["token"]
     else:
         _s3_credentials(found, session, options.get("profile"))
     profile = session.get_scoped_config() if session else {}
@@ -132,12 +121,8 @@ def _s3(found: ObjectStorage, options: dict[str, Any], _netloc: str) -> None:
     found.config["region"] = region
     found.host = f"s3.{region}.amazonaws.com"
     if endpoint:
-        split = urlsplit(endpoint)
-        virtual = style == "virtual"
-        found.config["endpoint"] = (
-            f"{split.scheme}://{found.bucket}.{split.netloc}" if virtual else endpoint.rstrip("/")
-        )
-        found.config["virtual_hosted_style_request"] = virtual
+        found.config["endpoint"] = endpoint.rstrip("/")
+        found.config["virtual_hosted_style_request"] = False
     if options.get("requester_pays"):
         found.config["request_payer"] = True
     verify = client.get("verify", os.environ.get("AWS_CA_BUNDLE"))
