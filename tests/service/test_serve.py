@@ -733,15 +733,6 @@ def test_a_connection_is_refused_if_all_others_are_busy(large: Path) -> None:
 # Processes, TLS, the end
 
 
-def test_several_processes_share_a_port_and_their_metrics(root: Path, data: bytes) -> None:
-    with program("--processes", "2", root) as running:
-        for _ in range(20):
-            assert request(running.url, f"/data/few/{SHARD}").body == data
-        # A process counts a request when it has sent the answer, so the client may be earlier.
-        counted = 'wds_tools_requests_total{route="data",status="200"} 20.0'
-        wait_for(lambda: counted in request(running.url, "/metrics").body.decode())
-
-
 def served_by(running: Running) -> list[int]:
     """Return the processes of a service that answer requests."""
     children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
@@ -764,18 +755,6 @@ def test_a_process_that_dies_is_started_again_and_a_stop_meanwhile_is_quiet(root
             os.kill(pid, signal.SIGINT)
         out, err = running.process.communicate(timeout=60)
     assert (running.process.returncode, out, err) == (0, "stopped\n", "")
-
-
-def test_the_processes_end_with_the_one_that_started_them(root: Path) -> None:
-    with program("--processes", "2", root) as running:
-        running.kill()
-        wait_for(lambda: not accepts_connections(running.url))
-
-
-def accepts_connections(url: str) -> bool:
-    with contextlib.suppress(OSError), connect(url):
-        return True
-    return False
 
 
 @pytest.fixture(scope="module")
