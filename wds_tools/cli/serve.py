@@ -153,7 +153,7 @@ def view(
         roots=() if is_url else (Path(folder),),
         port=port,
         upstreams=(folder,) if is_url else (),
-        remote=remote if is_url else None,
+        remote=remote,
     )
 
     def report(started: Started) -> None:
