@@ -31,6 +31,7 @@ from wds_tools.service.pages import thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperPool
 from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image
+from wds_tools.service.pages.views import State
 from wds_tools.service.reports import STEP, ReportTable, cause_name, packs_of, runs_of, verdict
 from wds_tools.wording import counted, human_bytes
 
@@ -117,7 +118,7 @@ class PageRoutes:
         reports = self._table.visible(grant)
         runs = runs_of(reports)
         problems = sorted(self._library.problems().items()) if grant.allows_all else []
-        state = views.State.of(request.query)
+        state = State.of(request.query)
         last = max(1, math.ceil(len(summaries) / _DATASETS_PER_PAGE))
         page = min(state.page, last)
         first = (page - 1) * _DATASETS_PER_PAGE
@@ -145,7 +146,7 @@ class PageRoutes:
         opened = await self._open(request)
         if isinstance(opened, web.StreamResponse):
             return opened
-        state, sample = views.State.of(request.query), request[TARGET].file
+        state, sample = State.of(request.query), request[TARGET].file
         try:
             if sample:
                 return await self._sample_page(request, opened, int(sample.partition("/")[2]), state)
@@ -218,7 +219,7 @@ class PageRoutes:
             return self._error(500, f"the manifest cannot be read: {error}")
         return self._error(404, "no such dataset") if opened is None else opened
 
-    async def _samples_page(self, request: web.Request, opened: Opened, state: views.State) -> web.Response:
+    async def _samples_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
         page = await self._browser.page(opened, state.filter, state.page, views.SAMPLES_PER_PAGE)
         labels = await self._browser.labels(opened)  # after the page, as both need the helper process
         links = views.page_links(page, views.SAMPLES_PER_PAGE)
@@ -236,7 +237,7 @@ class PageRoutes:
             code=views.python_of(_data_url(request, opened), opened, state=state, samples=page.total),
         )
 
-    async def _sample_page(self, request: web.Request, opened: Opened, number: int, state: views.State) -> web.Response:
+    async def _sample_page(self, request: web.Request, opened: Opened, number: int, state: State) -> web.Response:
         if number >= opened.manifest.samples:
             return self._error(404, f"the dataset has {counted(opened.manifest.samples, 'sample')}")
         row, stored, shard = await self._browser.sample(opened, number)
@@ -267,7 +268,7 @@ class PageRoutes:
             code=views.python_of(_data_url(request, opened), opened, sample=number),
         )
 
-    async def _health_page(self, opened: Opened, state: views.State) -> web.Response:
+    async def _health_page(self, opened: Opened, state: State) -> web.Response:
         shards = opened.manifest.shards
         last = max(1, math.ceil(len(shards) / views.ROWS_PER_PAGE))
         page = min(state.page, last)
@@ -345,7 +346,7 @@ def _templates() -> Environment:
     return environment
 
 
-def _common(opened: Opened, state: views.State) -> dict[str, Any]:
+def _common(opened: Opened, state: State) -> dict[str, Any]:
     """Return what all pages of a dataset show."""
     return {
         "name": opened.name,
