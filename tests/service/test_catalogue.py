@@ -171,17 +171,19 @@ def test_a_root_that_is_not_a_folder_is_refused(tmp_path: Path) -> None:
 NAMES = st.text(st.sampled_from("ab./%20efEF\\\0:~ \n") | st.characters(codec="utf-8"), max_size=30)
 
 
-@given(path=NAMES)
-@example(path="photos/%2e%2e/%2e%2e/etc/passwd")
-@example(path="..%2f..%2fetc/passwd")
-@example(path="photos/%00")
-@example(path="%ff/a")
-@example(path="a" * 100_000 + "/b")
-def test_a_path_names_something_below_a_dataset_or_nothing(path: str) -> None:
-    found = names_of(path)
+@given(path=NAMES, parts=st.integers(0, 2))
+@example(path="photos/%2e%2e/%2e%2e/etc/passwd", parts=1)
+@example(path="..%2f..%2fetc/passwd", parts=1)
+@example(path="photos/0/..%2fpasswd", parts=2)
+@example(path="photos/%00", parts=1)
+@example(path="%ff/a", parts=1)
+@example(path="%2e%2e", parts=0)
+@example(path="a" * 100_000 + "/b", parts=1)
+def test_a_path_names_something_below_a_dataset_or_nothing(path: str, parts: int) -> None:
+    found = names_of(path, parts=parts)
     if found is not None:
         dataset, file = found
-        assert "/" not in file
+        assert file.count("/") == max(0, parts - 1)
         assert not {"", ".", ".."} & set(dataset.split("/"))
         assert f"{dataset}{file}".isprintable()
 

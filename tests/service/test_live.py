@@ -427,13 +427,24 @@ def check_subprocess(dataset: Path, url: str, env: dict[str, str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_processes_that_share_a_port_share_the_reports(few: Path) -> None:
+def test_processes_on_one_port_share_reports_and_metrics_and_end_with_the_one_that_started_them(few: Path) -> None:
     with program(few.parent, "--processes", "2") as running:
         for number in range(6):
             assert post(running.url, {**REPORT, "run": f"run-{number}"}) == 204
         time.sleep(0.6)
         for _ in range(6):
             assert len(runs(running.url)["runs"]) == 6
+        # A process counts a request when it has sent the answer, so the client may be earlier.
+        counted = b'wds_tools_requests_total{route="runs",status="200"} 6.0'
+        wait_for(lambda: counted in request(running.url, "/metrics").body)
+        running.kill()
+        wait_for(lambda: not accepts_connections(running.url))
+
+
+def accepts_connections(url: str) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", urlsplit(url).port)):
+        return True
+    return False
 
 
 class _Silent(http.server.BaseHTTPRequestHandler):

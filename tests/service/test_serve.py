@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 import time
@@ -29,7 +28,7 @@ import xxhash
 from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from servers import PROGRAM, Running, copy_of, in_thread, program, request
+from servers import Running, copy_of, in_thread, program, request
 
 import wds_tools as wt
 from wds_tools.errors import OptionError, StoreError
@@ -37,6 +36,7 @@ from wds_tools.service.access import Route
 from wds_tools.service.app import LIBRARY, application
 from wds_tools.service.config import Limits, ServeOptions
 from wds_tools.service.metrics import Metrics
+from wds_tools.service.process import bind
 from wds_tools.service.tokens import create_token, revoke_token
 
 SHARD = "shard-000000.tar"
@@ -575,10 +575,9 @@ def test_the_access_log_names_token_dataset_range_bytes_and_status_and_never_the
 
 
 def test_an_access_log_that_cannot_be_written_is_named(root: Path) -> None:
-    command = [*PROGRAM, "serve", root, "--port", "0", "--access-log", "/"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == "error: the access log / cannot be written: Is a directory; name another file\n"
+    message = "^the access log / cannot be written: Is a directory; name another file$"
+    with pytest.raises(OptionError, match=message):
+        application(ServeOptions(roots=(root,), access_log=Path("/")), Metrics())
 
 
 def test_the_access_log_goes_to_standard_output_too_and_counts_ranges(root: Path) -> None:
@@ -622,12 +621,11 @@ def test_invalid_options_are_refused(root: Path, options: dict[str, object], mes
 
 
 def test_a_port_in_use_is_named(root: Path, server: Running) -> None:
-    port = str(urlsplit(server.url).port)
-    done = subprocess.run([*PROGRAM, "serve", root, "--port", port], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"error: cannot listen on 127.0.0.1 port {port}: Address already in use; choose another --port or --host\n"
-    )
+    port = urlsplit(server.url).port
+    assert port
+    message = f"^cannot listen on 127.0.0.1 port {port}: Address already in use; choose another --port or --host$"
+    with pytest.raises(OptionError, match=message), bind(ServeOptions(roots=(root,), port=port)):
+        pass
 
 
 # Slow and idle clients
@@ -733,15 +731,6 @@ def test_a_connection_is_refused_if_all_others_are_busy(large: Path) -> None:
 # Processes, TLS, the end
 
 
-def test_several_processes_share_a_port_and_their_metrics(root: Path, data: bytes) -> None:
-    with program("--processes", "2", root) as running:
-        for _ in range(20):
-            assert request(running.url, f"/data/few/{SHARD}").body == data
-        # A process counts a request when it has sent the answer, so the client may be earlier.
-        counted = 'wds_tools_requests_total{route="data",status="200"} 20.0'
-        wait_for(lambda: counted in request(running.url, "/metrics").body.decode())
-
-
 def served_by(running: Running) -> list[int]:
     """Return the processes of a service that answer requests."""
     children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
@@ -764,18 +753,6 @@ def test_a_process_that_dies_is_started_again_and_a_stop_meanwhile_is_quiet(root
             os.kill(pid, signal.SIGINT)
         out, err = running.process.communicate(timeout=60)
     assert (running.process.returncode, out, err) == (0, "stopped\n", "")
-
-
-def test_the_processes_end_with_the_one_that_started_them(root: Path) -> None:
-    with program("--processes", "2", root) as running:
-        running.kill()
-        wait_for(lambda: not accepts_connections(running.url))
-
-
-def accepts_connections(url: str) -> bool:
-    with contextlib.suppress(OSError), connect(url):
-        return True
-    return False
 
 
 @pytest.fixture(scope="module")

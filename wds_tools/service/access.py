@@ -40,7 +40,7 @@ class Grant:
     token: Token | None = None
 
     def allows(self, dataset: str) -> bool:
-        """Return whether a dataset may be read, also one that does not exist."""
+        """Return whether a dataset may be read, even one that does not exist."""
         return self.token is None or self.token.allows(dataset)
 
     @property

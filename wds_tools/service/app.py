@@ -40,6 +40,7 @@ def application(options: ServeOptions, metrics: Metrics) -> web.Application:
     """
     tokens = TokenChecker(options.token_file) if options.token_file else None
     gate = Gate(options.limits, host_names=(*options.host_names, options.host), tokens=tokens)
+    log = AccessLog(options.access_log) if options.access_log else None
     library = _library(options, metrics)
     table = ReportTable(Path(os.environ[FOLDER_VARIABLE]) / "reports" if FOLDER_VARIABLE in os.environ else None)
     pages = PageRoutes(library, table, metrics, disks=_disks(options), has_upstreams=bool(options.upstreams))
@@ -49,7 +50,6 @@ def application(options: ServeOptions, metrics: Metrics) -> web.Application:
         *pages.routes(),
     ]
     access = {route.name: route.access for route in routes}
-    log = AccessLog(options.access_log) if options.access_log else None
     app = web.Application(middlewares=[_guard(gate, access, metrics, log)], client_max_size=options.limits.body_bytes)
     app[LIBRARY] = library
     for route in routes:

@@ -57,7 +57,7 @@ class ConnectionTable:
             self.metrics.connections.dec()
 
     def abort_all(self) -> None:
-        """Close all connections at once; those of TLS would wait for their clients."""
+        """Close all connections at once; a connection with TLS would wait for its client."""
         for connection in self._open:
             connection.abort()
 

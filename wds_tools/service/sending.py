@@ -37,7 +37,7 @@ class FileAnswer(web.StreamResponse):
 
     Args:
         status: HTTP status.
-        headers: Its headers; those of every answer are added.
+        headers: Its headers; the headers of every answer are added.
     """
 
     def __init__(self, status: int, headers: Mapping[str, str]) -> None:

@@ -44,7 +44,7 @@ def main(kind: str, memory_bytes: int, seconds: float) -> None:
     Args:
         kind: What is answered: ``thumbnail`` or ``indexes``.
         memory_bytes: Limit of the address space.
-        seconds: Limit for one answer; the process is killed then, also if its parent has died.
+        seconds: Limit for one answer; the process is killed then, even if its parent has died.
     """
     os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
