@@ -117,6 +117,11 @@ def run(words: Sequence[str | Path], **options: Any) -> subprocess.CompletedProc
     return subprocess.CompletedProcess(process.args, status, process.stdout, process.stderr)
 
 
+def command(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command of ``wds-tools`` that needs no torch. The options are those of `Process`."""
+    return run(["-m", "wds_tools.cli", *words], imports=COMMANDS, **options)
+
+
 def _read(file: IO[str]) -> str:
     with file:
         file.seek(0)
@@ -193,10 +198,13 @@ def _end(statuses: list[int]) -> None:
         program.clear()  # as Python does, so that what the program has left open is closed
         gc.collect()
     if statuses:  # not after Ctrl-C, which ends a process with a signal
-        with contextlib.suppress(OSError, ValueError):  # Python reports it
-            for stream in filter(None, (sys.stdout, sys.stderr)):
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            try:
                 stream.flush()
-            os._exit(statuses.pop() & 255)
+            except (OSError, ValueError) as error:
+                statuses.append(120)  # as Python does
+                os.write(2, f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}\n".encode())
+        os._exit(statuses.pop() & 255)
 
 
 def _serve() -> dict[str, Any] | None:
@@ -215,7 +223,6 @@ def _serve() -> dict[str, Any] | None:
                 if not answer:
                     for number, file in enumerate(streams):
                         os.dup2(file, number)
-                    sys.stdout.reconfigure(line_buffering=os.isatty(1))
                 for file in streams:
                     os.close(file)
                 if not answer:
@@ -224,6 +231,8 @@ def _serve() -> dict[str, Any] | None:
 
 
 def _run(request: dict[str, Any]) -> None:
+    sys.stdin, sys.stdout, sys.stderr = open(0), _text(1, "strict"), _text(2, "backslashreplace")  # noqa: SIM115
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -243,6 +252,11 @@ def _run(request: dict[str, Any]) -> None:
         sys.path[0] = str(Path(first).resolve().parent)
         sys.argv.insert(0, first)
         runpy.run_path(first, run_name="__main__")
+
+
+def _text(descriptor: int, errors: str) -> IO[str]:
+    lines = descriptor == 2 or os.isatty(descriptor)
+    return open(descriptor, "w", buffering=1 if lines else -1, encoding="utf-8", errors=errors, closefd=False)
 
 
 def _is_rank(world: int) -> bool:
