@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,10 +18,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import preloaded
+
 from wds_tools.service.config import ServeOptions, Started
 from wds_tools.service.process import bind, run
 
 PROGRAM = (sys.executable, "-m", "wds_tools.cli")
+IMPORTS = (*preloaded.COMMANDS, "wds_tools.service.process")
 
 
 @dataclass
@@ -39,12 +41,13 @@ class Running:
     """A service that runs as a program."""
 
     url: str
-    process: subprocess.Popen[str]
+    process: preloaded.Process
+    output: str = ""  # stdout without its first line, after the end
     errors: str = ""  # stderr, after the end
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(60)
+        self.process.wait()
 
 
 def request(url: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Reply:
@@ -68,24 +71,24 @@ def program(
     *arguments: str | Path, port: int = 0, env: Mapping[str, str] | None = None, prefix: Sequence[str | Path] = ()
 ) -> Iterator[Running]:
     """Run ``wds-tools serve``, on a free port by default; with ``prefix``, as the arguments of that program."""
-    process = subprocess.Popen(
-        [*map(str, prefix), *PROGRAM, "serve", *map(str, arguments), "--port", str(port)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(env or {})},
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
+    words = ["-m", "wds_tools.cli", "serve", *map(str, arguments), "--port", str(port)]
+    if prefix:
+        words = [*map(str, prefix), sys.executable, *words]
+    read, write = os.pipe()
+    process = preloaded.Process(words, stdout=write, env={**os.environ, **(env or {})}, imports=IMPORTS)
+    os.close(write)
+    with os.fdopen(read) as output:
+        line = output.readline()
         if " at http" not in line:
-            raise AssertionError(line + process.communicate(timeout=60)[1])
+            process.wait()
+            raise AssertionError(line + process.stderr)
         running = Running(line.split()[-1].rstrip("/"), process)
-        yield running
-    finally:
-        process.send_signal(signal.SIGTERM)
-        errors = process.communicate(timeout=60)[1]
-    running.errors = errors
+        try:
+            yield running
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+            running.output, running.errors = output.read(), process.stderr
 
 
 @contextlib.contextmanager

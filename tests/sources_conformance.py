@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pytest
 import webdataset
 from PIL import Image
@@ -147,7 +146,8 @@ class Conformance:
             f"import pickle; s, e = pickle.load(open({str(tmp_path / 'pickled')!r}, 'rb'))\n"
             f"pickle.dump(s.read(e).image, open({str(tmp_path / 'image')!r}, 'wb'))"
         )
-        subprocess.run([sys.executable, "-c", code], check=True)
+        done = preloaded.run(["-c", code], imports=preloaded.COMMANDS)
+        assert done.returncode == 0, done.stderr
         record = Record(pickle.loads((tmp_path / "image").read_bytes()))
         assert self.photo_of(record, photos) == self.photo_of(source.read(entry), photos)
 

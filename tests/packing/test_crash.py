@@ -187,7 +187,7 @@ def test_a_full_disk_of_any_size_is_a_clear_error_and_a_rerun_continues(photos, 
     reference = {path.name: path.stat().st_size for path in packed.iterdir()}
     (tmp_path / "disk").mkdir()
     words = photos, tmp_path / "disk", json.dumps(sizes), json.dumps(reference)
-    done = mounts.run(FULL_DISKS, *words, timeout=600)
+    done = mounts.run(FULL_DISKS, *words)
     assert done.returncode == 0, done.stderr
     full = dict(line.split() for line in done.stdout.splitlines())
     assert len(full) == len(sizes)
