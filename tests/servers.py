@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import preloaded
@@ -38,16 +38,21 @@ class Reply:
 
 @dataclass
 class Running:
-    """A service that runs as a program."""
+    """A service that runs as a program, with its output and errors."""
 
     url: str
     process: preloaded.Process
-    output: str = ""  # stdout without its first line, after the end
-    errors: str = ""  # stderr, after the end
+    output: IO[str]
+    messages: IO[str]
+    errors: str = ""  # all other messages, after the end
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the end; return the exit status, and what is left of output and messages."""
+        return self.process.wait(), self.output.read(), self.messages.read()
 
 
 def request(url: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Reply:
@@ -70,25 +75,26 @@ def request(url: str, path: str, method: str = "GET", body: bytes | None = None,
 def program(
     *arguments: str | Path, port: int = 0, env: Mapping[str, str] | None = None, prefix: Sequence[str | Path] = ()
 ) -> Iterator[Running]:
-    """Run ``wds-tools serve``, on a free port by default; with ``prefix``, as the arguments of that program."""
+    """Run ``wds-tools serve``, on a free port by default; with ``prefix``, as the arguments of that Python program."""
     words = ["-m", "wds_tools.cli", "serve", *map(str, arguments), "--port", str(port)]
     if prefix:
         words = [*map(str, prefix), sys.executable, *words]
-    read, write = os.pipe()
-    process = preloaded.Process(words, stdout=write, env={**os.environ, **(env or {})}, imports=IMPORTS)
-    os.close(write)
-    with os.fdopen(read) as output:
+    (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+    options = {"env": {**os.environ, **(env or {})}, "imports": IMPORTS}
+    process = preloaded.Process(words, stdout=their_out, stderr=their_err, **options)
+    os.close(their_out)
+    os.close(their_err)
+    with os.fdopen(out) as output, os.fdopen(err) as messages:
         line = output.readline()
         if " at http" not in line:
             process.wait()
-            raise AssertionError(line + process.stderr)
-        running = Running(line.split()[-1].rstrip("/"), process)
+            raise AssertionError(line + messages.read())
+        running = Running(line.split()[-1].rstrip("/"), process, output, messages)
         try:
             yield running
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait()
-            running.output, running.errors = output.read(), process.stderr
+            _, _, running.errors = running.end()
 
 
 @contextlib.contextmanager
