@@ -40,11 +40,15 @@ class Reply:
 class Running:
     """A service that runs as a program, with its output and errors."""
 
-    url: str
+    line: str  # its first line
     process: preloaded.Process
     output: IO[str]
     messages: IO[str]
     errors: str = ""  # all other messages, after the end
+
+    @property
+    def url(self) -> str:
+        return self.line.split()[-1].rstrip("/")
 
     def kill(self) -> None:
         self.process.kill()
@@ -76,20 +80,28 @@ def program(
     *arguments: str | Path, port: int = 0, env: Mapping[str, str] | None = None, prefix: Sequence[str | Path] = ()
 ) -> Iterator[Running]:
     """Run ``wds-tools serve``, on a free port by default; with ``prefix``, as the arguments of that Python program."""
-    words = ["-m", "wds_tools.cli", "serve", *map(str, arguments), "--port", str(port)]
+    with started("serve", *arguments, "--port", str(port), env=env, prefix=prefix) as running:
+        if " at http" not in running.line:
+            running.process.wait()
+            raise AssertionError(running.line + running.messages.read())
+        yield running
+
+
+@contextlib.contextmanager
+def started(
+    *arguments: str | Path, env: Mapping[str, str] | None = None, prefix: Sequence[str | Path] = ()
+) -> Iterator[Running]:
+    """Run a command of ``wds-tools`` that serves, and wait for its first line."""
+    words = ["-m", "wds_tools.cli", *map(str, arguments)]
     if prefix:
         words = [*map(str, prefix), sys.executable, *words]
     (out, their_out), (err, their_err) = os.pipe(), os.pipe()
-    options = {"env": {**os.environ, **(env or {})}, "imports": IMPORTS}
-    process = preloaded.Process(words, stdout=their_out, stderr=their_err, **options)
+    environment = {**os.environ, **(env or {})}
+    process = preloaded.Process(words, stdout=their_out, stderr=their_err, env=environment, imports=IMPORTS)
     os.close(their_out)
     os.close(their_err)
     with os.fdopen(out) as output, os.fdopen(err) as messages:
-        line = output.readline()
-        if " at http" not in line:
-            process.wait()
-            raise AssertionError(line + messages.read())
-        running = Running(line.split()[-1].rstrip("/"), process, output, messages)
+        running = Running(output.readline(), process, output, messages)
         try:
             yield running
         finally:

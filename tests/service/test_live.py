@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ import pytest
 import torch
 from fake_cuda import Gpu, SlowCopyDriver
 from PIL import Image
-from servers import PROGRAM, Running, in_thread, program, request
+from servers import Running, in_thread, program, request
 
 import wds_tools as wt
 from wds_tools.errors import LoaderError, OptionError
@@ -511,8 +510,8 @@ def test_a_dataset_is_reported_without_secrets() -> None:
 
 def test_verify_reports_its_result_and_the_page_shows_the_time(server: Running, few: Path) -> None:
     assert "unknown" in request(server.url, "/").body.decode()
-    command = [*PROGRAM, "verify", str(few)]
-    subprocess.run(command, env={**os.environ, "WDS_TOOLS_REPORT_TO": server.url}, capture_output=True, check=True)
+    done = preloaded.command("verify", few, env={**os.environ, "WDS_TOOLS_REPORT_TO": server.url})
+    assert done.returncode == 0, done.stderr
     for path in ("/", "/datasets/packed?tab=health"):
         text = request(server.url, path).body.decode()
         assert re.search(r'badge ok">undamaged</span> \d{4}-\d\d-\d\d \d\d:\d\d UTC', text)
@@ -526,9 +525,7 @@ def test_the_page_names_the_copy_that_was_verified(few: Path, tmp_path: Path) ->
     shard.write_bytes(data)
     with program(few.parent, env={"WDS_TOOLS_CACHE_DIR": str(tmp_path / "cache")}) as running:
         env = {**os.environ, "WDS_TOOLS_REPORT_TO": running.url}
-        assert (
-            subprocess.run([*PROGRAM, "verify", str(copy)], env=env, capture_output=True, check=False).returncode == 1
-        )
+        assert preloaded.command("verify", copy, env=env).returncode == 1
         for path in ("/", "/datasets/packed?tab=health"):
             text = request(running.url, path).body.decode()
             assert re.search(rf"UTC,? (<small>)?of [^<]*damaged copy on {re.escape(socket.gethostname())}", text)
@@ -571,8 +568,8 @@ def test_without_a_writable_folder_the_result_is_kept_until_the_end(
 
 
 def test_pack_reports_its_progress_and_its_end(server: Running, photos: Path, tmp_path: Path) -> None:
-    command = [*PROGRAM, "pack", str(photos), str(tmp_path / "reported"), "--workers", "1"]
-    env = {**os.environ, "WDS_TOOLS_REPORT_TO": server.url}
-    subprocess.run(command, env=env, capture_output=True, check=True)
+    words = ["pack", photos, tmp_path / "reported", "--workers", "1", "--images", "keep"]
+    done = preloaded.command(*words, env={**os.environ, "WDS_TOOLS_REPORT_TO": server.url})
+    assert done.returncode == 0, done.stderr
     (pack,) = (one for one in runs(server.url)["packs"] if one["dataset"].endswith("reported"))
     assert (pack["status"], pack["done"], pack["total"]) == ("finished", 400, 400)

@@ -19,10 +19,11 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import numpy as np
+import preloaded
 import pytest
 from img2dataset_layout import write_img2dataset
 from PIL import Image
-from servers import PROGRAM, Reply, Running, copy_of, in_thread, program, request
+from servers import IMPORTS, PROGRAM, Reply, Running, copy_of, in_thread, program, request, started
 
 import wds_tools as wt
 from wds_tools.format.manifest import Manifest, to_json
@@ -268,9 +269,8 @@ def test_a_sample_shows_its_fields_checksums_and_code(server: Running, tmp_path:
         assert value in text
     code = html.unescape(re.findall(r'<pre tabindex="0" id="code">(.*?)</pre>', text, re.DOTALL)[0])
     (tmp_path / "code.py").write_text(code + "print(batch.image[0].shape[0], int(batch.label[0]))\n")
-    done = subprocess.run(
-        [PROGRAM[0], str(tmp_path / "code.py")], capture_output=True, text=True, check=True, cwd=Path.cwd()
-    )
+    done = preloaded.run([tmp_path / "code.py"])
+    assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] == "3"
 
 
@@ -284,9 +284,8 @@ def test_the_code_of_a_small_selection_loads_all_of_it(server: Running, tmp_path
     text = page(server, f"/datasets/deep%20er/photos?class=2&where={quote('id >= 0')}")
     code = html.unescape(re.findall(r'<pre tabindex="0" id="code">(.*?)</pre>', text, re.DOTALL)[0])
     (tmp_path / "code.py").write_text(f"{code}print(sum(len(batch.label) for batch in loader))\n")
-    done = subprocess.run(
-        [PROGRAM[0], str(tmp_path / "code.py")], capture_output=True, text=True, check=True, cwd=Path.cwd()
-    )
+    done = preloaded.run([tmp_path / "code.py"])
+    assert done.returncode == 0, done.stderr
     assert done.stdout == "50\n"
 
 
@@ -349,7 +348,7 @@ serve(ServeOptions(roots=(pathlib.Path(sys.argv[1]),), port=0), on_start=started
 
 
 def test_the_service_cannot_be_read_by_other_processes_of_its_user(root: Path) -> None:
-    done = subprocess.run([PROGRAM[0], "-c", DUMPABLE, root], capture_output=True, text=True, check=True)
+    done = preloaded.run(["-c", DUMPABLE, root], imports=IMPORTS)
     assert done.stdout == "dumpable 0\n"
 
 
@@ -518,24 +517,17 @@ def test_an_upstream_has_pages_too(server: Running) -> None:
 
 
 def test_view_prints_the_address_of_the_dataset_and_ends_with_ctrl_c(few: Path) -> None:
-    process = subprocess.Popen(
-        [*PROGRAM, "view", str(few), "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout
-    line = process.stdout.readline()
-    url = urlsplit(line.split(" at ")[1].partition(";")[0])
-    try:
+    with started("view", few, "--no-browser") as running:
+        url = urlsplit(running.line.split(" at ")[1].partition(";")[0])
         assert url.path == "/datasets/packed"
         assert url.hostname == "127.0.0.1"
         assert request(f"http://{url.netloc}", url.path).status == 200
-    finally:
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (0, "stopped\n", "")
+        running.process.send_signal(signal.SIGINT)
+        assert running.end() == (0, "stopped\n", "")
 
 
 def test_view_of_something_else_names_the_remedy(tmp_path: Path) -> None:
-    done = subprocess.run([*PROGRAM, "view", str(tmp_path)], capture_output=True, text=True, check=False)
+    done = preloaded.command("view", tmp_path)
     assert done.returncode == 2
     assert "is not a packed dataset (no manifest.json)" in done.stderr
 

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 import time
@@ -21,12 +20,13 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import fsspec
+import preloaded
 import pytest
 import webdataset
 import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from servers import PROGRAM, Running, copy_of, in_thread, program, request
+from servers import Running, copy_of, in_thread, program, request
 
 import wds_tools as wt
 from wds_tools.errors import OptionError, StoreError
@@ -541,8 +541,7 @@ def test_the_access_log_names_token_dataset_range_bytes_and_status_and_never_the
 
 
 def test_an_access_log_that_cannot_be_written_is_named(root: Path) -> None:
-    command = [*PROGRAM, "serve", root, "--port", "0", "--access-log", "/"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = preloaded.command("serve", root, "--port", "0", "--access-log", "/")
     assert done.returncode == 2
     assert done.stderr == "error: the access log / cannot be written: Is a directory; name another file\n"
 
@@ -588,7 +587,7 @@ def test_invalid_options_are_refused(root: Path, options: dict[str, object], mes
 
 def test_a_port_in_use_is_named(root: Path, server: Running) -> None:
     port = str(urlsplit(server.url).port)
-    done = subprocess.run([*PROGRAM, "serve", root, "--port", port], capture_output=True, text=True, check=False)
+    done = preloaded.command("serve", root, "--port", port)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"error: cannot listen on 127.0.0.1 port {port}: Address already in use; choose another --port or --host\n"
