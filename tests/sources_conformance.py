@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pickle
 from collections.abc import Callable, Sequence
@@ -48,6 +49,11 @@ def decode(data: bytes) -> np.ndarray:
 
 def photos_of(count: int, size: int = 48) -> list[Photo]:
     """Return sample photographs as JPEGs, resized to one size so that they also fit into an array."""
+    return [*_photos_of(count, size)]
+
+
+@functools.cache
+def _photos_of(count: int, size: int) -> list[Photo]:
     folders = sorted(path for path in SAMPLE.iterdir() if path.is_dir())[: len(CLASSES)]
     photos = []
     for number in range(count):
