@@ -162,11 +162,16 @@ def s3_server(folder: Path) -> Iterator[str]:
         process.wait(timeout=100)
 
 
+def reset_s3(server: str) -> None:
+    """Remove all buckets of the server."""
+    urllib.request.urlopen(urllib.request.Request(f"{server}/moto-api/reset", method="POST")).close()
+
+
 def empty_s3(server: str) -> Any:
     """Empty the server, create a bucket of the name ``bucket``, and return the file system."""
     import s3fs
 
-    urllib.request.urlopen(urllib.request.Request(f"{server}/moto-api/reset", method="POST")).close()
+    reset_s3(server)
     system = s3fs.S3FileSystem(
         key="test", secret="test", endpoint_url=server, skip_instance_cache=True, use_listings_cache=False
     )

@@ -18,7 +18,7 @@ import mounts
 import PIL
 import pytest
 from _pytest.doctest import DoctestItem
-from buckets import s3_server
+from buckets import reset_s3, s3_server
 from hypothesis import settings
 
 import wds_tools as wt
@@ -122,11 +122,18 @@ def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(scope="module")
-def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the URL of an S3 server; see `buckets.empty_s3`."""
+@pytest.fixture(scope="session")
+def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the URL of an S3 server."""
     with s3_server(tmp_path_factory.mktemp("moto")) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def moto(moto_server: str) -> str:
+    """Return the URL of an S3 server without buckets; see `buckets.empty_s3`."""
+    reset_s3(moto_server)
+    return moto_server
 
 
 @pytest.fixture

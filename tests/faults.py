@@ -11,6 +11,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import runpy
 import select
 import signal
 import socket
@@ -19,6 +20,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
+
+import preloaded
 
 CALL_NUMBERS = {
     "x86_64": {
@@ -42,19 +46,19 @@ TIMEOUT_SECONDS = 60
 def missing() -> str:
     """Return which feature the kernel lacks; "" if it lacks none."""
     try:
-        done = run_with_fault([sys.executable, "-IS", "-c", "print()"], "write", 1, "EIO")
+        done = run_with_fault(["timeit", "-n1", "-r1", "print(flush=True)"], "write", 1, "EIO")
     except (EOFError, KeyError):
         return "missing kernel feature: seccomp_unotify"
     return "" if done.returncode else "missing kernel feature: seccomp_unotify"
 
 
 def run_with_fault(
-    command: Sequence[str | os.PathLike[str]], call: str, number: int, fault: str, env: dict[str, str] | None = None
+    words: Sequence[str | os.PathLike[str]], call: str, number: int, fault: str, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a program and inject a fault at its Nth call of one kind, counted over all its threads.
 
     Args:
-        command: The program and its arguments.
+        words: A module and its arguments.
         call: A key of `CALL_NUMBERS`.
         number: Number of the call, from 1.
         fault: "KILL", or the name of an error such as "ENOSPC".
@@ -62,24 +66,20 @@ def run_with_fault(
     """
     ours, theirs = socket.socketpair()
     numbers = ",".join(map(str, CALL_NUMBERS[os.uname().machine][call]))
-    launch = [sys.executable, "-IS", __file__, str(theirs.fileno()), numbers, *command]
-    with (
-        ours,
-        subprocess.Popen(
-            launch, env=env, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process,
-    ):
-        theirs.close()
+    with ours:
+        with theirs:
+            words = [__file__, numbers, *map(str, words)]
+            process = preloaded.Process(words, env=env, stdin=theirs.fileno(), imports=preloaded.COMMANDS)
         try:
             listener = receive_descriptor(ours)
             try:
                 answer_calls(listener, process, number, fault)
             finally:
                 os.close(listener)
-            out, err = process.communicate(timeout=TIMEOUT_SECONDS)
         finally:
             process.kill()
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+            process.wait()
+    return subprocess.CompletedProcess(process.args, process.returncode, process.stdout, process.stderr)
 
 
 def receive_descriptor(ours: socket.socket) -> int:
@@ -91,7 +91,7 @@ def receive_descriptor(ours: socket.socket) -> int:
     return descriptors[0]
 
 
-def answer_calls(listener: int, process: subprocess.Popen[str], number: int, fault: str) -> None:
+def answer_calls(listener: int, process: preloaded.Process, number: int, fault: str) -> None:
     """Continue every call except the Nth, until the last process has ended."""
     waiting = select.poll()
     waiting.register(listener, select.POLLIN)
@@ -115,8 +115,8 @@ def answer_calls(listener: int, process: subprocess.Popen[str], number: int, fau
     raise TimeoutError(f"{process.args} did not end within {TIMEOUT_SECONDS} s")
 
 
-def launch(channel: int, numbers: list[int], command: list[str]) -> None:
-    """Install the filter, send its descriptor through a socket, and replace this process with a program."""
+def install(numbers: Sequence[int]) -> None:
+    """Install the filter, and send its descriptor through the socket that is the standard input."""
     rules = [(LOAD_NUMBER, 0, 0, 0)]
     for position, number in enumerate(numbers):
         rules.append((JUMP_IF_EQUAL, len(numbers) - position, 0, number))  # jumps to the last rule
@@ -128,11 +128,15 @@ def launch(channel: int, numbers: list[int], command: list[str]) -> None:
     listener = libc.syscall(SECCOMP[os.uname().machine], SECCOMP_SET_MODE_FILTER, NEW_LISTENER, program)
     if listener < 0:
         sys.exit("seccomp returned an error instead of a descriptor")
-    with socket.socket(fileno=channel) as end:
+    with socket.socket(fileno=os.dup(0)) as end:
         socket.send_fds(end, [b"."], [listener])
     os.close(listener)
-    os.execv(command[0], command)
+    with Path(os.devnull).open() as empty:
+        os.dup2(empty.fileno(), 0)
 
 
 if __name__ == "__main__":
-    launch(int(sys.argv[1]), [int(number) for number in sys.argv[2].split(",")], sys.argv[3:])
+    install([int(number) for number in sys.argv[1].split(",")])
+    del sys.argv[:2]
+    sys.dont_write_bytecode = True  # its calls would be counted
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+import preloaded
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 READ_ONLY, REMOUNT, BIND, REC, PRIVATE = 1, 32, 4096, 16384, 1 << 18
@@ -26,17 +27,10 @@ def missing(folder: Path) -> str:
     )
 
 
-def run(script: str, *arguments: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a Python script that can import this module and wds_tools."""
-    here = Path(__file__).parent
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout,
-    )
+    path = {"PYTHONPATH": str(Path(__file__).parent)}
+    return preloaded.run(["-c", script, *map(str, arguments)], env={**os.environ, **path}, imports=preloaded.COMMANDS)
 
 
 def enter() -> None:

@@ -9,20 +9,22 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
+
+import preloaded
 
 from wds_tools.service.config import ServeOptions, Started
 from wds_tools.service.process import bind, run
 
 PROGRAM = (sys.executable, "-m", "wds_tools.cli")
+IMPORTS = (*preloaded.COMMANDS, "wds_tools.service.process")
 
 
 @dataclass
@@ -36,15 +38,25 @@ class Reply:
 
 @dataclass
 class Running:
-    """A service that runs as a program."""
+    """A service that runs as a program, with its output and errors."""
 
-    url: str
-    process: subprocess.Popen[str]
-    errors: str = ""  # stderr, after the end
+    line: str  # its first line
+    process: preloaded.Process
+    output: IO[str]
+    messages: IO[str]
+    errors: str = ""  # all other messages, after the end
+
+    @property
+    def url(self) -> str:
+        return self.line.split()[-1].rstrip("/")
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(60)
+        self.process.wait()
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the end; return the exit status, and what is left of output and messages."""
+        return self.process.wait(), self.output.read(), self.messages.read()
 
 
 def request(url: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Reply:
@@ -67,25 +79,34 @@ def request(url: str, path: str, method: str = "GET", body: bytes | None = None,
 def program(
     *arguments: str | Path, port: int = 0, env: Mapping[str, str] | None = None, prefix: Sequence[str | Path] = ()
 ) -> Iterator[Running]:
-    """Run ``wds-tools serve``, on a free port by default; with ``prefix``, as the arguments of that program."""
-    process = subprocess.Popen(
-        [*map(str, prefix), *PROGRAM, "serve", *map(str, arguments), "--port", str(port)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(env or {})},
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if " at http" not in line:
-            raise AssertionError(line + process.communicate(timeout=60)[1])
-        running = Running(line.split()[-1].rstrip("/"), process)
+    """Run ``wds-tools serve``, on a free port by default; with ``prefix``, as the arguments of that Python program."""
+    with started("serve", *arguments, "--port", str(port), env=env, prefix=prefix) as running:
+        if " at http" not in running.line:
+            running.process.wait()
+            raise AssertionError(running.line + running.messages.read())
         yield running
-    finally:
-        process.send_signal(signal.SIGTERM)
-        errors = process.communicate(timeout=60)[1]
-    running.errors = errors
+
+
+@contextlib.contextmanager
+def started(
+    *arguments: str | Path, env: Mapping[str, str] | None = None, prefix: Sequence[str | Path] = ()
+) -> Iterator[Running]:
+    """Run a command of ``wds-tools`` that serves, and wait for its first line."""
+    words = ["-m", "wds_tools.cli", *map(str, arguments)]
+    if prefix:
+        words = [*map(str, prefix), sys.executable, *words]
+    (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+    environment = {**os.environ, **(env or {})}
+    process = preloaded.Process(words, stdout=their_out, stderr=their_err, env=environment, imports=IMPORTS)
+    os.close(their_out)
+    os.close(their_err)
+    with os.fdopen(out) as output, os.fdopen(err) as messages:
+        running = Running(output.readline(), process, output, messages)
+        try:
+            yield running
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, _, running.errors = running.end()
 
 
 @contextlib.contextmanager

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pytest
 import webdataset
 from PIL import Image
@@ -49,6 +49,11 @@ def decode(data: bytes) -> np.ndarray:
 
 def photos_of(count: int, size: int = 48) -> list[Photo]:
     """Return sample photographs as JPEGs, resized to one size so that they also fit into an array."""
+    return [*_photos_of(count, size)]
+
+
+@functools.cache
+def _photos_of(count: int, size: int) -> list[Photo]:
     folders = sorted(path for path in SAMPLE.iterdir() if path.is_dir())[: len(CLASSES)]
     photos = []
     for number in range(count):
@@ -147,7 +152,8 @@ class Conformance:
             f"import pickle; s, e = pickle.load(open({str(tmp_path / 'pickled')!r}, 'rb'))\n"
             f"pickle.dump(s.read(e).image, open({str(tmp_path / 'image')!r}, 'wb'))"
         )
-        subprocess.run([sys.executable, "-c", code], check=True)
+        done = preloaded.run(["-c", code], imports=preloaded.COMMANDS)
+        assert done.returncode == 0, done.stderr
         record = Record(pickle.loads((tmp_path / "image").read_bytes()))
         assert self.photo_of(record, photos) == self.photo_of(source.read(entry), photos)
 

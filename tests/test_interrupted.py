@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import textwrap
 from collections import Counter
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ from typing import Any
 import faults
 import mounts
 import numpy as np
+import preloaded
 import pytest
 import xxhash
 from folders import contents
@@ -28,7 +26,6 @@ from wds_tools.errors import DestinationError, NotADatasetError, SourceError, St
 from wds_tools.reading.reader import Reader
 from wds_tools.reading.shardset import open_shards
 
-REPOSITORY = Path(__file__).parents[1]
 PACK = {"shard_bytes": "60kB", "workers": 1, "images": "keep"}
 COMMANDS = ["merge", "append", "reshard", "add-fields"]
 Content = tuple[tuple[str, ...], Counter[tuple[int, str]], frozenset[str]]
@@ -108,9 +105,7 @@ def cases(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, C
 
 
 def run(case: Case, dst: Path, call: str, number: int, fault: str) -> Any:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "wds_tools", *case.command(dst)]
-    return faults.run_with_fault(command, call, number, fault, environment)
+    return faults.run_with_fault(["wds_tools", *case.command(dst)], call, number, fault)
 
 
 def check_readers(case: Case, dst: Path, copy: Path) -> None:
@@ -191,17 +186,10 @@ def test_an_unfinished_append_is_reported_by_info_and_verify(cases, tmp_path):
     assert wt.describe(dst).notes == wt.verify(dst).notes == []
     run(case, dst, "rename", 5, "KILL")
     for command in ("info", "verify"):
-        done = subprocess.run(
-            [sys.executable, "-m", "wds_tools", command, str(dst)], capture_output=True, text=True, check=False
-        )
+        done = preloaded.command(command, dst)
         assert done.returncode == 0
         assert "has an unfinished append: run the same `wds-tools append` command again" in done.stdout
-    done = subprocess.run(
-        [sys.executable, "-m", "wds_tools", "export", str(dst), "--to", "dali"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = preloaded.command("export", dst, "--to", "dali")
     names: dict[str, Any] = {}
     exec(textwrap.dedent("      " + done.stdout[done.stdout.index("import json") :]), names)
     listed = [str(dst / shard["name"]) for shard in json.loads((dst / "manifest.json").read_text())["shards"]]
@@ -213,9 +201,7 @@ def test_an_unfinished_merge_is_not_indexed_even_without_its_work_area(cases, tm
     case, dst = cases["merge"], tmp_path / "dst"
     run(case, dst, "rename", 5, "KILL")  # both shards of the first dataset, and a part of the second
     for command in (["info", dst], ["verify", dst], ["index", f"{dst}/*.tar"], ["export", dst, "--to", "dali"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "wds_tools", *map(str, command)], capture_output=True, text=True, check=False
-        )
+        done = preloaded.command(*command)
         assert done.returncode != 0
         assert "dst is unfinished: run the same `wds-tools merge` command again" in done.stderr + done.stdout
     shutil.rmtree(dst / ".packing")
@@ -228,9 +214,7 @@ def test_unfinished_added_fields_are_reported_as_such(cases, tmp_path):
     case.start(dst)
     run(case, dst, "rename", 3, "KILL")
     for command in (["info", dst / "captions"], ["index", f"{dst}/captions/*.tar"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "wds_tools", *map(str, command)], capture_output=True, text=True, check=False
-        )
+        done = preloaded.command(*command)
         assert done.returncode != 0
         assert "captions is unfinished: run the same `wds-tools add-fields` command again" in done.stderr + done.stdout
 

@@ -6,16 +6,14 @@ with ``-m peers -k DALI``.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -83,9 +81,7 @@ def run(formats: Photos, monkeypatch: pytest.MonkeyPatch):
 
 def run_command(text: str) -> None:
     (line,) = text.strip().splitlines()
-    words = [sys.executable, "-c", "from wds_tools.cli import main; main()", *shlex.split(line)[1:]]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    done = preloaded.command(*shlex.split(line)[1:])
     assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 

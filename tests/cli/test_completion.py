@@ -12,7 +12,7 @@ from typing import get_args
 
 import click
 import pytest
-from terminals import in_terminal
+from terminals import shell_in_terminal
 
 from wds_tools.bench.tune import VIEWS as TUNE_VIEWS
 from wds_tools.bench.workloads import WORKLOADS
@@ -46,7 +46,7 @@ def typed(tmp_path: Path) -> Type:
     def run(line: str) -> list[str]:
         lines = ['eval "$(_WDS_TOOLS_COMPLETE=bash_source wds-tools)"', line, "exit"]
         shell = [shutil.which("bash"), "--norc", "--noprofile", "-i"]
-        code, out = in_terminal(shell, typed="\n".join(lines) + "\n", cwd=tmp_path, env=environment_of(tmp_path))
+        code, out = shell_in_terminal(shell, "\n".join(lines) + "\n", tmp_path, environment_of(tmp_path))
         assert code == 0, out
         (result,) = [part for part in out.replace("\r", "").splitlines() if part.startswith("got:")]
         return result.removeprefix("got: <").removesuffix(">").split("> <")

@@ -8,14 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from terminals import in_terminal, watched
 
 import wds_tools as wt
+from wds_tools.cli import main
 
-PROGRAM = (sys.executable, "-m", "wds_tools.cli")
+PROGRAM = ("-m", "wds_tools.cli")
 COMMANDS = {
     "pack": "pack {photos} {out} --images keep --shard-bytes 1MB",
     "append": "append {photos} {copy} --images keep --seed 9",
@@ -83,7 +85,8 @@ def test_a_dumb_terminal_and_a_ci_job_show_no_progress_bar(words: list[str], var
 
 @pytest.mark.parametrize("words", COMMANDS, indirect=True)
 def test_a_log_has_no_progress_bars_and_no_control_characters(words: list[str]) -> None:
-    done = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, timeout=300, check=True)
+    done = preloaded.command(*words)
+    assert done.returncode == 0
     account, *_ = done.stderr.splitlines() or [""]
     has_account = words[0] in ("pack", "append", "reshard")
     assert account == (f"{words[1]}: 400 images, 8 classes (astronaut, brushes, cat, ...)" if has_account else "")
@@ -94,43 +97,39 @@ def test_a_log_has_no_progress_bars_and_no_control_characters(words: list[str]) 
 @pytest.mark.parametrize("command", ["info", "verify --json", "plan --json --batch-size 8"])
 def test_a_full_disk_for_the_output_is_one_line_and_a_failure(packed: Path, command: str) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [*PROGRAM, *command.split(), packed],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = preloaded.command(*command.split(), packed, stdout=full.fileno())
     assert done.returncode == (2 if command.startswith("verify") else 1)
     assert done.stderr == "error: No space left on device\n"
 
 
 def test_an_error_that_cannot_be_printed_still_has_its_exit_code(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        assert subprocess.run([*PROGRAM, "info", tmp_path], stderr=full, timeout=300, check=False).returncode == 2
+        done = preloaded.command("info", tmp_path, stderr=full.fileno())
+    assert done.returncode == 2
 
 
 def test_a_closed_stdout_is_no_error(packed: Path) -> None:
-    run = f"import os, sys; os.close(1); os.execv(sys.executable, {[*PROGRAM, 'info', str(packed)]!r})"
+    words = [sys.executable, *PROGRAM, "info", str(packed)]
+    run = f"import os, sys; os.close(1); os.execv(sys.executable, {words!r})"
     done = subprocess.run([sys.executable, "-c", run], stderr=subprocess.PIPE, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("command", ["tune", "bench"])
-def test_nothing_is_measured_if_an_output_file_cannot_be_written(packed: Path, tmp_path: Path, command: str) -> None:
-    words = [*PROGRAM, command, packed, "--json", tmp_path / "none" / "a.json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: cannot write {tmp_path}/none/a.json: no folder {tmp_path}/none\n"
+def test_nothing_is_measured_if_an_output_file_cannot_be_written(
+    packed: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([command, str(packed), "--json", str(tmp_path / "none" / "a.json")])
+    assert capsys.readouterr() == ("", f"error: cannot write {tmp_path}/none/a.json: no folder {tmp_path}/none\n")
 
 
 def test_a_reader_that_closes_the_output_ends_a_long_command_silently(packed: Path) -> None:
     """``wds-tools tune ... 2>&1 | head -1``."""
     read, write = os.pipe()
-    command = [*PROGRAM, "tune", packed, "--view", "small", "--batch-size", "8", "--rounds", "1", "--seconds", "0.05"]
-    with subprocess.Popen(command, stdout=write, stderr=write) as program:
-        os.close(write)
-        assert os.read(read, 1 << 16).startswith(b"warming up")
-        os.close(read)
-        assert program.wait(300) == 141
+    words = [*PROGRAM, "tune", packed, "--view", "small", "--batch-size", "8", "--rounds", "1", "--seconds", "0.05"]
+    program = preloaded.Process(words, stdout=write, stderr=write)
+    os.close(write)
+    assert os.read(read, 1 << 16).startswith(b"warming up")
+    os.close(read)
+    assert program.wait() == 141

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from buckets import Bucketful
 from folders import manifest_of
 from pictures import encode
 from PIL import Image
+from preloaded import command
 from terminals import in_terminal
 
 import wds_tools as wt
@@ -29,13 +28,8 @@ from wds_tools.format.account import MAX_PARTS, MAX_REASONS, Account, Part
 from wds_tools.format.manifest import from_json, seal
 from wds_tools.inspection.stats import describe, format_stats
 
-PROGRAM = (sys.executable, "-m", "wds_tools.cli")
 SKIPPED = Counter({"is empty": 2, "does not have the extension of an image": 1})
 OPTIONS: dict[str, Any] = {"workers": 1, "images": "keep"}
-
-
-def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=300, check=False)
 
 
 def jpeg(colour: int) -> bytes:
@@ -78,12 +72,12 @@ def without_account(folder: Path) -> None:
 
 
 def test_a_folder_takes_one_line(photos: Path, tmp_path: Path) -> None:
-    done = run("pack", photos, tmp_path / "dst", "--images", "keep")
+    done = command("pack", photos, tmp_path / "dst", "--images", "keep")
     assert done.stderr == f"{photos}: 400 images, 8 classes (astronaut, brushes, cat, ...)\n"
 
 
 def test_skipped_files_are_counted_by_reason_in_one_more_line(untidy: Path, tmp_path: Path) -> None:
-    done = run("pack", untidy, tmp_path / "dst")
+    done = command("pack", untidy, tmp_path / "dst")
     assert done.stderr.splitlines() == [
         f"{untidy}: 6 images, 2 classes (cat, fig)",
         "  skipped: 3 files (2 are empty, 1 does not have the extension of an image)",
@@ -91,7 +85,7 @@ def test_skipped_files_are_counted_by_reason_in_one_more_line(untidy: Path, tmp_
 
 
 def test_a_table_of_a_hundred_columns_takes_a_few_lines_and_names_the_label(table: Path, tmp_path: Path) -> None:
-    done = run("pack", table, tmp_path / "dst")
+    done = command("pack", table, tmp_path / "dst")
     lines = done.stderr.splitlines()
     assert lines[0] == f"{table}: 12 images, 4 classes without names (2, 6, 9, ...)"
     assert lines[1] == "  image: column 'image'; label: column 'y'"
@@ -104,7 +98,7 @@ def test_a_table_of_a_hundred_columns_takes_a_few_lines_and_names_the_label(tabl
 
 def test_the_account_comes_before_anything_is_written(untidy: Path, packed: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = run("pack", untidy, tmp_path / "file")  # not a folder, so nothing can be written
+    done = command("pack", untidy, tmp_path / "file")  # not a folder, so nothing can be written
     assert done.returncode == 1
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == [str(untidy), "  skipped", "error"]
 
@@ -115,24 +109,24 @@ def test_append_and_reshard_print_the_account_of_what_they_read(
 ) -> None:
     if command == "append":
         dst = Path(shutil.copytree(few, tmp_path / "dst"))
-        done = run("append", untidy, dst, "--images", "crop-ready")
+        done = command("append", untidy, dst, "--images", "crop-ready")
         assert done.stderr.splitlines()[0] == f"{untidy}: 6 images, 2 classes (cat, fig)"
         assert "skipped: 3 files" in done.stderr
     else:
-        done = run("reshard", few, tmp_path / "dst")
+        done = command("reshard", few, tmp_path / "dst")
         assert done.stderr.splitlines()[0] == f"{few}: 40 images, 8 classes (astronaut, brushes, cat, ...)"
     assert done.returncode == 0
 
 
 def test_pack_splits_prints_the_account_of_the_source_once(untidy: Path, tmp_path: Path) -> None:
-    done = run("pack", untidy, tmp_path / "dst", "--split", "train=0.5,val=0.5")
+    done = command("pack", untidy, tmp_path / "dst", "--split", "train=0.5,val=0.5")
     assert done.stderr.count("6 images") == done.stderr.count("skipped: 3 files") == 1
 
 
 def test_pack_splits_prints_the_account_of_each_folder(six_photos: Path, tmp_path: Path) -> None:
     for split in ("train", "val"):
         shutil.copytree(six_photos, tmp_path / "src" / split)
-    done = run("pack", tmp_path / "src", tmp_path / "dst", "--split", "folders")
+    done = command("pack", tmp_path / "src", tmp_path / "dst", "--split", "folders")
     assert done.stderr.splitlines() == [
         f"{tmp_path}/src/{split}: 6 images, 2 classes (cat, fig)" for split in ("train", "val")
     ]
@@ -141,7 +135,7 @@ def test_pack_splits_prints_the_account_of_each_folder(six_photos: Path, tmp_pat
 def test_names_of_the_source_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     rows = {"image": [jpeg(1)], "label": [0], "\x1b[31mred\n": [1]}
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")
-    done = run("pack", tmp_path / "a.parquet", tmp_path / "dst")
+    done = command("pack", tmp_path / "a.parquet", tmp_path / "dst")
     assert done.returncode == 0
     assert done.stderr.replace("\n", "").isprintable()
 
@@ -161,10 +155,10 @@ def test_python_logs_the_account_as_information(
 
 def test_python_shows_the_account_above_the_progress_bar(untidy: Path, tmp_path: Path) -> None:
     program = f"import wds_tools as wt; wt.pack({str(untidy)!r}, {str(tmp_path / 'dst')!r}, workers=1, progress=%s)"
-    code, shown = in_terminal([sys.executable, "-c", program % None])
+    code, shown = in_terminal(["-c", program % None])
     assert (code, shown.count("6 images, 2 classes (cat, fig)")) == (0, 1), shown
     assert shown.index("skipped: 3 files") < shown.index("100%|")
-    code, shown = in_terminal([sys.executable, "-c", program % False])
+    code, shown = in_terminal(["-c", program % False])
     assert (code, shown) == (0, "")
 
 
@@ -340,7 +334,7 @@ def test_info_shows_the_account(untidy: Path, table: Path, tmp_path: Path) -> No
     text = format_stats(describe(tmp_path / "dst"))
     assert "  source       9 files, 6 packed\n" in text
     assert "skipped: 3 files (2 are empty, 1 does not have the extension of an image)" in text
-    shown = json.loads(run("info", tmp_path / "dst", "--json").stdout)
+    shown = json.loads(command("info", tmp_path / "dst", "--json").stdout)
     assert (shown["account"]["given"], shown["account"]["skipped"]["is empty"]) == (9, 2)
     without_account(tmp_path / "dst")
     assert "source" not in format_stats(describe(tmp_path / "dst"))
@@ -351,7 +345,7 @@ def test_info_shows_the_account(untidy: Path, table: Path, tmp_path: Path) -> No
 
 
 def test_a_dry_run_prints_the_account_and_ten_samples_and_writes_nothing(photos: Path, tmp_path: Path) -> None:
-    done = run("pack", photos, tmp_path / "dst", "--dry-run")
+    done = command("pack", photos, tmp_path / "dst", "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     head, *lines = done.stdout.splitlines()
     assert head == f"{photos}: 400 images, 8 classes (astronaut, brushes, cat, ...)"
@@ -388,7 +382,7 @@ def test_a_dry_run_states_why_a_sample_cannot_be_packed(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.jpg").write_bytes(jpeg(1))
     (tmp_path / "src" / "b.jpg").write_bytes(b"not an image")
-    done = run("pack", tmp_path / "src", tmp_path / "dst", "--dry-run")
+    done = command("pack", tmp_path / "src", tmp_path / "dst", "--dry-run")
     assert done.returncode == 0
     assert "a.jpg: no label; jpg 12x8\n" in done.stdout
     assert "b.jpg: cannot be packed: is not a JPEG" in done.stdout
@@ -413,7 +407,7 @@ def test_a_dry_run_shows_labels_that_are_known_only_after_reading(tmp_path: Path
 
 
 def test_a_dry_run_with_splits_shows_samples_of_each(untidy: Path, tmp_path: Path) -> None:
-    done = run("pack", untidy, tmp_path / "dst", "--split", "train=0.5,val=0.5", "--dry-run")
+    done = command("pack", untidy, tmp_path / "dst", "--split", "train=0.5,val=0.5", "--dry-run")
     assert done.returncode == 0
     heads = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
     assert [head.partition(",")[0] for head in heads] == ["train", "val"]
@@ -442,7 +436,7 @@ def test_a_dry_run_fails_as_pack_would(table: Path, untidy: Path, few: Path, tmp
         wt.pack(untidy, untidy / "dst", dry_run=True)
     with pytest.raises(OptionError, match="dry_run cannot be combined"):
         wt.pack(untidy, dst, dry_run=True, finish=True)
-    assert run("pack", tmp_path / "none", dst, "--dry-run").returncode == 2
+    assert command("pack", tmp_path / "none", dst, "--dry-run").returncode == 2
     assert not dst.exists()
 
 

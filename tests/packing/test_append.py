@@ -2,14 +2,12 @@
 
 import itertools
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
+import preloaded
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -188,10 +186,8 @@ def test_a_killed_append_leaves_the_dataset_unchanged_and_a_rerun_gives_the_same
     shutil.copytree(tmp_path / "dst", tmp_path / "undisturbed")
     wt.append(second, tmp_path / "undisturbed", **KEEP)
     manifest = (tmp_path / "dst" / "manifest.json").read_bytes()
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED_APPEND, second, tmp_path / "dst", moment.format(shards + 2)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        check=False,
+    killed = preloaded.run(
+        ["-c", KILLED_APPEND, second, tmp_path / "dst", moment.format(shards + 2)], imports=preloaded.COMMANDS
     )
     assert killed.returncode == -signal.SIGKILL
     assert (tmp_path / "dst" / "manifest.json").read_bytes() == manifest

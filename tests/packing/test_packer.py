@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
+import preloaded
 import pytest
 import webdataset
 from folders import contents, manifest_of
@@ -813,14 +814,10 @@ def test_of_several_packers_started_together_only_one_packs(photos: Path, packed
     dst = tmp_path / "dst"
     arguments = f"{str(photos)!r}, {str(dst)!r}, shard_bytes='1MB', workers=1, images='keep'"
     script = f"from wds_tools.packing.packer import pack; pack({arguments})"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    packers = [
-        subprocess.Popen([sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    ends = [(packer.communicate(timeout=300)[1], packer.returncode) for packer in packers]
-    assert 0 in [code for _, code in ends]
-    assert all(code == 0 or "another packer" in error for error, code in ends)
+    packers = [preloaded.Process(["-c", script], imports=preloaded.COMMANDS) for _ in range(4)]
+    ends = [(packer.wait(), packer.stderr) for packer in packers]
+    assert 0 in [code for code, _ in ends]
+    assert all(code == 0 or "another packer" in error for code, error in ends)
     assert contents(dst) == contents(packed)
 
 
@@ -828,18 +825,15 @@ def test_of_several_packers_started_together_only_one_packs(photos: Path, packed
 
 
 def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
+    return preloaded.run(
+        ["-c", textwrap.dedent(script)],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OPENBLAS_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+        imports=preloaded.COMMANDS,
     )
 
 
-# Packs in a forked process that is killed before its n-th change of the file system, for n = 1, 2, ... until one run
-# completes.
+# Packs in a forked process that is killed before its n-th change of the file system, for n = 1, 1 + step, ... until one
+# run completes.
 KILL_EVERYWHERE = """
 import os, sys
 from wds_tools.packing.packer import pack
@@ -871,7 +865,7 @@ def fork(number):
 
 number = 1
 while (code := fork(number)) == -9:
-    number += 1
+    number += {step}
 print(number)
 sys.exit(code)
 """
@@ -890,39 +884,46 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", os.fstat)
 
 
-def test_a_rerun_recovers_from_a_kill_before_any_change_to_the_disk(few: Path, tmp_path: Path, no_sync: None) -> None:
+STEPS = (5, pytest.param(1, marks=pytest.mark.torture))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_rerun_recovers_from_a_kill_before_any_change_to_the_disk(
+    few: Path, tmp_path: Path, no_sync: None, step: int
+) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     killed.mkdir()
     pack(few, whole, workers=1, shard_bytes=12_000)
     assert len(shard_names(whole)) == 2
-    done = run(KILL_EVERYWHERE.format(src=str(few), dst=str(killed)))
+    done = run(KILL_EVERYWHERE.format(src=str(few), dst=str(killed), step=step))
     assert done.returncode == 0, done.stderr
     kills = int(done.stdout) - 1
     assert kills > 20  # at least lock, plan, two shards with index and report, skipped, manifest, removals
     partial = 0
-    for number in range(1, kills + 1):
+    for number in range(1, kills + 1, step):
         folder = killed / str(number)
         partial += (folder / ".packing" / "plan.json").exists()
         if (folder / "manifest.json").exists():  # the last file: everything that it lists must be complete
             assert {**contents(folder), **contents(whole)} == contents(folder)
         pack(few, folder, workers=1, shard_bytes=12_000)
         assert contents(folder) == contents(whole), f"after a kill before change {number}"
-    assert partial > 15
+    assert partial > 15 // step
 
 
+@pytest.mark.parametrize("step", STEPS)
 def test_a_rerun_recovers_from_a_kill_while_an_earlier_dataset_is_replaced(
-    few: Path, tmp_path: Path, no_sync: None
+    few: Path, tmp_path: Path, no_sync: None, step: int
 ) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     pack(few, whole, workers=1, shard_bytes=12_000)
     pack(few, killed / "template", workers=1, seed=1, shard_bytes=10_240)
-    for number in range(1, 61):
+    for number in range(1, 66, step):
         shutil.copytree(killed / "template", killed / str(number))
     script = KILL_EVERYWHERE.replace("shard_bytes=12_000", "shard_bytes=12_000, fresh=True")
-    done = run(script.format(src=str(few), dst=str(killed)))
+    done = run(script.format(src=str(few), dst=str(killed), step=step))
     assert done.returncode == 0, done.stderr
-    assert 30 < int(done.stdout) <= 60
-    for number in range(1, int(done.stdout)):
+    assert 30 < int(done.stdout) <= 65
+    for number in range(1, int(done.stdout), step):
         if (killed / str(number) / "manifest.json").exists():
             manifest = manifest_of(killed / str(number))
             assert all((killed / str(number) / entry.name).exists() for entry in manifest.shards)
@@ -974,12 +975,17 @@ def ended_or_finished(process: subprocess.Popen[bytes], dst: Path, shards: int) 
     return process.poll() is not None or len(list(dst.glob(".packing/shard-*"))) >= shards
 
 
-@pytest.mark.parametrize("images", ["keep", "crop-ready"])
-def test_repeated_kills_at_random_times_still_give_the_same_bytes(photos: Path, tmp_path: Path, images: str) -> None:
+@pytest.mark.parametrize(
+    ("images", "chains"),
+    [("keep", 1), *(pytest.param(one, 3, marks=pytest.mark.torture) for one in ("keep", "crop-ready"))],
+)
+def test_repeated_kills_at_random_times_still_give_the_same_bytes(
+    photos: Path, tmp_path: Path, images: str, chains: int
+) -> None:
     pack(photos, tmp_path / "whole", shard_bytes="1MB", workers=1, images=images)
     randomness = random.Random(20261121)
     landed = 0
-    for chain in range(3):
+    for chain in range(chains):
         dst, mark = tmp_path / f"{chain}" / "dst", uuid.uuid4().hex
         dst.parent.mkdir()
         for kill in (1, 2):

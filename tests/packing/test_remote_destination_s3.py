@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pytest
 from buckets import empty_s3
 from folders import contents
@@ -83,11 +82,8 @@ def test_strict_leaves_no_objects_after_an_error(photos, s3, tmp_path):
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     script = "import os, wds_tools as wt\nfrom wds_tools.packing import remote_destination\n" + textwrap.dedent(script)
-    return subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
+    return preloaded.run(["-c", script], imports=preloaded.COMMANDS)
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

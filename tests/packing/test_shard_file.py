@@ -6,12 +6,12 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import tarfile
 import threading
 from pathlib import Path
 
 import numpy as np
+import preloaded
 import pytest
 import xxhash
 from hypothesis import given, settings
@@ -158,8 +158,7 @@ def test_the_index_is_written_after_the_shard(tmp_path: Path) -> None:
         "pathlib.Path.replace = only_tar\n"
         "with ShardFile('a.tar') as shard: shard.write(Sample('0', {'txt': b'x'}))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=False)
+    done = preloaded.run(["-c", script], cwd=tmp_path, imports=preloaded.COMMANDS)
     assert done.returncode == -signal.SIGKILL
     assert [final_name(name) or name for name in names(tmp_path)] == ["a.parquet", "a.tar"]
     assert (tmp_path / "a.tar").exists()
@@ -176,8 +175,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
         "        for key in range(9): shard.write(Sample(str(key), {'bin': bytes(300_000)}))\n"
         "except OSError: raise SystemExit(3)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=False)
+    done = preloaded.run(["-c", script], cwd=tmp_path, imports=preloaded.COMMANDS)
     assert done.returncode == 3
     assert names(tmp_path) == []
 

@@ -8,12 +8,12 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pytest
 import webdataset
 from folders import contents
@@ -56,10 +56,7 @@ def write_all(folder: Path, samples: Iterator[dict[str, Any]], **options: Any) -
 
 
 def run(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(
-        [sys.executable, "-c", script], cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
+    return preloaded.run(["-c", script], cwd=cwd, imports=preloaded.COMMANDS)
 
 
 # --- same calls as webdataset's writer ---

@@ -11,7 +11,6 @@ import os
 import re
 import socket
 import ssl
-import subprocess
 import threading
 import time
 import urllib.request
@@ -26,7 +25,7 @@ import pytest
 import torch
 from fake_cuda import Gpu, SlowCopyDriver
 from PIL import Image
-from servers import PROGRAM, Running, in_thread, program, request
+from servers import Running, in_thread, program, request
 
 import wds_tools as wt
 from wds_tools.errors import LoaderError, OptionError
@@ -538,8 +537,8 @@ def test_a_dataset_is_reported_without_secrets() -> None:
 
 
 def test_pack_reports_its_progress_and_its_end(server: Running, photos: Path, tmp_path: Path) -> None:
-    command = [*PROGRAM, "pack", str(photos), str(tmp_path / "reported"), "--workers", "1"]
-    env = {**os.environ, "WDS_TOOLS_REPORT_TO": server.url}
-    subprocess.run(command, env=env, capture_output=True, check=True)
+    words = ["pack", photos, tmp_path / "reported", "--workers", "1", "--images", "keep"]
+    done = preloaded.command(*words, env={**os.environ, "WDS_TOOLS_REPORT_TO": server.url})
+    assert done.returncode == 0, done.stderr
     (pack,) = (one for one in runs(server.url)["packs"] if one["dataset"].endswith("reported"))
     assert (pack["status"], pack["done"], pack["total"]) == ("finished", 400, 400)

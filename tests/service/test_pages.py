@@ -24,7 +24,7 @@ import pytest
 from img2dataset_layout import write_img2dataset
 from pictures import encode
 from PIL import Image
-from servers import PROGRAM, Reply, Running, copy_of, in_thread, program, request
+from servers import IMPORTS, PROGRAM, Reply, Running, copy_of, in_thread, program, request, started
 
 import wds_tools as wt
 from wds_tools.format.manifest import Manifest, to_json
@@ -337,7 +337,7 @@ serve(ServeOptions(roots=(pathlib.Path(sys.argv[1]),), port=0), on_start=started
 
 
 def test_the_service_cannot_be_read_by_other_processes_of_its_user(root: Path) -> None:
-    done = subprocess.run([PROGRAM[0], "-c", DUMPABLE, root], capture_output=True, text=True, check=True)
+    done = preloaded.run(["-c", DUMPABLE, root], imports=IMPORTS)
     assert done.stdout == "dumpable 0\n"
 
 
@@ -350,7 +350,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def test_a_kernel_that_refuses_to_take_rights_is_logged_once_and_images_are_shown(root: Path) -> None:
-    with program(root, prefix=(sys.executable, "-c", WITHOUT_CAPABILITIES)) as running:
+    with program(root, prefix=("-c", WITHOUT_CAPABILITIES)) as running:
         pages = [request(running.url, f"/thumbnails/{path}") for path in ("few/0", "few/1", "hostile/6")]
         assert "few" in page(running, "/datasets/few")
     assert {reply.headers["Content-Type"] for reply in pages} == {"image/jpeg"}
@@ -506,24 +506,17 @@ def test_an_upstream_has_pages_too(server: Running) -> None:
 
 
 def test_view_prints_the_address_of_the_dataset_and_ends_with_ctrl_c(few: Path) -> None:
-    process = subprocess.Popen(
-        [*PROGRAM, "view", str(few), "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout
-    line = process.stdout.readline()
-    url = urlsplit(line.split(" at ")[1].partition(";")[0])
-    try:
+    with started("view", few, "--no-browser") as running:
+        url = urlsplit(running.line.split(" at ")[1].partition(";")[0])
         assert url.path == "/datasets/packed"
         assert url.hostname == "127.0.0.1"
         assert request(f"http://{url.netloc}", url.path).status == 200
-    finally:
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (0, "stopped\n", "")
+        running.process.send_signal(signal.SIGINT)
+        assert running.end() == (0, "stopped\n", "")
 
 
 def test_view_of_something_else_names_the_remedy(tmp_path: Path) -> None:
-    done = subprocess.run([*PROGRAM, "view", str(tmp_path)], capture_output=True, text=True, check=False)
+    done = preloaded.command("view", tmp_path)
     assert done.returncode == 2
     assert "is not a packed dataset (no manifest.json)" in done.stderr
 

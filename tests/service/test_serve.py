@@ -529,8 +529,8 @@ def test_a_token_is_in_no_output_of_the_service_and_in_no_command_line(root: Pat
         assert not any(secret.encode() in reply.body for reply in replies)
         lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if readable(path)]
         assert not any(secret.encode() in line for line in lines)
-        running.process.terminate()
-        out, err = running.process.communicate(timeout=60)
+        running.process.send_signal(signal.SIGTERM)
+        _, out, err = running.end()
     assert secret not in out + err
     assert err == ""
 
@@ -584,8 +584,7 @@ def test_the_access_log_goes_to_standard_output_too_and_counts_ranges(root: Path
     with program(root, "--access-log", "-") as running:
         request(running.url, f"/data/few/{SHARD}", Range="bytes=100-299")
         request(running.url, f"/data/few/{SHARD}", "HEAD")
-        assert running.process.stdout is not None
-        lines = [json.loads(running.process.stdout.readline()) for _ in range(2)]
+        lines = [json.loads(running.output.readline()) for _ in range(2)]
     assert [(line["method"], line["range"], line["status"], line["bytes"]) for line in lines] == [
         ("GET", "bytes=100-299", 206, 200),
         ("HEAD", None, 200, 0),
@@ -743,16 +742,14 @@ def test_a_process_that_dies_is_started_again_and_a_stop_meanwhile_is_quiet(root
         served = served_by(running)
         assert len(served) == 2
         os.kill(served[0], signal.SIGKILL)
-        assert running.process.stderr is not None
-        assert "ended with code -9: started again" in running.process.stderr.readline()
+        assert "ended with code -9: started again" in running.messages.readline()
         for _ in range(20):
             assert request(running.url, "/healthz").status == 200
         wait_for(lambda: set(served_by(running)) - set(served))
         (new,) = set(served_by(running)) - set(served)
         for pid in (running.process.pid, new):  # as Ctrl-C does in a terminal
             os.kill(pid, signal.SIGINT)
-        out, err = running.process.communicate(timeout=60)
-    assert (running.process.returncode, out, err) == (0, "stopped\n", "")
+        assert running.end() == (0, "stopped\n", "")
 
 
 @pytest.fixture(scope="module")
@@ -815,8 +812,7 @@ def test_a_signal_ends_the_service_after_the_answers_that_have_begun(large: Path
         while part := connection.recv(1 << 20):
             received += part
         assert received.partition(b"\r\n\r\n")[2] == data
-        out, err = running.process.communicate(timeout=60)
-    assert (running.process.returncode, out, err) == (0, "stopped\n", "")
+        assert running.end() == (0, "stopped\n", "")
 
 
 # Kills

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -191,7 +190,7 @@ def test_a_full_disk_below_the_cache_is_passed_through(
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    prefix = (sys.executable, "-c", ON_A_SMALL_DISK, disk, str(free))
+    prefix = ("-c", ON_A_SMALL_DISK, disk, str(free))
     env = {"PYTHONPATH": f"{Path(mounts.__file__).parent}{os.pathsep}{Path(wt.__file__).parents[1]}"}
     arguments = ("--upstream", f"{upstream.url}/photos", "--cache-dir", disk / "cache")
     with program(*arguments, prefix=prefix, env=env) as running:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pandas as pd
+import preloaded
 import pytest
 import torchvision
 from PIL import Image
@@ -265,8 +264,7 @@ def test_splits_in_a_source_of_another_kind_are_found_by_folder(tmp_path: Path, 
 
 def test_help_of_an_archive_of_splits_from_the_command_line(tmp_path: Path, photos: list[Photo]) -> None:
     src = write_zip(tmp_path, {f"{split}/cat/1.jpg": photos[0].data for split in ("train", "val")})
-    command = [sys.executable, "-m", "wds_tools", "pack", src, tmp_path / "dst", "--split", "folders"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = preloaded.command("pack", src, tmp_path / "dst", "--split", "folders")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "dst" / "train" / "manifest.json").is_file()
 

@@ -6,14 +6,13 @@ import io
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
+import preloaded
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -369,9 +368,7 @@ def test_a_killed_run_leaves_the_dataset_as_it_was_and_the_next_one_completes(da
         "field_adder._list_addition = lambda *words: os._exit(9)\n"
         "wds_tools.add_fields(*sys.argv[1:])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, dataset, captions], check=False, cwd=Path(__file__).parents[2]
-    )
+    done = preloaded.run(["-c", program, dataset, captions], cwd=Path(__file__).parents[2], imports=preloaded.COMMANDS)
     assert done.returncode == 9
     assert (dataset / "captions" / "manifest.json").exists()
     assert manifest_of(dataset).additions == ()

@@ -6,15 +6,15 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import bad_server
+import preloaded
 import pytest
 from bad_server import BadServer
-from servers import PROGRAM, in_thread
+from servers import in_thread
 
 import wds_tools as wt
 from wds_tools.errors import ChecksumError, DestinationError, ManifestError, NotADatasetError, OptionError, StoreError
@@ -61,10 +61,10 @@ def test_missing_and_short_files_of_a_copy_are_copied_again(server: BadServer, f
     assert files(tmp_path / "copy") == files(few)
 
 
-def start(server: BadServer, dst: Path, answers: int) -> subprocess.Popen[bytes]:
+def start(server: BadServer, dst: Path, answers: int) -> preloaded.Process:
     """Start a copy that waits for ever after some answers; return it when it does."""
     server.answers.extend([bad_server.good] * answers + [bad_server.no_answer] * 100)
-    process = subprocess.Popen([*PROGRAM, "copy", server.url, dst], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = preloaded.Process(["-m", "wds_tools.cli", "copy", server.url, dst], imports=preloaded.COMMANDS)
     while len(server.requests) < answers + copier.THREADS:
         time.sleep(0.01)
     server.answers.clear()
@@ -74,8 +74,9 @@ def start(server: BadServer, dst: Path, answers: int) -> subprocess.Popen[bytes]
 def test_a_copy_that_was_killed_is_continued_and_has_no_manifest_before(
     server: BadServer, few: Path, tmp_path: Path
 ) -> None:
-    with start(server, tmp_path / "copy", 5) as process:
-        process.kill()
+    process = start(server, tmp_path / "copy", 5)
+    process.kill()
+    process.wait()
     assert not (tmp_path / "copy" / "manifest.json").exists()
     report = copy_dataset(server.url, tmp_path / "copy")
     assert report.kept_bytes > 0
@@ -161,23 +162,22 @@ def test_only_urls_are_copied_and_only_to_folders(tmp_path: Path) -> None:
 def test_the_command_copies_from_the_service_with_a_token(few: Path, tmp_path: Path) -> None:
     _, secret = create_token(tmp_path / "tokens.json")
     with in_thread(few, token_file=tmp_path / "tokens.json") as url:
-        command = [*PROGRAM, "copy", f"{url}/data/{few.name}", tmp_path / "copy"]
+        command = ["copy", f"{url}/data/{few.name}", tmp_path / "copy"]
         environment = {**os.environ, "WDS_TOOLS_RETRY_SECONDS": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+        done = preloaded.command(*command, env=environment)
         assert done.returncode == 1
         assert "HTTP 401" in done.stderr
         assert "the request has no token: send" in done.stderr
         assert f"set WDS_TOOLS_TOKEN={url}=TOKEN" in done.stderr
         environment["WDS_TOOLS_TOKEN"] = f"{url}={secret}"
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+        done = preloaded.command(*command, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert "copied 40 samples in" in done.stdout
     assert files(tmp_path / "copy") == files(few)
 
 
 def test_an_interrupted_command_reports_how_to_continue(server: BadServer, tmp_path: Path) -> None:
-    with start(server, tmp_path / "copy", 1) as process:
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert b"run the same command again to continue" in err
+    process = start(server, tmp_path / "copy", 1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert "run the same command again to continue" in process.stderr

@@ -26,7 +26,7 @@ from wds_tools.errors import DecodeError, WdsToolsError
 CLASSES = [f"species {number:03}" for number in range(760)]
 FILES = ("shard-000001.tar", "shard-000001.parquet", "manifest.json")
 KINDS = ("flip", "cut", "zeros")
-QUICK, LONG = 80, 10_000
+QUICK, LONG = 24, 10_000
 
 
 def _damaged(data: bytes, kind: str, number: int) -> bytes:

@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import preloaded
 import pytest
 from folders import contents, manifest_of
 
@@ -56,10 +56,7 @@ def labelled(folder: Path, classes: list[str], *, number: int = 0, **fields: Any
 
 
 def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, env=environment, check=False, capture_output=True, text=True
-    )
+    return preloaded.run(["-c", code], cwd=cwd, imports=preloaded.COMMANDS)
 
 
 # --- the result ---
@@ -426,7 +423,8 @@ def test_after_a_kill_the_same_call_continues(
     assert contents(tmp_path / "c") == contents(tmp_path / "uninterrupted")
 
 
-def test_after_a_kill_at_any_write_to_the_disk_the_same_call_completes_the_dataset(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.torture)])
+def test_after_a_kill_at_any_write_to_the_disk_the_same_call_completes_the_dataset(tmp_path: Path, step: int) -> None:
     inputs = [labelled(tmp_path / "a", []), labelled(tmp_path / "b", [], number=5)]
     merge(inputs, tmp_path / "uninterrupted")
     (tmp_path / "killed").mkdir()
@@ -448,14 +446,14 @@ def test_after_a_kill_at_any_write_to_the_disk_the_same_call_completes_the_datas
         "    child = os.fork()\n"
         "    if not child: attempt(number)\n"
         "    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -9: break\n"
-        "    number += 1\n"
+        f"    number += {step}\n"
         "print(number)"
     )
     done = run(code, tmp_path)
     assert done.returncode == 0, done.stderr
     kills = int(done.stdout) - 1
     assert kills > 15
-    for number in range(1, kills + 1):
+    for number in range(1, kills + 1, step):
         if (tmp_path / "killed" / str(number) / "manifest.json").exists():
             assert wt.verify(tmp_path / "killed" / str(number)).ok
         merge(inputs, tmp_path / "killed" / str(number))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,8 +158,7 @@ def test_temporary_files_of_a_killed_process_are_removed(tmp_path: Path) -> None
         "os.link = lambda *_, **__: os.kill(os.getpid(), 9)\n"
         "with RestoreFolder(pathlib.Path('.')) as folder: folder.put('a', b'x' * 1000)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False)
+    done = preloaded.run(["-c", code], cwd=tmp_path, imports=preloaded.COMMANDS)
     assert done.returncode == -9
     assert len(paths_below(tmp_path)) == 4  # .unpacking, its lock, its plan, and a temporary file
     with RestoreFolder(tmp_path) as folder:

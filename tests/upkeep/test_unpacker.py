@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pytest
 from folders import write_tar
 from hypothesis import HealthCheck, given, settings
@@ -379,8 +380,7 @@ def test_after_a_kill_between_two_files_the_same_call_completes_the_tree(
         "restore.RestoreFolder.put = counting\n"
         f"unpack({str(packed)!r}, 'out')"
     )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False)
+    done = preloaded.run(["-c", code], cwd=tmp_path, imports=preloaded.COMMANDS)
     assert done.returncode == -signal.SIGKILL
     report = unpack(packed, tmp_path / "out")
     assert (report.written, report.kept) == (400 - goal, goal)
@@ -407,10 +407,7 @@ def test_a_full_disk_is_reported_and_the_files_so_far_are_kept(packed: Path, tmp
         "resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, 15_000))\n"
         f"unpack({str(packed)!r}, 'out')"
     )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
-    )
+    done = preloaded.run(["-c", code], cwd=tmp_path, imports=preloaded.COMMANDS)
     assert "DestinationError: cannot write to out: File too large; the files so far are kept" in done.stderr
     assert all(len(data) <= 15_000 for data in files(tmp_path / "out").values())
     assert unpack(packed, tmp_path / "out").kept > 0
