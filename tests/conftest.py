@@ -25,7 +25,9 @@ import wds_tools as wt
 
 pytest_plugins = ["photo_fixtures"]
 
-settings.register_profile("default", deadline=None)  # examples are slow on a busy machine
+# Without a deadline, because examples are slow on a busy machine. `make torture` and `make torture-night` name theirs.
+for profile, examples in {"default": 25, "torture": 500, "night": 10_000}.items():
+    settings.register_profile(profile, deadline=None, max_examples=examples)
 settings.load_profile("default")
 
 # Shells start background jobs with SIGINT ignored, and the programs that the tests start would inherit this.

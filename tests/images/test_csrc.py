@@ -182,6 +182,7 @@ def test_fuzzing_with_ten_thousand_inputs_finds_nothing(fuzzer: Path, seeds: lis
 
 
 @pytest.mark.torture
+@pytest.mark.night
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("number", range(1, 11))
 def test_fuzzing_with_another_million_inputs_finds_nothing(number: int, fuzzer: Path, seeds: list[Path]) -> None:
