@@ -84,7 +84,18 @@ def lightning():
         return module.keys
 
     for checkpoint in ("step=3", "epoch=0", "last"):
-        sys.argv[1:] = ["--data", "shards/photos", "--devices", "2", "--epochs", "2", "--batch-size", "4", "--size", "32"]
+        sys.argv[1:] = [
+            "--data",
+            "shards/photos",
+            "--devices",
+            "2",
+            "--epochs",
+            "2",
+            "--batch-size",
+            "4",
+            "--size",
+            "32",
+        ]
         sys.argv += ["--out", f"from-{checkpoint}", "--metrics", f"{checkpoint}-{RANK}.jsonl"]
         sys.argv += ["--resume", f"straight/{checkpoint}.ckpt"]
         runpy.run_path(str(ROOT / "examples" / "07_lightning.py"), run_name="__main__")
