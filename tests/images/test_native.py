@@ -80,7 +80,9 @@ def by_torchvision(files: list[bytes], regions: Regions) -> NDArray[np.uint8]:
         Resize((300, 400)),
     ],
 )
-def test_every_photograph_has_the_pixels_of_torchvision(files: list[bytes], view: View) -> None:
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.torture)])
+def test_every_photograph_has_the_pixels_of_torchvision(files: list[bytes], view: View, step: int) -> None:
+    files = files[::step]
     regions = regions_of(view, files)
     rendered, ours = by_native(files, regions)
     assert all(rendered)
