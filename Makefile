@@ -14,14 +14,14 @@ JOBS   ?= 3
 # Version of Python on the machine with a GPU, for `make gpu-wheels`.
 GPU_PYTHON ?= 3.12
 # Threads of OpenMP wait for each other by spinning when more processes than cores run: 15 % more CPU time.
-test cov torture: export OMP_NUM_THREADS := 1
+test cov torture torture-night: export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format cov sanitize emulated interop torture lowest docs bench profile gpu gpu-wheels wheels clean
+.PHONY: help demo test lint format cov sanitize emulated interop torture torture-night lowest docs bench profile gpu gpu-wheels wheels clean
 
 help: ## list the targets
 	@while read -r line; do case "$$line" in [a-z]*:*' ## '*) \
-	  printf '  make %-11s%s\n' "$${line%%:*}" "$${line##*## }";; esac; done < Makefile
+	  printf '  make %-14s%s\n' "$${line%%:*}" "$${line##*## }";; esac; done < Makefile
 
 demo: $(VENV)/installed ## pack the sample photographs, verify them, stream them and train on them: a minute at most
 	@$(BIN)/python examples/demo.py
@@ -64,8 +64,13 @@ interop: ## read exported datasets with DALI, Energon, LitData, Ray Data and wid
 	@FOREIGN_FILES=build/foreign build/interop/bin/python -m pytest \
 	  tests/sources/test_tfrecord.py tests/sources/test_mds.py tests/sources/test_litdata.py $(ARGS)
 
-torture: $(VENV)/installed-test ## run the long fault and fuzz tests: hours
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m torture $(ARGS)
+torture: $(VENV)/installed-test ## run the long fault and fuzz tests, and 500 examples of each property: an hour
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '(torture and not night) or hypothesis' --hypothesis-profile torture \
+	  --timeout 3600 $(ARGS)
+
+torture-night: $(VENV)/installed-test ## run the longest of them, and 10,000 examples of each property: a night
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'night or hypothesis' --hypothesis-profile night \
+	  --timeout 14400 $(ARGS)
 
 lowest: ## run the test suite with the lowest versions of what wds_tools and its extras require, in build/lowest
 	@$(PYTHON) -m venv build/lowest

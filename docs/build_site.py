@@ -69,10 +69,11 @@ def main() -> None:
     site = root / "build" / "docs"
     stage(root, root / "build" / "docs-source")
     shutil.rmtree(site, ignore_errors=True)
-    output = run_zensical(root)
+    found = run_zensical(root)
     for page in site.rglob("docs/api/*.html"):  # in our docstrings two colons begin a block of code; not in Markdown
         page.write_text(page.read_text().replace("Example::</p>", "Example:</p>"))
-    if found := output or list(problems(site)):
+    found += problems(site)
+    if found:
         sys.exit("\n".join(["the documentation site has problems:", *found]))
     print(f"{len(list(site.rglob('*.html')))} pages: {os.path.relpath(site / 'index.html')}")
 

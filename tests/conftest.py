@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import gc
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import shlex
 import shutil
@@ -25,7 +26,9 @@ import wds_tools as wt
 
 pytest_plugins = ["photo_fixtures"]
 
-settings.register_profile("default", deadline=None)  # examples are slow on a busy machine
+# Without a deadline, because examples are slow on a busy machine. `make torture` and `make torture-night` name theirs.
+for profile, examples in {"default": 25, "torture": 500, "night": 10_000}.items():
+    settings.register_profile(profile, deadline=None, max_examples=examples)
 settings.load_profile("default")
 
 # Shells start background jobs with SIGINT ignored, and the programs that the tests start would inherit this.
@@ -39,9 +42,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=texts)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Exempt all that is imported now from garbage collection, which the tests of loaders call often."""
     gc.freeze()
+    if any("torch_forkserver" in getattr(item, "fixturenames", ()) for item in session.items):
+        _start_torch_forkserver()
+
+
+def _start_torch_forkserver() -> None:
+    """Start the forkserver of this process, which imports torch: once, and not in each worker that it forks."""
+    multiprocessing.set_forkserver_preload(
+        ["wds_tools.loading.loader", "wds_tools.packing.worker", "torchvision.transforms.v2"]
+    )
+    multiprocessing.forkserver.ensure_running()
+
+
+@pytest.fixture(scope="session")
+def torch_forkserver() -> None:
+    """Mark a test whose workers are forked by the forkserver that `_start_torch_forkserver` starts before all tests."""
 
 
 def pytest_sessionfinish() -> None:

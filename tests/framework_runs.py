@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 framework_runs.py NAME FOLDER
 
-The folder contains the datasets ``shards/photos`` and ``shards/few``. Rank r writes FOLDER/r.json.
+The folder contains the dataset ``shards/photos``. Rank r writes FOLDER/r.json.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run_program(heading, **replaced):
 def make(**options):
     import wds_tools as wt
 
-    return wt.make_loader("shards/few", view=wt.RandomResizedCrop(32, flip=True), **{**OPTIONS, **options})
+    return wt.make_loader("shards/photos", view=wt.RandomResizedCrop(32, flip=True), **{**OPTIONS, **options})
 
 
 def linear(classes=8):
@@ -84,7 +84,18 @@ def lightning():
         return module.keys
 
     for checkpoint in ("step=3", "epoch=0", "last"):
-        sys.argv[1:] = ["--data", "shards/few", "--devices", "2", "--epochs", "2", "--batch-size", "4", "--size", "32"]
+        sys.argv[1:] = [
+            "--data",
+            "shards/photos",
+            "--devices",
+            "2",
+            "--epochs",
+            "2",
+            "--batch-size",
+            "4",
+            "--size",
+            "32",
+        ]
         sys.argv += ["--out", f"from-{checkpoint}", "--metrics", f"{checkpoint}-{RANK}.jsonl"]
         sys.argv += ["--resume", f"straight/{checkpoint}.ckpt"]
         runpy.run_path(str(ROOT / "examples" / "07_lightning.py"), run_name="__main__")
@@ -94,11 +105,11 @@ def lightning():
 
     every_step = ModelCheckpoint("combined", filename="{step}", every_n_train_steps=1, save_top_k=-1)
     whole = fit(combined(), callbacks=[every_step])
-    resumed = {step: fit(combined(), checkpoint=f"combined/step={step}.ckpt") for step in (4, 5, 7)}
+    resumed = {step: fit(combined(), checkpoint=f"combined/step={step}.ckpt") for step in (4, 7)}
 
     warnings.filterwarnings("ignore", "Your `IterableDataset` has `__len__` defined")
     options = {name: value for name, value in OPTIONS.items() if name != "num_workers"}
-    dataset = wt.StreamingDataset("shards/few", view=wt.RandomResizedCrop(32), **options)
+    dataset = wt.StreamingDataset("shards/photos", view=wt.RandomResizedCrop(32), **options)
     streamed = fit(DataLoader(dataset, batch_size=4, num_workers=1))
     documented = run_program("Lightning", devices=2)["trainer"].train_dataloader
     return {"whole": whole, "resumed": resumed, "streamed": streamed, "proof": str(documented.epoch_proof())}
@@ -175,7 +186,7 @@ def accelerate():
 
     def streamed(**options):
         options = {"batch_size": 4, "fields": "__key__", "shuffle": True, **options}
-        return accelerator.prepare(DataLoader(wt.StreamingDataset("shards/few", **options), batch_size=4))
+        return accelerator.prepare(DataLoader(wt.StreamingDataset("shards/photos", **options), batch_size=4))
 
     try:
         list(streamed())
@@ -237,14 +248,14 @@ def ray():
         documented = str(names["train"]({"data": config["photos"]}))
 
         options = {"batch_size": 4, "shuffle": True, "fields": ("label", "__key__")}
-        loader = wt.make_loader(config["few"], num_workers=1, **options)
+        loader = wt.make_loader(config["photos"], num_workers=1, **options)
         plain = [[list(batch.key) for batch in loader] for _ in range(2)]
         prepared = prepare_data_loader(loader)
         seen = []
         for epoch in (1, 0):
             prepared.sampler.set_epoch(epoch)
             seen.append([list(keys) for _, keys in prepared])
-        streamed = prepare_data_loader(DataLoader(wt.StreamingDataset(config["few"], **options), batch_size=4))
+        streamed = prepare_data_loader(DataLoader(wt.StreamingDataset(config["photos"], **options), batch_size=4))
         facts = {
             "documented": documented,
             "plain": plain,
@@ -260,7 +271,7 @@ def ray():
     from ray.train.torch import TorchTrainer
 
     ray_core.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
-    config = {"photos": str(Path("shards/photos").resolve()), "few": str(Path("shards/few").resolve())}
+    config = {"photos": str(Path("shards/photos").resolve())}
     folder = str(Path.cwd())
     TorchTrainer(
         train,

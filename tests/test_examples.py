@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import preloaded
+import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -45,13 +46,15 @@ def read_steps(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
     return steps
 
 
-def test_pack_folder_reports_classes_and_shards_and_keeps_them_on_a_rerun(tmp_path: Path, photos: Path) -> None:
-    words = command("01_pack_folder.py", photos, tmp_path / "photos")
+def test_pack_folder_reports_classes_and_shards_and_keeps_them_on_a_rerun(tmp_path: Path, six_photos: Path) -> None:
+    words = command("01_pack_folder.py", six_photos, tmp_path / "photos", "--shard-bytes", "100kB")
     first, second = run(words), run(words)
-    assert first.startswith("400 images of 8 classes")
-    assert "0 astronaut" in first
-    assert "7 shards written, 0 kept" in first
-    assert "0 shards written, 7 kept" in second
+    assert first.startswith("6 images of 2 classes")
+    assert "0 cat, 1 fig" in first
+    written = re.search(r"(\d) shards written, 0 kept", first)
+    assert written
+    assert int(written[1]) > 1
+    assert f"0 shards written, {written[1]} kept" in second
 
 
 def test_train_after_kill_9_and_resume_has_the_same_samples_and_losses(tmp_path: Path, few: Path) -> None:
@@ -108,10 +111,17 @@ def test_shards_written_by_webdataset_are_indexed_and_streamed(tmp_path: Path) -
     assert (tmp_path / "manifest.json").exists()
 
 
-def test_demo_runs_every_step_and_the_model_learns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shorter", [True, pytest.param(False, marks=pytest.mark.torture)])
+def test_demo_runs_every_step_and_the_model_learns(tmp_path: Path, shorter: bool) -> None:
     # The demo works in the repository that contains it; here that is a folder with the same images.
     (tmp_path / "examples").mkdir()
     demo = Path(shutil.copy(EXAMPLES / "demo.py", tmp_path / "examples"))
+    if shorter:
+        code = demo.read_text()
+        assert "EPOCHS, LEARNING_RATE = 64, 32, 8, 3e-3" in code
+        code = code.replace("EPOCHS, LEARNING_RATE = 64, 32, 8, 3e-3", "EPOCHS, LEARNING_RATE = 64, 32, 4, 3e-3")
+        assert "TRAIN_SECONDS = 3.0, 30.0" in code
+        demo.write_text(code.replace("TRAIN_SECONDS = 3.0, 30.0", "TRAIN_SECONDS = 0.1, 30.0"))
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "sample").symlink_to(ROOT / "shards" / "sample")
     out = run([str(demo)])
@@ -120,14 +130,14 @@ def test_demo_runs_every_step_and_the_model_learns(tmp_path: Path) -> None:
     assert re.search(r"[0-9,]+ images per second", out)
     accuracies = [float(number) for number in re.findall(r"held-out accuracy +([0-9.]+)%", out)]
     assert len(accuracies) >= 2
-    assert max(accuracies) > 60, "chance is 12.5"
+    assert max(accuracies) > (30 if shorter else 60), "chance is 12.5"
     assert (tmp_path / "shards" / "demo" / "val" / "manifest.json").exists()
 
 
 def test_ddp_training_resumes_on_one_process_and_evaluates_each_sample_once(tmp_path: Path, few: Path) -> None:
     words = ["--train", few, "--val", few, "--model", "resnet18", "--size", "32", "--batch-size", "8"]
     train = command("05_ddp_imagenet.py", *words, "--epochs", "2", "--workers", "1", "--checkpoint", tmp_path / "c.pt")
-    stopped = run([*TORCHRUN, *train, "--stop-after", "3"])
+    stopped = run([*train, "--stop-after", "3"], ranks=2)
     assert "samples" not in stopped
     resumed = run([*train, "--resume"], ranks=1)
     assert "epoch 0 from position 24 on: 16 samples, each once; step 5, " in resumed

@@ -170,6 +170,7 @@ def test_after_a_kill_no_reader_sees_a_wrong_dataset_and_a_rerun_completes_it(na
 
 
 @pytest.mark.torture
+@pytest.mark.night
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename", "unlink", "mkdir", "rmdir", "link"])
 @pytest.mark.parametrize("name", COMMANDS)
@@ -274,6 +275,7 @@ def test_fields_stay_when_an_error_follows_their_entry_in_the_manifest(cases, tm
 
 
 @pytest.mark.torture
+@pytest.mark.night
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("fault", ["ENOSPC", "EROFS"])
 @pytest.mark.parametrize("call", ["write", "writev", "fsync", "rename", "link", "mkdir"])

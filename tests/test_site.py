@@ -66,25 +66,20 @@ BROKEN_FILES = """
 """
 
 
-def test_a_broken_link_or_an_unresolved_reference_fails_the_build(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "format.md").read_text()
-    done = build(with_page(link_repository(tmp_path), "docs/format.md", page + BROKEN))
-    assert done.returncode == 1
-    assert done.stderr.count("Warning: page does not exist") == 2
-    assert done.stderr.count("Warning: anchor does not exist") == 1
-    assert done.stderr.count("Warning: unresolved autoref") == 1
-
-
-def test_missing_files_scripts_of_other_servers_and_missing_public_names_fail_the_build(tmp_path: Path) -> None:
+def test_broken_links_scripts_of_other_servers_and_missing_public_names_fail_the_build(tmp_path: Path) -> None:
     root = link_repository(tmp_path)
-    with_page(root, "docs/format.md", (ROOT / "docs" / "format.md").read_text() + BROKEN_FILES)
+    with_page(root, "docs/format.md", (ROOT / "docs" / "format.md").read_text() + BROKEN + BROKEN_FILES)
     packing = (ROOT / "docs" / "api" / "packing.md").read_text()
     with_page(root, "docs/api/packing.md", packing.replace("::: wds_tools.pack_splits\n", ""))
     done = build(root)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[1:] == [
+    assert done.stderr.count("Warning: page does not exist") == 2
+    assert done.stderr.count("Warning: anchor does not exist") == 1
+    assert done.stderr.count("Warning: unresolved autoref") == 1
+    found = done.stderr.splitlines()
+    assert {
         "docs/format.html loads https://example.com/script.js from another server",
         "docs/format.html links to ../examples/99_nope.py, which does not exist",
         "docs/format.html links to pictures/nope.svg, which does not exist",
         "wds_tools.pack_splits is on no page: add it to docs/api/",
-    ]
+    } <= {*found}, done.stderr

@@ -24,7 +24,12 @@ from wds_tools.reading.shardset import open_shards
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.parametrize("chunk", range(20))
+def numbers(count, first):
+    """Return numbers from 0 on as parameters; only the first few are not left to `make torture-night`."""
+    return [*range(first), *(pytest.param(number, marks=pytest.mark.night) for number in range(first, count))]
+
+
+@pytest.mark.parametrize("chunk", numbers(20, 1))
 def test_resuming_with_other_ranks_and_batch_sizes_loses_and_repeats_nothing(chunk):
     for number in range(chunk * 10_000, (chunk + 1) * 10_000):
         _resume_with_other_ranks(number)
@@ -153,7 +158,7 @@ def _any_process_with(variable):
     return False
 
 
-@pytest.mark.parametrize("chain", range(40))
+@pytest.mark.parametrize("chain", numbers(40, 5))
 def test_packing_after_several_kills_writes_the_same_bytes(chain, packed, photos, tmp_path):
     rng = random.Random(chain)
     arguments = f"{str(photos)!r}, {str(tmp_path / 'dst')!r}, shard_bytes='1MB', workers=2, images='keep'"
@@ -171,7 +176,7 @@ def test_packing_after_several_kills_writes_the_same_bytes(chain, packed, photos
     assert written == expected
 
 
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("number", numbers(20, 2))
 def test_the_fault_tests_of_the_loader_pass_repeatedly(number):
     faults = Path(__file__).parent / "loading" / "test_faults.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(faults)]

@@ -98,8 +98,8 @@ MAX_DIFFERENCE = {"train": 2, "eval": 2, "small": 1, "ssl": 2, "detect": 2}  # o
 @pytest.mark.parametrize(
     ("view", "peers"),
     [
-        ("train", ["webdataset"]),
-        ("eval", ["imagefolder-io", "crop-ready"]),
+        ("train", ["webdataset", "crop-ready"]),
+        pytest.param("eval", ["imagefolder-io", "crop-ready"], marks=pytest.mark.torture),
         pytest.param("ssl", ["imagefolder"], marks=pytest.mark.torture),
         pytest.param("detect", ["webdataset"], marks=pytest.mark.torture),
         pytest.param("train", ["imagefolder", "hdf5", "lmdb", "imagefolder-io"], marks=pytest.mark.torture),
@@ -216,35 +216,29 @@ def test_several_numbers_of_workers_have_a_table_each_and_a_line_of_scaling(few,
     assert_nothing_left(temporary)
 
 
-def test_a_peer_that_is_not_installed_is_reported_and_left_out(few, temporary, without_webdataset):
-    found = bench(few, against=["webdataset"], rounds=1, seconds=0.1, workers=1, batch_size=8)
+def test_peers_that_cannot_be_measured_are_reported_with_the_reason_and_left_out(
+    few, temporary, without_webdataset, monkeypatch, tmp_path
+):
+    (tmp_path / "peers").mkdir()
+    for name in ("webdataset", "ffcv"):
+        (tmp_path / "peers" / f"{name}.py").touch()
+    monkeypatch.setattr(registry, "PACKAGE", tmp_path)  # imagefolder is missing there, as in an installed wheel
+    lines, peers = [], ["webdataset", "ffcv", "imagefolder"]
+    found = bench(
+        few, view="bytes", against=peers, rounds=1, seconds=0.1, workers=1, batch_size=8, progress=lines.append
+    )
     (report,) = found.reports
-    reason = report.missing["webdataset"]
+    assert list(report.rounds) == ["limit", "ours"]
+    reason = report.missing.pop("webdataset")
     assert reason.startswith("not installed: no module webdataset; pip install torch torchvision webdataset")
     assert "--python webdataset=PATH" in reason
-    assert list(report.rounds) == ["limit", "ours"]
-    assert "webdataset: not installed: no module webdataset" in found.to_text()
-    assert_nothing_left(temporary)
-
-
-def test_a_peer_that_does_not_support_the_workload_is_reported(few, temporary):
-    found = bench(few, view="bytes", against=["ffcv"], rounds=1, seconds=0.1, workers=1, batch_size=8)
-    assert found.reports[0].missing == {"ffcv": "workload 'bytes' is not supported, only train, eval, small, raw"}
-    assert_nothing_left(temporary)
-
-
-def test_without_the_modules_of_peers_only_ours_and_the_limit_are_measured(few, temporary, monkeypatch, tmp_path):
-    """As in an installed wheel, which tests/images/test_build.py runs."""
-    (tmp_path / "crop_ready.py").touch()
-    monkeypatch.setattr(registry, "PACKAGE", tmp_path)
-    lines = []
-    found = bench(few, rounds=1, seconds=0.1, workers=1, batch_size=8, progress=lines.append)
-    (report,) = found.reports
-    assert list(report.rounds) == ["limit", "ours", "crop-ready"]
-    assert report.missing == {"imagefolder": NOT_IN_WHEEL, "webdataset": NOT_IN_WHEEL}
-    assert f"imagefolder: {NOT_IN_WHEEL}" in lines
-    assert f"imagefolder, webdataset: {NOT_IN_WHEEL}" in found.to_text()
+    assert report.missing == {
+        "ffcv": "workload 'bytes' is not supported, only train, eval, small, raw",
+        "imagefolder": NOT_IN_WHEEL,
+    }
     assert "in the source repository only" in NOT_IN_WHEEL
+    assert f"imagefolder: {NOT_IN_WHEEL}" in lines
+    assert f"imagefolder: {NOT_IN_WHEEL}" in found.to_text()
     assert_nothing_left(temporary)
 
 
@@ -291,6 +285,7 @@ def test_an_interrupt_leaves_nothing_behind(few, temporary, number, expected):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.torture
 def test_an_interrupt_after_a_peer_has_written_its_format_leaves_nothing_behind(few, temporary):
     def interrupt(line: str) -> None:
         if "its own format written" in line:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pictures import encode
@@ -24,7 +24,6 @@ from wds_tools.format.codecs import CODECS, codec_for, decode_field
 from wds_tools.format.image_header import ImageInfo, probe, sniff
 
 IMAGES = Path(__file__).parents[2] / "shards" / "sample" / "images"
-QUICK = settings(deadline=None)
 
 
 def exif_of(orientation: int) -> bytes:
@@ -145,7 +144,6 @@ def test_a_large_image_within_the_limit_is_probed_without_decoding() -> None:
     assert probe(png(9999, 10_000, chunk(b"IDAT", b"no pixels here"))).width == 9999
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     st.sampled_from(["JPEG", "PNG", "WEBP"]),
     st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=6),
@@ -161,7 +159,6 @@ def test_a_damaged_image_raises_nothing_but_a_decode_error(kind: str, changes: l
     assert min(info.width, info.height) > 0
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     st.sampled_from([b"IHDR", b"eXIf", b"tRNS", b"PLTE", b"zTXt", b"iTXt", b"iCCP", b"pHYs"]),
     st.binary(max_size=40),
@@ -203,7 +200,6 @@ def test_a_field_decodes_to_the_encoded_value(field: str, value: object) -> None
     assert decode_field(field, data, shard="s.tar", key="k") == value
 
 
-@QUICK
 @given(hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(min_dims=0, min_side=0)), st.booleans())
 def test_any_array_decodes_to_the_encoded_array(array: np.ndarray[Any, Any], fortran: bool) -> None:
     array = np.asfortranarray(array) if fortran else array
@@ -255,7 +251,6 @@ def test_an_array_field_opens_neither_zip_files_nor_pickles() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Reading")  # numpy's warning of a header written by Python 2
-@settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=60), st.text(alphabet="{}[]()'\"descr:,fotan_hp<8 \n\\#0", max_size=60))
 def test_any_bytes_of_an_array_raise_nothing_but_a_sample_error(data: bytes, header: str) -> None:
     for content in (data, b"\x93NUMPY\x01\x00" + data, npy(header)):

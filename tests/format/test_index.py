@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.errors import ManifestError
@@ -32,7 +32,6 @@ from wds_tools.format.index import (
 from wds_tools.format.index_builder import IndexBuilder
 from wds_tools.format.index_edit import rename
 
-QUICK = settings(deadline=None, max_examples=100)
 SHARD_BYTES = 2**62
 IMAGE = ImageInfo("jpg", 640, 480, "RGB", 6, 4, 16, 8)
 
@@ -105,7 +104,6 @@ def assert_same(first: Index, second: Index) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@QUICK
 @given(rows)
 def test_an_index_is_the_same_after_a_round_trip(content: list[Any]) -> None:
     index = build(content)
@@ -173,7 +171,6 @@ def test_the_image_fields_are_those_of_the_shard_in_order_of_preference() -> Non
     ]
 
 
-@QUICK
 @given(rows, st.data())
 def test_a_span_is_the_smallest_that_holds_all_fields(content: list[Any], data: st.DataObject) -> None:
     index = build(content)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pictures import encode
 from PIL import Image
@@ -26,7 +26,6 @@ from wds_tools.format.jpeg import (
 
 IMAGES = Path(__file__).parents[2] / "shards" / "sample" / "images"
 SAMPLES = sorted(IMAGES.rglob("*.jpg"))
-QUICK = settings(deadline=None)
 
 
 def noise(width: int = 37, height: int = 23, mode: str = "RGB") -> Image.Image:
@@ -145,14 +144,12 @@ def test_an_xmp_segment_before_exif_is_skipped() -> None:
     assert parse_header(data).orientation == 6
 
 
-@QUICK
 @given(st.integers(0, 60), st.sampled_from("<>"))
 def test_exif_truncated_at_any_byte_is_ignored_unless_the_orientation_is_complete(length: int, order: str) -> None:
     payload = exif(6, order=order)
     assert exif_orientation(payload[:length]) in ((6,) if length >= len(payload) - 4 else (None,))
 
 
-@QUICK
 @given(st.binary(max_size=64))
 def test_any_exif_data_gives_no_orientation_or_a_valid_one(payload: bytes) -> None:
     assert exif_orientation(payload) in (None, *range(1, 9))
@@ -183,7 +180,6 @@ def test_a_photograph_truncated_at_any_byte_is_refused() -> None:
             parse_header(data[:length])
 
 
-@QUICK
 @given(st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=5))
 def test_a_damaged_header_raises_nothing_but_a_value_error(changes: list[tuple[int, int]]) -> None:
     data = bytearray(jpeg(exif=exif(6), progressive=True))
@@ -262,7 +258,6 @@ def jpegs_and_boxes(draw: st.DrawFn) -> tuple[bytes, tuple[int, int, int, int]]:
     return data, box
 
 
-@settings(deadline=None, max_examples=300)
 @given(jpegs_and_boxes())
 def test_any_slice_of_any_jpeg_with_restart_markers_has_the_pixels_of_the_full_image(
     case: tuple[bytes, tuple[int, int, int, int]],
@@ -332,7 +327,6 @@ def test_the_header_shows_whether_there_is_a_restart_interval() -> None:
     assert parse_header(jpeg(progressive=True, restart_marker_blocks=1)).has_restart
 
 
-@settings(QUICK, max_examples=300)
 @given(st.lists(st.tuples(st.integers(2, 700), st.integers(0, 255)), max_size=3), st.booleans())
 def test_a_header_without_a_restart_interval_has_no_frame_with_one(
     changes: list[tuple[int, int]], with_restart: bool
@@ -387,7 +381,6 @@ def test_a_jpeg_with_restart_markers_out_of_sequence_is_not_sliced() -> None:
     assert slice_region(data + b"trailer \xff\xd0", frame, box) is not None
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=5), st.booleans())
 def test_slicing_a_damaged_jpeg_raises_no_error(changes: list[tuple[int, int]], in_header: bool) -> None:
     data = bytearray(jpeg(noise(60, 40), restart_marker_blocks=1))

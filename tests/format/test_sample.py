@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from webdataset.tariterators import base_plus_ext
 
@@ -26,7 +26,6 @@ from wds_tools.format.sample import (
     split_name,
 )
 
-QUICK = settings(deadline=None)
 path_names = st.text(st.sampled_from("ab.1/-_ üÄ"), min_size=1, max_size=20)
 
 
@@ -51,7 +50,6 @@ def test_a_name_without_key_or_field_is_ignored(name: str) -> None:
     assert split_name(name) is None
 
 
-@QUICK
 @given(path_names)
 def test_every_name_splits_as_webdataset_splits_it(name: str) -> None:
     ours = split_name(name)
@@ -87,7 +85,6 @@ def test_a_field_name_becomes_an_attribute_name(field: str, name: str) -> None:
     assert getattr(make_record((field,), (1,)), name) == 1
 
 
-@QUICK
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=4, unique=True))
 def test_any_fields_make_a_record_or_an_option_error(fields: list[str]) -> None:
     with contextlib.suppress(OptionError):

@@ -30,7 +30,7 @@ from wds_tools.format.tar import (
     walk,
 )
 
-QUICK = settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
+QUICK = settings(suppress_health_check=list(HealthCheck))
 CONTENTS = {
     "a/0001.jpg": b"\xff\xd8" * 700,
     "a/0001.cls": b"7",

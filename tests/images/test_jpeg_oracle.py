@@ -39,6 +39,7 @@ def test_four_hundred_generated_jpegs_have_the_samples_of_libjpeg(photos: Path) 
 
 
 @pytest.mark.torture
+@pytest.mark.night
 @pytest.mark.timeout(7200)
 def test_a_hundred_thousand_generated_jpegs_have_the_samples_of_libjpeg(photos: Path) -> None:
     for first in range(1_000_000, 1_100_000, 5000):

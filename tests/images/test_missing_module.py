@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 from native_helpers import needs_native
 
@@ -75,6 +76,7 @@ try:
 except wt.errors.WorkerError as error:
     print(error)
 """
-    done = run(code, few, six_photos, tmp_path / "out", path=f"{site}{os.pathsep}{ROOT}")
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    done = preloaded.run(["-c", code, few, six_photos, tmp_path / "out"], env=environment)
     assert "differs from the process that started it, which has the compiled module" in done.stdout, done.stderr
     assert f"from the source tree {ROOT}, in which it was not compiled" in done.stdout

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
@@ -37,7 +37,6 @@ class _FixedDraws:
         return int(low + np.floor(self.corner[axis] * (high - low)))
 
 
-@settings(max_examples=300, deadline=None)
 @given(SIDES, SIDES, st.integers(0, 10**9), st.sampled_from([(0.08, 1.0), (0.35, 1.0), (0.9, 1.0)]))
 def test_random_resized_crop_is_the_crop_of_torchvision_for_the_same_random_numbers(width, height, position, scale):
     view = RandomResizedCrop(224, scale=scale)
@@ -69,7 +68,6 @@ def test_random_resized_crop_is_the_crop_of_torchvision_for_the_same_random_numb
     assert ours == [found["left"], found["top"], found["width"], found["height"]]
 
 
-@settings(max_examples=200, deadline=None)
 @given(SIDES, SIDES, st.integers(0, 10**9), st.sampled_from([(3 / 4, 4 / 3), (2, 3), (0.1, 0.2)]))
 @example(1, 50, 0, (2, 3))
 @example(50, 1, 0, (0.1, 0.2))
@@ -92,14 +90,12 @@ def test_crops_cover_the_range_of_areas_and_half_of_them_are_flipped():
     assert not view.__class__(224).regions(np.full(n, 9), np.full(n, 9), uniform(1, np.arange(n), 23)).flip.any()
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(16, 1000), st.integers(16, 1000), st.sampled_from([16, 64, 224]))
 def test_resize_of_the_shorter_side_has_the_size_of_torchvision(width, height, side):
     theirs = v2.functional.resize(torch.zeros(3, 1, 1, dtype=torch.uint8).expand(3, height, width), [side]).shape[1:]
     assert tuple(regions_of(Resize(side), width, height).size[0]) == tuple(theirs)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(60, 700), st.integers(60, 700), st.sampled_from([(32, 40), (48, 48), (57, 64)]))
 def test_center_crop_has_the_position_of_torchvision(width, height, sizes):
     crop, resize = sizes

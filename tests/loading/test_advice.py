@@ -110,10 +110,12 @@ def test_no_warning_for_equal_batch_sizes_or_single_samples(packed, dataset_opti
 
 
 WORKERS = """
+import multiprocessing
 import wds_tools as wt
 from torch.utils.data import DataLoader
 
 if __name__ == "__main__":
+    multiprocessing.set_forkserver_preload(["wds_tools.loading.loader"])  # torch is imported once
     dataset = wt.StreamingDataset({0!r}, batch_size=30, fields="label")
     loader = DataLoader(dataset, batch_size=20, num_workers=2, multiprocessing_context={1!r})
     for epoch in range(2):
@@ -121,7 +123,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_the_workers_of_a_dataloader_issue_one_warning_together(packed, tmp_path, context):
     (tmp_path / "program.py").write_text(WORKERS.format(str(packed), context))
     run = preloaded.run([tmp_path / "program.py"])

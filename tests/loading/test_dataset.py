@@ -86,7 +86,7 @@ def test_spawned_workers_give_the_same_samples_as_forked_ones(packed):
     dataset = make(packed, batch_size=100, fields=("__key__",), view=None)
     epochs = []
     for context in ("fork", "spawn"):
-        loader = DataLoader(dataset, batch_size=100, num_workers=2, multiprocessing_context=context)
+        loader = DataLoader(dataset, batch_size=100, num_workers=1, multiprocessing_context=context)
         dataset.set_epoch(5)
         epochs.append([key for batch in loader for key in batch.key])
     assert epochs[0] == epochs[1]

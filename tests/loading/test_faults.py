@@ -307,7 +307,7 @@ def test_a_lambda_that_cannot_be_pickled_for_a_worker_raises_option_error(make, 
             next(iter(loader))
 
 
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["spawn", pytest.param("forkserver", marks=pytest.mark.torture)])
 def test_the_error_of_a_script_without_main_guard_shows_the_guard(packed, tmp_path, context):
     script = tmp_path / "train.py"
     script.write_text(

@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "framework_runs.py"
-KEYS = 40  # samples of the small dataset
+KEYS = 40  # samples of the dataset
+IMPORTS = ("torchvision", "accelerate", "transformers.trainer", "lightning.pytorch")  # once for all these frameworks
 
 Facts = dict[str, Any]
 
@@ -39,11 +40,10 @@ def run(folder: Path, *words: str | Path, imports: Sequence[str] = (), ranks: in
 
 
 @pytest.fixture
-def folder(tmp_path: Path, packed: Path, few: Path) -> Path:
-    """Return a working directory with the datasets shards/photos and shards/few."""
+def folder(tmp_path: Path, few: Path) -> Path:
+    """Return a working directory with the dataset shards/photos."""
     (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / "photos").symlink_to(packed)
-    (tmp_path / "shards" / "few").symlink_to(few)
+    (tmp_path / "shards" / "photos").symlink_to(few)
     return tmp_path
 
 
@@ -64,9 +64,9 @@ def each_once(steps: Iterable[list[str]]) -> bool:
 
 
 def test_the_hugging_face_trainer_resumes_at_the_next_batch(facts: Callable[..., list[Facts]]) -> None:
-    ranks = facts("trainer", ranks=2, imports=["transformers.trainer"])
+    ranks = facts("trainer", ranks=2, imports=IMPORTS)
     for rank in ranks:
-        assert rank["proofs"] == ["epoch 1: 384 samples, each once", "epoch 0: 400 samples, each once"]
+        assert rank["proofs"] == ["epoch 1: 32 samples, each once", "epoch 0: 40 samples, each once"]
         straight = rank["straight"]
         assert len(straight["keys"]) == 10
         for part, first in (("mid", 3), ("second epoch", 6), ("end", 10)):
@@ -79,8 +79,8 @@ def test_the_hugging_face_trainer_resumes_at_the_next_batch(facts: Callable[...,
 def test_accelerate_skips_batches_and_resumes_at_the_next_batch(
     folder: Path, facts: Callable[..., list[Facts]]
 ) -> None:
-    ranks = facts("accelerate", ranks=2, imports=["accelerate"])
-    assert "epoch 1: 384 samples, each once" in (folder / "printed").read_text()
+    ranks = facts("accelerate", ranks=2, imports=IMPORTS)
+    assert "epoch 1: 32 samples, each once" in (folder / "printed").read_text()
     for rank in ranks:
         assert (rank["processes"], rank["same"]) == (2, True)
         assert rank["skipped"] == rank["epochs"][0][2:]
@@ -96,7 +96,7 @@ def test_accelerate_skips_batches_and_resumes_at_the_next_batch(
 def test_timm_trains_on_a_loader_and_on_its_prefetch_loader(facts: Callable[..., list[Facts]]) -> None:
     for rank in facts("timm", ranks=2, imports=["timm.data.loader"]):
         assert rank == {
-            "proof": "epoch 1: 384 samples, each once",
+            "proof": "epoch 1: 32 samples, each once",
             "equal": [True] * 10,
             "steps": 5,
             "samples": KEYS,
@@ -108,7 +108,7 @@ def test_timm_trains_on_a_loader_and_on_its_prefetch_loader(facts: Callable[...,
 def test_ray_train_accepts_a_loader_unchanged_or_prepared(facts: Callable[..., list[Facts]]) -> None:
     ranks = facts("ray")
     for rank in ranks:
-        assert rank["documented"] == "epoch 1: 384 samples, each once"
+        assert rank["documented"] == "epoch 1: 32 samples, each once"
         assert rank["prepared"] == rank["plain"]
         assert rank["steps"] == 5
         assert rank["proof"] == "epoch 0: 40 samples, each once"
@@ -117,6 +117,7 @@ def test_ray_train_accepts_a_loader_unchanged_or_prepared(facts: Callable[..., l
     assert each_once(keys for rank in ranks for keys in rank["streamed"])
 
 
+@pytest.mark.torture
 def test_spawned_processes_may_create_the_loader_before_the_process_group(facts: Callable[..., list[Facts]]) -> None:
     ranks = facts("spawned")
     assert {rank["proof"] for rank in ranks} == {"epoch 0: 40 samples, each once"}
@@ -126,7 +127,6 @@ def test_spawned_processes_may_create_the_loader_before_the_process_group(facts:
 # Lightning
 
 
-LIGHTNING = ("torchvision", "lightning.pytorch")
 Steps = dict[tuple[int, int], Facts]
 
 
@@ -138,24 +138,27 @@ def read_steps(*paths: Path) -> Steps:
     return steps
 
 
-def test_lightning_resumes_at_the_next_batch(folder: Path, facts: Callable[..., list[Facts]]) -> None:
-    """The example starts its own processes, and creates its loaders before the process group."""
-    words = ("--data", "shards/few", "--devices", "2", "--epochs", "2", "--batch-size", "4", "--size", "32")
+@pytest.mark.parametrize("ranks", [2, pytest.param(None, marks=pytest.mark.torture)])
+def test_lightning_resumes_at_the_next_batch(
+    folder: Path, facts: Callable[..., list[Facts]], ranks: int | None
+) -> None:
+    """The example creates its loaders before the process group. Without `ranks` it starts its own processes."""
+    words = ("--data", "shards/photos", "--devices", "2", "--epochs", "2", "--batch-size", "4", "--size", "32")
     words += ("--save-every", "3", "--out", "straight", "--metrics", "metrics.jsonl")
-    printed = run(folder, ROOT / "examples" / "07_lightning.py", *words, imports=LIGHTNING)
+    printed = run(folder, ROOT / "examples" / "07_lightning.py", *words, imports=IMPORTS, ranks=ranks)
     assert "epoch 1: 40 samples, each once; accuracy" in printed
     steps = read_steps(folder / "metrics.jsonl")
     assert len(steps) == 20
     for epoch in (0, 1):
         assert each_once(line["keys"] for line in steps.values() if line["epoch"] == epoch)
 
-    ranks = facts("lightning", ranks=2, imports=LIGHTNING)
+    ranks = facts("lightning", ranks=2, imports=IMPORTS)
     for checkpoint, first in {"step=3": 3, "epoch=0": 5, "last": 9}.items():  # inside an epoch, at its end, in the next
         resumed = read_steps(*folder.glob(f"{checkpoint}-[01].jsonl"))
         assert resumed == {step_rank: line for step_rank, line in steps.items() if step_rank[0] >= first}
 
     for rank in ranks:
-        assert rank["proof"] == "epoch 1: 384 samples, each once"
+        assert rank["proof"] == "epoch 1: 32 samples, each once"
         assert len(rank["whole"]) == 10
         assert len({tuple(keys["short"]) for _, keys in rank["whole"]}) > 4
         for step, keys in rank["resumed"].items():

@@ -89,12 +89,17 @@ def test_full_images_are_a_list_and_equal_the_files(make, photos):
             assert abs(image.permute(1, 2, 0).numpy() - expected).mean() <= 2
 
 
+@pytest.mark.usefixtures("torch_forkserver")
 def test_pixels_do_not_depend_on_the_number_of_workers_or_the_start_method(make):
     def pixels(**options):
         return [batch.image.clone() for batch in make(view=VIEW, shuffle=True, batch_size=100, **options)]
 
     expected = pixels(num_workers=0)
-    for options in ({"num_workers": 1}, {"num_workers": 3, "prefetch_factor": 1}, {"multiprocessing_context": "spawn"}):
+    for options in (
+        {"num_workers": 1},
+        {"num_workers": 3, "prefetch_factor": 1},
+        {"multiprocessing_context": "forkserver"},
+    ):
         assert all(torch.equal(a, b) for a, b in zip(pixels(**options), expected, strict=True))
 
 

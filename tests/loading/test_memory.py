@@ -1,11 +1,10 @@
 """Memory of the workers, and cleanup after any end of the main process."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from piped import piped
 
 PRIVATE_LIMIT = 300e6  # per worker, without the memory that it shares with others
 
@@ -29,7 +28,7 @@ EPOCHS = """
 import multiprocessing, sys
 import wds_tools as wt
 view = wt.RandomResizedCrop(224, flip=True)
-options = {"batch_size": 64, "num_workers": 2, "view": view, "shuffle": True}
+options = {"batch_size": 20, "num_workers": 2, "view": view, "shuffle": True}
 with wt.make_loader(sys.argv[1], **options, multiprocessing_context=sys.argv[2]) as loader:
     for epochs in (3, 9):
         for _ in range(epochs):
@@ -40,16 +39,16 @@ with wt.make_loader(sys.argv[1], **options, multiprocessing_context=sys.argv[2])
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
-def test_workers_stay_below_their_memory_limit_and_do_not_grow_after_the_third_epoch(packed, context):
+@pytest.mark.parametrize("dataset", ["few", pytest.param("packed", marks=pytest.mark.torture)])
+def test_workers_stay_below_their_memory_limit_and_do_not_grow_after_the_third_epoch(request, dataset, context):
     # In its own process: a forkserver that packing has started in this one has not imported torch.
-    command = [sys.executable, "-c", EPOCHS, str(packed), context]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        after_three = largest_private_memory(process.stdout.readline())
-        process.stdin.write("go on\n")
-        process.stdin.flush()
-        after_twelve = largest_private_memory(process.stdout.readline())
-        process.communicate("go on\n", timeout=300)
-    assert process.returncode == 0
+    words = ["-c", EPOCHS, request.getfixturevalue(dataset), context]
+    with piped(words) as (process, stdin, stdout):
+        after_three = largest_private_memory(stdout.readline())
+        stdin.write("go on\n")
+        after_twelve = largest_private_memory(stdout.readline())
+        stdin.write("go on\n")
+        assert process.wait() == 0
     assert after_twelve <= PRIVATE_LIMIT
     assert after_twelve - after_three < 10e6
 
@@ -91,18 +90,12 @@ def alive(pids):
 
 @pytest.mark.parametrize("end", ENDS)
 def test_no_process_or_shared_memory_is_left_after_any_end_of_the_main_process(packed, end):
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(end=ENDS[end]), str(packed)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout.readline() == "ready\n"
-    workers = workers_of(process.pid)
-    assert len(workers) == 2
-    assert not [line for pid in (process.pid, *workers) for line in named_memory(pid)]
-    process.communicate("go on\n", timeout=300)
+    with piped(["-c", SCRIPT.format(end=ENDS[end]), packed]) as (process, stdin, stdout):
+        assert stdout.readline() == "ready\n"
+        workers = workers_of(process.pid)
+        assert len(workers) == 2
+        assert not [line for pid in (process.pid, *workers) for line in named_memory(pid)]
+        stdin.write("go on\n")
     deadline = time.monotonic() + 30
     while alive(workers) and time.monotonic() < deadline:
         time.sleep(0.05)

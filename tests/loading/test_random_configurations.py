@@ -95,7 +95,7 @@ def test_a_random_configuration_has_the_documented_order(number, few, stored):
 
 @pytest.mark.torture
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("chunk", range(6))
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.night) for chunk in range(1, 6))])
 def test_many_random_configurations_have_the_documented_order(chunk, few, stored):
     for number in range(100 + 50 * chunk, 150 + 50 * chunk):
         check(number, few, stored)

@@ -15,6 +15,7 @@ import bad_server
 import preloaded
 import pytest
 from bad_server import BadServer
+from piped import piped
 
 import wds_tools as wt
 from wds_tools.errors import ChecksumError, MissingFileError, OptionError, StoreError
@@ -28,10 +29,14 @@ BATCH = 16
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory, photos):
-    """Return a packed dataset of about 40 shards."""
-    folder = tmp_path_factory.mktemp("remote") / "photos"
-    wt.pack(photos, folder, shard_bytes="100kB", workers=1, images="keep")
-    return folder
+    """Return a packed dataset of 200 images in about 20 shards."""
+    folder = tmp_path_factory.mktemp("remote")
+    for path in photos.glob("*/*[02468].*"):
+        link = folder / "images" / path.parent.name / path.name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    wt.pack(folder / "images", folder / "photos", shard_bytes="100kB", workers=1, images="keep")
+    return folder / "photos"
 
 
 @pytest.fixture
@@ -97,7 +102,7 @@ def wait_until(condition, seconds=20):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (1, "fork"), (3, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (3, "fork"), (1, "spawn")])
 def test_batches_are_those_of_the_local_folder_and_the_second_epoch_requests_nothing(
     server, dataset, expected, workers, method
 ):
@@ -124,7 +129,7 @@ def test_batches_are_those_of_the_local_folder_and_the_second_epoch_requests_not
 
 
 def test_each_block_is_fetched_once_by_many_workers(server, dataset):
-    epochs_of(server.url, workers=6)
+    epochs_of(server.url, workers=4)
     spans = [span for span in ranges_of(server) if span[2] - span[1] > 20_000]
     assert len(spans) == len(set(spans))
     assert bytes_of(server) <= 1.02 * size_of(dataset)
@@ -132,8 +137,7 @@ def test_each_block_is_fetched_once_by_many_workers(server, dataset):
     assert len(files) == len(set(files))
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("name", ["dataset", "packed"])
+@pytest.mark.parametrize(("name", "shuffle"), [("dataset", True), ("dataset", False), ("packed", True)])
 def test_a_loader_needs_the_requests_bytes_and_hits_that_plan_shows(request, name, shuffle):
     folder = request.getfixturevalue(name)
     found = forecast(open_shards(folder), batch_size=BATCH, shuffle=shuffle)
@@ -169,21 +173,11 @@ def test_two_ranks_share_one_fetcher_and_fetch_each_block_once(server, dataset, 
             print(sum(len(batch.key) for batch in loader), flush=True)
             sys.stdin.read()
     """)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, server.url, str(rank)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    counts = [int(rank.stdout.readline()) for rank in ranks]
-    running = len(fetchers())
-    for rank in ranks:
-        rank.communicate()
-    assert counts[0] == counts[1] > 100
-    assert running == 1
+    first_rank, second_rank = (["-c", program, server.url, str(rank)] for rank in range(2))
+    with piped(first_rank) as (_, _, first), piped(second_rank) as (_, _, second):
+        counts = [int(output.readline()) for output in (first, second)]
+        assert len(fetchers()) == 1
+    assert counts[0] == counts[1] > 80
     assert bytes_of(server) <= 1.02 * size_of(dataset)
     manifests = [request for request in server.requests if request.path == "/manifest.json"]
     assert len(manifests) <= 2
@@ -209,13 +203,10 @@ def test_the_fetcher_process_ends_when_the_training_is_killed(server):
             print("ready", flush=True)
             sys.stdin.read()
     """)
-    training = subprocess.Popen(
-        [sys.executable, "-c", program, server.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert training.stdout.readline() == "ready\n"
-    assert len(fetchers()) == 1
-    training.kill()
-    training.communicate()
+    with piped(["-c", program, server.url]) as (training, _, output):
+        assert output.readline() == "ready\n"
+        assert len(fetchers()) == 1
+        training.kill()
     wait_until(lambda: not fetchers())
 
 
@@ -230,13 +221,12 @@ import sys, wds_tools as wt
 view = wt.CenterCrop(64, resize=72)
 list(wt.make_loader(sys.argv[1], batch_size=8, num_workers=int(sys.argv[2]), view=view))
 """
-    training = subprocess.Popen(
-        [sys.executable, "-c", program, server.url, str(workers)], stderr=subprocess.PIPE, text=True
-    )
+    training = preloaded.Process(["-c", program, server.url, workers])
     wait_until(lambda: ranges_of(server))
     assert len(fetchers()) == 1
     training.kill()
-    assert training.communicate() == (None, "")
+    assert training.wait() == -signal.SIGKILL
+    assert training.stderr == ""
     wait_until(lambda: not fetchers())
 
 
@@ -360,7 +350,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_batches_do_not_change_when_requests_fail_for_a_while(server, expected, fault):
     with wt.make_loader(
-        server.url, batch_size=BATCH, shuffle=True, num_workers=2, fields=("image", "__key__"), view=VIEW
+        server.url, batch_size=BATCH, shuffle=True, num_workers=0, fields=("image", "__key__"), view=VIEW
     ) as loader:
         server.answers.extend(FAULTS[fault])
         batches = [content(batch) for batch in loader]
@@ -428,9 +418,7 @@ def test_a_request_that_takes_longer_than_the_stall_limit_ends_with_the_error_of
         epochs_of(server.url, retry_seconds=0.5, stall_seconds=0.5)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("tagged", [True, False])
-@pytest.mark.parametrize("after", [1, 6])
+@pytest.mark.parametrize(("workers", "tagged", "after"), [(0, True, 1), (0, False, 6), (2, True, 6), (2, False, 1)])
 def test_shards_replaced_in_the_middle_of_an_epoch_are_reported_as_such_and_yield_no_wrong_sample(
     packed, workers, tagged, after
 ):

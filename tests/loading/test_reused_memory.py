@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.loading.workers import reused_memory
@@ -42,7 +42,6 @@ def test_only_a_limited_amount_of_memory_is_kept(monkeypatch, name, limit):
     assert before - resident_bytes() > 140_000_000  # of 226 MB
 
 
-@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([torch.uint8, torch.float32]), st.booleans())))
 def test_tensors_that_are_kept_do_not_share_memory(requests):
     memory, kept = ReusedMemory(), []

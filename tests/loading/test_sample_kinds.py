@@ -109,17 +109,16 @@ def test_all_kinds_of_fields_have_their_shapes(expected):
         assert batch["tokens"].shape == (5, 40)
 
 
+@pytest.mark.usefixtures("torch_forkserver")
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_workers": 1},
         {"num_workers": 3},
         {"num_workers": 2, "multiprocessing_context": "forkserver"},
-        {"num_workers": 1, "multiprocessing_context": "spawn"},
     ],
     ids=repr,
 )
-def test_batches_are_the_same_with_every_start_method_and_number_of_workers(dataset, expected, options):
+def test_batches_are_the_same_with_workers_that_are_forked_or_get_everything_pickled(dataset, expected, options):
     assert_equal(batches(dataset, **options), expected)
 
 

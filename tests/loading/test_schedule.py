@@ -33,8 +33,9 @@ def assert_equal(found, expected):
             assert (value == wanted).all()
 
 
+@pytest.mark.usefixtures("torch_forkserver")
 @pytest.mark.parametrize(
-    "options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "multiprocessing_context": "spawn"}]
+    "options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "multiprocessing_context": "forkserver"}]
 )
 def test_each_epoch_has_its_view_and_the_workers_stay(few, options):
     with make(few, SCHEDULE, **options) as loader:

@@ -183,8 +183,22 @@ def test_a_slow_batch_transform_is_named(make):
     assert "batch_transform= runs in the training process" in loader.report()
 
 
+class SlowToUnpickle:
+    """A transform that changes nothing, and delays the start of the worker that receives it."""
+
+    def __setstate__(self, state):
+        time.sleep(0.5)
+
+    def __getstate__(self):
+        return {"not": "empty"}
+
+    def __call__(self, image):
+        return image
+
+
+@pytest.mark.usefixtures("torch_forkserver")
 def test_slowly_starting_workers_are_named(make):
-    loader = make(num_workers=1, multiprocessing_context="spawn")
+    loader = make(num_workers=1, multiprocessing_context="forkserver", transform=SlowToUnpickle())
     first = read(loader, epochs=1)
     assert_cause(loader, first, "start", "start of the workers")
     assert read(loader, epochs=1).waits["start"] < first.waits["start"] / 4  # they are running already

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.errors import OptionError, ResumeError
@@ -15,8 +15,6 @@ from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World, resum
 from wds_tools.order.selection import Selection, balance
 from wds_tools.order.sequence import Order
 from wds_tools.order.tally import tally
-
-SOME = settings(max_examples=60, deadline=None)
 
 
 @pytest.fixture(autouse=True, params=[9, 1 << 20], ids=lambda n: f"segments-of-{n}")
@@ -54,7 +52,6 @@ def orders(draw):
     return single(shards, *shape)
 
 
-@SOME
 @given(orders(), st.data())
 def test_the_order_is_that_with_all_samples_without_the_banned_ones(order, data):
     epoch = data.draw(st.integers(0, 3))
@@ -86,7 +83,6 @@ def test_the_order_is_that_with_all_samples_without_the_banned_ones(order, data)
         assert orders_of_run.of(epoch + 1).ids(0, len(later)).tolist() == later
 
 
-@SOME
 @given(orders(), st.integers(1, 4), st.integers(1, 5), st.sampled_from(["drop", "pad", "mask"]), st.data())
 def test_every_rank_has_the_same_number_of_steps_and_all_others_come_once(order, world, batch, tail, data):
     banned = data.draw(st.sets(st.integers(0, order.identity.stored - 1), max_size=order.identity.stored // 3))

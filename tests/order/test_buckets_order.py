@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.errors import ResumeError
@@ -14,8 +14,6 @@ from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World, resum
 from wds_tools.order.selection import Selection, balance
 from wds_tools.order.sequence import Order
 from wds_tools.order.tally import tally
-
-SOME = settings(max_examples=60, deadline=None)
 
 
 @st.composite
@@ -65,7 +63,6 @@ def delivered(orders, epoch, cursor, batch, world, tail):
     return plans, [(position, sample) for position, sample, valid in rows if valid]
 
 
-@SOME
 @given(orders(), st.integers(0, 2), st.integers(1, 4), st.sampled_from(["drop", "pad", "mask"]))
 def test_every_batch_has_one_bucket_and_every_sample_comes_once(order, epoch, world, tail):
     orders = EpochOrders(order)
@@ -89,7 +86,6 @@ def test_every_batch_has_one_bucket_and_every_sample_comes_once(order, epoch, wo
         assert plans[0].expected() == tally(np.array(found, np.int64))
 
 
-@SOME
 @given(orders(), st.integers(1, 4), st.integers(1, 4), st.sampled_from(["drop", "mask"]), st.data())
 def test_a_resume_on_other_ranks_and_with_a_smaller_batch_gives_the_rest(order, world, world2, tail, data):
     orders = EpochOrders(order)
@@ -129,7 +125,6 @@ def other_shape(base):
     return {"window": 3 * bool(base.identity.window), "block": 2, "lanes": 1}
 
 
-@SOME
 @given(orders(), st.integers(1, 3), st.data())
 def test_banned_samples_are_left_out_and_earlier_rows_do_not_change(order, world, data):
     plain = EpochOrders(order)

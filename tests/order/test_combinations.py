@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.order import mixture as mixture_module
@@ -67,7 +67,6 @@ def divisors(number):
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-@settings(max_examples=25, deadline=None)
 @given(plain_orders(), st.booleans(), st.data())
 def test_bans_in_any_order_leave_out_only_their_samples_from_their_position_on(base, has_buckets, data):
     order, labels = base, np.arange(base.identity.stored, dtype=np.int16) % 5 // 2

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.order import sequence as order_module
@@ -13,8 +13,6 @@ from wds_tools.order.planner import Cursor, EpochPlan, World
 from wds_tools.order.quality import measure_reading
 from wds_tools.order.selection import Selection, balance
 from wds_tools.order.sequence import Order
-
-MANY = settings(max_examples=100, deadline=None)
 
 
 @st.composite
@@ -47,13 +45,11 @@ def lane_of_each_id(order, epoch):
 
 
 @pytest.mark.usefixtures("segment_samples")
-@MANY
 @given(orders(), st.integers(1, 1000))
 def test_a_sample_belongs_to_the_same_lane_in_all_epochs(order, epoch):
     assert (lane_of_each_id(order, 0) == lane_of_each_id(order, epoch)).all()
 
 
-@MANY
 @given(orders())
 def test_all_samples_of_a_block_belong_to_one_lane(order):
     lane = lane_of_each_id(order, 0)
@@ -62,7 +58,6 @@ def test_all_samples_of_a_block_belong_to_one_lane(order):
     assert len(np.unique(np.stack([block, lane]), axis=1).T) == len(np.unique(block))
 
 
-@MANY
 @given(orders(least_window=1))
 def test_lanes_have_equal_numbers_of_blocks_and_their_samples_differ_by_at_most_a_block(order):
     lane = lane_of_each_id(order, 0)
@@ -75,7 +70,6 @@ def test_lanes_have_equal_numbers_of_blocks_and_their_samples_differ_by_at_most_
 
 
 @pytest.mark.usefixtures("segment_samples")
-@MANY
 @given(orders())
 def test_the_sequence_takes_one_sample_of_each_lane_in_turn_and_skips_those_that_have_ended(order):
     lanes = order.slice(2, 0, order.samples)[1]
@@ -113,7 +107,6 @@ def test_a_dataset_on_twice_the_machines_has_lanes_that_are_halves_of_the_earlie
     assert (lane_of_each_id(eight, 0) % 4 == lane_of_each_id(four, 0)).all()
 
 
-@MANY
 @given(orders(), st.integers(1, 12), st.integers(1, 9), st.sampled_from(["drop", "pad", "mask"]))
 def test_a_rank_takes_samples_of_other_lanes_only_if_its_own_have_too_few(order, world, batch, tail):
     plans = [EpochPlan(order.at(1), Cursor(1), World(rank, world), batch, tail) for rank in range(world)]

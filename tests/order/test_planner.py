@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.errors import OptionError, ResumeError
@@ -13,7 +13,6 @@ from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
 from wds_tools.order.sequence import Order, default_block
 
 SHARDS = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(lambda counts: sum(counts) > 0)
-MANY = settings(max_examples=100, deadline=None)  # test_torture.py has 200,000
 
 
 @st.composite
@@ -28,18 +27,22 @@ def orders(draw):
     )
 
 
-@pytest.fixture(autouse=True, params=[7, 100, 1 << 20], ids=lambda n: f"segments-of-{n}")
+@pytest.fixture(autouse=True)
 def segment_samples(request, monkeypatch):
-    monkeypatch.setattr(order_module, "SEGMENT_SAMPLES", request.param)
+    """Make the segments of the order as small as a test that is marked with `SEGMENTS` requires."""
+    monkeypatch.setattr(order_module, "SEGMENT_SAMPLES", getattr(request, "param", order_module.SEGMENT_SAMPLES))
 
 
-@MANY
+SEGMENTS = pytest.mark.parametrize("segment_samples", [7, 100], indirect=True, ids=lambda n: f"segments-of-{n}")
+
+
+@SEGMENTS
 @given(orders(), st.integers(0, 3))
 def test_each_epoch_contains_every_sample_exactly_once(order, epoch):
     assert sorted(order.ids(epoch, 0, order.samples).tolist()) == list(range(order.samples))
 
 
-@MANY
+@SEGMENTS
 @given(orders(), st.data())
 def test_any_slice_of_the_sequence_equals_that_part_of_the_full_sequence(order, data):
     start = data.draw(st.integers(0, order.samples))
@@ -49,7 +52,7 @@ def test_any_slice_of_the_sequence_equals_that_part_of_the_full_sequence(order, 
     assert (fresh.ids(1, start, stop) == full[start:stop]).all()
 
 
-@MANY
+@SEGMENTS
 @given(SHARDS, st.integers(1, 20), st.integers(1, 100))
 def test_no_sample_is_further_from_its_block_than_the_window_and_a_block(shards, block, window):
     order = Order(fingerprint="x", shard_samples=shards, seed=0, window=window, block=block)
@@ -59,7 +62,7 @@ def test_no_sample_is_further_from_its_block_than_the_window_and_a_block(shards,
     assert abs(moved).max() <= window + block
 
 
-@MANY
+@SEGMENTS
 @given(SHARDS, st.integers(1, 12), st.integers(2, 4), st.integers(0, 60), st.integers(1, 8))
 def test_lanes_have_disjoint_blocks_and_take_turns(shards, block, lanes, window, batch):
     order = Order(fingerprint="x", shard_samples=shards, seed=0, window=window, block=block, lanes=lanes)
@@ -90,8 +93,7 @@ def test_a_shuffled_epoch_differs_from_the_stored_order_and_from_other_epochs_se
 def test_the_pinned_order_has_not_changed():
     for lanes, expected in PINNED.items():
         order = Order(fingerprint="pinned", shard_samples=[6, 4, 5], seed=3, window=8, block=2, lanes=lanes)
-        if order_module.SEGMENT_SAMPLES > 100:
-            assert order.ids(2, 0, 15).tolist() == expected
+        assert order.ids(2, 0, 15).tolist() == expected
 
 
 PINNED = {  # by number of lanes
@@ -100,7 +102,7 @@ PINNED = {  # by number of lanes
 }
 
 
-@MANY
+@SEGMENTS
 @given(orders(), st.integers(1, 9), st.integers(1, 9), st.sampled_from(["drop", "pad", "mask"]), st.data())
 def test_the_samples_of_each_step_do_not_depend_on_the_number_of_ranks(order, world, batch, tail, data):
     cursor = Cursor(1, data.draw(st.integers(0, order.samples)))
@@ -114,7 +116,7 @@ def test_the_samples_of_each_step_do_not_depend_on_the_number_of_ranks(order, wo
         assert sorted(rows) == list(zip(expected.positions, expected.ids, expected.valid, strict=True))
 
 
-@MANY
+@SEGMENTS
 @given(orders(), st.integers(1, 50), st.sampled_from(["drop", "pad", "mask"]))
 def test_an_epoch_delivers_each_sample_once_except_a_dropped_tail(order, batch, tail):
     plan = EpochPlan(order.at(0), Cursor(0), World(), batch, tail)
@@ -129,7 +131,7 @@ def test_an_epoch_delivers_each_sample_once_except_a_dropped_tail(order, batch, 
     assert all(len(step.ids) == batch and ((step.ids >= 0) & (step.ids < order.samples)).all() for step in steps)
 
 
-@MANY
+@SEGMENTS
 @given(orders(), st.integers(1, 4), st.integers(1, 9), st.integers(1, 4), st.integers(1, 9), st.data())
 def test_resuming_with_any_ranks_and_batch_size_gives_the_rest_of_the_sequence(
     order, world, batch, world2, batch2, data
@@ -205,8 +207,7 @@ def test_an_invalid_rank_is_refused(rank, world_size):
         World(rank, world_size)
 
 
-@pytest.mark.parametrize("segment_samples", [1 << 20], indirect=True)
-def test_a_slice_of_a_billion_samples_is_computed_without_the_full_order(segment_samples):
+def test_a_slice_of_a_billion_samples_is_computed_without_the_full_order():
     order = Order(fingerprint="x", shard_samples=[10_000] * 100_000, seed=0, window=50_000, block=19)
     ids = order.ids(3, 777_777_777, 777_778_277)
     assert len(set(ids.tolist())) == 500

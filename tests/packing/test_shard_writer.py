@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,8 +133,13 @@ def test_unsupported_options_are_refused_not_ignored(tmp_path: Path, option: dic
     assert names(tmp_path) == []
 
 
-def test_options_with_their_only_supported_value_are_accepted(tmp_path: Path) -> None:
-    write_all(tmp_path, small(1), mtime=0, compress=False, keep_meta=False)
+def test_options_with_their_only_supported_value_change_nothing_that_is_written(tmp_path: Path) -> None:
+    write_all(tmp_path / "default", small(3))
+    write_all(tmp_path / "named", small(3), mtime=0, compress=False, keep_meta=False)
+    assert contents(tmp_path / "named") == contents(tmp_path / "default")
+    with tarfile.open(tmp_path / "named" / "a-000000.tar") as archive:
+        assert archive.getnames()[:2] == ["0000.bin", "0000.cls"]
+        assert {member.mtime for member in archive} == {0}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.errors import ChecksumError, MissingFieldError
@@ -16,7 +16,6 @@ def reader(packed):
     return Reader(open_shards(packed), block=7)
 
 
-@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_any_ids_give_the_bytes_keys_and_labels_of_their_samples_in_order(reader, packed, data):
     samples = reader.shards.manifest.samples

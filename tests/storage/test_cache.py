@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.storage.cache.blocks import CHECKSUM_BYTES, BlockCache, cached_datasets, damaged_blocks
@@ -175,7 +175,6 @@ def test_a_lost_byte_count_is_counted_again(folder, content):
     assert usage_of(folder) == size_of(folder) == 6 * (100_000 + CHECKSUM_BYTES)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40_000), st.sampled_from("pdr")), max_size=60))
 def test_the_byte_count_is_exact_and_below_the_limit(tmp_path_factory, steps):
     folder, sizes = tmp_path_factory.mktemp("blocks"), {}
@@ -338,6 +337,6 @@ def test_processes_that_race_and_are_killed_never_leave_a_wrong_byte(folder):
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("run", range(3))
+@pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.night) for run in (1, 2))])
 def test_a_thousand_kills_never_leave_a_wrong_byte(folder, run):
     check_races_and_kills(folder, 1000)

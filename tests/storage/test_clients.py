@@ -713,7 +713,7 @@ def test_a_url_that_fsspec_does_not_open_is_an_error(url, options, error, words,
         client_of(url, options)
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, len(DATA)), st.integers(0, len(DATA)))
 def test_every_range_is_read_exactly(memory, start, stop):
     start, stop = sorted((start, stop))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from braceexpand import braceexpand
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from wds_tools.errors import NotADatasetError, OptionError
@@ -107,14 +107,12 @@ groups = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(groups, min_size=1, max_size=3).map(lambda parts: "-".join("{" + part + "}" for part in parts)))
 def test_the_count_is_at_least_the_number_of_expanded_names(pattern: str) -> None:
     assume(_count(pattern, 0) < 5000)
     assert len(list(braceexpand(pattern))) <= _count(pattern, 0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "{0..12}", "{x,y,z}", "{9..3}", "{a,{1..3}}"]), max_size=4).map("".join))
 def test_the_count_of_ranges_and_alternatives_is_exact(pattern: str) -> None:
     assert len(list(braceexpand(pattern))) == _count(pattern, 0)

@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.storage.stream import ObjectStream
@@ -27,7 +27,6 @@ class Recorder:
         )
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1100), st.integers(0, 400)), max_size=20), st.integers(1, 300))
 def test_any_slices_are_those_of_the_content_and_no_range_is_longer_than_a_chunk(slices, chunk_bytes):
     record = Recorder()

@@ -169,6 +169,7 @@ def test_an_index_with_another_image_size_never_gives_pixels(
 
 
 @pytest.mark.torture
+@pytest.mark.night
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("file", [*FILES, "index alone"])
