@@ -12,8 +12,7 @@ from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 from wds_tools.loading.factory import make_loader
 from wds_tools.loading.sheet import save_sheet
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.requested_fields import check_fields
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.shardset import check_fields, open_shards
 
 VIEWS = ("train", "eval", "whole")
 

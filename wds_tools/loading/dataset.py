@@ -32,10 +32,9 @@ from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import Cursor, EpochPlan, Step, Tail, World
 from wds_tools.order.where import Where
-from wds_tools.reading.banned import Banned
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.read_ahead import ReadAhead
-from wds_tools.reading.select import Subset, Weights
+from wds_tools.reading.select import Banned, Subset, Weights
 
 _CHUNK = 16  # samples that are decoded together
 

@@ -28,9 +28,8 @@ from wds_tools.options import RemoteOptions, report_url
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import Tail
 from wds_tools.order.where import Where
-from wds_tools.reading.banned import Banned
 from wds_tools.reading.names import Dataset
-from wds_tools.reading.select import Subset, Weights
+from wds_tools.reading.select import Banned, Subset, Weights
 from wds_tools.storage.requests.retry import RetryPolicy
 from wds_tools.terminal import shows_progress
 

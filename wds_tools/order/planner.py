@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.ban import Ban, bans_of
-from wds_tools.order.epoch import EpochOrder, RunOrder
+from wds_tools.order.epoch import Ban, EpochOrder, RunOrder, bans_of
 from wds_tools.order.saved_state import MAX_EPOCH, plain, whole_number
 from wds_tools.order.sequence import MAX_LANES, MAX_WINDOW
 from wds_tools.order.tally import Tally, tally

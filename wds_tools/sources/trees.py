@@ -38,12 +38,12 @@ from wds_tools.sources.layouts import is_image_name
 from wds_tools.sources.remote_files import locate, open_files, shown_path, stamp_of, stamp_remote_files, states_of
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
+from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.requests.clients import Client, open_client
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, list_objects
 from wds_tools.storage.requests.retry import RetryPolicy
 from wds_tools.storage.requests.schemes import options_for
-from wds_tools.storage.unfinished import why_unfinished
 
 _NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, for this user and until it is changed
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"

@@ -35,13 +35,11 @@ from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import card
 from wds_tools.packing.config import class_names
-from wds_tools.reading.keys import find_repeated_key
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.shardset import find_repeated_key, open_shards
 from wds_tools.storage import join
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.index_folder import IndexFolder, not_writable, open_folders
-from wds_tools.upkeep.shard_scan import DOTS_REMEDY, ScanResult, scan_shard
-from wds_tools.upkeep.shard_table import columns_by_key, is_table
+from wds_tools.upkeep.shard_scan import DOTS_REMEDY, ScanResult, columns_by_key, is_table, scan_shard
 from wds_tools.wording import counted
 
 SOURCE_KIND = "shards"
