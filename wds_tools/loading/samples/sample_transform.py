@@ -170,11 +170,14 @@ def _check_entries(column: Column, boxes: str, before: dict[str, Any], after: di
     Raises:
         OptionError: It has.
     """
-    count, own, new_count, new_own = (
-        [len(one) if isinstance(one, list | torch.Tensor) else None for one in (value if column.is_list else [value])]
-        for value in (before[boxes], before[column.name], after[boxes], after[column.name])
-    )
-    if own == count == new_own != new_count:
+
+    def lengths(sample: dict[str, Any], name: str) -> list[int | None]:
+        crops = sample[name] if column.is_list else [sample[name]]
+        return [len(value) if isinstance(value, list | torch.Tensor) else None for value in crops]
+
+    had_one_per_box = lengths(before, column.name) == lengths(before, boxes)
+    has_kept_all = lengths(after, column.name) == lengths(before, column.name)
+    if had_one_per_box and has_kept_all and lengths(after, boxes) != lengths(before, boxes):
         raise OptionError(
             f"sample_transform= dropped boxes of the field {boxes!r}, but not their entries in the field "
             f"{column.name!r}: drop the same entries there, for example with v2.SanitizeBoundingBoxes(labels_getter="
