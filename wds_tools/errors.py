@@ -31,6 +31,7 @@ A message states what is wrong, the value found, the values allowed, and what to
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 _MAX_NAME_LENGTH = 1000  # characters of a shard name or key that a message shows
@@ -199,3 +200,25 @@ class TransformError(WdsToolsError, RuntimeError):
 
 class LoaderError(WdsToolsError, RuntimeError):
     """A loader is closed, was copied, gets no shared memory, or is used in a process that did not start its workers."""
+
+
+def run_all(*steps: Callable[[], object]) -> None:
+    """Call all functions in order, even after an error. Then raise the first error."""
+    first: BaseException | None = None
+    for step in steps:
+        try:
+            step()
+        except BaseException as error:  # it is raised below
+            first = first or error
+    if first:
+        raise first
+
+
+def run_after(error: BaseException | None, step: Callable[[], object]) -> None:
+    """Call the last function of a loader. If an error is already being raised, another one is added to it as a note."""
+    try:
+        step()
+    except Exception as later:
+        if error is None:
+            raise
+        error.add_note(f"closing the loader failed too: {type(later).__name__}: {later}")

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wds_tools.loading.workers import reused_memory
-from wds_tools.loading.workers.reused_memory import ReusedMemory
+from wds_tools.loading.workers import memory as memory_module
+from wds_tools.loading.workers.memory import ReusedMemory
 
 SHAPE = (4, 3, 300, 400)
 
@@ -33,7 +33,7 @@ def resident_bytes():
 
 @pytest.mark.parametrize(("name", "limit"), [("MAX_FREE_BLOCKS", 2), ("MAX_FREE_BYTES", 90_000_000)])
 def test_only_a_limited_amount_of_memory_is_kept(monkeypatch, name, limit):
-    monkeypatch.setattr(reused_memory, name, limit)
+    monkeypatch.setattr(memory_module, name, limit)
     memory = ReusedMemory()
     tensors = [memory.empty((36 << 20,), torch.uint8).fill_(1) for _ in range(6)]
     before = resident_bytes()

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from wds_tools.errors import ChecksumError, MissingFieldError
 from wds_tools.reading.reader import Reader
-from wds_tools.reading.requested_fields import check_fields
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.shardset import check_fields, open_shards
 
 
 @pytest.fixture(scope="module")

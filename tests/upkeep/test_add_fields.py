@@ -33,7 +33,7 @@ from wds_tools.errors import (
     SourceError,
 )
 from wds_tools.format.manifest import seal
-from wds_tools.upkeep import field_adder, spool
+from wds_tools.upkeep import field_adder, field_source
 from wds_tools.upkeep.copier import copy_dataset
 
 COUNT = 40
@@ -274,7 +274,7 @@ def test_more_records_than_fit_into_memory_are_sorted_on_disk(
 ) -> None:
     other = shutil.copytree(dataset, tmp_path / "other")
     wt.add_fields(other, captions)
-    monkeypatch.setattr(spool, "MEMORY_BYTES", 1000)
+    monkeypatch.setattr(field_source, "MEMORY_BYTES", 1000)
     wt.add_fields(dataset, captions)
     for path in (other / "captions").iterdir():
         assert (dataset / "captions" / path.name).read_bytes() == path.read_bytes()
@@ -288,7 +288,7 @@ def test_paths_that_are_not_utf8_are_matched_on_disk_too(monkeypatch: pytest.Mon
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / name).write_bytes(out.getvalue())
     wt.pack(tmp_path / "src", tmp_path / "dst", workers=1)
-    monkeypatch.setattr(spool, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(field_source, "MEMORY_BYTES", 0)
     assert wt.add_fields(tmp_path / "dst", [{"__key__": name, "txt": "x"}], match="path").samples == 1
 
 

@@ -20,8 +20,7 @@ import wds_tools as wt
 from wds_tools.errors import ChecksumError, DestinationError, ManifestError, NotADatasetError, OptionError, StoreError
 from wds_tools.format.manifest import seal
 from wds_tools.service.tokens import create_token
-from wds_tools.storage import unfinished
-from wds_tools.storage.lock import lock_file
+from wds_tools.storage.lock import COPY_NAME, lock_file
 from wds_tools.upkeep import copier
 from wds_tools.upkeep.copier import copy_dataset
 
@@ -85,10 +84,10 @@ def test_a_copy_that_was_killed_is_continued_and_has_no_manifest_before(
 
 def test_an_unfinished_file_is_continued_from_its_last_byte(server: BadServer, few: Path, tmp_path: Path) -> None:
     dst = tmp_path / "copy"
-    (dst / unfinished.COPY_NAME).mkdir(parents=True)
-    shutil.copy(few / "manifest.json", dst / unfinished.COPY_NAME)
+    (dst / COPY_NAME).mkdir(parents=True)
+    shutil.copy(few / "manifest.json", dst / COPY_NAME)
     shard = (few / "shard-000000.tar").read_bytes()
-    (dst / unfinished.COPY_NAME / "shard-000000.tar.part").write_bytes(shard[:70_000])
+    (dst / COPY_NAME / "shard-000000.tar.part").write_bytes(shard[:70_000])
     copy_dataset(server.url, dst)
     assert [r.span for r in server.requests if r.path == "/shard-000000.tar"] == [(70_000, len(shard))]
     assert files(dst) == files(few)
@@ -96,9 +95,9 @@ def test_an_unfinished_file_is_continued_from_its_last_byte(server: BadServer, f
 
 def test_a_damaged_part_of_an_earlier_run_is_noticed(server: BadServer, few: Path, tmp_path: Path) -> None:
     dst = tmp_path / "copy"
-    (dst / unfinished.COPY_NAME).mkdir(parents=True)
-    shutil.copy(few / "manifest.json", dst / unfinished.COPY_NAME)
-    (dst / unfinished.COPY_NAME / "shard-000000.tar.part").write_bytes(b"\0" * 70_000)
+    (dst / COPY_NAME).mkdir(parents=True)
+    shutil.copy(few / "manifest.json", dst / COPY_NAME)
+    (dst / COPY_NAME / "shard-000000.tar.part").write_bytes(b"\0" * 70_000)
     copy_dataset(server.url, dst)
     assert files(dst) == files(few)
 
@@ -130,11 +129,11 @@ def test_a_folder_with_something_else_is_refused(server: BadServer, packed: Path
         copy_dataset(server.url, tmp_path)
     with pytest.raises(DestinationError, match="is a copy of another dataset"):
         copy_dataset(server.url, packed)
-    assert not (packed / unfinished.COPY_NAME).exists()
+    assert not (packed / COPY_NAME).exists()
 
 
 def test_two_copies_into_one_folder_exclude_each_other(server: BadServer, tmp_path: Path) -> None:
-    lock = lock_file(tmp_path / "copy" / unfinished.COPY_NAME / "lock")
+    lock = lock_file(tmp_path / "copy" / COPY_NAME / "lock")
     try:
         with pytest.raises(DestinationError, match="another program is copying into"):
             copy_dataset(server.url, tmp_path / "copy")

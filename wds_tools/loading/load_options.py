@@ -28,9 +28,8 @@ from wds_tools.options import RemoteOptions
 from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import Tail
 from wds_tools.order.where import Where
-from wds_tools.reading.banned import Banned
 from wds_tools.reading.names import Dataset
-from wds_tools.reading.select import Choice, Subset, Weights
+from wds_tools.reading.select import Banned, Choice, Subset, Weights
 
 
 @dataclass(frozen=True)

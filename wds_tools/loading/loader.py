@@ -6,35 +6,30 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from wds_tools import stages
-from wds_tools.errors import LoaderError
+from wds_tools.errors import LoaderError, run_after
 from wds_tools.format.field_classes import ClassList
 from wds_tools.loading.arguments import OnlyIterable, checked
 from wds_tools.loading.bridge import RankBatchSampler, RankSampler, SampleDataset
-from wds_tools.loading.ceiling import Ceiling
 from wds_tools.loading.delivery_check import DeliveryCheck
 from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.explanation import StepExplanation
-from wds_tools.loading.pipeline.autoscale import Autoscaler, cores_per_rank
-from wds_tools.loading.pipeline.cleanup import run_after
+from wds_tools.loading.monitor import Ceiling, Monitor
+from wds_tools.loading.pipeline.autoscale import Autoscaler
 from wds_tools.loading.pipeline.cuda import device_of_process
-from wds_tools.loading.pipeline.diagnosis import Setting, diagnose, has_large_images
 from wds_tools.loading.pipeline.pipeline import FinishedBatch, Pipeline
 from wds_tools.loading.pipeline.pools import PipelineOptions
 from wds_tools.loading.pipeline.statistics import LoaderStats, Meter
-from wds_tools.loading.pipeline.stats_output import LiveReports, ProgressLine, StatsFile, StatsOutput
 from wds_tools.loading.request import OpenedDataset
 from wds_tools.loading.samples.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
 from wds_tools.loading.samples.handover import BatchTransform, Handover
 from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
-from wds_tools.packing.transcode import are_crop_ready
 from wds_tools.storage import FetchStatistics
 
 
@@ -103,17 +98,8 @@ class Loader(OnlyIterable):
         self._pipeline: Pipeline | None = None
         self._close_count = 0  # to notice that another thread closed the loader while workers were started
         self._delivery_check = DeliveryCheck(opened.ranks, batch_size=options.batch_size, tail=tail)
-        self._meter = Meter(autoscaler, opened.shards)
-        self._stats_reader = self._meter.reader()
-        self._outputs: list[StatsOutput] = [ProgressLine(self._meter.reader())] if progress else []
-        self._live: LiveReports | None = None
-        if report_to:
-            advice = partial(diagnose, setting=self._setting())
-            self._live = LiveReports(report_to, self._meter.reader(), opened.shards.name, advice)
-            self._outputs.append(self._live)
-        self._live_pid = -1  # process that reports
-        self._shown: EpochPlan | None = None  # the plan that the outputs show
-        self._shown_pid = -1  # process that shows it; a fork of it must not end the outputs
+        self._monitor = Monitor(opened, autoscaler, options.device, progress=progress, report_to=report_to)
+        self._meter = self._monitor.meter
         # Other libraries read these from a DataLoader. They are attributes because Ray Train copies __dict__.
         self.dataset = SampleDataset(opened, errors=errors, has_valid=tail == "mask")
         self.sampler = RankSampler(self._epochs, self.dataset, options.device)
@@ -263,25 +249,14 @@ class Loader(OnlyIterable):
                 if step % 100 == 99:
                     tracker.log(loader.stats().since_last_call.to_dict(), step)
         """
-        return self._stats_reader.read()
+        return self._monitor.stats()
 
     def report(self) -> str:
         """Return in one sentence what the loop waits for in the current or last epoch, and what would help.
 
         Example: ``"decoding: the loop waited 31 % of the time (decoding 31 %); 4 more workers would cover it"``.
         """
-        return str(diagnose(self._meter.current_epoch(), self._setting()))
-
-    def _setting(self) -> Setting:
-        manifest = self._opened.shards.manifest
-        return Setting(
-            cores=cores_per_rank(),
-            is_remote=self._opened.shards.is_remote,
-            read_ahead_bytes=self._opened.read_ahead_bytes,
-            has_large_images=has_large_images(manifest, self._opened.recipe.view),
-            is_crop_ready=are_crop_ready(manifest.source),
-            device=str(self.device),
-        )
+        return self._monitor.report()
 
     @checked()
     def log_stats(self, path: str | os.PathLike[str], *, seconds: float = 60.0) -> None:
@@ -298,10 +273,7 @@ class Loader(OnlyIterable):
         Raises:
             OSError: The file cannot be written.
         """
-        output = StatsFile(Path(path), seconds, self._meter.reader())
-        if self._shown:
-            output.begin(self._shown)
-        self._outputs.append(output)
+        self._monitor.add_file(Path(path), seconds)
 
     @checked()
     def ceiling(self, *, steps: int = 100) -> Ceiling:
@@ -350,16 +322,13 @@ class Loader(OnlyIterable):
         plan = self._epochs.begin()
         self._delivery_check.begin(plan)
         self._errors.begin(len(plan) * plan.batch_size)
-        self._begin_outputs(plan)
         iteration = _Iteration()  # deleted with this generator; `finally` would fail when the interpreter exits
-        end_outputs = weakref.finalize(iteration, self._end_outputs, plan)
+        end_outputs = weakref.finalize(iteration, self._monitor.begin(plan))
         batches = pipeline.batches(plan, self._epochs.following)
         while (received := self._next(plan, batches)) is not None:
             ready, samples = [received[0]], received[1]
             del received
-            for output in self._outputs:
-                output.update()
-            self._meter.received(samples)
+            self._monitor.received(samples)
             yield ready.pop()  # popped, so that this frame does not keep the batch
         end_outputs()
         self._epochs.end(plan)
@@ -369,8 +338,7 @@ class Loader(OnlyIterable):
         self._close_count += 1
         self._epochs.stop("the loader was closed")
         self._close_pipeline(self._pipeline)
-        if self._live:
-            self._live.stop()
+        self._monitor.close()
 
     def _close_pipeline(self, pipeline: Pipeline | None) -> None:
         self._pipeline = self._meter.pool = None
@@ -442,23 +410,6 @@ class Loader(OnlyIterable):
             return self._hand_over(plan, first)
         finally:
             pipeline.close()
-
-    def _begin_outputs(self, plan: EpochPlan) -> None:
-        self._end_outputs(self._shown)
-        if self._live and self._live_pid != os.getpid():
-            self._live_pid = os.getpid()
-            weakref.finalize(self, self._live.stop)
-        self._shown, self._shown_pid = plan, os.getpid()
-        for output in self._outputs:
-            output.begin(plan)
-
-    def _end_outputs(self, plan: EpochPlan | None) -> None:
-        """End the epoch of the outputs, unless they show another one already."""
-        if plan is None or plan is not self._shown or os.getpid() != self._shown_pid:
-            return
-        self._shown = None
-        for output in self._outputs:
-            output.end()
 
 
 class _Batches(Iterator[Any]):

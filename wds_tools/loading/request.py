@@ -29,12 +29,10 @@ from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
 from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder, World
 from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
-from wds_tools.reading.banned import banned_ids
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.read_ahead import read_ahead_bytes
-from wds_tools.reading.requested_fields import check_fields
-from wds_tools.reading.select import Choice, checked_ids
-from wds_tools.reading.shardset import ShardSet, join_sets, open_shards
+from wds_tools.reading.select import Choice, banned_ids, checked_ids
+from wds_tools.reading.shardset import ShardSet, check_fields, join_sets, open_shards
 
 _MAX_EARLY_INDEXES = 64
 _log = logging.getLogger("wds_tools")

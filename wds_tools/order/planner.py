@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.ban import Ban, bans_of
-from wds_tools.order.epoch import EpochOrder, RunOrder
+from wds_tools.order.epoch import Ban, EpochOrder, Identity, RunOrder, bans_of
 from wds_tools.order.saved_state import MAX_EPOCH, plain, whole_number
 from wds_tools.order.sequence import MAX_LANES, MAX_WINDOW
 from wds_tools.order.tally import Tally, tally
@@ -294,42 +293,14 @@ def resume(
         ResumeError: ``state`` is not a loader state, or belongs to another version, dataset,
             selection or seed. The message gives both values.
     """
-    try:
-        shards, seed = (whole_number(state[key], key) for key in ("shards", "seed"))
-        shape: dict[str, Any] = {
-            key: _whole_numbers(state[key], key, most) for key, most in (("lanes", MAX_LANES), ("window", MAX_WINDOW))
-        }
-        shape["block"] = _whole_numbers(state["block"], "block", _MAX_BLOCK)
-        if order.identity.buckets and "group" in state:
-            shape["group"] = whole_number(state["group"], "group", least=1, most=MAX_WINDOW)
-        cursor = Cursor(
-            whole_number(state["epoch"], "epoch", most=MAX_EPOCH), whole_number(state["position"], "position")
-        )
-        version, fingerprint = whole_number(state["version"], "version"), state["fingerprint"]
-        selection, bucket_sizes = state["selection"], plain(state.get("buckets"))
-    except (LookupError, TypeError) as error:
-        reason = f"it has no entry {error}" if isinstance(error, KeyError) else str(error)
-        raise ResumeError(f"this is not a loader state ({reason}): pass the result of loader.state_dict()") from error
-    saved_order: RunOrder = order  # of the dataset as it was when the state was saved
-    if fingerprint != order.identity.fingerprint and prefix and 0 < shards < order.identity.shards:
-        saved_order = prefix(shards)
-        saved_order = saved_order if saved_order.identity.fingerprint == fingerprint else order
+    saved = _read(state, has_buckets=bool(order.identity.buckets))
+    cursor, saved_order = saved.cursor, _order_of_smaller(saved, order, prefix) or order
     if not force:
-        _check_version(version, cursor, shape)
-        saved, found = saved_order.identity, order.identity
-        _check_equal("dataset fingerprint", fingerprint, saved.fingerprint)
-        _check_equal("selection", selection, saved.selection)
-        _check_equal("seed", seed, found.seed)
-        _check_equal("buckets", bucket_sizes, found.sizes)
-        if found.shuffles != bool(np.any(shape["window"])):
-            raise ResumeError(
-                f"the state is for a window of {shape['window']}, the loader has {found.window} (0 is shuffle=False): "
-                "create the loader with the same shuffle=, or load the state with force=True"
-            )
+        _check_same_run(saved, saved_order.identity, order.identity)
     has_grown = saved_order is not order and cursor.position
     try:
-        earlier = (cursor.epoch, saved_order.like(**shape)) if has_grown else None
-        orders = EpochOrders(order.like(**shape), earlier, bans_of(state.get("bans", ()), order.identity.stored))
+        earlier = (cursor.epoch, saved_order.like(**saved.shape)) if has_grown else None
+        orders = EpochOrders(order.like(**saved.shape), earlier, bans_of(state.get("bans", ()), order.identity.stored))
         samples = orders.of(cursor.epoch).samples
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, ResumeError):
@@ -341,6 +312,73 @@ def resume(
             f"it {'does not fit this dataset' if force else 'was damaged'}"
         )
     return orders, cursor
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """The entries of a loader state, with values of the right types.
+
+    Attributes:
+        shape: Window, block and lanes, and the group if there are buckets, as `RunOrder.like` takes them.
+    """
+
+    version: int
+    fingerprint: Any
+    shards: int
+    seed: int
+    selection: Any
+    buckets: Any
+    cursor: Cursor
+    shape: dict[str, Any]
+
+
+def _read(state: dict[str, Any], *, has_buckets: bool) -> _Saved:
+    """Read a loader state, except its bans."""
+    try:
+        shards, seed = (whole_number(state[key], key) for key in ("shards", "seed"))
+        limits = (("lanes", MAX_LANES), ("window", MAX_WINDOW), ("block", _MAX_BLOCK))
+        shape: dict[str, Any] = {key: _whole_numbers(state[key], key, most) for key, most in limits}
+        if has_buckets and "group" in state:
+            shape["group"] = whole_number(state["group"], "group", least=1, most=MAX_WINDOW)
+        epoch, position = (
+            whole_number(state["epoch"], "epoch", most=MAX_EPOCH),
+            whole_number(state["position"], "position"),
+        )
+        return _Saved(
+            whole_number(state["version"], "version"),
+            *(state["fingerprint"], shards, seed, state["selection"], plain(state.get("buckets"))),
+            Cursor(epoch, position),
+            shape,
+        )
+    except (LookupError, TypeError) as error:
+        reason = f"it has no entry {error}" if isinstance(error, KeyError) else str(error)
+        raise ResumeError(f"this is not a loader state ({reason}): pass the result of loader.state_dict()") from error
+
+
+def _order_of_smaller(saved: _Saved, order: RunOrder, prefix: PrefixOrder | None) -> RunOrder | None:
+    """Return the order of the dataset as it was when the state was saved, if it has only grown since; else None."""
+    if (
+        prefix is None
+        or saved.fingerprint == order.identity.fingerprint
+        or not 0 < saved.shards < order.identity.shards
+    ):
+        return None
+    smaller = prefix(saved.shards)
+    return smaller if smaller.identity.fingerprint == saved.fingerprint else None
+
+
+def _check_same_run(saved: _Saved, then: Identity, now: Identity) -> None:
+    """Check that a state is for this run; ``then`` is the identity of the order of the dataset as it was."""
+    _check_version(saved.version, saved.cursor, saved.shape)
+    _check_equal("dataset fingerprint", saved.fingerprint, then.fingerprint)
+    _check_equal("selection", saved.selection, then.selection)
+    _check_equal("seed", saved.seed, now.seed)
+    _check_equal("buckets", saved.buckets, now.sizes)
+    if now.shuffles != bool(np.any(saved.shape["window"])):
+        raise ResumeError(
+            f"the state is for a window of {saved.shape['window']}, the loader has {now.window} (0 is shuffle=False): "
+            "create the loader with the same shuffle=, or load the state with force=True"
+        )
 
 
 def _whole_numbers(value: Any, name: str, most: int) -> int | list[int]:

@@ -25,7 +25,7 @@ from wds_tools.reading.names import why_not_a_dataset
 from wds_tools.reading.shardset import classes_of, open_shards
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
-from wds_tools.storage.unfinished import why_unfinished
+from wds_tools.storage.lock import why_unfinished
 
 
 @takes(AppendOptions)

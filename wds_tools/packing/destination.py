@@ -20,7 +20,7 @@ from wds_tools.packing.plan import differences
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, sync_folder
-from wds_tools.storage.unfinished import PLAN_NAME
+from wds_tools.storage.lock import PLAN_NAME
 
 APPENDED = "appended"  # kind of the source of a dataset that samples were appended to
 

@@ -47,8 +47,8 @@ from wds_tools.packing.work_folder import (
 )
 from wds_tools.sources.base import Skip
 from wds_tools.storage import is_url
+from wds_tools.storage.lock import PLAN_NAME, WORK_NAME
 from wds_tools.storage.requests.failures import clean_url
-from wds_tools.storage.unfinished import PLAN_NAME, WORK_NAME
 from wds_tools.storage.upload import Bucket, StopUploadError
 from wds_tools.wording import broken_url_remedy
 

@@ -23,8 +23,7 @@ from wds_tools.packing.card import CARD_NAME
 from wds_tools.packing.plan import shard_name
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, final_name
-from wds_tools.storage.lock import lock_file
-from wds_tools.storage.unfinished import PLAN_NAME, WORK_NAME
+from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, lock_file
 
 SKIPPED_NAME = "skipped.jsonl"
 _SHARD = re.compile(r"shard-\d{6,}\.(tar|parquet)")

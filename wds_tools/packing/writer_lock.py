@@ -17,8 +17,7 @@ from wds_tools.format.index import index_name
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.packing.card import CARD_NAME, card, commit_card, remove_card
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
-from wds_tools.storage.lock import lock_file
-from wds_tools.storage.unfinished import WRITER_LOCK_NAME
+from wds_tools.storage.lock import WRITER_LOCK_NAME, lock_file
 
 SOURCE_KIND = "ShardWriter"
 """Kind of the source in the manifest. Only datasets with this kind are replaced."""

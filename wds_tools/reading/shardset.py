@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,13 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from wds_tools.errors import ChecksumError, ManifestError, MissingFileError, NotADatasetError
+from wds_tools.errors import ChecksumError, ManifestError, MissingFieldError, MissingFileError, NotADatasetError
 from wds_tools.format.field_classes import DatasetClasses, shared
 from wds_tools.format.index import Index, from_bytes
 from wds_tools.format.index_edit import header_bytes, read_columns
+from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import Manifest, ShardEntry, from_json
+from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.format.totals import Totals
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
@@ -50,9 +52,9 @@ from wds_tools.storage import (
     whole_file,
 )
 from wds_tools.storage.local import LocalStore
+from wds_tools.storage.lock import unfinished_append, why_unfinished
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.storage.stream import ObjectStream, stream_object
-from wds_tools.storage.unfinished import unfinished_append, why_unfinished
 
 MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
 MAX_INDEX_BYTES = 2 << 30  # memory of all open indexes; an index may take far more memory than its file
@@ -436,3 +438,94 @@ def _combine(manifests: Sequence[Manifest], locations: Sequence[ShardLocation]) 
         additions=tuple(addition for manifest in manifests for addition in manifest.additions),
         field_classes=shared([classes_of(manifest, "") for manifest in manifests]),
     )
+
+
+MAX_KEYS = 50_000_000
+"""Maximum number of keys that are compared, in the order of the samples; each takes 8 bytes of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedKey:
+    """A key that occurs at least twice.
+
+    Attributes:
+        key: The key.
+        shards: Names of the shards with its first and second occurrence.
+    """
+
+    key: str
+    shards: tuple[str, str]
+
+    def __str__(self) -> str:
+        one, other = self.shards
+        return (
+            f"key {self.key!r} occurs in {one} and in {other}, and other keys may be repeated too. wds_tools reads "
+            "such a dataset, but readers that find samples by key, such as Energon, refuse it: `wds-tools reshard` "
+            "writes the same samples with unique keys"
+        )
+
+
+def find_repeated_key(shards: ShardSet) -> RepeatedKey | None:
+    """Return the first repeated key, or None if there is none among the first `MAX_KEYS`.
+
+    Reads every index.
+
+    Raises:
+        StoreError: An index cannot be read.
+        ChecksumError: An index is not the one that the manifest lists.
+        ManifestError: An index is invalid.
+    """
+    parts, total = [], 0
+    for number in range(len(shards.locations)):
+        if total >= MAX_KEYS:
+            break
+        parts.append(_hashes(shards, number))
+        total += len(parts[-1])
+    hashes = np.concatenate(parts) if parts else np.empty(0, np.uint64)
+    order = np.argsort(hashes, kind="stable")
+    repeated = order[1:][hashes[order[1:]] == hashes[order[:-1]]]  # sample ids whose key has occurred before
+    if not len(repeated):
+        return None
+    second = int(repeated.min())
+    first = int(np.flatnonzero(hashes == hashes[second])[0])
+    edges = np.cumsum([len(part) for part in parts])
+    one, other = (int(np.searchsorted(edges, sample, side="right")) for sample in (first, second))
+    row = second - (int(edges[other - 1]) if other else 0)
+    return RepeatedKey(shards.index(other, keep=False).keys[row], (shards.shard_name(one), shards.shard_name(other)))
+
+
+def _hashes(shards: ShardSet, number: int) -> NDArray[np.uint64]:
+    keys = shards.index(number, keep=False).keys
+    return np.fromiter((xxhash.xxh3_64_intdigest(key.encode()) for key in keys), np.uint64, len(keys))
+
+
+_SEVERAL = (
+    "Its samples have several labels: load them as fields={'image': wds_tools.Image(...), 'labels': "
+    "wds_tools.MultiHot()}"
+)
+
+
+def check_fields(fields: Sequence[str], available: Iterable[str], *, has_labels: bool = False) -> None:
+    """Check that a dataset has the requested fields.
+
+    Args:
+        fields: The requested fields.
+        available: The stored fields of the dataset.
+        has_labels: Whether samples have labels even without the field ``cls``.
+
+    Raises:
+        MissingFieldError: A field is missing; the message lists the available ones.
+    """
+    stored = set(available)
+    virtual = {"__key__"}
+    if stored & set(IMAGE_FIELDS):
+        virtual.add("image")
+    if has_labels or "cls" in stored:
+        virtual.add("label")
+    missing = [name for name in fields if name not in stored | virtual]
+    if missing:
+        raise MissingFieldError(
+            f"fields={tuple(fields)!r}: the dataset has no {', '.join(map(repr, missing))}; "
+            f"it has {', '.join(sorted(virtual) + sorted(stored))}"
+            + (f". {_SEVERAL}" if "label" in missing and LABELS in stored else "")
+        )

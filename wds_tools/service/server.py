@@ -22,7 +22,7 @@ from wds_tools.service.config import ServeOptions, Started
 from wds_tools.service.metrics import FOLDER_VARIABLE
 from wds_tools.service.process import bind, run
 from wds_tools.service.rights import forbid_inspection
-from wds_tools.storage.maps import raise_file_limit
+from wds_tools.storage.local import raise_file_limit
 
 _log = logging.getLogger("wds_tools")
 _JOIN_SECONDS = 10.0

@@ -33,11 +33,11 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.layouts import SPLIT_WORDS, is_split_name
 from wds_tools.storage import Store, is_url, open_store, split_folder
+from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, find_object, list_objects
 from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
-from wds_tools.storage.unfinished import why_unfinished
 
 _SPLIT = re.compile(rf"(?:^|.*?[-_.])({SPLIT_WORDS})(?![a-z])", re.IGNORECASE)
 

@@ -37,11 +37,11 @@ from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path,
 from wds_tools.sources.layouts import is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
+from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.requests.clients import Client, open_client
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, list_objects
 from wds_tools.storage.requests.remote_folder import RemoteFolder
-from wds_tools.storage.unfinished import why_unfinished
 
 _NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, for this user and until it is changed
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"

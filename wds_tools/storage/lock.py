@@ -1,12 +1,20 @@
-"""An advisory file lock. Some file systems have no locks, so no data may depend on it."""
+"""A folder that one process writes to: its lock, and whether a command was interrupted there.
+
+The lock is advisory. Some file systems have no locks, so no data may depend on it.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from wds_tools.format.manifest import MANIFEST_NAME
 
 _ATTEMPTS = 20  # an attempt fails only if another process removes the file at the same moment
 
@@ -56,3 +64,71 @@ def _same_file(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
+
+
+WORK_NAME = ".packing"
+PLAN_NAME = "plan.json"
+COPY_NAME = ".copying"
+UNPACK_NAME = ".unpacking"
+"""The work areas of a packer, of `copy` and of `unpack`; those of a packer and of `unpack` have a plan."""
+
+WRITER_LOCK_NAME = ".{}.writing"
+"""Name of the lock file of a `ShardWriter`, by that of its manifest."""
+
+_COMMANDS = {
+    "merge": "`wds-tools merge`",
+    "webdataset": "`wds-tools reshard`, `pack` or `append`",
+    "added fields": "`wds-tools add-fields`",
+}
+_PACKERS = "`wds-tools pack` or `append`"
+
+
+def unfinished_append(folder: str, read: Callable[[str], bytes | None]) -> str | None:
+    """Return that a dataset has an unfinished append, and what to do; None if it has not. Arguments: as below."""
+    plan = _read(f"{WORK_NAME}/{PLAN_NAME}", read)
+    if plan is None or "onto" not in _parsed(plan):
+        return None
+    return (
+        f"{folder} has an unfinished append: run the same `wds-tools append` command again, which continues from "
+        "there, or with --fresh to start again; until then its shards are not part of the dataset"
+    )
+
+
+def why_unfinished(folder: str, read: Callable[[str], bytes | None]) -> str | None:
+    """Return that a folder is unfinished, and what to do; None if it has no work area.
+
+    Args:
+        folder: Path or URL, for the text.
+        read: Returns a file of the folder; None or an OSError if it does not exist.
+    """
+    plan = _read(f"{WORK_NAME}/{PLAN_NAME}", read)
+    if plan is not None:
+        command = _COMMANDS.get(str(_parsed(plan).get("kind")), _PACKERS)
+    elif _read(f"{COPY_NAME}/manifest.json", read) is not None:
+        command = "`wds-tools copy`"
+    elif _read(f"{UNPACK_NAME}/{PLAN_NAME}", read) is not None:
+        command = "`wds-tools unpack`"
+    elif _read(WRITER_LOCK_NAME.format(MANIFEST_NAME), read) is not None:
+        return (
+            f"{folder} is unfinished: a ShardWriter is writing it or was interrupted; wait for it, or run the program "
+            "again with fresh=True, which replaces the samples so far"
+        )
+    else:
+        return None
+    return f"{folder} is unfinished: run the same {command} command again, which continues from there"
+
+
+def _read(name: str, read: Callable[[str], bytes | None]) -> bytes | None:
+    try:
+        return read(name)
+    except OSError:
+        return None
+
+
+def _parsed(plan: bytes) -> dict[str, Any]:
+    """Return a plan; an empty one if it is damaged."""
+    try:
+        found = json.loads(plan)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -30,10 +30,9 @@ from wds_tools.reading.names import split_manifest
 from wds_tools.storage import StoredFile, is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.commit import commit_bytes, sync_folder
-from wds_tools.storage.lock import lock_file
+from wds_tools.storage.lock import COPY_NAME, lock_file
 from wds_tools.storage.requests.clients import Client, open_client
 from wds_tools.storage.requests.remote_folder import RemoteFolder
-from wds_tools.storage.unfinished import COPY_NAME
 from wds_tools.terminal import shows_progress
 
 PART_BYTES = 8 << 20  # of one request, and what is lost at most if the copy is killed

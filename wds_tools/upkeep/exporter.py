@@ -24,14 +24,13 @@ from wds_tools.format.tar import MAX_USTAR_NAME
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME, card, may_replace
 from wds_tools.packing.remote_destination import parse_destination
-from wds_tools.reading.keys import find_repeated_key
 from wds_tools.reading.names import is_pattern, split_manifest
-from wds_tools.reading.shardset import ShardSet, open_shards
+from wds_tools.reading.shardset import ShardSet, find_repeated_key, open_shards
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.upload import Bucket
 from wds_tools.terminal import phase_bar, shows_progress
 from wds_tools.upkeep import export_formats
-from wds_tools.upkeep.energon_database import write_database
+from wds_tools.upkeep.export_formats import write_database
 from wds_tools.upkeep.index_folder import not_writable
 from wds_tools.upkeep.members import StoredKey, stored_keys
 

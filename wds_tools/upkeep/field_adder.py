@@ -41,12 +41,10 @@ from wds_tools.reading.names import is_pattern, split_manifest
 from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.sources.columns import plain_name
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
-from wds_tools.storage.lock import lock_file
-from wds_tools.storage.unfinished import PLAN_NAME
-from wds_tools.storage.unfinished import WORK_NAME as UNFINISHED_NAME
+from wds_tools.storage.lock import PLAN_NAME, lock_file
+from wds_tools.storage.lock import WORK_NAME as UNFINISHED_NAME
 from wds_tools.terminal import shows_progress
-from wds_tools.upkeep.field_source import KeyedFields, keyed_fields, record_count
-from wds_tools.upkeep.spool import Spool
+from wds_tools.upkeep.field_source import KeyedFields, Spool, keyed_fields, record_count
 
 SOURCE_KIND = "added fields"
 WORK_NAME = ".adding"

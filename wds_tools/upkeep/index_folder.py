@@ -20,9 +20,9 @@ from wds_tools.packing.card import commit_card
 from wds_tools.packing.remote_destination import parse_destination, publish_card
 from wds_tools.storage import join, open_store, split_folder
 from wds_tools.storage.commit import commit_bytes
+from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.storage.stream import stream_object
-from wds_tools.storage.unfinished import why_unfinished
 from wds_tools.storage.upload import Bucket
 
 Advance = Callable[[int], object]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,13 +36,11 @@ from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import card
 from wds_tools.packing.config import class_names
-from wds_tools.reading.keys import find_repeated_key
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.shardset import find_repeated_key, open_shards
 from wds_tools.storage import join
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.index_folder import IndexFolder, not_writable, open_folders
-from wds_tools.upkeep.shard_scan import DOTS_REMEDY, ScanResult, scan_shard
-from wds_tools.upkeep.shard_table import columns_by_key, is_table
+from wds_tools.upkeep.shard_scan import DOTS_REMEDY, ScanResult, columns_by_key, is_table, scan_shard
 from wds_tools.wording import counted
 
 SOURCE_KIND = "shards"
@@ -210,37 +209,49 @@ def _index(
     dots_in_fields: bool,
 ) -> list[Manifest]:
     """Write the indexes of all folders, then their manifests."""
-    manifests_: list[Manifest] = []
+    written: list[Manifest] = []
+    unfinished = deque(jobs)  # their manifests are not written yet
     try:
         with _progress_bar(jobs, progress) as bar:
             for job in jobs:
                 _index_folder(job, bar, dots_in_fields=dots_in_fields, is_chosen=bool(job.label or label_type))
         numbered = _number(jobs, classes, label_type)
-        if any(job.label for job in jobs) and all(value is None for job in jobs for value in job.labels):
-            fields = dict.fromkeys(name for job in jobs for name in job.totals.fields)
-            raise ShardError(
-                f"no sample has the label {jobs[0].label!r}; the fields are {', '.join(fields)}: choose another label, "
-                "such as --label cls, json:label or folder (label=)"
-            )
+        _check_labels(jobs)
         for note in numbered.notes:
             _log.warning("%s", note)
         for job, numbers in zip(jobs, _divided(numbered.numbers, [len(job.labels) for job in jobs]), strict=True):
             _relabel(job, numbers)
-            new = _manifest_of(job, numbered.classes)
-            if job.manifest_name == MANIFEST_NAME:  # a folder of several datasets has no card
-                job.folder.write_card(card(new))
-            job.folder.write(job.manifest_name, manifests.to_json(new).encode())
-            manifests_.append(new)
+            written.append(_write_manifest(job, numbered.classes))
+            unfinished.popleft()
             path = join(job.folder.name, job.manifest_name)
             if (repeated := find_repeated_key(open_shards(path, remote=remote))) is not None:
                 _log.warning("%s", repeated)
     except BaseException as error:
-        for job in jobs[len(manifests_) :]:
+        for job in unfinished:
             job.folder.remove(file.index_file for file in job.files if not file.exists)
         if isinstance(error, OSError) and not isinstance(error, WdsToolsError):
-            raise not_writable(jobs[min(len(manifests_), len(jobs) - 1)].folder.name, error) from error
+            raise not_writable((unfinished[0] if unfinished else jobs[-1]).folder.name, error) from error
         raise
-    return manifests_
+    return written
+
+
+def _check_labels(jobs: Sequence[_Job]) -> None:
+    """Refuse a label that the user has chosen and that no sample has."""
+    if any(job.label for job in jobs) and all(value is None for job in jobs for value in job.labels):
+        fields = dict.fromkeys(name for job in jobs for name in job.totals.fields)
+        raise ShardError(
+            f"no sample has the label {jobs[0].label!r}; the fields are {', '.join(fields)}: choose another label, "
+            "such as --label cls, json:label or folder (label=)"
+        )
+
+
+def _write_manifest(job: _Job, classes: tuple[str, ...]) -> Manifest:
+    """Write the manifest of a folder, and its card; a folder of several datasets has no card."""
+    new = _manifest_of(job, classes)
+    if job.manifest_name == MANIFEST_NAME:
+        job.folder.write_card(card(new))
+    job.folder.write(job.manifest_name, manifests.to_json(new).encode())
+    return new
 
 
 def _progress_bar(jobs: Sequence[_Job], progress: bool | None) -> Any:

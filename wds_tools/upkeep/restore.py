@@ -20,8 +20,7 @@ from types import TracebackType
 
 from wds_tools.errors import DestinationError
 from wds_tools.storage.commit import commit_bytes
-from wds_tools.storage.lock import lock_file
-from wds_tools.storage.unfinished import PLAN_NAME, UNPACK_NAME
+from wds_tools.storage.lock import PLAN_NAME, UNPACK_NAME, lock_file
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)

@@ -24,7 +24,7 @@ from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.reading.shardset import ShardSet, open_shards
 from wds_tools.reading.stored_samples import StoredSample, stored_samples
 from wds_tools.storage.local import LocalStore
-from wds_tools.storage.unfinished import UNPACK_NAME
+from wds_tools.storage.lock import UNPACK_NAME
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.restore import RestoreFolder, check_path
 

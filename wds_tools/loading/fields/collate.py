@@ -223,22 +223,25 @@ def _join_values(values: tuple[Any, ...]) -> Any:
         return None
     if any(isinstance(value, Padded) for value in values):
         return join_padded(values)
-    if all(isinstance(value, np.ndarray) for value in values):
-        are_numbers = first.ndim == 1  # one number per sample; their dtypes may differ
-        if len({value.ndim if are_numbers else (value.shape[1:], value.dtype) for value in values}) == 1:
+    if len({_join_key(value) for value in values}) == 1:
+        if isinstance(first, np.ndarray):
             return np.concatenate(values)
-    if (
-        all(isinstance(value, torch.Tensor) for value in values)
-        and len({_stack_key(value[0]) for value in values}) == 1
-    ):
-        return torch.cat(values)
-    if len({_structure(value) for value in values}) == 1 and isinstance(first, Columns):
-        return Columns(first.kind, first.keys, join_parts([value.columns for value in values]))
+        if isinstance(first, torch.Tensor):
+            return torch.cat(values)
+        if isinstance(first, Columns):
+            return Columns(first.kind, first.keys, join_parts([value.columns for value in values]))
     return [item for value in values for item in _unstack(value)]
 
 
-def _structure(value: Any) -> Any:
-    return (value.kind, value.keys, len(value.columns)) if isinstance(value, Columns) else None
+def _join_key(value: Any) -> Any:
+    """Return what must be equal in the values of all parts to join them without taking them apart."""
+    if isinstance(value, np.ndarray) and value.ndim == 1:  # one number per sample; their dtypes may differ
+        return np.ndarray
+    if isinstance(value, np.ndarray):
+        return np.ndarray, value.shape[1:], value.dtype
+    if isinstance(value, torch.Tensor):
+        return _stack_key(value[0])
+    return (value.kind, value.keys, len(value.columns)) if isinstance(value, Columns) else type(value)
 
 
 def _unstack(value: Any) -> list[Any]:

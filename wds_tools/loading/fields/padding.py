@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from wds_tools.errors import OptionError
-from wds_tools.loading.workers.reused_memory import process_memory
+from wds_tools.loading.workers.memory import process_memory
 
 
 def is_number(value: Any) -> bool:

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from wds_tools.errors import run_all
 from wds_tools.loading.fields.collate import map_tensors, tensors_in
-from wds_tools.loading.pipeline.cleanup import run_all
 from wds_tools.loading.pipeline.cuda import CudaDriver
 from wds_tools.loading.pipeline.ring import Ring
 

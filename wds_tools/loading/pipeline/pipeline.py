@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from wds_tools import stages
-from wds_tools.errors import LoaderError, WdsToolsError, WorkerError
+from wds_tools.errors import LoaderError, WdsToolsError, WorkerError, run_after, run_all
 from wds_tools.loading.fields.collate import as_tensors, join_parts, values_of_samples
 from wds_tools.loading.fields.slots import SlotLayout, samples_of_tensors
 from wds_tools.loading.pipeline.autoscale import LENT_SLOTS, Autoscaler
-from wds_tools.loading.pipeline.cleanup import run_after, run_all
 from wds_tools.loading.pipeline.copier import CudaCopier, StartedCopy, is_capturing
 from wds_tools.loading.pipeline.cuda import CudaDriver, copy_to_device, device_of_process
 from wds_tools.loading.pipeline.pacing import StepPacer

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from wds_tools.loading.fields.slots import SlotLayout
-from wds_tools.loading.workers.shared_memory import anonymous_file, map_shared
+from wds_tools.loading.workers.memory import anonymous_file, map_shared
 
 SPARE_BYTES = 256 << 20
 """Maximum memory of the slots that are used only while a slow sample delays its batch."""

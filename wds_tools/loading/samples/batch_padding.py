@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,10 +51,10 @@ class BatchPadding:
         sizes = {column.name: _sizes(column, value) for column, value in zip(self._columns, values, strict=True)}
         for column in self._columns:
             _check_sizes(column, sizes)
-        held = out or [None] * len(values)
+        outputs = out or [None] * len(values)
         padded = [
-            stack_values(value) if column.padding is None else _padded(value, column.padding, one)
-            for column, value, one in zip(self._columns, values, held, strict=True)
+            stack_values(value) if column.padding is None else _padded(value, column.padding, output)
+            for column, value, output in zip(self._columns, values, outputs, strict=True)
         ]
         return [*padded, *(sizes[self._columns[i].name] for i in self._sources)]
 
@@ -104,8 +104,22 @@ def _map_elements(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def _elements(values: list[Any]) -> tuple[type, tuple[Any, ...] | None, list[list[Any]]] | None:
-    """Return type, keys and elements of the containers that n samples have, or None if they have tensors."""
+class _Containers(NamedTuple):
+    """The containers that n samples have, such as a list of crops or the dictionary of a tokenizer.
+
+    Attributes:
+        kind: Their type.
+        keys: Their keys; None for lists and tuples.
+        elements: For each key or index, the values of the samples.
+    """
+
+    kind: type
+    keys: tuple[Any, ...] | None
+    elements: list[list[Any]]
+
+
+def _containers(values: list[Any]) -> _Containers | None:
+    """Return the containers of n samples, or None if they have tensors."""
     first = values[0]
     if isinstance(first, torch.Tensor):
         return None
@@ -113,41 +127,49 @@ def _elements(values: list[Any]) -> tuple[type, tuple[Any, ...] | None, list[lis
     if any(type(value) is not type(first) or len(value) != len(first) for value in values):
         raise OptionError("pad= needs the same number of tensors in all samples of a batch")
     rows = [[value[key] for key in keys] for value in values] if keys is not None else values
-    return type(first), keys, [list(column) for column in zip(*rows, strict=True)]
+    return _Containers(type(first), keys, [list(element) for element in zip(*rows, strict=True)])
 
 
 def _padded(values: list[Any], padding: Padding, out: Any) -> Any:
     """Return the values of n samples as `Padded`, or None if they were written to ``out``."""
-    found = _elements(values)
-    lists = found[2] if found else [values]
-    outputs = out if isinstance(out, list) else [out]
-    if out is not None and len(outputs) == len(lists):
-        pairs = list(zip(lists, outputs, strict=True))
-        if all(fits_padded(value, tensor, padding) for column, tensor in pairs for value in column):
-            for column, tensor in pairs:
-                write_padded(column, tensor, padding)
-            return None
-    if found is None:
+    containers = _containers(values)
+    elements = [values] if containers is None else containers.elements
+    if out is not None and _are_written(elements, padding, out if isinstance(out, list) else [out]):
+        return None
+    if containers is None:
         return Padded([as_array(value) for value in values], padding)
-    kind, keys, _ = found
-    paddings = [dataclasses.replace(padding, value=0) if key in _PADDED_WITH_0 else padding for key in keys or lists]
-    arrays = [[as_array(value) for value in one] for one in lists]
-    return Columns(kind, keys, [Padded(one, other) for one, other in zip(arrays, paddings, strict=True)])
+    with_0 = dataclasses.replace(padding, value=0)
+    padded = [
+        Padded([as_array(value) for value in element], with_0 if key in _PADDED_WITH_0 else padding)
+        for key, element in zip(containers.keys or range(len(elements)), elements, strict=True)
+    ]
+    return Columns(containers.kind, containers.keys, padded)
+
+
+def _are_written(elements: list[list[Any]], padding: Padding, outputs: list[Any]) -> bool:
+    """Write the elements of all samples to tensors, if all of them fit; return whether they do."""
+    if len(outputs) != len(elements):
+        return False
+    pairs = list(zip(elements, outputs, strict=True))
+    if not all(fits_padded(value, tensor, padding) for element, tensor in pairs for value in element):
+        return False
+    for element, tensor in pairs:
+        write_padded(element, tensor, padding)
+    return True
 
 
 def _sizes(column: Column, values: list[Any]) -> Any:
     """Return the sizes of padded values of n samples, int64 [n, axes]; for several crops as `Columns`."""
     if column.padding is None:
         return None
-    padding, found = column.padding, _elements(values)
-    if found is None:
-        return sizes_of(values, padding).numpy()
-    kind, keys, lists = found
-    sizes = [sizes_of(one, padding).numpy() for one in lists]
-    if keys is None:
-        return Columns(kind, None, list(sizes))
-    if any(not np.array_equal(one, sizes[0]) for one in sizes):
-        raise OptionError(f"pad= of field {column.name!r}: the entries {', '.join(keys)} differ in length")
+    containers = _containers(values)
+    if containers is None:
+        return sizes_of(values, column.padding).numpy()
+    sizes = [sizes_of(element, column.padding).numpy() for element in containers.elements]
+    if containers.keys is None:
+        return Columns(containers.kind, None, sizes)
+    if any(not np.array_equal(size, sizes[0]) for size in sizes):
+        raise OptionError(f"pad= of field {column.name!r}: the entries {', '.join(containers.keys)} differ in length")
     return sizes[0]
 
 

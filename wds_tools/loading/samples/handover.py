@@ -69,7 +69,11 @@ class Handover:
     ) -> None:
         self._columns = columns
         self._padding = BatchPadding(columns)
-        self._fields = (*(one.name for one in columns), *self._padding.names, *(["valid"] if tail == "mask" else []))
+        self._fields = (
+            *(column.name for column in columns),
+            *self._padding.names,
+            *(["valid"] if tail == "mask" else []),
+        )
         record_type(self._fields)  # raises an error for invalid names now, not at the first batch
         self._is_bare = is_bare and tail != "mask"
         if isinstance(batch_transform, BatchStep):
@@ -80,22 +84,28 @@ class Handover:
         self._seed = seed
         self._collate_fn = collate_fn
         if collate_fn is not None:
-            if self._padding.names:
-                raise OptionError(
-                    "collate_fn= gets samples, which are not padded: remove pad= from the fields, and pad them there"
-                )
-            if self._steps:
-                raise OptionError(
-                    "collate_fn= returns a batch of unknown fields: batch_transform= must be a function of that batch"
-                )
-            return
-        if self._function is not None:
+            self._check_collate()
+        elif self._function is not None:
             self._check_arguments(self._function)
-        if self._steps:
+        elif self._steps:
             self._check_steps(self._steps, columns)
-            if not has_sample_transform and any(one.name == "image" and one.spec.is_rgb for one in columns):
+            if not has_sample_transform and any(column.name == "image" and column.spec.is_rgb for column in columns):
                 self._steps.check_scale(torch.uint8)
-        for name in self._steps.fields if self._steps else ():
+            self._check_fields(self._steps)
+
+    def _check_collate(self) -> None:
+        """Refuse options that do not go together with ``collate_fn=``."""
+        if self._padding.names:
+            raise OptionError(
+                "collate_fn= gets samples, which are not padded: remove pad= from the fields, and pad them there"
+            )
+        if self._steps:
+            raise OptionError(
+                "collate_fn= returns a batch of unknown fields: batch_transform= must be a function of that batch"
+            )
+
+    def _check_fields(self, steps: BatchSteps) -> None:
+        for name in steps.fields:
             if name not in self._fields:
                 raise OptionError(
                     f"batch_transform= needs the field {name!r}, but fields= has only {', '.join(self._fields)}"

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from wds_tools.loading.workers.reused_memory import process_memory
+from wds_tools.loading.workers.memory import process_memory
 
 _LEAST_ARRAY_BYTES = 1 << 14  # smaller arrays are part of the pickle
 _ALIGNMENT = 64  # bytes; start of each array in the memory of a message

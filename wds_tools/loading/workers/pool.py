@@ -26,8 +26,8 @@ from typing import Any
 from wds_tools import stages
 from wds_tools.errors import LoaderError, OptionError, WdsToolsError, WorkerError
 from wds_tools.loading.workers import numa
+from wds_tools.loading.workers.memory import SharedPage
 from wds_tools.loading.workers.messages import Failure, receive_message
-from wds_tools.loading.workers.shared_memory import SharedPage
 from wds_tools.loading.workers.worker_process import READY, TaskRunner, run_worker
 
 STALL_SECONDS = 300.0

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import torch
 
 from wds_tools import stages
+from wds_tools.loading.workers.memory import SharedPage
 from wds_tools.loading.workers.messages import Failure, Message, pack_message, send_message
-from wds_tools.loading.workers.shared_memory import SharedPage
 
 READY = -1
 """Task number of the first message, which reports that the worker has started."""

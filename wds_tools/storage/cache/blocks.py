@@ -36,7 +36,7 @@ from pathlib import Path
 import xxhash
 
 from wds_tools.lru_cache import LRUCache
-from wds_tools.storage.maps import is_short, most_maps
+from wds_tools.storage.local import is_short, most_maps
 from wds_tools.storage.requests.failures import clean_url
 
 _log = logging.getLogger("wds_tools")

@@ -165,14 +165,15 @@ class Fetcher:
             blocks = {extent.block.key: extent.block for extent, task in zip(extents, direct, strict=True) if not task}
             waiting = {key: self._submit(block, _URGENT) for key, block in blocks.items() if not self._is_cached(block)}
             missing = {key for key, task in waiting.items() if not self._wait(task)}
-            uncached = [extent for extent in extents if extent.block.key in missing]
-            found = iter(self._fetch_directly(uncached))
-            return [
-                task.future.result()[extent.start - task.block.start : extent.stop - task.block.start]  # type: ignore[index]
-                if task
-                else (next(found) if extent.block.key in missing else None)
-                for extent, task in zip(extents, direct, strict=True)
-            ]
+            values: list[Buffer | None] = [None] * len(extents)
+            uncached = [i for i, extent in enumerate(extents) if not direct[i] and extent.block.key in missing]
+            for i, data in zip(uncached, self._fetch_directly([extents[i] for i in uncached]), strict=True):
+                values[i] = data
+            for i, (extent, task) in enumerate(zip(extents, direct, strict=True)):
+                if task:
+                    start = task.block.start
+                    values[i] = task.future.result()[extent.start - start : extent.stop - start]  # type: ignore[index]
+            return values
         finally:
             with self._condition:
                 self._statistics.waiting_seconds += perf_counter() - started

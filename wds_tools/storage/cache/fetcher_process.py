@@ -34,7 +34,7 @@ from wds_tools.options import RemoteOptions, server_token
 from wds_tools.storage.base import Block, Extent, FetchStatistics, StoredFile
 from wds_tools.storage.cache.blocks import BlockCache
 from wds_tools.storage.cache.fetcher import Fetcher
-from wds_tools.storage.maps import is_short, raise_file_limit
+from wds_tools.storage.local import is_short, raise_file_limit
 from wds_tools.storage.requests.clients import open_client
 from wds_tools.storage.requests.remote_folder import RemoteFolder
 

@@ -1,26 +1,130 @@
-"""Statistics of a loader while it runs: a progress line, JSON lines in a file, and reports to a server."""
+"""`Monitor`: what is measured of a loader while it runs, and where it is shown.
+
+It is shown in a progress line, as JSON lines in a file, and by reports to a server. `Ceiling` measures the training
+step alone.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import logging
+import os
 import sys
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from tqdm import tqdm
 
-from wds_tools.loading.pipeline.diagnosis import Diagnosis
-from wds_tools.loading.pipeline.statistics import PeriodStats, StatsReader
+from wds_tools.loading.pipeline.autoscale import Autoscaler, cores_per_rank
+from wds_tools.loading.pipeline.diagnosis import Diagnosis, Setting, diagnose, has_large_images
+from wds_tools.loading.pipeline.statistics import LoaderStats, Meter, PeriodStats, StatsReader
+from wds_tools.loading.request import OpenedDataset
 from wds_tools.order.planner import EpochPlan
+from wds_tools.packing.transcode import are_crop_ready
 from wds_tools.reporting import MAX_ADVICE, Reporter, dataset_label, identity, label
 from wds_tools.stages import STEP, cause_name
 
 _PROGRESS_SECONDS = 0.5  # between two updates of the figures in the progress line
 _log = logging.getLogger("wds_tools")
+
+
+class Monitor:
+    """The statistics of a loader, and all that shows or stores them.
+
+    Args:
+        opened: The dataset.
+        autoscaler: Has the current number of workers.
+        device: Device of the batches.
+        progress: Show a progress line.
+        report_to: Origin of a server that gets reports; None sends none.
+
+    Attributes:
+        meter: Measures the loader and the loop that uses it.
+    """
+
+    def __init__(
+        self,
+        opened: OpenedDataset,
+        autoscaler: Autoscaler,
+        device: torch.device,
+        *,
+        progress: bool,
+        report_to: str | None,
+    ) -> None:
+        self.meter = Meter(autoscaler, opened.shards)
+        self._reader = self.meter.reader()
+        self._outputs: list[StatsOutput] = [ProgressLine(self.meter.reader())] if progress else []
+        self._live: LiveReports | None = None
+        manifest = opened.shards.manifest
+        setting = Setting(
+            cores=cores_per_rank(),
+            is_remote=opened.shards.is_remote,
+            read_ahead_bytes=opened.read_ahead_bytes,
+            has_large_images=has_large_images(manifest, opened.recipe.view),
+            is_crop_ready=are_crop_ready(manifest.source),
+            device=str(device),
+        )
+        self._diagnose = partial(diagnose, setting=setting)
+        if report_to:
+            self._live = LiveReports(report_to, self.meter.reader(), opened.shards.name, self._diagnose)
+            self._outputs.append(self._live)
+        self._live_pid = -1  # process that reports
+        self._shown: EpochPlan | None = None  # the plan that the outputs show
+        self._shown_pid = -1  # process that shows it; a fork of it must not end the outputs
+
+    def begin(self, plan: EpochPlan) -> Callable[[], object]:
+        """Show an epoch, or the rest of one, from now on.
+
+        Returns:
+            A function that ends the epoch of the outputs, unless they show another one already.
+        """
+        self._end(self._shown)
+        if self._live and self._live_pid != os.getpid():
+            self._live_pid = os.getpid()
+            weakref.finalize(self, self._live.stop)
+        self._shown, self._shown_pid = plan, os.getpid()
+        for output in self._outputs:
+            output.begin(plan)
+        return partial(self._end, plan)
+
+    def received(self, samples: int) -> None:
+        """Count a batch, which the loop gets now."""
+        for output in self._outputs:
+            output.update()
+        self.meter.received(samples)
+
+    def close(self) -> None:
+        """Send the last report to the server. The next epoch starts the reports again."""
+        if self._live:
+            self._live.stop()
+
+    def stats(self) -> LoaderStats:
+        """Return the figures of the epoch, and those since the last call."""
+        return self._reader.read()
+
+    def report(self) -> str:
+        """Return the sentence of `Loader.report`."""
+        return str(self._diagnose(self.meter.current_epoch()))
+
+    def add_file(self, path: Path, seconds: float) -> None:
+        """Append JSON lines to a file from now on; raises as `StatsFile` does."""
+        output = StatsFile(path, seconds, self.meter.reader())
+        if self._shown:
+            output.begin(self._shown)
+        self._outputs.append(output)
+
+    def _end(self, plan: EpochPlan | None) -> None:
+        if plan is None or plan is not self._shown or os.getpid() != self._shown_pid:
+            return
+        self._shown = None
+        for output in self._outputs:
+            output.end()
 
 
 class StatsOutput(Protocol):
@@ -206,3 +310,51 @@ class LiveReports:
             "workers": stats.workers,
             "idle_seconds": time.monotonic() - self._batch_at,
         }
+
+
+WARMUP_STEPS = 3
+"""Steps before the measurement begins, in which memory is allocated and kernels are compiled."""
+
+
+class Ceiling:
+    """Return value of `Loader.ceiling`: an iterable over one repeated batch, which measures the loop around it.
+
+    Args:
+        load: Returns a batch.
+        steps: Number of steps to measure.
+        batch_size: Samples per batch.
+        device: Device of the batch.
+
+    Attributes:
+        images_per_second: Samples per second of the measured steps; None until the loop has ended.
+    """
+
+    def __init__(self, load: Callable[[], Any], steps: int, *, batch_size: int, device: torch.device) -> None:
+        self.images_per_second: float | None = None
+        self._load = load
+        self._steps = steps
+        self._batch_size = batch_size
+        self._device = device
+
+    def __len__(self) -> int:
+        """Return the number of steps, with those before the measurement."""
+        return WARMUP_STEPS + self._steps
+
+    def __iter__(self) -> Iterator[Any]:
+        batch = self._load()
+        for _ in range(WARMUP_STEPS):
+            yield batch
+        begun = self._time()
+        for _ in range(self._steps):
+            yield batch
+        self.images_per_second = self._steps * self._batch_size / (self._time() - begun)
+
+    def __str__(self) -> str:
+        if self.images_per_second is None:
+            return "the training step alone: not measured yet, iterate until the end"
+        return f"the training step alone: {self.images_per_second:,.0f} images/s"
+
+    def _time(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
