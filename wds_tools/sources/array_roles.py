@@ -436,12 +436,10 @@ def record_kind(array: Any, roles: Roles) -> str:
     kind, is_column = kind_of(array), array.ndim == 1
     if array_kinds.is_encoded(array):
         return ENCODED
-    if kind == "text":
-        return TEXT if is_column else LIST
+    if kind == "text" or (kind == "lists" and is_column and array_kinds.base_kind(array) == "text"):
+        return TEXT if kind == "text" and is_column else LIST
     if kind == "time" or (is_column and kind in ("integers", "booleans", "numbers", "names")):
         return WHOLE
-    if kind == "lists" and is_column and array_kinds.base_kind(array) == "text":
-        return LIST
     if not _is_stored(array):
         return f"has values of type {array.dtype}, which cannot be packed"
     if math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
