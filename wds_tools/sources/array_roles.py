@@ -97,7 +97,7 @@ def find_roles(contents: Contents, options: SourceOptions, where: str) -> Roles:
         short = _short(name, image)
         if other := next((other for other, known in roles.rest.items() if known == short), None):
             raise SourceError(
-                f"{where} has two arrays that would be packed as {short!r}, {other!r} and {name!r}: rename one"
+                f"{where} has two arrays that would be packed as {short!r}: rename one of {other!r} and {name!r}"
             )
         roles.rest[name] = short
         if roles.labels is None and LABEL not in columns and role_rank(name, LABEL) == 2 and not _holds_scalars(array):
