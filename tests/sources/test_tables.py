@@ -503,14 +503,12 @@ def test_a_key_twice_in_an_object_is_an_error(tmp_path: Path, form: str) -> None
         scan(path)
 
 
-def test_numbers_with_an_exponent_are_labels_if_they_are_whole(tmp_path: Path) -> None:
-    texts = ["1e0", "2e+00", "0.000e+00"] * 2
-    assert labels(table(tmp_path, "path,label\n" + "".join(f"{n}.png,{one}\n" for n, one in enumerate(texts)))) == [
-        1, 2, 0, 1, 2, 0
-    ]  # fmt: skip
-    values = [1e-5, 2e-5, 3e-5] * 2
-    pd.DataFrame({"path": [f"{n}.png" for n in range(COUNT)], "label": values}).to_csv(tmp_path / "f.csv", index=False)
-    assert labels(tmp_path / "f.csv") == [None] * COUNT
+def test_numbers_with_an_exponent_are_not_labels_and_it_is_stated(tmp_path: Path) -> None:
+    path = table(tmp_path, "path,label\n" + "".join(f"{n}.png,{n % 3}e0\n" for n in range(COUNT)))
+    (note,) = scan(path).account.notes
+    assert note.startswith("column 'label' is not the label, because it has numbers such as 2e0, which are not whole")
+    with pytest.raises(LabelError, match=r"label '0e0' is not a whole number"):
+        scan(path, columns={"label": "label"})
 
 
 def test_a_comment_in_the_first_line_and_a_schema_are_refused_by_what_they_are(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def find_roles(contents: Contents, options: SourceOptions, where: str) -> Roles:
         short = _short(name, image)
         if other := next((other for other, known in roles.rest.items() if known == short), None):
             raise SourceError(
-                f"{where} has two arrays that would be packed as {short!r}, {other!r} and {name!r}: rename one"
+                f"{where} has two arrays that would be packed as {short!r}: rename one of {other!r} and {name!r}"
             )
         roles.rest[name] = short
         if roles.labels is None and LABEL not in columns and role_rank(name, LABEL) == 2 and not _holds_scalars(array):
@@ -436,12 +436,10 @@ def record_kind(array: Any, roles: Roles) -> str:
     kind, is_column = kind_of(array), array.ndim == 1
     if array_kinds.is_encoded(array):
         return ENCODED
-    if kind == "text":
-        return TEXT if is_column else LIST
+    if kind == "text" or (kind == "lists" and is_column and array_kinds.base_kind(array) == "text"):
+        return TEXT if kind == "text" and is_column else LIST
     if kind == "time" or (is_column and kind in ("integers", "booleans", "numbers", "names")):
         return WHOLE
-    if kind == "lists" and is_column and array_kinds.base_kind(array) == "text":
-        return LIST
     if not _is_stored(array):
         return f"has values of type {array.dtype}, which cannot be packed"
     if math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:

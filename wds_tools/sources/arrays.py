@@ -105,8 +105,8 @@ class ArraySource(RecordSource):
         assert self.found_roles is not None
         for name, short in roles.rest.items():
             _, kind = self._others[short]
-            if reason := reason_of(kind):
-                account.leave_out("array", name, reason)
+            if why := reason_of(kind):
+                account.leave_out("array", name, why)
             else:
                 account.use("array", name, names.destination(short, self.found_roles))
         names.account_facts(found, self.found_roles)

@@ -227,6 +227,7 @@ class _Column:
         self.labels: list[Label | _List | None] = []
         self.has_lists = False
         self.fraction: Any = None
+        self.odd: Any = None  # a number that is whole and not written so, such as 1e3, or infinite
         self._reason = self._parse()
         self.is_number = any(isinstance(label, Label) and label.number is not None for label in self.different)
         self.has_numbers = self.is_number or self.fraction is not None
@@ -239,7 +240,7 @@ class _Column:
         if self._reason or self._is_typed:
             return self._reason
         if not self.different:
-            return "has no values"
+            return f"has numbers such as {self.odd}, which are not whole" if self.odd is not None else "has no values"
         if self.is_unique:
             return "has another value in each row, as an id has"
         return None
@@ -311,6 +312,8 @@ class _Column:
             return f"has values of type {type(value).__name__}"
         if self.fraction is None and math.isfinite(number) and number != int(number):
             self.fraction = value
+        else:
+            self.odd = value
         return None
 
 

@@ -58,16 +58,19 @@ def class_lists_of(features: Mapping[str, Any], path: str = "") -> dict[str, tup
         path: What is before the names.
     """
     found: dict[str, tuple[str, ...]] = {}
-    for name, feature in features.items():
-        inner = feature
-        while inner is not None:
-            feature = inner
-            inner = feature[0] if isinstance(feature, list) and feature else _of_feature(feature, "feature")
+    for name, outer in features.items():
+        feature = _without_lists(outer)
         if _of_feature(feature, "_type") == "ClassLabel":
             found[f"{path}{name}"] = tuple(map(str, _of_feature(feature, "names") or ()))
         elif isinstance(feature, Mapping):
             found |= class_lists_of(feature, f"{path}{name}.")
     return found
+
+
+def _without_lists(feature: Any) -> Any:
+    """Return the feature of the values in a list, at any depth."""
+    inner = feature[0] if isinstance(feature, list) and feature else _of_feature(feature, "feature")
+    return feature if inner is None else _without_lists(inner)
 
 
 def _of_feature(feature: Any, name: str) -> Any:
