@@ -15,12 +15,13 @@ from wds_tools.format.account import Account
 from wds_tools.format.field_classes import FieldClasses
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import merge_stats
-from wds_tools.packing.card import card, commit_card, remove_card
+from wds_tools.packing.card import CARD_NAME, card, commit_card, remove_card
 from wds_tools.packing.plan import differences
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, sync_folder
 from wds_tools.storage.unfinished import PLAN_NAME
+from wds_tools.wording import counted
 
 APPENDED = "appended"  # kind of the source of a dataset that samples were appended to
 
@@ -221,9 +222,21 @@ class FolderDestination:
 
     def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
         """Start or resume packing ``source``. See `start_or_resume`."""
+        if onto is None and self.manifest() is None and self.read_plan() is None:
+            self._refuse_other_files()
         self._plan_is_new = start_or_resume(self, source, fresh=fresh, onto=onto)
         if self.task is None:
             self._work_folder.remove_temporary_files()
+
+    def _refuse_other_files(self) -> None:
+        """Refuse a folder with files of something else. A hidden file or a README.md does no harm."""
+        names = sorted(path.name for path in self.folder.iterdir() if path.is_file())
+        others = [name for name in names if name[0] != "." and name != CARD_NAME and not is_pack_file(name)]
+        if others:
+            raise DestinationError(
+                f"{self.name} has {counted(len(others), 'file')} that pack did not write, such as {others[0]!r}: "
+                "choose an empty or new folder"
+            )
 
     def finished_shards(self) -> dict[int, ShardReport]:
         """Return the reports of shards that an earlier run has finished and that still exist, by number."""

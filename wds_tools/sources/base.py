@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, Numbered, quoted
+from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, Numbered
 from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.options import RemoteOptions
@@ -149,6 +149,11 @@ class Listing:
     field_classes: dict[str, ClassList] = field(default_factory=dict)
 
     @property
+    def has_labels(self) -> bool:
+        """Whether any input has a label."""
+        return self.reads_labels or any(entry.label is not None or entry.labels is not None for entry in self.inputs)
+
+    @property
     def label_classes(self) -> Classes:
         """Class names of the labels by number, whether a sample has one label or several."""
         several = self.field_classes.get(LABELS)
@@ -240,11 +245,6 @@ class Collector(Listing):
         given = self._options.classes
         numbered = self._labels.numbered(given, self.classes or None)
         inputs, labelled = self.inputs, _labelled(self.inputs, numbered)
-        if given and not any(labelled) and self.form_after_reading is None:
-            raise LabelError(
-                f"{self.where} has no labels, but class names were given ({quoted(given)}): name the label "
-                "(--label, --column label=...), or omit --classes (classes=)"
-            )
         if any(labelled):
             pairs = zip(inputs, labelled, strict=True)
             self.skipped += [Skip(entry.path, "has no label") for entry, found in pairs if found is None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import unquote
@@ -21,7 +22,7 @@ from wds_tools.sources.base import (
     as_source_error,
 )
 from wds_tools.sources.label_choice import LabelColumns
-from wds_tools.sources.roles import Roles, add_rows
+from wds_tools.sources.roles import Roles, add_rows, notes_about_splits
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -124,6 +125,10 @@ class BatchSource(Source):
         labels = columns.labels(roles, self.options)
         for position, file in enumerate(files):
             self._add_values(labels, columns, position, file)
+        texts = [name for name in roles.facts if columns.is_text(name)]
+        found.account.notes += notes_about_splits(
+            texts, lambda name: chain(self._head(files, name), self._all_values(files, name))
+        )
         if not labels.values:
             facts = [name for name in roles.facts if name in self.schema(files[0]).names]
             known = {name: self.values if columns.is_text(name) else self.head for name in facts}
@@ -162,6 +167,10 @@ class BatchSource(Source):
             if any(value is not None for value in values):
                 return values
         return []
+
+    def _all_values(self, files: Sequence[int], name: str) -> Iterator[Any]:
+        for file in files:
+            yield from self.values(file, name) if name in self.schema(file).names else []
 
     def partition(self, file: int) -> dict[str, Any]:
         """Return the columns that the path of a file has."""

@@ -18,6 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from wds_tools.errors import ShardError, SourceError, StoreError
 from wds_tools.format import tar
 from wds_tools.options import RemoteOptions
@@ -32,9 +34,9 @@ from wds_tools.sources.base import (
     file_states,
     stamp_files,
 )
-from wds_tools.sources.compressed import TarFiles, is_tar, tar_stem
+from wds_tools.sources.compressed import CODECS, TarFiles, is_tar, tar_stem
 from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path, stamp_of, stamp_remote_files, states_of
-from wds_tools.sources.layouts import is_image_name
+from wds_tools.sources.layouts import can_be_packed, is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.requests.clients import Client, open_client
@@ -132,6 +134,7 @@ class FolderTree(Tree):
         if (reason := why_unfinished(self.name, lambda name: (self.root / name).read_bytes())) is not None:
             raise SourceError(reason)
         self.empty_folders = ()
+        self._times = 0  # a sum, because the system lists files in any order
         folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
         while folders:
             folder, parents = folders.pop()
@@ -156,7 +159,22 @@ class FolderTree(Tree):
                 elif _is_folder(entry):
                     folders.append((path, (*parents, identity)))
                 else:
-                    yield _local_file(entry, path_text(path))
+                    yield self._local_file(entry, path_text(path))
+        self.stamp = f"{self._times:x}"
+
+    def _local_file(self, entry: os.DirEntry[bytes], path: str) -> File:
+        """Return a local file with its length, or why it cannot be read."""
+        try:
+            status = entry.stat()
+        except OSError as error:
+            if not (entry.is_symlink() and error.errno in (errno.ENOENT, errno.ENOTDIR)):
+                _raise_failure(error, entry.path)
+            return File(path, 0, (), "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}")
+        if not stat.S_ISREG(status.st_mode):
+            return File(path, 0, (), "is not a regular file")
+        if can_be_packed(path):
+            self._times += xxhash.xxh3_64_intdigest(b"%s\0%d" % (path_bytes(path), status.st_mtime_ns))
+        return File(path, status.st_size)
 
 
 class RemoteTree(Tree):
@@ -233,7 +251,7 @@ class TarTree(Tree):
         data = self._mapped[number]
         if _COMPRESSED.match(bytes(data[:10])):
             raise SourceError(
-                f"{path} is compressed, but does not end in .tar.gz, .tgz or .tar.zst: rename it, or decompress it"
+                f"{path} is compressed, but its name does not end in {', '.join(CODECS)}: rename it, or decompress it"
             )
         files: dict[str, File] = {}
         try:
@@ -378,19 +396,6 @@ def _raise_failure(error: OSError, path: bytes) -> None:
     """Raise an error if storage fails. A file that cannot be listed for another reason is skipped."""
     if error.errno not in _NOT_LISTED:
         raise SourceStoreError(f"{path_text(path)} cannot be listed: {error.strerror or error}") from error
-
-
-def _local_file(entry: os.DirEntry[bytes], path: str) -> File:
-    """Return a local file with its length, or why it cannot be read."""
-    try:
-        status = entry.stat()
-    except OSError as error:
-        if not (entry.is_symlink() and error.errno in (errno.ENOENT, errno.ENOTDIR)):
-            _raise_failure(error, entry.path)
-        return File(path, 0, (), "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}")
-    if not stat.S_ISREG(status.st_mode):
-        return File(path, 0, (), "is not a regular file")
-    return File(path, status.st_size)
 
 
 def _read_all(path: bytes, size: int) -> bytes:
