@@ -269,7 +269,7 @@ def test_packing_without_shuffling_keeps_the_order_of_the_source(photos, tmp_pat
     assert paths == sorted(paths)
 
 
-def test_files_with_the_names_and_sizes_of_others_and_another_time_are_not_those(tmp_path):
+def test_files_with_the_names_and_sizes_of_others_and_a_later_time_are_not_those(tmp_path, caplog):
     """An image or caption that was corrected in place, with as many bytes as before."""
     src, dst = tmp_path / "src" / "cat", tmp_path / "dst"
     src.mkdir(parents=True)
@@ -278,10 +278,11 @@ def test_files_with_the_names_and_sizes_of_others_and_another_time_are_not_those
     wt.pack(tmp_path / "src", dst, **KEEP)
     assert wt.pack(tmp_path / "src", dst, **KEEP).kept == 1
     (src / "1.txt").write_text("a dog")
-    os.utime(src / "1.txt", ns=(1, 1))
-    with pytest.raises(DestinationError, match=r"holds another dataset .*modification times"):
+    later = (dst / "manifest.json").stat().st_mtime_ns + 1
+    os.utime(src / "1.txt", ns=(later, later))
+    with pytest.raises(DestinationError, match="one has changed since, by its modification time"):
         wt.pack(tmp_path / "src", dst, **KEEP)
     assert wt.append(tmp_path / "src", dst, **KEEP).packed == 1
     assert sorted(sample["txt"] for sample in samples_of(dst)) == [b"a cat", b"a dog"]
-    (src.parent / "notes.md").write_text("not packed")
     assert wt.append(tmp_path / "src", dst, **KEEP).packed == 0
+    assert "nothing is appended, because" in caplog.text

@@ -227,7 +227,7 @@ def test_differences_names_the_options_that_differ() -> None:
     assert changed == "images was 'raw 64' and is 'raw 32', image_bytes was None and is 9"
     assert (
         differences(old, {**old, "digest": "b"})
-        == "paths, sizes, modification times, content, classes or the first images of the input differ"
+        == "paths, sizes, content, classes or the first images of the input differ"
     )
 
 

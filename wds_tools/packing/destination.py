@@ -20,7 +20,7 @@ from wds_tools.packing.plan import differences
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, sync_folder
-from wds_tools.storage.unfinished import PLAN_NAME
+from wds_tools.storage.unfinished import PLAN_NAME, WORK_NAME
 from wds_tools.wording import counted
 
 APPENDED = "appended"  # kind of the source of a dataset that samples were appended to
@@ -126,6 +126,28 @@ def check_startable(destination: Destination, source: dict[str, Any], *, fresh: 
         _refuse_dataset(destination.name, old, source)
     elif plan not in (None, source):
         raise _unfinished_error(destination.name, plan or {}, source)
+
+
+def is_older(path: Path, newest_ns: int) -> bool:
+    """Return whether a file exists and was written before a modification time."""
+    return path.is_file() and path.stat().st_mtime_ns < newest_ns
+
+
+def check_times(destination: Destination, source: dict[str, Any], newest_ns: int) -> None:
+    """Check that no file of a source was changed after a local folder was packed from it, or after packing began.
+
+    Raises:
+        DestinationError: One was.
+    """
+    if not isinstance(destination, FolderDestination):
+        return
+    old, folder = destination.manifest(), destination.folder
+    is_changed = old is not None and old.source == source and is_older(folder / MANIFEST_NAME, newest_ns)
+    if is_changed or (destination.read_plan() == source and is_older(folder / WORK_NAME / PLAN_NAME, newest_ns)):
+        raise DestinationError(
+            f"{destination.name} was packed from these files, and one has changed since, by its modification time: "
+            "pack with --fresh (fresh=True) to replace the dataset"
+        )
 
 
 def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: bool, onto: Manifest | None) -> bool:

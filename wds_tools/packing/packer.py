@@ -14,7 +14,7 @@ from wds_tools.format.label import LabelType
 from wds_tools.format.manifest import Manifest
 from wds_tools.options import RemoteOptions, parse_bytes
 from wds_tools.packing.config import Engine, PackOptions, class_names
-from wds_tools.packing.destination import Destination, check_startable, manifest_of
+from wds_tools.packing.destination import Destination, check_startable, check_times, manifest_of
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.preview import Preview, preview, show_account
@@ -234,6 +234,8 @@ def pack_listing(
         task=options.task,
         remote=options.remote,
     )
+    if not options.fresh:
+        check_times(destination, plan.source, listing.newest_ns)
     if options.dry_run:
         check_startable(destination, plan.source, fresh=options.fresh)
         nothing = manifest_of(

@@ -326,6 +326,4 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
     """
     words = [word for word in _COMPARED if old.get(word) != new.get(word)]
     named = [f"{word} was {old.get(word)!r} and is {new.get(word)!r}" for word in words]
-    return (
-        ", ".join(named) or "paths, sizes, modification times, content, classes or the first images of the input differ"
-    )
+    return ", ".join(named) or "paths, sizes, content, classes or the first images of the input differ"

@@ -135,6 +135,8 @@ class Listing:
         files: The local files that contain the records. They must stay the same until all records are read: a record
             of another version of a file could have the label of a different image.
         field_classes: Class lists of numbers that are not the label, see `Manifest.field_classes`.
+        newest_ns: Latest modification time of the files of a local folder; 0 for other sources. A file that is changed
+            in place may have the same length.
     """
 
     inputs: list[Input]
@@ -147,6 +149,7 @@ class Listing:
     reads_labels: bool = False
     earlier: Account | None = None
     field_classes: dict[str, ClassList] = field(default_factory=dict)
+    newest_ns: int = 0
 
     @property
     def has_labels(self) -> bool:

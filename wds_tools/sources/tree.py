@@ -427,7 +427,7 @@ class TreeSource(Source):
             if self.split is None:
                 found.account.notes.append(f"all images are in {split!r}, which is a split and not a class")
         found.account.given += len(files.files)
-        found.files, found.stamp = self.tree.states, self.tree.stamp
+        found.files, found.stamp, found.newest_ns = self.tree.states, self.tree.stamp, self.tree.newest_ns
         for hidden in sorted(self.tree.hidden):
             found.account.leave_out("path", hidden, "its name starts with a dot")
         layout.collect(found, files, split)

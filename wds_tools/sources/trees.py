@@ -11,14 +11,13 @@ import os
 import re
 import stat
 import struct
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import xxhash
 
 from wds_tools.errors import ShardError, SourceError, StoreError
 from wds_tools.format import tar
@@ -69,6 +68,7 @@ class Tree:
         states: After listing: the local files that contain the files.
         hidden: After listing: folders and images whose names start with a dot, which are not listed.
         empty_folders: After listing: folders without files, of a local folder.
+        newest_ns: After listing: see `Listing.newest_ns`.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Tree:
     states: tuple[FileState, ...] = ()
     hidden: frozenset[str] = frozenset()
     empty_folders: tuple[str, ...] = ()
+    newest_ns: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
@@ -134,7 +135,7 @@ class FolderTree(Tree):
         if (reason := why_unfinished(self.name, lambda name: (self.root / name).read_bytes())) is not None:
             raise SourceError(reason)
         self.empty_folders = ()
-        self._times = 0  # a sum, because the system lists files in any order
+        self.newest_ns = 0
         folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
         while folders:
             folder, parents = folders.pop()
@@ -159,22 +160,13 @@ class FolderTree(Tree):
                 elif _is_folder(entry):
                     folders.append((path, (*parents, identity)))
                 else:
-                    yield self._local_file(entry, path_text(path))
-        self.stamp = f"{self._times:x}"
+                    yield self._dated(*_local_file(entry, path_text(path)))
 
-    def _local_file(self, entry: os.DirEntry[bytes], path: str) -> File:
-        """Return a local file with its length, or why it cannot be read."""
-        try:
-            status = entry.stat()
-        except OSError as error:
-            if not (entry.is_symlink() and error.errno in (errno.ENOENT, errno.ENOTDIR)):
-                _raise_failure(error, entry.path)
-            return File(path, 0, (), "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}")
-        if not stat.S_ISREG(status.st_mode):
-            return File(path, 0, (), "is not a regular file")
-        if can_be_packed(path):
-            self._times += xxhash.xxh3_64_intdigest(b"%s\0%d" % (path_bytes(path), status.st_mtime_ns))
-        return File(path, status.st_size)
+    def _dated(self, file: File, time_ns: int) -> File:
+        """Take note of the time of a file that may be packed; a time in the future does not show when it changed."""
+        if can_be_packed(file.path) and self.newest_ns < time_ns <= time.time_ns():
+            self.newest_ns = time_ns
+        return file
 
 
 class RemoteTree(Tree):
@@ -396,6 +388,19 @@ def _raise_failure(error: OSError, path: bytes) -> None:
     """Raise an error if storage fails. A file that cannot be listed for another reason is skipped."""
     if error.errno not in _NOT_LISTED:
         raise SourceStoreError(f"{path_text(path)} cannot be listed: {error.strerror or error}") from error
+
+
+def _local_file(entry: os.DirEntry[bytes], path: str) -> tuple[File, int]:
+    """Return a local file with its length, or why it cannot be read; and its modification time."""
+    try:
+        status = entry.stat()
+    except OSError as error:
+        if not (entry.is_symlink() and error.errno in (errno.ENOENT, errno.ENOTDIR)):
+            _raise_failure(error, entry.path)
+        return File(path, 0, (), "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}"), 0
+    if not stat.S_ISREG(status.st_mode):
+        return File(path, 0, (), "is not a regular file"), 0
+    return File(path, status.st_size), status.st_mtime_ns
 
 
 def _read_all(path: bytes, size: int) -> bytes:
