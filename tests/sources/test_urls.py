@@ -20,7 +20,7 @@ from wds_tools.errors import LabelError, OptionError, SourceError, StoreError
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import open_shards
 from wds_tools.reading.stored_samples import stored_samples
-from wds_tools.sources import remote_files
+from wds_tools.sources import files
 from wds_tools.sources.base import Input, SourceStoreError
 from wds_tools.sources.tree import TreeSource
 from wds_tools.sources.urls import fetch
@@ -39,7 +39,7 @@ def new_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "CHUNK_BYTES", CHUNK)
-    monkeypatch.setattr(remote_files, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(files, "CHUNK_BYTES", CHUNK)
 
 
 @pytest.fixture
