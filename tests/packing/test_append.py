@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 import signal
 from collections import Counter
@@ -260,3 +261,22 @@ def test_packing_without_shuffling_keeps_the_order_of_the_source(photos, tmp_pat
     assert not manifest.shuffled
     paths = [path for _, path, _ in stored(tmp_path / "dst")]
     assert paths == sorted(paths)
+
+
+def test_files_with_the_names_and_sizes_of_others_and_a_later_time_are_not_those(tmp_path, caplog):
+    """An image or caption that was corrected in place, with as many bytes as before."""
+    src, dst = tmp_path / "src" / "cat", tmp_path / "dst"
+    src.mkdir(parents=True)
+    (src / "1.jpg").write_bytes(photos_of(1)[0].data)
+    (src / "1.txt").write_text("a cat")
+    wt.pack(tmp_path / "src", dst, **KEEP)
+    assert wt.pack(tmp_path / "src", dst, **KEEP).kept == 1
+    (src / "1.txt").write_text("a dog")
+    later = (dst / "manifest.json").stat().st_mtime_ns + 1
+    os.utime(src / "1.txt", ns=(later, later))
+    with pytest.raises(DestinationError, match="one has changed since, by its modification time"):
+        wt.pack(tmp_path / "src", dst, **KEEP)
+    assert wt.append(tmp_path / "src", dst, **KEEP).packed == 1
+    assert sorted(sample["txt"] for sample in samples_of(dst)) == [b"a cat", b"a dog"]
+    assert wt.append(tmp_path / "src", dst, **KEEP).packed == 0
+    assert "nothing is appended, because" in caplog.text

@@ -721,12 +721,15 @@ def test_other_input_files_are_another_dataset(small: Path, tmp_path: Path) -> N
 
 
 def test_fresh_replaces_an_earlier_pack_and_nothing_else(small: Path, tmp_path: Path) -> None:
-    dst = fill(
-        tmp_path / "dst",
-        {"notes.txt": b"mine", "shard-1.tar": b"mine", "sub/shard-000000.tar": b"mine", ".shard-000000.tar": b"mine"},
-    )
-    others = contents(dst)
+    dst = tmp_path / "dst"
     pack(small, dst, shard_bytes=12_000, workers=1)
+    others = {
+        "notes.txt": b"mine",
+        "shard-1.tar": b"mine",
+        "sub/shard-000000.tar": b"mine",
+        ".shard-000000.tar": b"mine",
+    }
+    fill(dst, others)
     pack(small, dst, seed=1, workers=1, fresh=True)
     pack(small, tmp_path / "new", seed=1, workers=1)
     assert contents(dst) == others | contents(tmp_path / "new")
@@ -1068,7 +1071,9 @@ def test_a_shard_is_removed_if_all_of_its_images_have_become_unreadable(tmp_path
     )
     assert done.returncode == -signal.SIGKILL
     unreported = json.loads(samples(tmp_path / "dst")[6]["json"])["path"]
-    (src / unreported).write_bytes(bytes((src / unreported).stat().st_size))
+    status = (src / unreported).stat()
+    (src / unreported).write_bytes(bytes(status.st_size))
+    os.utime(src / unreported, ns=(status.st_atime_ns, status.st_mtime_ns))  # damage, not a change
     report = pack(src, tmp_path / "dst", shard_bytes=12_000, workers=1)
     assert [skip.path for skip in report.skipped] == [unreported]
     assert [int(entry.name[6:12]) for entry in report.manifest.shards] == [0, 1, 2, 3, 4, 5, 7]
@@ -1266,3 +1271,21 @@ def test_a_full_disk_is_an_error_with_the_number_of_kept_shards_and_a_rerun_cont
     assert message.startswith("shard shard-000002.tar: cannot be written")
     assert not [name for name in left if name.endswith(".tmp")]
     assert contents(tmp_path / "copy") == contents(packed)
+
+
+def test_a_folder_with_files_of_something_else_is_refused(photos, tmp_path):
+    src, dst = tmp_path / "src", tmp_path / "dst"
+    (src / "cat").mkdir(parents=True)
+    (src / "cat" / "1.jpg").write_bytes(next(photos.glob("*/*.jpg")).read_bytes())
+    dst.mkdir()
+    for name in ("README.md", ".gitignore", "thesis.tex"):
+        (dst / name).write_text("mine")
+    with pytest.raises(DestinationError, match=r"has 1 file that pack did not write, such as 'thesis\.tex'"):
+        pack(src, dst, workers=1)
+    assert not (dst / ".packing").exists()
+    (dst / "thesis.tex").unlink()
+    assert pack(src, dst, workers=1).packed == 1
+    (dst / "thesis.tex").write_text("mine")
+    assert pack(src, dst, workers=1).kept == 1
+    assert pack(src, dst, workers=1, seed=1, fresh=True).packed == 1
+    assert (dst / "thesis.tex").read_text() == (dst / "README.md").read_text() == "mine"

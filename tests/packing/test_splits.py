@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +18,7 @@ from sources_conformance import contents, photos_of, stored
 
 import wds_tools as wt
 from wds_tools.cli import main
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.packing.splits import draw_splits, parse_shares
 from wds_tools.sources.base import Input, Listing, Skip
 
@@ -153,3 +155,24 @@ def test_the_command_line_accepts_kind_and_columns(tmp_path: Path, capsys: pytes
         main([*words, "--column", "label"])
     assert end.value.code == 2
     assert "expected ROLE=NAME" in capsys.readouterr().err
+
+
+def test_given_classes_are_for_the_splits_that_have_labels(tmp_path: Path) -> None:
+    photo = photos_of(1)[0].data
+    for name in ("train/cat/1.jpg", "train/dog/1.jpg", "test/1.jpg", "test/2.jpg"):
+        (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "src" / name).write_bytes(photo)
+    options: dict[str, Any] = {"split": "folders", "workers": 1, "images": "keep"}
+    wt.pack_splits(tmp_path / "src", tmp_path / "dst", classes=["dog", "cat"], **options)
+    train, test = (stored(tmp_path / "dst" / split) for split in ("train", "test"))
+    assert sorted((json.loads(one["json"])["path"], one["cls"]) for one in train) == [
+        ("cat/1.jpg", b"1"),
+        ("dog/1.jpg", b"0"),
+    ]
+    assert [sorted(one.keys() & {"jpg", "cls"}) for one in test] == [["jpg"], ["jpg"]]
+    shutil.rmtree(tmp_path / "src" / "train")
+    for name in ("1.jpg", "2.jpg"):
+        (tmp_path / "src" / "train").mkdir(exist_ok=True)
+        (tmp_path / "src" / "train" / name).write_bytes(photo)
+    with pytest.raises(LabelError, match="has no labels, but class names were given"):
+        wt.pack_splits(tmp_path / "src", tmp_path / "other", classes=["dog", "cat"], **options)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -67,6 +70,17 @@ def test_reshard_keeps_every_sample_in_order(tmp_path: Path, small_chunks: None,
     report = wt.reshard(path, tmp_path / "dst", shard_bytes=15_000, workers=1)
     assert len(report.manifest.shards) > 2
     assert read(tmp_path / "dst") == [(jpeg(number), b"%d" % (number % 3)) for number in range(20)]
+
+
+@pytest.mark.parametrize(("suffix", "codec"), [(".tar.bz2", bz2), (".tbz2", bz2), (".tar.xz", lzma), (".txz", lzma)])
+def test_archives_of_bzip2_and_xz_are_read_or_a_truncated_one_is_named(tmp_path: Path, suffix: str, codec: Any) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(codec.compress(PLAIN))
+    wt.reshard(path, tmp_path / "dst", workers=1)
+    assert read(tmp_path / "dst") == [(jpeg(number), b"%d" % (number % 3)) for number in range(20)]
+    path.write_bytes(codec.compress(PLAIN)[:-500])
+    with pytest.raises(SourceError, match=rf"a{suffix} cannot be .*truncated"):
+        wt.reshard(path, tmp_path / "other", workers=1)
 
 
 def test_packing_shuffles_and_reads_every_sample_once(tmp_path: Path, small_chunks: None) -> None:
@@ -172,12 +186,12 @@ def test_an_archive_that_was_replaced_while_it_is_packed_is_an_error(tmp_path: P
 
 def test_a_compressed_archive_with_the_name_of_a_plain_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(gzip.compress(PLAIN))
-    with pytest.raises(SourceError, match=r"is compressed, but does not end in .tar.gz"):
+    with pytest.raises(SourceError, match=r"is compressed, but its name does not end in .tar.gz"):
         wt.pack(tmp_path / "a.tar", tmp_path / "dst")
 
 
 def test_index_names_reshard_for_a_compressed_archive(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(PLAIN))
-    with pytest.raises(OptionError, match=r"`wds-tools reshard`, which also reads .tar.gz"):
+    with pytest.raises(OptionError, match=r"`wds-tools reshard`, which also reads compressed ones"):
         wt.index_shards(str(tmp_path / "a.tar.gz"))
     assert base.WINDOW_BYTES == compressed.WINDOW_BYTES

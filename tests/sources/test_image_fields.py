@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import webdataset
 from pictures import encode
@@ -26,6 +27,7 @@ PHOTO, MASK = encoded("JPEG", 200), encoded("PNG", 1)
 
 
 def shard(folder: Path, *samples: dict[str, bytes]) -> Path:
+    folder.mkdir(exist_ok=True)
     with webdataset.TarWriter(str(folder / "a.tar"), encoder=False) as writer:
         for number, fields in enumerate(samples):
             writer.write({"__key__": f"{number}", **fields})
@@ -101,3 +103,18 @@ def test_samples_without_cls_name_what_could_be_the_label(
             writer.write({"__key__": name, "jpg": Image.new("RGB", (8, 8), number), **fields})
     report = wt.pack(tmp_path / "a.tar", tmp_path / "dst", workers=1)
     assert [f"--label {place} could be the label" in note for note in report.account.notes] == [True]
+
+
+def test_a_field_that_is_not_json_and_files_next_to_shards_are_stated(tmp_path: Path) -> None:
+    samples = [{"jpg": PHOTO, "json": data} for data in (b'{"a": 1}', b"{'a': 1}", b"[1]", b"")]
+    src = shard(tmp_path / "src", *samples)
+    src.rename(src.with_name("00000.tar"))
+    pd.DataFrame({"url": ["x"], "caption": ["a cat"]}).to_parquet(tmp_path / "src" / "00000.parquet")
+    (tmp_path / "src" / "00000_stats.json").write_text("{}")
+    account = wt.pack(tmp_path / "src", tmp_path / "dst", dry_run=True).account
+    [note] = (note for note in account.notes if "JSON" in note)
+    assert note.startswith("2 samples with a field json that is not valid JSON, such as '00000.tar/1': kept as it is")
+    assert {part.name: part.reason.partition(":")[0] for part in account.parts if part.kind == "file"} == {
+        "00000.parquet": "is the table that img2dataset writes about a folder or shard",
+        "00000_stats.json": "is not a shard",
+    }

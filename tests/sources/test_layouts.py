@@ -144,11 +144,13 @@ def test_stray_images_next_to_splits_are_skipped_and_listed(tmp_path: Path, phot
 
 @pytest.mark.parametrize("write", [write_folder, write_zip, write_url])  # a tar of these is read as shards of samples
 def test_files_with_the_name_of_an_image_are_fields_of_it(write: Write, tmp_path: Path, photos: list[Photo]) -> None:
+    mask = BytesIO()
+    Image.fromarray(photos[0].pixels[..., 0] // 32).save(mask, "PNG")
     files = {
         "cat/1.jpg": photos[0].data,
         "cat/1.txt": b"a cat",
         "cat/1.json": b'{"url": "http://x/1"}',
-        "cat/1.mask.png": b"mask",
+        "cat/1.mask.png": mask.getvalue(),
         "dog/2.v2.jpg": photos[1].data,
         "dog/2.v2.jpg.txt": b"a dog",
         "dog/readme.txt": b"about dogs",
@@ -156,7 +158,7 @@ def test_files_with_the_name_of_an_image_are_fields_of_it(write: Write, tmp_path
     samples, report = pack(write(tmp_path, files), tmp_path / "dst")
     assert labels(samples, report) == {"cat/1.jpg": "cat", "dog/2.v2.jpg": "dog"}
     assert samples["cat/1.jpg"]["txt"] == b"a cat"
-    assert samples["cat/1.jpg"]["mask.png"] == b"mask"
+    assert samples["cat/1.jpg"]["mask.png"] == mask.getvalue()
     assert json.loads(samples["cat/1.jpg"]["json"])["url"] == "http://x/1"
     assert samples["dog/2.v2.jpg"]["txt"] == b"a dog"
     assert [skip.path for skip in report.skipped] == ["dog/readme.txt"]

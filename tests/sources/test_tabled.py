@@ -19,6 +19,7 @@ import fsspec
 import pandas as pd
 import pytest
 from foreign_tables import COUNT, LABELS, NAMES, beside_images, packed, png
+from PIL import Image
 from sources_conformance import stored
 
 import wds_tools as wt
@@ -377,3 +378,47 @@ def test_an_archive_of_two_kinds_of_files_says_what_becomes_of_each(tmp_path: Pa
         "more.parquet": "is a Parquet file",
         "more.tar": "is an archive",
     }
+
+
+def test_columns_of_minus_one_and_one_are_several_labels(tmp_path: Path) -> None:
+    """CelebA's attributes, as pandas writes them; in CheXpert's, -1 is uncertain and 0 is no."""
+    src = images(tmp_path / "src", *names_of("{:06}.png"))
+    flags = {name: [1 if row >> bit & 1 else -1 for row in range(COUNT)] for bit, name in enumerate(NAMES)}
+    table = pd.DataFrame({"image_id": names_of("{:06}.png"), **flags})
+    table.to_csv(src / "list_attr_celeba.csv", index=False)
+    report = wt.pack(src, tmp_path / "several", workers=1, images="keep")
+    assert report.manifest.field_classes["labels.json"].names == NAMES
+    assert {path: json.loads(one["labels.json"]) for path, one in by_path(tmp_path / "several").items()} == {
+        f"{row:06}.png": [bit for bit in range(3) if row >> bit & 1] for row in range(COUNT)
+    }
+    table.loc[0, list(NAMES)] = 0
+    table.to_csv(src / "list_attr_celeba.csv", index=False)
+    uncertain = wt.pack(src, tmp_path / "entries", workers=1, images="keep").manifest
+    assert "labels.json" not in uncertain.fields
+
+
+@pytest.mark.parametrize("writer", ["to_csv", "to_parquet"])
+def test_a_column_of_splits_is_named_in_a_note(writer: str, tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png", 300))
+    table = pd.DataFrame({"image": names_of("{}.png", 300), "split": ["train"] * 250 + ["val"] * 50})
+    if writer == "to_parquet":
+        table["image"] = [{"bytes": png(0), "path": None}] * 300
+    path = (src if writer == "to_csv" else tmp_path) / f"table.{writer.removeprefix('to_')}"
+    getattr(table, writer)(path, index=False)
+    for where in (src, path) if writer == "to_csv" else (path,):
+        lines = wt.pack(where, tmp_path / "dst", dry_run=True).account.notes
+        assert any("column 'split' names splits, 'train', 'val'" in line for line in lines)
+
+
+def test_a_mask_of_another_size_than_its_image_is_reported(tmp_path: Path) -> None:
+    """In class folders, and with a table."""
+    small = io.BytesIO()
+    Image.new("L", (3, 5)).save(small, "PNG")
+    for name in ("folders/cat", "tables"):
+        src = images(tmp_path / name, "1.png", "2.png")
+        (src / "1.mask.png").write_bytes(small.getvalue())
+    (tmp_path / "tables" / "labels.csv").write_text("file,label\n1.png,cat\n2.png,cat\n")
+    for name in ("folders", "tables"):
+        report = wt.pack(tmp_path / name, tmp_path / f"{name} packed", workers=1, images="keep")
+        assert report.packed == 1
+        assert "mask 'mask.png' is 3x5" in report.skipped[0].reason

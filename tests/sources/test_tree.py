@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wds_tools.errors import LabelError, SourceError
+from wds_tools.packing.packer import pack
 from wds_tools.sources.base import Input, SourceChangedError, SourceOptions, SourceStoreError
 from wds_tools.sources.detect import open_source
 from wds_tools.sources.tree import TreeSource
@@ -168,7 +169,7 @@ def test_a_class_folder_that_classes_lacks_is_an_error_that_names_it_and_the_cla
 
 def test_given_classes_with_a_flat_folder_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(LabelError, match="has no labels, but class names were given"):
-        TreeSource(write_files(tmp_path, "a.jpg"), SourceOptions(classes=("cat",))).scan()
+        pack(write_files(tmp_path / "src", "a.jpg"), tmp_path / "dst", classes=["cat"])
 
 
 def test_a_missing_folder_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -310,6 +311,18 @@ def test_a_label_without_a_name_and_a_name_that_occurs_twice_cannot_be_matched(t
     with pytest.raises(LabelError, match=r"c/a-0.tar has labels from 1 to 1, but its manifest names 1 classes"):
         merge([other, tmp_path / "c"], tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_equal_shards_whose_classes_have_other_names_are_not_the_same_dataset(
+    halves: tuple[Path, Path], tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(halves[0], other)
+    raw = json.loads((other / "manifest.json").read_text())
+    names = [f"new {name}" for name in raw["classes"]]
+    (other / "manifest.json").write_text(seal({**raw, "classes": names}))
+    report = merge([halves[0], other], tmp_path / "out")
+    assert report.manifest.classes == (*raw["classes"], *names)
 
 
 # --- invalid inputs ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from wds_tools.format.label import Classes, LabelType
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.packing.config import AppendOptions, PackOptions
-from wds_tools.packing.destination import APPENDED, FolderDestination, read_manifest, read_skipped
+from wds_tools.packing.destination import APPENDED, FolderDestination, is_older, read_manifest, read_skipped
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.packer import PackReport, open_input, pack
 from wds_tools.packing.plan import Plan
@@ -25,7 +26,10 @@ from wds_tools.reading.names import why_not_a_dataset
 from wds_tools.reading.shardset import classes_of, open_shards
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
+from wds_tools.sources.files import shown_path
 from wds_tools.storage.lock import why_unfinished
+
+_log = logging.getLogger("wds_tools")
 
 
 @takes(AppendOptions)
@@ -74,7 +78,14 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
     show_account(source, listing, progress=options.progress)
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
-    if plan.source in parts:  # an earlier call has appended it
+    is_newer = is_older(dst / MANIFEST_NAME, listing.newest_ns)
+    if plan.source in parts and not is_newer:  # an earlier call has appended it
+        _log.warning(
+            "%s: nothing is appended, because %s has files of these names and sizes from an earlier call; if they are "
+            "other files, append them under other names",
+            shown_path(source.name),
+            dst,
+        )
         finished = FolderDestination(dst)
         unfinished = finished.read_plan()
         if unfinished is None or {**unfinished, "onto": None} == {**plan.source, "onto": None}:  # not of another call

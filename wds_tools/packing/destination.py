@@ -15,12 +15,13 @@ from wds_tools.format.account import Account
 from wds_tools.format.field_classes import FieldClasses
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import merge_stats
-from wds_tools.packing.card import card, commit_card, remove_card
+from wds_tools.packing.card import CARD_NAME, card, commit_card, remove_card
 from wds_tools.packing.plan import differences
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, sync_folder
-from wds_tools.storage.lock import PLAN_NAME
+from wds_tools.storage.lock import PLAN_NAME, WORK_NAME
+from wds_tools.wording import counted
 
 APPENDED = "appended"  # kind of the source of a dataset that samples were appended to
 
@@ -127,6 +128,28 @@ def check_startable(destination: Destination, source: dict[str, Any], *, fresh: 
         raise _unfinished_error(destination.name, plan or {}, source)
 
 
+def is_older(path: Path, newest_ns: int) -> bool:
+    """Return whether a file exists and was written before a modification time."""
+    return path.is_file() and path.stat().st_mtime_ns < newest_ns
+
+
+def check_times(destination: Destination, source: dict[str, Any], newest_ns: int) -> None:
+    """Check that no file of a source was changed after a local folder was packed from it, or after packing began.
+
+    Raises:
+        DestinationError: One was.
+    """
+    if not isinstance(destination, FolderDestination):
+        return
+    old, folder = destination.manifest(), destination.folder
+    is_changed = old is not None and old.source == source and is_older(folder / MANIFEST_NAME, newest_ns)
+    if is_changed or (destination.read_plan() == source and is_older(folder / WORK_NAME / PLAN_NAME, newest_ns)):
+        raise DestinationError(
+            f"{destination.name} was packed from these files, and one has changed since, by its modification time: "
+            "pack with --fresh (fresh=True) to replace the dataset"
+        )
+
+
 def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: bool, onto: Manifest | None) -> bool:
     """Start packing ``source`` into a destination, or resume an interrupted run.
 
@@ -221,9 +244,21 @@ class FolderDestination:
 
     def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
         """Start or resume packing ``source``. See `start_or_resume`."""
+        if onto is None and self.manifest() is None and self.read_plan() is None:
+            self._refuse_other_files()
         self._plan_is_new = start_or_resume(self, source, fresh=fresh, onto=onto)
         if self.task is None:
             self._work_folder.remove_temporary_files()
+
+    def _refuse_other_files(self) -> None:
+        """Refuse a folder with files of something else. A hidden file or a README.md does no harm."""
+        names = sorted(path.name for path in self.folder.iterdir() if path.is_file())
+        others = [name for name in names if name[0] != "." and name != CARD_NAME and not is_pack_file(name)]
+        if others:
+            raise DestinationError(
+                f"{self.name} has {counted(len(others), 'file')} that pack did not write, such as {others[0]!r}: "
+                "choose an empty or new folder"
+            )
 
     def finished_shards(self) -> dict[int, ShardReport]:
         """Return the reports of shards that an earlier run has finished and that still exist, by number."""

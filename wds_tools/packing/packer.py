@@ -11,7 +11,7 @@ from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.account import Account
 from wds_tools.format.manifest import Manifest
 from wds_tools.packing.config import PackOptions
-from wds_tools.packing.destination import Destination, check_startable, manifest_of
+from wds_tools.packing.destination import Destination, check_startable, check_times, manifest_of
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.preview import Preview, preview, show_account
@@ -183,6 +183,8 @@ def pack_listing(
         task=options.task,
         remote=options.remote,
     )
+    if not options.fresh:
+        check_times(destination, plan.source, listing.newest_ns)
     if options.dry_run:
         check_startable(destination, plan.source, fresh=options.fresh)
         nothing = manifest_of(

@@ -17,8 +17,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from wds_tools.errors import DestinationError, SourceError, StoreError, WdsToolsError
+from wds_tools.errors import DestinationError, LabelError, SourceError, StoreError, WdsToolsError
 from wds_tools.format.account import Account
+from wds_tools.format.label import quoted
 from wds_tools.format.manifest import Manifest, united_accounts
 from wds_tools.format.totals import merge_stats
 from wds_tools.images import native
@@ -300,8 +301,21 @@ def _appended_manifest(onto: Manifest, new: Manifest) -> Manifest:
     )
 
 
-def list_inputs(source: Source, progress: bool | None) -> Listing:
-    """List the inputs of a source. On a terminal, a line of text is shown meanwhile."""
+def check_labels(name: str, listings: Iterable[Listing], classes: Sequence[str] | None) -> None:
+    """Check that there are labels if class names were given. A split may have none.
+
+    Raises:
+        LabelError: There are none.
+    """
+    if classes and not any(listing.has_labels for listing in listings):
+        raise LabelError(
+            f"{shown_path(name)} has no labels, but class names were given ({quoted(classes)}): name the label "
+            "(--label, --column label=...), or omit --classes (classes=)"
+        )
+
+
+def list_inputs(source: Source, progress: bool | None, *, is_split: bool = False) -> Listing:
+    """List the inputs of a source, which may be one split of several. On a terminal, a line of text is shown."""
     with (
         tqdm(
             desc="listing the source ...",
@@ -312,6 +326,8 @@ def list_inputs(source: Source, progress: bool | None) -> Listing:
         nothing_written(),
     ):
         listing = source.scan()
+    if not is_split:
+        check_labels(source.name, [listing], source.options.classes)
     for note in listing.account.notes:
         _log.warning("%s: %s", shown_path(source.name), note)
     return listing

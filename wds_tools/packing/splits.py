@@ -19,7 +19,7 @@ from wds_tools.packing.estimate import packs_deep
 from wds_tools.packing.packer import PackReport, check_place, open_input, pack_listing
 from wds_tools.packing.preview import show_account
 from wds_tools.packing.remote_destination import parse_destination, publish_card
-from wds_tools.packing.run import check_strict, list_inputs
+from wds_tools.packing.run import check_labels, check_strict, list_inputs
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import open_splits
@@ -164,8 +164,9 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
         raise SourceError(
             f"{src} has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
         )
-    parts = {name: (source, list_inputs(source, options.progress)) for name, source in sources.items()}
-    labelled = {name: listing for name, (_, listing) in parts.items() if _has_labels(listing)}
+    parts = {name: (source, list_inputs(source, options.progress, is_split=True)) for name, source in sources.items()}
+    check_labels(str(src), [listing for _, listing in parts.values()], options.names)
+    labelled = {name: listing for name, (_, listing) in parts.items() if listing.has_labels}
     named = {listing.label_classes for listing in labelled.values()}
     if options.names is not None or len(named) <= 1:
         return parts
@@ -173,12 +174,8 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
     # A split whose labels are numbers is listed again, to check that they are among these classes.
     again = open_splits(src, kind=options.kind, options=replace(options, classes=classes).source)
     for name, listing in labelled.items():
-        source = again[name]
-        same = listing.with_classes(classes) if listing.label_classes else list_inputs(source, options.progress)
-        parts[name] = (parts[name][0] if listing.label_classes else source, same)
+        if listing.label_classes:
+            parts[name] = parts[name][0], listing.with_classes(classes)
+        else:
+            parts[name] = again[name], list_inputs(again[name], options.progress, is_split=True)
     return parts
-
-
-def _has_labels(listing: Listing) -> bool:
-    """Return whether a split has labels: one of images to be labelled may lack them."""
-    return any(entry.label is not None or entry.labels is not None for entry in listing.inputs)

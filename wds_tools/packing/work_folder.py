@@ -131,7 +131,7 @@ class WorkFolder:
         """Return the source that is being packed into the folder, or None."""
         try:
             return parse_plan((self.work / PLAN_NAME).read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def write_plan(self, data: bytes) -> None:

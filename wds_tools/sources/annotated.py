@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from wds_tools.errors import SourceError
-from wds_tools.format import image_header
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
@@ -23,10 +22,9 @@ from wds_tools.sources import coco, layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, File, Record
 from wds_tools.sources.row_names import RowNames
-from wds_tools.sources.tree import Files, Layout
+from wds_tools.sources.tree import Files, Layout, image_size
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
-_ANY_SIZE = "depth."  # a field that may have another size than its image
 _MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first
 _LOOKED_AT = 3
 
@@ -156,22 +154,7 @@ class Annotated(Layout):
             SourceError: The annotations or a mask are for an image of another size.
         """
         record = super().record(image, parts, {})
-        data = record.image
-        if isinstance(data, bytes):
-            info = image_header.probe(data)
-            width, height = info.width, info.height
-        else:
-            height, width = data.shape[:2]
-        for name, mask in record.fields.items():
-            if name.startswith(_ANY_SIZE):
-                continue
-            of_mask = image_header.probe(mask)
-            if (of_mask.width, of_mask.height) != (width, height):
-                raise SourceError(
-                    f"its mask {name!r} is {of_mask.width}x{of_mask.height}, and the image is {width}x{height} as it "
-                    "is shown (with its EXIF orientation): correct the mask or the image"
-                )
-        return record._replace(facts=completed(dict(facts), width, height))
+        return record._replace(facts=completed(dict(facts), *image_size(record.image)))
 
     def _read(self, files: Files) -> dict[str, _Split]:
         """Return the splits by name; of a tree without splits, one with an empty name."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.label import NO_NUMBER, NONE, Classes, Labels, LabelType, Numbered, quoted
+from wds_tools.format.label import NO_NUMBER, NONE, Classes, Labels, LabelType, Numbered
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.options import RemoteOptions
@@ -131,6 +131,8 @@ class Listing:
         files: The local files that contain the records. They must stay the same until all records are read: a record
             of another version of a file could have the label of a different image.
         field_classes: Class lists of numbers that are not the label, see `Manifest.field_classes`.
+        newest_ns: Latest modification time of the files of a local folder; 0 for other sources. A file that is changed
+            in place may have the same length.
     """
 
     inputs: list[Input]
@@ -142,6 +144,12 @@ class Listing:
     files: tuple[FileState, ...] = ()
     earlier: Account | None = None
     field_classes: dict[str, ClassList] = field(default_factory=dict)
+    newest_ns: int = 0
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether any input has a label."""
+        return any(entry.label is not None or entry.labels is not None for entry in self.inputs)
 
     @property
     def label_classes(self) -> Classes:
@@ -231,11 +239,6 @@ class Collector(Listing):
         given = self._options.classes
         numbered = self._labels.numbered(given, self.classes or None)
         inputs, labelled = self.inputs, _labelled(self.inputs, numbered)
-        if given and not any(labelled):
-            raise LabelError(
-                f"{self.where} has no labels, but class names were given ({quoted(given)}): name the label "
-                "(--label, --column label=...), or omit --classes (classes=)"
-            )
         if any(labelled):
             pairs = zip(inputs, labelled, strict=True)
             self.skipped += [Skip(entry.path, "has no label") for entry, found in pairs if found is None]

@@ -28,6 +28,7 @@ from wds_tools.sources.objects import cell
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import BINARY, ENCODED, TEXT, Excluded, is_text
 from wds_tools.sources.records import RecordSource
+from wds_tools.sources.roles import notes_about_splits
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -161,6 +162,8 @@ class BatchSource(RecordSource):
         roles = self.found_roles = seen.roles()
         columns.check_complete([roles.image, roles.label, roles.names])
         self.class_lists = columns.common_classes(roles.label)
+        texts = [name for name in seen.facts(roles) if TEXT in seen.kinds[name]]
+        found.account.notes += notes_about_splits(texts, partial(self._values, files))
         if not seen.labels and LABEL not in self.columns:
             labels = LabelColumns(self.name, (), self.options, values={}, part=self.part)
             facts = {
@@ -198,6 +201,12 @@ class BatchSource(RecordSource):
         if name in self.schema(file).names:
             return self.column(file, name)
         return [self.partition(file).get(name)] * self.rows(file)
+
+    def _values(self, files: Sequence[int], name: str) -> Iterator[Any]:
+        """Yield the values of a column in all files; the first ones first, which are cheap to read."""
+        yield from self._head(files, name)
+        for file in files:
+            yield from self._column(file, name)
 
     def _head(self, files: Sequence[int], name: str) -> list[Any]:
         for file in files:

@@ -1,4 +1,4 @@
-"""Compressed tar archives, ``.tar.gz``, ``.tgz`` and ``.tar.zst``, decompressed as a stream while they are read.
+"""Compressed tar archives, such as ``.tar.gz`` and ``.tar.zst``, decompressed as a stream while they are read.
 
 Positions are those in the decompressed archive. No member can be found without decompressing everything before it, so
 records are cheap to read only in order, or those of one window together.
@@ -6,9 +6,10 @@ records are cheap to read only in order, or those of one window together.
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
@@ -22,8 +23,14 @@ from wds_tools.storage.requests.listing import RemoteFile
 from wds_tools.storage.stream import CHUNK_BYTES
 
 TAR = ".tar"
-CODECS = {".tar.gz": "gzip", ".tgz": "gzip", ".tar.zst": "zstd", ".tar.zstd": "zstd"}
-"""Extension -> name of the codec in pyarrow."""
+_XZ = "xz"  # read by Python, the others by pyarrow
+CODECS = {
+    **dict.fromkeys([".tar.gz", ".tgz"], "gzip"),
+    **dict.fromkeys([".tar.zst", ".tar.zstd"], "zstd"),
+    **dict.fromkeys([".tar.bz2", ".tbz2"], "bz2"),
+    **dict.fromkeys([".tar.xz", ".txz"], _XZ),
+}
+"""Extension -> name of the codec."""
 
 _INPUT_BYTES = 1 << 20  # of compressed data that are read at a time
 _UNKNOWN = 1 << 62  # length of an archive whose end was not read yet
@@ -161,8 +168,7 @@ class _Decompressed:
         if number * CHUNK_BYTES >= self._size:
             return memoryview(b"")
         if self._stream is None or number < self._next:
-            file = pa.PythonFile(_Reader(self._files[self._number]), mode="r")
-            self._stream, self._next = pa.CompressedInputStream(file, self._codec), 0
+            self._stream, self._next = _stream(_Reader(self._files[self._number]), self._codec), 0
         while self._next <= number:
             data = self._decompress()
             self._chunks.put((self._number, self._next), data, len(data))
@@ -179,12 +185,18 @@ class _Decompressed:
             return memoryview(self._stream.read(CHUNK_BYTES))
         except SourceStoreError:
             raise
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
             start = self._next * CHUNK_BYTES
             raise SourceError(
                 f"{self._name} cannot be decompressed after byte {start:,} of its content: "
                 f"{' '.join(str(error).split())}; it is damaged or truncated: download it again"
             ) from error
+
+
+def _stream(file: _Reader, codec: str) -> Any:
+    if codec == _XZ:
+        return lzma.LZMAFile(cast("BinaryIO", file))
+    return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
 
 
 class _Reader:

@@ -347,8 +347,8 @@ class Kind(NamedTuple):
 
 
 _ARCHIVE = (
-    "an image folder in an archive (`.tar`, `.tar.gz`, `.tgz`, `.tar.zst`, `.zip`); several tars without folders "
-    "inside are one class each, as ImageNet is distributed"
+    "an image folder in an archive (`.tar`, also with `.gz`, `.zst`, `.bz2` or `.xz`; `.zip`); several tars without "
+    "folders inside are one class each, as ImageNet is distributed"
 )
 _OBJECTS = "images with boxes, outlines, key points or masks, in a folder, an archive or at a URL"
 KINDS: dict[str, Kind] = {

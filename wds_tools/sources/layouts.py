@@ -31,6 +31,10 @@ SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
 _SPLIT = re.compile(rf"([a-z0-9]+[-_])?({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
 _FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
+_MASK_FIELD = re.compile(
+    r"((instance_)?train_ids|colou?r|mask_\d+|(mask|seg|segmentation|alpha|matte|labels?|instances?|panoptic)\d*)"
+)
+SHARD_TABLE = "is the table that img2dataset writes about a folder or shard: its values are in the .json files"
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip", ".7z", ".rar", ".gz")
 _TEMPLATE = re.compile(r"(^|/)[^/]*submission[^/]*\.[a-z]+$", re.IGNORECASE)
@@ -41,6 +45,31 @@ _ROLE = re.compile(r"(raw|all)?[-_ ]?(images?|imgs?|jpe?gs?|pngs?|photos?|pictur
 def is_image_name(name: str) -> bool:
     """Return whether a file name has the extension of an image."""
     return name.lower().endswith(EXTENSIONS)
+
+
+def can_be_packed(name: str) -> bool:
+    """Return whether a file name is that of an image or of a further field of one."""
+    return is_image_name(name) or name.rpartition(".")[2].lower() in _FIELDS
+
+
+def is_mask_field(field: str) -> bool:
+    """Return whether a field has a value for each pixel of its image; a depth may have another size.
+
+    >>> is_mask_field("mask.png"), is_mask_field("train_ids.png"), is_mask_field("depth.png"), is_mask_field("mask.npy")
+    (True, True, False, False)
+    """
+    word, _, extension = field.rpartition(".")
+    return f".{extension}" in EXTENSIONS and _MASK_FIELD.fullmatch(word) is not None
+
+
+def is_shard_table(name: str) -> bool:
+    """Return whether a file is named like the tables of img2dataset, one for each folder or shard.
+
+    >>> is_shard_table("data/00000.parquet"), is_shard_table("labels.parquet")
+    (True, False)
+    """
+    stem, _, extension = name.rpartition("/")[2].rpartition(".")
+    return extension == "parquet" and _SHARD_FOLDER.fullmatch(stem) is not None
 
 
 def stored_name(field: str) -> str:
@@ -83,6 +112,8 @@ def why_not_packed(name: str, *, reads_tables: bool = True) -> str:
             if reads_tables
             else "is a table, which --from table reads"
         )
+    if is_shard_table(lower):
+        return SHARD_TABLE
     if lower.endswith((".parquet", ".pq")):
         return "is a Parquet file, which is not read with images next to it: write its rows as CSV or JSON Lines"
     if lower.endswith(_ARCHIVES):

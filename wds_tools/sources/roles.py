@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from wds_tools.format.account import Account
+from wds_tools.format.label import quoted
 from wds_tools.sources.base import Collector
 from wds_tools.sources.label_choice import LabelChoice
+from wds_tools.sources.layouts import is_split_name
 
 
 @dataclass(slots=True)
@@ -75,3 +78,31 @@ def state_roles(found: Collector, roles: Roles, choice: LabelChoice, *, declared
     found.account.notes += choice.notes
     found.account.declare("column", declared)
     roles.collect(found.account)
+
+
+def notes_about_splits(names: Iterable[str], values: Callable[[str], Iterable[Any]]) -> list[str]:
+    """Return a note for each column that names the split of a row: such rows are packed together.
+
+    Args:
+        names: Columns that become entries of the ``json`` field.
+        values: Returns the values of a column. Only the first ones are read if these are not names of splits.
+    """
+    found = {name: _splits_in(values(name)) for name in names}
+    return [
+        f"column {name!r} names splits, {quoted(splits)}: it is an entry of json, and all are packed together; for a "
+        "dataset of each, write a table for each"
+        for name, splits in found.items()
+        if len(splits) > 1
+    ]
+
+
+def _splits_in(values: Iterable[Any]) -> list[str]:
+    """Return the different values if all are names of splits."""
+    found: set[str] = set()
+    for value in values:
+        if value in (None, ""):
+            continue
+        if not isinstance(value, str) or (value not in found and not is_split_name(value)):
+            return []
+        found.add(value)
+    return sorted(found)

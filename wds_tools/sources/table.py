@@ -43,7 +43,7 @@ from wds_tools.sources.columns import (
     usual_columns,
 )
 from wds_tools.sources.label_choice import LabelColumns, ambiguous, some_of
-from wds_tools.sources.roles import Roles, state_roles
+from wds_tools.sources.roles import Roles, notes_about_splits, state_roles
 from wds_tools.sources.text_table import MORE, Row, TextTable
 from wds_tools.sources.urls import URL_BYTES, fetch
 from wds_tools.storage import is_url
@@ -97,6 +97,9 @@ class TableSource(Source):
         hint = [row for _, row in islice(self.table.rows(), _HINT_ROWS)] if not labels.values else []
         found.account.notes += labels.hint(
             {name: [row.get(name) for row in hint] for name in self.roles_of_columns.facts}
+        )
+        found.account.notes += notes_about_splits(
+            self.roles_of_columns.facts, lambda name: (row.get(name) for _, row in self.table.rows())
         )
         choice = labels.choose()
         found.account.notes += [null_note(name, count) for name, count in lost.items() if name != choice.label]

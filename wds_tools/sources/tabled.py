@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
 from wds_tools.errors import OptionError, SourceError
-from wds_tools.format.label import NONE, quoted
+from wds_tools.format.label import NONE
 from wds_tools.sources import layouts
 from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, File, Record, SourceOptions, field_bytes
@@ -30,13 +30,14 @@ from wds_tools.sources.image_tables import (
     without_masks,
 )
 from wds_tools.sources.label_choice import LabelChoice, LabelColumns
-from wds_tools.sources.roles import Roles, state_roles
+from wds_tools.sources.roles import Roles, notes_about_splits, state_roles
 from wds_tools.sources.row_names import RowNames, names_a_file
 from wds_tools.sources.text_table import MORE, Row
 from wds_tools.sources.tree import Files, Layout
 
 _ONE_HOT_NAME = "_classes.csv"  # Roboflow's, with a column for each class
-_FLAGS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
+_FLAGS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "-1": 0, "-1.0": 0}
+_ZERO, _SIGNED = ("0", "0.0", "1", "1.0"), ("-1", "-1.0", "1", "1.0")  # CelebA has -1 and 1; -1, 0 and 1 are no flags
 _PATH_ENDINGS = ("_file_name", "_filename", "_path", "_file")
 
 
@@ -67,11 +68,7 @@ class _Columns:
         self.roles = Roles(
             table.image, fields=fields, more_images=more, facts=tuple(name for name in rest if name not in more)
         )
-        self.notes = [
-            f"column {name!r} names splits, {quoted(values)}: it is an entry of json, and all are packed together"
-            for name in rest
-            if (values := _splits_in(row.get(name) for row in head))
-        ]
+        self.notes = notes_about_splits(rest, lambda name: (row.get(name) for _, row in table.rows.rows()))
 
     def fields(self, row: Row) -> tuple[dict[str, str], dict[str, File]]:
         """Return the texts and the files that are fields of a row.
@@ -119,13 +116,6 @@ def _image_field(column: str) -> str:
     name = plain_name(column)
     ending = next((ending for ending in _PATH_ENDINGS if name.endswith(ending)), "")
     return name.removesuffix(ending) or name
-
-
-def _splits_in(values: Iterable[Any]) -> list[str]:
-    """Return the values of a column if all are names of splits, and there are several."""
-    found = {value if isinstance(value, str) else None for value in values if value not in (None, "")}
-    names = sorted(value for value in found if value is not None and layouts.is_split_name(value))
-    return names if 1 < len(names) == len(found) else []
 
 
 class Table(Layout):
@@ -320,10 +310,14 @@ def _choice(table: Named, options: SourceOptions) -> LabelChoice:
 def _one_hot(plan: Mapping[str, Rows]) -> list[str]:
     """Return the columns that have 0 or 1 for each class, if the tables have no others of this kind.
 
-    Roboflow's ``_classes.csv`` has them by its name; in others, exactly one in each row must be 1.
+    Roboflow's ``_classes.csv`` has them by its name; in others, exactly one in each row must be 1, unless the columns
+    have -1 and 1.
     """
     tables = list({id(split.table): split.table for split in plan.values()}.values())
-    columns = max((_flag_columns(table) for table in tables), key=len)
+    columns = max((_flag_columns(table, _SIGNED) for table in tables), key=len)
+    if len(columns) > 1 and any(0 in _flags(row, columns) for table in tables for _, row in table.rows.rows()):
+        return columns
+    columns = max((_flag_columns(table, _ZERO) for table in tables), key=len)
     if len(columns) < 2:
         return []
     for table in tables:
@@ -334,10 +328,10 @@ def _one_hot(plan: Mapping[str, Rows]) -> list[str]:
     return columns
 
 
-def _flag_columns(table: Named) -> list[str]:
+def _flag_columns(table: Named, flags: tuple[str, ...]) -> list[str]:
     columns = [name for name in table.rows.columns if name != table.image]
     for _, row in table.rows.rows():
-        columns = [name for name in columns if str(row.get(name)).strip() in _FLAGS]
+        columns = [name for name in columns if str(row.get(name)).strip() in flags]
         if not columns:
             break
     return columns

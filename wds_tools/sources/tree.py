@@ -156,7 +156,10 @@ class Layout:
         if described is not None:
             facts = {**facts, **described}
             del fields["json"]
-        return Record(converted(image), fields, facts)
+        record = Record(converted(image), fields, facts)
+        for field in filter(layouts.is_mask_field, fields):
+            _check_mask(field, fields[field], record.image)
+        return record
 
     def add_image(
         self,
@@ -424,7 +427,7 @@ class TreeSource(Source):
             if self.split is None:
                 found.account.notes.append(f"all images are in {split!r}, which is a split and not a class")
         found.account.given += len(files.files)
-        found.files, found.stamp = self.tree.states, self.tree.stamp
+        found.files, found.stamp, found.newest_ns = self.tree.states, self.tree.stamp, self.tree.newest_ns
         for hidden in sorted(self.tree.hidden):
             found.account.leave_out("path", hidden, "its name starts with a dot")
         layout.collect(found, files, split)
@@ -473,6 +476,25 @@ def _open_tree(src: str | Path, kind: str, remote: RemoteOptions) -> Tree:
     if kind == "zip":
         return ZipTree(src)
     return RemoteTree(src, remote) if isinstance(src, str) and is_url(src) else FolderTree(Path(src))
+
+
+def image_size(image: bytes | NDArray[np.uint8]) -> tuple[int, int]:
+    """Return width and height of an image as it is shown: its EXIF orientation is applied."""
+    if isinstance(image, bytes):
+        info = image_header.probe(image)
+        return info.width, info.height
+    return image.shape[1], image.shape[0]
+
+
+def _check_mask(field: str, mask: bytes, image: bytes | NDArray[np.uint8]) -> None:
+    size = image_size(image)
+    with as_source_error(f"its mask {field!r} cannot be read", DecodeError):
+        width, height = image_size(mask)
+    if (width, height) != size:
+        raise SourceError(
+            f"its mask {field!r} is {width}x{height}, and the image is {size[0]}x{size[1]} as it is shown (with its "
+            "EXIF orientation): correct the mask or the image"
+        )
 
 
 def converted(data: bytes) -> bytes | NDArray[np.uint8]:

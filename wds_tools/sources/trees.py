@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import struct
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,9 +33,9 @@ from wds_tools.sources.base import (
     file_states,
     stamp_files,
 )
-from wds_tools.sources.compressed import TarFiles, is_tar, tar_stem
+from wds_tools.sources.compressed import CODECS, TarFiles, is_tar, tar_stem
 from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path, stamp_of, stamp_remote_files, states_of
-from wds_tools.sources.layouts import is_image_name
+from wds_tools.sources.layouts import can_be_packed, is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.lock import why_unfinished
@@ -66,6 +67,7 @@ class Tree:
         states: After listing: the local files that contain the files.
         hidden: After listing: folders and images whose names start with a dot, which are not listed.
         empty_folders: After listing: folders without files, of a local folder.
+        newest_ns: After listing: see `Listing.newest_ns`.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Tree:
     states: tuple[FileState, ...] = ()
     hidden: frozenset[str] = frozenset()
     empty_folders: tuple[str, ...] = ()
+    newest_ns: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
@@ -131,6 +134,7 @@ class FolderTree(Tree):
         if (reason := why_unfinished(self.name, lambda name: (self.root / name).read_bytes())) is not None:
             raise SourceError(reason)
         self.empty_folders = ()
+        self.newest_ns = 0
         folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
         while folders:
             folder, parents = folders.pop()
@@ -155,7 +159,13 @@ class FolderTree(Tree):
                 elif _is_folder(entry):
                     folders.append((path, (*parents, identity)))
                 else:
-                    yield _local_file(entry, path_text(path))
+                    yield self._dated(*_local_file(entry, path_text(path)))
+
+    def _dated(self, file: File, time_ns: int) -> File:
+        """Take note of the time of a file that may be packed; a time in the future does not show when it changed."""
+        if can_be_packed(file.path) and self.newest_ns < time_ns <= time.time_ns():
+            self.newest_ns = time_ns
+        return file
 
 
 class RemoteTree(Tree):
@@ -231,7 +241,7 @@ class TarTree(Tree):
         data = self._mapped[number]
         if _COMPRESSED.match(bytes(data[:10])):
             raise SourceError(
-                f"{path} is compressed, but does not end in .tar.gz, .tgz or .tar.zst: rename it, or decompress it"
+                f"{path} is compressed, but its name does not end in {', '.join(CODECS)}: rename it, or decompress it"
             )
         files: dict[str, File] = {}
         try:
@@ -378,17 +388,17 @@ def _raise_failure(error: OSError, path: bytes) -> None:
         raise SourceStoreError(f"{path_text(path)} cannot be listed: {error.strerror or error}") from error
 
 
-def _local_file(entry: os.DirEntry[bytes], path: str) -> File:
-    """Return a local file with its length, or why it cannot be read."""
+def _local_file(entry: os.DirEntry[bytes], path: str) -> tuple[File, int]:
+    """Return a local file with its length, or why it cannot be read; and its modification time."""
     try:
         status = entry.stat()
     except OSError as error:
         if not (entry.is_symlink() and error.errno in (errno.ENOENT, errno.ENOTDIR)):
             _raise_failure(error, entry.path)
-        return File(path, 0, (), "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}")
+        return File(path, 0, (), "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}"), 0
     if not stat.S_ISREG(status.st_mode):
-        return File(path, 0, (), "is not a regular file")
-    return File(path, status.st_size)
+        return File(path, 0, (), "is not a regular file"), 0
+    return File(path, status.st_size), status.st_mtime_ns
 
 
 def _read_all(path: bytes, size: int) -> bytes:

@@ -42,7 +42,7 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, usual_columns, usual_names
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.files import locate, shown_path, stamp_of, states_of
-from wds_tools.sources.layouts import are_shard_folders
+from wds_tools.sources.layouts import SHARD_TABLE, are_shard_folders, is_shard_table
 from wds_tools.storage import is_url, join, open_store, split_folder
 from wds_tools.storage.patterns import has_pattern
 from wds_tools.storage.requests.listing import RemoteFile
@@ -121,10 +121,12 @@ class WebDatasetSource(Source):
                         found.skip(name, f"has no {wanted} among its fields {quoted(fields)}{remedy}")
                         parts.add(fields, None)
                         continue
+                    facts = _json_object(fields.get("json"))
                     parts.add(fields, image)
+                    parts.check_json(name, fields, facts)
                     candidates.add(key, fields)
                     several[image, tuple(other for other in _IMAGES if other in fields and other != image)] += 1
-                    group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image)
+                    group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image, facts)
                     spans = [part.get(key, ((0, 0), 0)) for part in added]
                     where = (*location, *(end for span, _ in spans for end in span))
                     extra += sum(size for _, size in spans)
@@ -146,12 +148,22 @@ class WebDatasetSource(Source):
         parts.collect(found, self.label, is_indexed=self._stated is not None)
         for name in (name for addition in self.additions for name in addition.fields):
             found.account.use("field", name, f"field {name}")
+        self._leave_out_others(found)
         found.classes = self._own_classes or ()
         found.earlier = self._earlier
         found.field_classes |= self._field_classes
         found.files = states
         found.stamp = stamp_of(self.paths)
         found.shuffled = self._is_shuffled
+
+    def _leave_out_others(self, found: Collector) -> None:
+        """State files next to the shards in a folder that another tool wrote, such as the tables of img2dataset."""
+        folder, shards = Path(self.path), {path.name for path in self.paths}
+        if self.remote is None and not self.indexed and folder.is_dir():
+            for path in sorted(folder.iterdir()):
+                if path.is_file() and path.name not in shards and not path.name.startswith("."):
+                    reason = SHARD_TABLE if is_shard_table(path.name) else "is not a shard"
+                    found.account.leave_out("file", path.name, reason)
 
     def read(self, entry: Input) -> Record:
         """Read a sample.
@@ -327,9 +339,11 @@ class _Parts:
 
     Attributes:
         others: Members that are not fields -> why not.
+        invalid: Samples whose field ``json`` is not JSON.
     """
 
     def __init__(self) -> None:
+        self.invalid: list[str] = []
         self.others: dict[str, str] = {}
         self._roles: dict[str, set[str]] = {}  # field -> what it is in the samples
 
@@ -344,6 +358,11 @@ class _Parts:
             roles = self._roles.setdefault(name, set())
             if image is not None:
                 roles.add("image" if name == image else "entries of json" if name == "json" else f"field {name}")
+
+    def check_json(self, name: str, fields: _Fields, facts: dict[str, Any] | None) -> None:
+        """Note a sample whose field ``json`` is not JSON; it may be JSON that is not an object."""
+        if facts is None and not _is_json(fields["json"]):
+            self.invalid.append(name)
 
     def collect(self, found: Collector, label: LabelSource, *, is_indexed: bool) -> None:
         """State what becomes of each field and of the other members."""
@@ -362,6 +381,11 @@ class _Parts:
             account.use("column", "label", "label")
         for name, reason in self.others.items():
             account.leave_out("member", name, reason)
+        if self.invalid:
+            account.notes.append(
+                f"{counted(len(self.invalid), 'sample')} with a field json that is not valid JSON, such as "
+                f"{self.invalid[0]!r}: kept as it is, so its entries cannot be loaded"
+            )
 
 
 def samples(
@@ -442,13 +466,20 @@ def _several_images(count: int, image: str, others: tuple[str, ...]) -> str:
     )
 
 
-def _extra_bytes(key: str, fields: _Fields, image: str) -> int:
+def _extra_bytes(key: str, fields: _Fields, image: str, facts: dict[str, Any] | None) -> int:
     """Return the bytes in a shard of all fields but image and label."""
-    facts = _json_object(fields.get("json"))
     excluded = (image, "cls") if facts is None else (image, "cls", "json")
     others = {name: data for name, data in fields.items() if name not in excluded}
     size = sum(tar.member_bytes(f"000000000.{name}", len(data)) for name, data in others.items())
     return size if facts is None else size + facts_bytes({"key": key, **facts})
+
+
+def _is_json(data: memoryview) -> bool:
+    try:
+        json.loads(bytes(data))
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _json_object(data: memoryview | None) -> dict[str, Any] | None:

@@ -222,7 +222,7 @@ def _check_local_shard(path: Path) -> None:
     if path.suffix != ".tar":
         raise OptionError(
             f"shard {path} does not end in .tar; only plain tar files can be indexed: decompress it first, or write it "
-            "again with `wds-tools reshard`, which also reads .tar.gz and .tar.zst"
+            "again with `wds-tools reshard`, which also reads compressed ones"
         )
 
 

@@ -377,10 +377,11 @@ def _open(datasets: Sequence[str | os.PathLike[str]], remote: RemoteOptions) -> 
 def _check_inputs(sets: Sequence[ShardSet], dst: Path) -> None:
     if not sets:
         raise OptionError("no dataset was given; name at least one")
-    seen: dict[str, str] = {}
+    seen: dict[tuple[str, tuple[str, ...]], str] = {}
     for shards in sets:
-        earlier = seen.get(shards.manifest.fingerprint)
-        seen[shards.manifest.fingerprint] = shards.name
+        content = shards.manifest.fingerprint, shards.manifest.classes
+        earlier = seen.get(content)
+        seen[content] = shards.name
         if earlier is not None:
             raise OptionError(
                 f"{shards.name} and {earlier} are the same dataset (fingerprint {shards.manifest.fingerprint}), so "
