@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import doctest
 import gc
 import multiprocessing
@@ -11,14 +12,14 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import jpegtools
 import mounts
 import PIL
 import pytest
-from _pytest.doctest import DoctestItem
+from _pytest.doctest import DoctestItem, DoctestModule
 from buckets import reset_s3, s3_server
 from hypothesis import settings
 
@@ -64,7 +65,25 @@ def torch_forkserver() -> None:
 
 def pytest_sessionfinish() -> None:
     """Let the interpreter release everything at its end; nanobind otherwise reports leaks."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # later than pytest collects garbage, which would take seconds
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while tests are collected."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for examples in the docstrings of the package only."""
+    found = yield
+    in_tests = Path(__file__).parent in file_path.parents
+    return [one for one in found if not (in_tests and isinstance(one, DoctestModule))]
 
 
 def _never_runs(item: DoctestItem) -> bool:

@@ -201,7 +201,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        close = get_close_matches(name, __all__, 1)
+        close = [] if name.startswith("_") else get_close_matches(name, __all__, 1)
         remedy = f"did you mean {close[0]!r}?" if close else "wds_tools.webdataset has the names of webdataset"
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {remedy}")
     try:

@@ -189,6 +189,9 @@ def test_rows_without_an_image_are_skipped(load: Callable[..., Any], tmp_path: P
 def test_a_stream_with_a_shuffle_buffer_is_refused(
     load: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
     monkeypatch.setattr(streams, "WINDOW_BYTES", 5 * len(jpeg(0)))
     stream = load(write(tmp_path / "photos")).shuffle(seed=1, buffer_size=10)
     with pytest.raises(OptionError, match=r"differs when it is read again: pass the stream without shuffle\(\)"):
