@@ -49,7 +49,7 @@ def make(packed, no_leftovers):
     made = []
 
     def make(dataset=packed, **options):
-        made.append(wt.make_loader(dataset, **{"batch_size": 32, "num_workers": 2, **options}))
+        made.append(wt.make_loader(dataset, **{"batch_size": 32, "num_workers": 1, **options}))
         return made[-1]
 
     yield make
@@ -632,7 +632,7 @@ def test_a_script_that_ends_in_the_middle_of_an_epoch_prints_nothing(packed, num
 def test_repr_shows_the_dataset_and_the_options(make, packed):
     text = repr(make(view=wt.CenterCrop(24)))
     assert text == (
-        f"Loader({str(packed)!r}, samples=400, batch_size=32, steps=12, num_workers=2, device='cpu', "
+        f"Loader({str(packed)!r}, samples=400, batch_size=32, steps=12, num_workers=1, device='cpu', "
         "view=CenterCrop(size=24, resize=None))"
     )
 
