@@ -118,12 +118,12 @@ def test_demo_runs_every_step_and_the_model_learns(tmp_path: Path, shorter: bool
     demo = Path(shutil.copy(EXAMPLES / "demo.py", tmp_path / "examples"))
     if shorter:
         code = demo.read_text()
-        assert "EPOCHS, LEARNING_RATE = 64, 32, 8, 3e-3" in code
-        code = code.replace("EPOCHS, LEARNING_RATE = 64, 32, 8, 3e-3", "EPOCHS, LEARNING_RATE = 64, 32, 4, 3e-3")
         assert "TRAIN_SECONDS = 3.0, 30.0" in code
         demo.write_text(code.replace("TRAIN_SECONDS = 3.0, 30.0", "TRAIN_SECONDS = 0.1, 30.0"))
-    (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / "sample").symlink_to(ROOT / "shards" / "sample")
+    images = tmp_path / "shards" / "sample" / "images"
+    for path in sorted((ROOT / "shards" / "sample" / "images").glob("*/*[02468].*" if shorter else "*/*")):
+        (images / path.parent.name).mkdir(parents=True, exist_ok=True)
+        (images / path.parent.name / path.name).symlink_to(path)
     out = run([str(demo)])
     assert "$ wds-tools pack build/demo/train shards/demo/train" in out
     assert "its next batch is the same, pixel by pixel" in out

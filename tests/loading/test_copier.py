@@ -24,7 +24,7 @@ from wds_tools.loading.workers import numa
 
 VIEW = wt.RandomResizedCrop(32, flip=True)
 SEVERAL_SIZES = [wt.Schedule({0: wt.Resize((24, 32)), 1: VIEW}), wt.Buckets([(32, 32), (24, 40)], flip=True)]
-OPTIONS = {"batch_size": 32, "view": VIEW, "shuffle": True, "num_workers": 2}
+OPTIONS = {"batch_size": 32, "view": VIEW, "shuffle": True, "num_workers": 1}
 
 
 @pytest.fixture
@@ -566,7 +566,7 @@ def test_cuda_is_not_initialized_before_the_workers_have_started(packed, gpu, mo
     with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
         repr(loader)
         list(loader)
-    assert started == [2]
+    assert started == [OPTIONS["num_workers"]]
 
 
 def test_workers_do_not_collect_objects_of_the_main_process(packed):
@@ -663,7 +663,7 @@ def test_workers_are_bound_to_the_cores_near_their_gpu(packed, gpu, tmp_path, mo
     core = min(usable)
     root = sys_folder(tmp_path, {"0000:00:00.0": (3, f"{core},5000-5002"), "0000:01:00.0": (-1, "")})
     monkeypatch.setattr(pipeline, "cores_near", lambda address: numa.cores_near(address, root))
-    with wt.make_loader(packed, **OPTIONS, device=device, bind_workers=True) as loader:
+    with wt.make_loader(packed, **{**OPTIONS, "num_workers": 2}, device=device, bind_workers=True) as loader:
         train(loader, gpu)
         workers = worker_processes()
         assert len(workers) == 2
