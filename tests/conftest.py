@@ -115,6 +115,15 @@ def zig_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_sync() -> Iterator[None]:
+    """Write files without fsync, which takes milliseconds and matters for power failures only. See `faults`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        patch.setattr(os, "sync", lambda: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def few(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
     """Return a packed dataset of 40 photographs, in several shards."""

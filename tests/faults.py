@@ -11,6 +11,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import posix
 import runpy
 import select
 import signal
@@ -139,4 +140,5 @@ if __name__ == "__main__":
     install([int(number) for number in sys.argv[1].split(",")])
     del sys.argv[:2]
     sys.dont_write_bytecode = True  # its calls would be counted
+    os.fsync = posix.fsync  # which programs of the tests do not call otherwise
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

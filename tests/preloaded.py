@@ -173,6 +173,7 @@ def free_port() -> int:
 
 def main() -> None:
     """Serve requests; in a forked process, run the program of one."""
+    os.fsync, os.sync = os.fstat, lambda: None  # as in the tests themselves: see conftest.py
     statuses: list[int] = []
     atexit.register(_end, statuses)  # the first one to be registered is the last one to be called
     for name in sys.argv[1:]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import preloaded
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +20,6 @@ from buckets import Bucketful
 from folders import manifest_of
 from pictures import encode
 from PIL import Image
-from preloaded import command
 from terminals import in_terminal
 
 import wds_tools as wt
@@ -72,12 +72,12 @@ def without_account(folder: Path) -> None:
 
 
 def test_a_folder_takes_one_line(photos: Path, tmp_path: Path) -> None:
-    done = command("pack", photos, tmp_path / "dst", "--images", "keep")
+    done = preloaded.command("pack", photos, tmp_path / "dst", "--images", "keep")
     assert done.stderr == f"{photos}: 400 images, 8 classes (astronaut, brushes, cat, ...)\n"
 
 
 def test_skipped_files_are_counted_by_reason_in_one_more_line(untidy: Path, tmp_path: Path) -> None:
-    done = command("pack", untidy, tmp_path / "dst")
+    done = preloaded.command("pack", untidy, tmp_path / "dst")
     assert done.stderr.splitlines() == [
         f"{untidy}: 6 images, 2 classes (cat, fig)",
         "  skipped: 3 files (2 are empty, 1 does not have the extension of an image)",
@@ -85,7 +85,7 @@ def test_skipped_files_are_counted_by_reason_in_one_more_line(untidy: Path, tmp_
 
 
 def test_a_table_of_a_hundred_columns_takes_a_few_lines_and_names_the_label(table: Path, tmp_path: Path) -> None:
-    done = command("pack", table, tmp_path / "dst")
+    done = preloaded.command("pack", table, tmp_path / "dst")
     lines = done.stderr.splitlines()
     assert lines[0] == f"{table}: 12 images, 4 classes without names (2, 6, 9, ...)"
     assert lines[1] == "  image: column 'image'; label: column 'y'"
@@ -98,7 +98,7 @@ def test_a_table_of_a_hundred_columns_takes_a_few_lines_and_names_the_label(tabl
 
 def test_the_account_comes_before_anything_is_written(untidy: Path, packed: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = command("pack", untidy, tmp_path / "file")  # not a folder, so nothing can be written
+    done = preloaded.command("pack", untidy, tmp_path / "file")  # not a folder, so nothing can be written
     assert done.returncode == 1
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == [str(untidy), "  skipped", "error"]
 
@@ -109,24 +109,24 @@ def test_append_and_reshard_print_the_account_of_what_they_read(
 ) -> None:
     if command == "append":
         dst = Path(shutil.copytree(few, tmp_path / "dst"))
-        done = command("append", untidy, dst, "--images", "crop-ready")
+        done = preloaded.command("append", untidy, dst, "--images", "crop-ready")
         assert done.stderr.splitlines()[0] == f"{untidy}: 6 images, 2 classes (cat, fig)"
         assert "skipped: 3 files" in done.stderr
     else:
-        done = command("reshard", few, tmp_path / "dst")
+        done = preloaded.command("reshard", few, tmp_path / "dst")
         assert done.stderr.splitlines()[0] == f"{few}: 40 images, 8 classes (astronaut, brushes, cat, ...)"
     assert done.returncode == 0
 
 
 def test_pack_splits_prints_the_account_of_the_source_once(untidy: Path, tmp_path: Path) -> None:
-    done = command("pack", untidy, tmp_path / "dst", "--split", "train=0.5,val=0.5")
+    done = preloaded.command("pack", untidy, tmp_path / "dst", "--split", "train=0.5,val=0.5")
     assert done.stderr.count("6 images") == done.stderr.count("skipped: 3 files") == 1
 
 
 def test_pack_splits_prints_the_account_of_each_folder(six_photos: Path, tmp_path: Path) -> None:
     for split in ("train", "val"):
         shutil.copytree(six_photos, tmp_path / "src" / split)
-    done = command("pack", tmp_path / "src", tmp_path / "dst", "--split", "folders")
+    done = preloaded.command("pack", tmp_path / "src", tmp_path / "dst", "--split", "folders")
     assert done.stderr.splitlines() == [
         f"{tmp_path}/src/{split}: 6 images, 2 classes (cat, fig)" for split in ("train", "val")
     ]
@@ -135,7 +135,7 @@ def test_pack_splits_prints_the_account_of_each_folder(six_photos: Path, tmp_pat
 def test_names_of_the_source_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     rows = {"image": [jpeg(1)], "label": [0], "\x1b[31mred\n": [1]}
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")
-    done = command("pack", tmp_path / "a.parquet", tmp_path / "dst")
+    done = preloaded.command("pack", tmp_path / "a.parquet", tmp_path / "dst")
     assert done.returncode == 0
     assert done.stderr.replace("\n", "").isprintable()
 
@@ -334,7 +334,7 @@ def test_info_shows_the_account(untidy: Path, table: Path, tmp_path: Path) -> No
     text = format_stats(describe(tmp_path / "dst"))
     assert "  source       9 files, 6 packed\n" in text
     assert "skipped: 3 files (2 are empty, 1 does not have the extension of an image)" in text
-    shown = json.loads(command("info", tmp_path / "dst", "--json").stdout)
+    shown = json.loads(preloaded.command("info", tmp_path / "dst", "--json").stdout)
     assert (shown["account"]["given"], shown["account"]["skipped"]["is empty"]) == (9, 2)
     without_account(tmp_path / "dst")
     assert "source" not in format_stats(describe(tmp_path / "dst"))
@@ -345,7 +345,7 @@ def test_info_shows_the_account(untidy: Path, table: Path, tmp_path: Path) -> No
 
 
 def test_a_dry_run_prints_the_account_and_ten_samples_and_writes_nothing(photos: Path, tmp_path: Path) -> None:
-    done = command("pack", photos, tmp_path / "dst", "--dry-run")
+    done = preloaded.command("pack", photos, tmp_path / "dst", "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     head, *lines = done.stdout.splitlines()
     assert head == f"{photos}: 400 images, 8 classes (astronaut, brushes, cat, ...)"
@@ -382,7 +382,7 @@ def test_a_dry_run_states_why_a_sample_cannot_be_packed(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.jpg").write_bytes(jpeg(1))
     (tmp_path / "src" / "b.jpg").write_bytes(b"not an image")
-    done = command("pack", tmp_path / "src", tmp_path / "dst", "--dry-run")
+    done = preloaded.command("pack", tmp_path / "src", tmp_path / "dst", "--dry-run")
     assert done.returncode == 0
     assert "a.jpg: no label; jpg 12x8\n" in done.stdout
     assert "b.jpg: cannot be packed: is not a JPEG" in done.stdout
@@ -407,7 +407,7 @@ def test_a_dry_run_shows_labels_that_are_known_only_after_reading(tmp_path: Path
 
 
 def test_a_dry_run_with_splits_shows_samples_of_each(untidy: Path, tmp_path: Path) -> None:
-    done = command("pack", untidy, tmp_path / "dst", "--split", "train=0.5,val=0.5", "--dry-run")
+    done = preloaded.command("pack", untidy, tmp_path / "dst", "--split", "train=0.5,val=0.5", "--dry-run")
     assert done.returncode == 0
     heads = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
     assert [head.partition(",")[0] for head in heads] == ["train", "val"]
@@ -436,7 +436,7 @@ def test_a_dry_run_fails_as_pack_would(table: Path, untidy: Path, few: Path, tmp
         wt.pack(untidy, untidy / "dst", dry_run=True)
     with pytest.raises(OptionError, match="dry_run cannot be combined"):
         wt.pack(untidy, dst, dry_run=True, finish=True)
-    assert command("pack", tmp_path / "none", dst, "--dry-run").returncode == 2
+    assert preloaded.command("pack", tmp_path / "none", dst, "--dry-run").returncode == 2
     assert not dst.exists()
 
 

@@ -841,7 +841,6 @@ KILL_EVERYWHERE = """
 import os, sys
 from wds_tools.packing.packer import pack
 src, dst = {src!r}, {dst!r}
-os.fsync = lambda descriptor: None
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock")
 
 def fork(number):
@@ -881,19 +880,11 @@ def few(tmp_path: Path) -> Path:
     return fill(tmp_path / "few", {**images, "a/bad.jpg": b"not an image"})
 
 
-@pytest.fixture
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip fsync, which matters for power failures but not for kills; thousands of calls would take minutes."""
-    monkeypatch.setattr(os, "fsync", os.fstat)
-
-
 STEPS = (5, pytest.param(1, marks=pytest.mark.torture))
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_rerun_recovers_from_a_kill_before_any_change_to_the_disk(
-    few: Path, tmp_path: Path, no_sync: None, step: int
-) -> None:
+def test_a_rerun_recovers_from_a_kill_before_any_change_to_the_disk(few: Path, tmp_path: Path, step: int) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     killed.mkdir()
     pack(few, whole, workers=1, shard_bytes=12_000)
@@ -915,7 +906,7 @@ def test_a_rerun_recovers_from_a_kill_before_any_change_to_the_disk(
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_rerun_recovers_from_a_kill_while_an_earlier_dataset_is_replaced(
-    few: Path, tmp_path: Path, no_sync: None, step: int
+    few: Path, tmp_path: Path, step: int
 ) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     pack(few, whole, workers=1, shard_bytes=12_000)

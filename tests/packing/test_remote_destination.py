@@ -439,7 +439,6 @@ def test_a_rerun_here_or_on_another_machine_recovers_from_a_kill_at_any_upload(t
     whole = contents(dst)
     script = f"""
     import os
-    os.fsync = lambda descriptor: None
     for number in range(1, 100):
         child = os.fork()
         if not child:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import os
 import signal
 import subprocess
 import tarfile
@@ -504,7 +503,6 @@ KILL_EVERYWHERE = """
 import os, sys
 from wds_tools import ShardWriter
 from wds_tools.packing import shard_writer, writer_lock
-os.fsync = lambda descriptor: None
 
 def attempt(number):
     left = number
@@ -534,10 +532,7 @@ print(number)
 
 
 @pytest.mark.parametrize("replaces", [False, True])
-def test_fresh_recovers_from_a_kill_at_any_change_of_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaces: bool
-) -> None:
-    monkeypatch.setattr(os, "fsync", os.fstat)
+def test_fresh_recovers_from_a_kill_at_any_change_of_the_disk(tmp_path: Path, replaces: bool) -> None:
     write_all(tmp_path / "whole", small(20), maxcount=8)
     for number in range(1, 61):
         if replaces:

@@ -47,12 +47,6 @@ def files(folder: Path) -> dict[bytes, bytes]:
     return {os.fsencode(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
-@pytest.fixture
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sync", lambda: None)
-    monkeypatch.setattr(os, "fsync", os.fstat)
-
-
 def write(folder: Path, *samples: dict[str, Any], **options: Any) -> Path:
     with wt.ShardWriter(folder / "a-%03d.tar", **options) as writer:
         for number, sample in enumerate(samples):
@@ -92,7 +86,7 @@ trees = st.dictionaries(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees)
 def test_files_with_any_names_are_restored_byte_for_byte(
-    tmp_path_factory: pytest.TempPathFactory, no_sync: None, tree: dict[tuple[bytes, bytes, bytes], int]
+    tmp_path_factory: pytest.TempPathFactory, tree: dict[tuple[bytes, bytes, bytes], int]
 ) -> None:
     folder = tmp_path_factory.mktemp("names")
     for (outer, name, ending), colour in tree.items():
@@ -114,7 +108,7 @@ contents = st.dictionaries(st.sampled_from(["txt", "bin", "a.b", "txt.gz"]), st.
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(keys, contents, min_size=1, max_size=5))
 def test_samples_with_any_keys_are_restored_or_refused_and_never_written_outside(
-    tmp_path_factory: pytest.TempPathFactory, no_sync: None, samples: dict[str, dict[str, bytes]]
+    tmp_path_factory: pytest.TempPathFactory, samples: dict[str, dict[str, bytes]]
 ) -> None:
     folder = tmp_path_factory.mktemp("keys")
     stored = {}
