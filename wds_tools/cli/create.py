@@ -324,8 +324,8 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
 def reshard(run: Run, /, dataset: str, dst: str, images: str | None, resize: str | None, **options: Any) -> None:
     """Rewrite a dataset with other shards, order or images.
 
-    DATASET is a folder or URL with a dataset, or with tar shards that other tools wrote, also
-    compressed (.tar.gz, .tar.zst). It is not changed.
+    DATASET is a folder or URL with a dataset, or with tar shards that other tools wrote,
+    compressed or not (.tar.gz, .tar.zst). It is not changed.
     """
     from wds_tools.packing.append import reshard as reshard_one
 

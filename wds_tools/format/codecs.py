@@ -52,7 +52,7 @@ def npy_header(data: bytes | memoryview) -> tuple[tuple[int, ...], bool, np.dtyp
 
     Raises:
         ObjectsError: The array has Python objects.
-        ValueError: The file is not npy of version 1.0 or 2.0, or has another length than its header states.
+        ValueError: The file is not npy of version 1.0 or 2.0, or has a length other than its header states.
     """
     size = 2 if bytes(data[6:7]) == b"\x01" else 4  # version 1.0 or 2.0
     start = 8 + size + int.from_bytes(data[8 : 8 + size], "little")
