@@ -2,7 +2,7 @@
 
 ::
 
-    WdsToolsError                     .shard .key .offset: location of the problem, as far as known
+    WdsToolsError                     .shard .key .offset: location of the problem, if known
     ├── OptionError (ValueError)      invalid option or argument
     ├── LabelError (ValueError)       invalid labels, or labels that do not match the classes
     ├── SourceError (OSError)         input of the packer: missing, unreadable, or refused by --strict

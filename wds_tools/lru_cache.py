@@ -34,7 +34,7 @@ class LRUCache(Generic[K, V]):
         return len(self._items)
 
     def missing(self, keys: Iterable[K]) -> list[K]:
-        """Return those of some keys that have no value, in their order; this does not count as a use of the others."""
+        """Return the keys that have no value, in the given order; this does not count as a use of the others."""
         return [key for key in keys if key not in self._items]
 
     def get(self, key: K) -> V | None:

@@ -202,7 +202,7 @@ class RemoteOptions:
 
 
 TOKEN_REALM = 'realm="wds_tools"'  # noqa: S105 - not a secret
-"""By which clients recognise a `wds-tools serve` that needs a token, in the header ``WWW-Authenticate``."""
+"""Value of the header ``WWW-Authenticate`` of a `wds-tools serve` that requires a token."""
 
 
 def server_token(scheme: str, authority: str) -> str | None:

@@ -60,7 +60,7 @@ class Reporter:
         server_token(self._scheme, self._authority)  # an invalid WDS_TOOLS_TOKEN is an error now, not a warning later
 
     def start(self) -> None:
-        """Start to send, if this process does not do so already."""
+        """Start sending, unless this process already does."""
         if self._thread is not None and self._pid == os.getpid() and self._thread.is_alive():
             return
         stopped, self._pid = threading.Event(), os.getpid()
@@ -143,13 +143,13 @@ def parse_origin(url: str) -> tuple[str, str]:
     if not valid or "@" in parts.netloc or parts.query or parts.fragment or not url.isprintable() or " " in url:
         raise OptionError(
             "report_to (or WDS_TOOLS_REPORT_TO) is not the URL of a server, such as http://node1:8080, without a path; "
-            "the token belongs into WDS_TOOLS_TOKEN"
+            "the token belongs in WDS_TOOLS_TOKEN"
         )
     return parts.scheme, parts.netloc
 
 
 def reporter_of(url: str | None, read: Callable[[], dict[str, Any]]) -> Reporter | None:
-    """Return a reporter for a URL, by default for that in ``WDS_TOOLS_REPORT_TO``; None if there is neither."""
+    """Return a reporter for a URL, by default for the URL in ``WDS_TOOLS_REPORT_TO``; None if there is neither."""
     url = url or report_url()
     return Reporter(url, read) if url else None
 
@@ -165,7 +165,7 @@ def identity() -> dict[str, Any]:
 
 
 def dataset_label(name: str) -> str:
-    """Return the name of a dataset for reports: without credentials, and with one folder above it.
+    """Return the name of a dataset for reports: without credentials, and with its parent folder.
 
     >>> dataset_label("https://user:secret@host/data/photos/?signature=x"), dataset_label("/data/imagenet/train")
     ('photos', 'imagenet/train')

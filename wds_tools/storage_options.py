@@ -128,7 +128,7 @@ def _is_secret_part(part: str) -> bool:
 
 
 def _secret_texts(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield all texts of a value whose name, or the name of an outer value, is that of a secret."""
+    """Yield all texts of a value whose name, or the name of an outer value, is the name of a secret."""
     if isinstance(value, Mapping):
         for name, part in value.items():
             yield from _secret_texts(part, secret=secret or is_secret(str(name)))

@@ -53,7 +53,7 @@ def missing_package(what: str, package: str) -> str:
 
 
 def broken_url_remedy(spec: str) -> str:
-    """Return how to correct a path that looks like a URL with one slash, begins with ~, or is one of Windows; or "".
+    """Return how to correct a path that looks like a URL with one slash, begins with ~, or is a Windows path; else "".
 
     >>> broken_url_remedy("s3:/bucket/train")
     's3:/bucket/train looks like a URL that lost a slash: write s3://bucket/train, in Python as text, not as a Path'
@@ -69,7 +69,7 @@ def broken_url_remedy(spec: str) -> str:
         )
     if _WINDOWS_PATH.match(spec):
         path = f"/mnt/{spec[0].lower()}/{spec[3:]}".replace("\\", "/")
-        return f"{spec} is a path of Windows; this is Linux: in the Windows Subsystem for Linux, write {path}"
+        return f"{spec} is a Windows path; this is Linux: in the Windows Subsystem for Linux, write {path}"
     match = _BROKEN_URL.match(spec)
     if match is None:
         return ""

@@ -561,7 +561,7 @@ def test_a_missing_dataset_is_one_line_and_exit_code_2(call: Call, tmp_path: Pat
         call(command, foreign.parent), 2, "contains tar files but no manifest.json", "wds-tools index"
     )
     assert_one_line_error(call(command, tmp_path / "no-*.tar"), 2, "matches no file")
-    assert_one_line_error(call(command, foreign), 2, "no index beside it", "wds-tools index")
+    assert_one_line_error(call(command, foreign), 2, "no index next to it", "wds-tools index")
 
 
 def test_a_damaged_manifest_or_index_is_one_line_and_exit_code_1(call: Call, packed_copy: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_pattern_over_datasets_with_other_labels_is_not_merged(tmp_path: Path,
     for name, classes in (("a", ["cat", "dog"]), ("b", ["dog", "cat"])):
         with wt.ShardWriter(tmp_path / name / "a-%d.tar", classes=classes) as writer:
             writer.write({"__key__": name, "jpg": photo.read_bytes(), "cls": "cat"})
-    with pytest.raises(LabelError, match=r"different classes .class 0 is 'cat' or 'dog'.: name each dataset by itself"):
+    with pytest.raises(LabelError, match=r"classes .class 0 is 'cat' or 'dog'.: name each dataset separately"):
         wt.merge([f"{tmp_path}/{{a,b}}/a-0.tar"], tmp_path / "merged")
 
 

@@ -201,7 +201,7 @@ def test_a_field_that_ends_with_the_shard_is_allowed() -> None:
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])
 def test_another_version_is_refused_with_both_versions(version: object) -> None:
-    with pytest.raises(ManifestError, match=r"s.parquet is an index of version .*, this release reads 1"):
+    with pytest.raises(ManifestError, match=r"s.parquet is an index of version .*; this release reads 1"):
         from_bytes(rewritten(version=version), name="s.parquet")
 
 

@@ -164,7 +164,7 @@ def test_a_shard_that_contradicts_the_totals_is_refused(changes: dict[str, Any])
     ["", ".", "..", "../a.tar", "/etc/passwd", "a/b", "a\\b", "a\0", "a\n.tar", "\ud800.tar", "x::file", 5, None],
 )
 def test_a_name_that_is_not_a_file_name_is_refused(key: str, name: object) -> None:
-    with pytest.raises(ManifestError, match="is not the name of a file beside the manifest"):
+    with pytest.raises(ManifestError, match="is not the name of a file next to the manifest"):
         from_json(edited_shard(**{key: name}))
 
 

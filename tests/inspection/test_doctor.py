@@ -227,7 +227,7 @@ def test_damaged_indexes_and_missing_or_truncated_shards_are_problems(packed_cop
     found = findings_of(packed_copy)
     assert found["indexes"][0] == "problem"
     assert "shard-000001" in found["indexes"][1]
-    assert found["shards"] == ("problem", "2 of 7 are missing or have another length, such as shard-000002.tar")
+    assert found["shards"] == ("problem", "2 of 7 are missing or have the wrong length, such as shard-000002.tar")
 
 
 # --- the command ---

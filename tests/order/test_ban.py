@@ -121,7 +121,7 @@ def test_a_state_continues_with_the_bans_that_it_records():
 
 def test_a_ban_of_all_samples_is_an_error():
     order = single([5], 0, 10, 2, 1)
-    with pytest.raises(OptionError, match="ban= leaves no sample: it has all 5"):
+    with pytest.raises(OptionError, match="ban= leaves no sample: it bans all 5"):
         EpochOrders(order).banning(range(5), Cursor()).of(0)
 
 

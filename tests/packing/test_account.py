@@ -216,7 +216,7 @@ def test_a_manifest_holds_a_limited_number_of_names_and_reasons() -> None:
     assert len(held.parts) == MAX_PARTS
     assert (len(held.skipped), len(held.notes)) == (MAX_REASONS, MAX_REASONS)
     assert held.skipped.total() == 500
-    assert "5 parts of the source more than are listed" in held.notes
+    assert "5 further parts of the source, not listed" in held.notes
     assert held.limited() == held
     assert len(json.dumps(held.to_json())) < 300_000
 

@@ -136,7 +136,7 @@ def test_positions_that_are_not_understood_refuse_the_run(tmp_path: Path, fields
     "one", [{"box": ["a", 1, 2, 3]}, {"box": [1, 2, 3]}, {"box": [0, 0, 1, 1], "rle": {"size": [1, 1]}}]
 )
 def test_objects_of_another_form_refuse_the_run(tmp_path: Path, one: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match="has positions of another form"):
+    with pytest.raises(OptionError, match="has positions in another form"):
         resized(shard(tmp_path, json={"objects": [one]}))
 
 

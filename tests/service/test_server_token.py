@@ -172,7 +172,7 @@ def test_each_command_sends_the_token(
 @pytest.mark.parametrize("path", ["packed", "datasets/packed", ""])
 def test_a_url_of_the_service_that_is_not_that_of_a_dataset_is_corrected(unlocked: str, path: str) -> None:
     place = f"{unlocked}/data/{'packed' if path else 'NAME'}"
-    with pytest.raises(NotADatasetError, match=f"; a `wds-tools serve` there has it at {place}$"):
+    with pytest.raises(NotADatasetError, match=f"; with `wds-tools serve`, it is at {place}$"):
         wt.describe(f"{unlocked}/{path}")
 
 

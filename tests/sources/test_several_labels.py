@@ -334,7 +334,7 @@ def test_values_that_are_missing_in_lists_of_labels_are_counted(tmp_path: Path) 
         tmp_path / "t.jsonl", orient="records", lines=True
     )
     report = wt.pack(tmp_path / "t.jsonl", tmp_path / "d", workers=1)
-    assert report.account.notes == ["2 values in lists of labels missing: the other labels are kept"]
+    assert report.account.notes == ["2 missing values in lists of labels: the other labels are kept"]
 
 
 def test_pairs_of_numbers_that_all_differ_are_not_taken_as_several_labels() -> None:

@@ -236,7 +236,7 @@ def test_after_an_answer_requests_for_other_objects_have_the_whole_time_again(cl
         (bad_server.disconnect, "closed connection without"),
         (bad_server.no_answer, r"no bytes arrived for 0\.2 s"),
         (bad_server.drip(100, 0.02), r"fewer than 10,000 bytes arrived in 0\.2 s"),
-        (bad_server.cut_after(10), "the answer ended"),
+        (bad_server.cut_after(10), "the response ended"),
         (bad_server.wrong_range, r"bytes [\d,]+ to [\d,]+ arrived instead of 1,000 to 201,000"),
         (bad_server.no_content_range, "no valid Content-Range"),
         (bad_server.html, "an HTML page arrived instead of data"),

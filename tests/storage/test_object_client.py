@@ -109,9 +109,9 @@ def test_a_fault_that_passes_costs_only_time(server, kind, fault):
     [
         (bad_server.status(503, b"<Error><Code>SlowDown</Code></Error>"), r"HTTP 503 .*\(SlowDown\)"),
         (bad_server.reset, "error sending request|reset"),
-        (bad_server.no_answer, "no answer in time|arrived"),
-        (bad_server.drip(100, 0.02), "no answer in time|arrived"),
-        (bad_server.cut_after(10), "body error|the answer ended"),
+        (bad_server.no_answer, "no response in time|arrived"),
+        (bad_server.drip(100, 0.02), "no response in time|arrived"),
+        (bad_server.cut_after(10), "body error|the response ended"),
         (bad_server.wrong_range, r"Requested \d+\.\.\d+, got|arrived instead of"),
         (bad_server.no_content_range, "no valid Content-Range"),
     ],

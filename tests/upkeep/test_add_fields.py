@@ -430,7 +430,7 @@ def test_a_missing_or_exchanged_folder_is_an_error_with_a_remedy(dataset: Path, 
     with pytest.raises(NotADatasetError, match=r"captions/manifest.json is missing: the fields .*--remove captions"):
         read(dataset, "txt")
     shutil.copytree(few, dataset / "captions")
-    with pytest.raises(NotADatasetError, match="is another dataset than the fields that were added"):
+    with pytest.raises(NotADatasetError, match="is not the dataset of the fields that were added"):
         read(dataset, "txt")
 
 

@@ -394,7 +394,7 @@ def test_a_second_run_changes_nothing(halves: tuple[Path, Path], tmp_path: Path)
     assert (report.linked, report.copied, report.kept) == (0, 0, len(report.manifest.shards))
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "c").iterdir()} == before
     (tmp_path / "c" / "shard-000000.tar").unlink()
-    with pytest.raises(DestinationError, match="are missing or have another length: merge with --fresh"):
+    with pytest.raises(DestinationError, match="are missing or have the wrong length: merge with --fresh"):
         merge(halves, tmp_path / "c")
     assert merge(halves, tmp_path / "c", fresh=True).manifest == report.manifest
 

@@ -111,7 +111,7 @@ def test_a_second_run_changes_nothing(downloaded: Path) -> None:
 
 
 def test_a_pattern_finds_the_indexes_without_a_manifest(downloaded: Path) -> None:
-    with pytest.raises(NotADatasetError, match="no such shard, or no index beside it"):
+    with pytest.raises(NotADatasetError, match="no such shard, or no index next to it"):
         keys(f"{downloaded}/*.tar", "similarity > 0.3")
     index_shards(f"{downloaded}/*.tar")
     (downloaded / "manifest.json").unlink()
@@ -153,7 +153,7 @@ def test_a_damaged_table_is_an_error_and_leaves_no_index(downloaded: Path) -> No
     start = keys.dictionary_page_offset + 20  # after the header of the page
     data[start : start + 20] = b"\xff" * 20
     path.write_bytes(data)
-    with pytest.raises(ShardError, match=r"00001.parquet lies beside the shard, but cannot be read .*move it away"):
+    with pytest.raises(ShardError, match=r"00001.parquet is next to the shard, but cannot be read .*move it away"):
         index_shards(f"{downloaded}/*.tar")
     assert not list(downloaded.glob("*.index.parquet"))
 

@@ -38,7 +38,7 @@ label_type_option = click.option(
     "--label-type",
     type=click.Choice(["name", "number"]),
     help="Whether labels are names or numbers, where their text could be either; by default 3 and 3.0 are numbers, "
-    "other texts names.",
+    "and any other text is a name.",
 )
 
 
@@ -119,7 +119,7 @@ def next_steps(datasets: Sequence[str], manifest: Manifest, indexes: Iterable[In
     Args:
         datasets: Paths or URLs.
         manifest: Manifest of the first one.
-        indexes: Its indexes, as far as they are local.
+        indexes: Its indexes that are local.
     """
     from wds_tools.packing.snippet import IMPORT, first_call
 

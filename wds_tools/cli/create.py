@@ -35,7 +35,7 @@ _column = click.option(
     "columns",
     multiple=True,
     metavar="ROLE=NAME",
-    help="Column to use as image or label, such as label=species; `label=` for none; by default found. Repeatable.",
+    help="Column to use as image or label, such as label=species; `label=` for none; by default detected. Repeatable.",
 )
 _label = click.option(
     "--label",
@@ -46,7 +46,7 @@ _label = click.option(
 _label_separator = click.option(
     "--label-separator",
     metavar="TEXT",
-    help="Text between the labels of a sample, such as ' ' or ',', if a text is several labels; by default it is one.",
+    help="Separator of the labels in a text, such as ' ' or ','; by default a text is one label.",
 )
 _encoding = click.option(
     "--encoding",
@@ -324,8 +324,8 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
 def reshard(run: Run, /, dataset: str, dst: str, images: str | None, resize: str | None, **options: Any) -> None:
     """Rewrite a dataset with other shards, order or images.
 
-    DATASET is a folder or URL with a dataset, or with tar shards that other tools wrote, also
-    compressed (.tar.gz, .tar.zst). It is not changed.
+    DATASET is a folder or URL with a dataset, or with tar shards that other tools wrote,
+    compressed or not (.tar.gz, .tar.zst). It is not changed.
     """
     from wds_tools.packing.append import reshard as reshard_one
 

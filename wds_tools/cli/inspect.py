@@ -56,8 +56,8 @@ def info(run: Run, dataset: str, as_json: bool) -> None:
 def verify(run: Run, dataset: str, as_json: bool) -> int:
     """Check every byte of a dataset against its checksums.
 
-    Checks indexes, shards, tar headers and fields of DATASET, and whether image sizes and labels are
-    those of the indexes. Lists all damage with shard, key, field and byte offset. The exit code is 0 if
+    Checks indexes, shards, tar headers and fields of DATASET, and whether image sizes and labels match
+    the indexes. Lists all damage with shard, key, field and byte offset. The exit code is 0 if
     nothing is damaged, 1 if something is, and 2 if something could not be checked.
     """
     from wds_tools.upkeep.verifier import verify as verify_dataset
@@ -193,7 +193,7 @@ def _check_plan_options(context: click.Context) -> None:
 @click.option("--where", metavar="CONDITION", help="Use only samples that match, such as 'width >= 256'.")
 @click.option("--subset", type=float, metavar="FRACTION", help="Use only this fraction of the samples, such as 0.1.")
 @click.option(
-    "--class-weights", metavar="WEIGHTS", help="How often samples of a class come: balanced, or cat=2,dog=0.5."
+    "--class-weights", metavar="WEIGHTS", help="How often samples of each class occur: balanced, or cat=2,dog=0.5."
 )
 @click.option(
     "--size",
@@ -205,10 +205,10 @@ def _check_plan_options(context: click.Context) -> None:
     "--state",
     type=LOCAL_PATH,
     metavar="FILE",
-    help="Show a step of a training run instead: JSON or a checkpoint of torch.save with loader.state_dict() in it.",
+    help="Show a step of a training run instead: JSON or a torch.save checkpoint that contains loader.state_dict().",
 )
 @click.option(
-    "--step", type=click.IntRange(0), help="With --state: zero-based step of the run, or with --epoch of that epoch."
+    "--step", type=click.IntRange(0), help="With --state: zero-based step of the run, or of the epoch in --epoch."
 )
 @click.option("--epoch", type=click.IntRange(0), help="With --state: zero-based epoch that --step counts from.")
 @click.option("--rank", type=click.IntRange(0), help="With --state: show only the samples of this rank.")
@@ -314,7 +314,7 @@ def _examine_dataset(dataset: str, machine: Machine, remote: RemoteOptions) -> l
     from wds_tools.inspection.machine import NATIVE
 
     if machine.imports.broken.keys() - {"torch", NATIVE}:
-        return [Finding("dataset", "note", "not checked: packages that are needed for it cannot be imported")]
+        return [Finding("dataset", "note", "not checked: packages that it needs cannot be imported")]
     from wds_tools.inspection.datacheck import examine_dataset
 
     return examine_dataset(dataset, memory_bytes=machine.memory, remote=remote)

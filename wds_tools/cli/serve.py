@@ -59,7 +59,7 @@ _DEFAULT_PORT = 8080
     metavar="FILE",
     help="Append a line of JSON for each request to this file; - for standard output.",
 )
-@click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder; by default that of loaders.")
+@click.option("--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder; by default the one loaders use.")
 @click.option("--cache-bytes", metavar="SIZE", help="Size limit of the cache of upstreams; by default 20GB.")
 @storage_option
 @click.pass_obj
@@ -124,7 +124,7 @@ def serve(
 @click.option("--port", type=int, default=0, help="TCP port; by default a free one.")
 @click.option("--browser/--no-browser", default=True, help="Open the browser, or only print the address.")
 @click.option(
-    "--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder for a URL; by default that of loaders."
+    "--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder for a URL; by default the one loaders use."
 )
 @storage_option
 @click.pass_obj

@@ -171,8 +171,8 @@ def export(run: Run, dataset: str, to: str, split: str) -> None:
     were appended.
 
     \b
-    --to dali     an .idx file per shard, as wds2idx of NVIDIA DALI
-    --to energon  a .tar.idx file per shard and .nv-meta/, as `energon prepare`
+    --to dali     an .idx file per shard, as NVIDIA DALI's wds2idx writes it
+    --to energon  a .tar.idx file per shard and .nv-meta/, as `energon prepare` writes them
     --to hf       README.md, the dataset card
     --to timm     _info.json
     --to wids     shardindex.json

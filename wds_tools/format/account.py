@@ -1,7 +1,7 @@
 """The account of a source: what it was given, and what became of each part of it.
 
 Every column, array, feature, group and file is used (as what) or left out (why), and every record is packed or skipped
-(why). The sums are checked, so nothing is lost without a word. The manifest of a dataset holds the account.
+(why). The sums are checked, so nothing is lost silently. The manifest of a dataset holds the account.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 from wds_tools.wording import counted, one_line
 
 MAX_PARTS = 1000
-"""Most parts of a source that a manifest names."""
+"""Maximum number of parts of a source that a manifest names."""
 
 MAX_REASONS = 20
-"""Most reasons, and most notes, that a manifest has."""
+"""Maximum number of reasons, and of notes, in a manifest."""
 
 MAX_TEXT = 200
-"""Most characters of a name, a reason or a note in a manifest."""
+"""Maximum number of characters of a name, a reason or a note in a manifest."""
 
 _MAX_SHOWN = 60  # characters of a name or a reason in a line of text
 _NAMES = 5  # names of a line
@@ -87,7 +87,7 @@ class Account:
         self.parts.append(Part(kind, name, "", reason))
 
     def attach(self, role: str, count: int = 1) -> None:
-        """State units that are no inputs of their own, but parts of them."""
+        """State units that are not inputs themselves, but parts of inputs."""
         self.attached[role] += count
 
     def close(self, packed: int, reasons: Iterable[str]) -> None:
@@ -123,7 +123,7 @@ class Account:
         return replace(self, packed=self.packed - more.total(), skipped=self.skipped + more)
 
     def after(self, earlier: Account) -> Account:
-        """Return the account of a dataset that was written again: that of its source, and then this one.
+        """Return the account of a rewritten dataset: the account of its source, followed by this one.
 
         Args:
             earlier: Account of the dataset that is the source here.
@@ -139,8 +139,8 @@ class Account:
 
     @classmethod
     def unknown(cls, samples: int) -> Account:
-        """Return the account of a dataset that has none."""
-        note = f"it is not known what {counted(samples, 'sample')} were made of: they have no account"
+        """Return an account for a dataset that has none."""
+        note = f"the origin of {counted(samples, 'sample')} is unknown: they have no account"
         return cls("sample", samples, samples, notes=[note])
 
     def united(self, other: Account) -> Account:
@@ -202,7 +202,7 @@ class Account:
         """Return the account for a manifest: the same for the same source, and of limited length."""
         notes = [_short(note) for note in self.notes[:MAX_REASONS]]
         if (hidden := len(self.parts) - MAX_PARTS) > 0:
-            notes = [*notes[: MAX_REASONS - 1], f"{counted(hidden, 'part')} of the source more than are listed"]
+            notes = [*notes[: MAX_REASONS - 1], f"{counted(hidden, 'further part')} of the source, not listed"]
         return {
             "unit": self.unit,
             "given": self.given,
@@ -242,14 +242,14 @@ def from_json(raw: Any) -> Account:
     texts = [account.unit, *skipped, *attached, *account.notes, *(text for part in parts for text in part)]
     counts = [account.given, account.packed, *skipped.values(), *attached.values()]
     if not all(isinstance(text, str) for text in texts) or not all(type(n) is int and 0 <= n < 2**63 for n in counts):
-        raise ValueError("account has a value of another type than the format specifies")
+        raise ValueError("account has a value of a type other than the format specifies")
     if account.given != account.packed + skipped.total() + attached.total():
         raise ValueError(f"account has {account.given} given, which is not the sum of packed, skipped and attached")
     return account
 
 
 def _by_count(reasons: Counter[str]) -> list[tuple[str, int]]:
-    """Return reasons and their counts, the most frequent first. Reasons that differ only in what they quote are one."""
+    """Return reasons and their counts, most frequent first. Reasons that differ only in quoted text are one."""
     counts = Counter[str]()
     for reason, count in reasons.items():
         counts[_QUOTED.sub("'...'", reason)] += count
@@ -281,7 +281,7 @@ def _first(texts: list[str], limit: int = _NAMES) -> str:
 
 
 def _counted(reason: str, count: int) -> str:
-    """Return a number of units with the reason, whose verb fits: "1 is empty", "2 are empty", "2: file '...' is"."""
+    """Return a count of units with the reason, with the right verb: "1 is empty", "2 are empty", "2: file '...' is"."""
     verb, space, rest = shown(reason).partition(" ")
     if verb not in _PLURAL:
         return f"{count:,}: {verb}{space}{rest}"

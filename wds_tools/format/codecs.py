@@ -34,7 +34,7 @@ class Codec:
 
 
 def encode_npy(value: Any) -> bytes:
-    """Encode an array, or anything that numpy makes an array of, as an ``.npy`` file."""
+    """Encode an array, or anything that numpy converts to an array, as an ``.npy`` file."""
     out = io.BytesIO()
     np.save(out, np.asarray(value), allow_pickle=False)
     return out.getvalue()
@@ -52,7 +52,7 @@ def npy_header(data: bytes | memoryview) -> tuple[tuple[int, ...], bool, np.dtyp
 
     Raises:
         ObjectsError: The array has Python objects.
-        ValueError: The file is not npy of version 1.0 or 2.0, or has another length than its header states.
+        ValueError: The file is not npy of version 1.0 or 2.0, or has a length other than its header states.
     """
     size = 2 if bytes(data[6:7]) == b"\x01" else 4  # version 1.0 or 2.0
     start = 8 + size + int.from_bytes(data[8 : 8 + size], "little")
@@ -103,7 +103,7 @@ def stored_pixels(data: bytes | memoryview) -> NDArray[np.uint8]:
     """
     pixels = view_npy(data)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
-        raise ValueError(f"npy of shape {pixels.shape} and {pixels.dtype} is not an image: that is uint8 [h, w, 3]")
+        raise ValueError(f"npy of shape {pixels.shape} and {pixels.dtype} is not an image, which is uint8 [h, w, 3]")
     return pixels  # type: ignore[no-any-return]
 
 

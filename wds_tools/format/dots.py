@@ -68,14 +68,14 @@ class Dots:
             self.add(index.keys[row], [name for name, rows in present.items() if rows[row]])
 
     @property
-    def rarely_again(self) -> bool:
-        """Whether most of the fields occur only once, as parts of keys do; a few samples show this."""
+    def are_mostly_unique(self) -> bool:
+        """Whether most of the fields occur only once, as parts of keys do; a few samples are enough to tell."""
         return len(self.fields) > 1 and self.fields.total() < 2 * len(self.fields)
 
     @property
     def belong_to_keys(self) -> bool:
         """Whether the dots seem to belong to keys: more fields than samples, or few repeated fields."""
-        return len(self.fields) > max(1, self.samples) or self.rarely_again
+        return len(self.fields) > max(1, self.samples) or self.are_mostly_unique
 
     def __str__(self) -> str:
         first, *_ = self.fields

@@ -141,7 +141,7 @@ def from_raw(raw: Any) -> dict[str, ClassList]:
 
 
 def shared(parts: Sequence[DatasetClasses]) -> dict[str, ClassList]:
-    """Return the class lists on which all datasets agree that have the field."""
+    """Return the class lists on which all datasets that have the field agree."""
     found: dict[str, ClassList] = {}
     for place in _places(parts):
         first, *others = [classes for part in parts if (classes := part.of(place)) is not None]

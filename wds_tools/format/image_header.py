@@ -21,13 +21,13 @@ from wds_tools.format import jpeg
 from wds_tools.format.codecs import npy_header, stored_pixels
 
 MAX_PIXELS = 100_000_000
-"""Most pixels of an image; larger images are refused before memory is allocated.
+"""Maximum number of pixels of an image; larger images are refused before memory is allocated.
 
 The largest images of ImageNet have about 70 million pixels.
 """
 
 MAX_SIDE = 1 << 20
-"""Most pixels along one side of an image: decoders allocate memory for each row."""
+"""Maximum number of pixels along one side of an image: decoders allocate memory for each row."""
 
 _MAX_CHUNKS = 4096
 
@@ -131,7 +131,7 @@ def probe(data: bytes | memoryview) -> ImageInfo:
 
 
 def reason_of(error: Exception, data: bytes | bytearray | memoryview) -> str:
-    """Return why Pillow cannot read an image. Its own text for a damaged header has the address of an object."""
+    """Return why Pillow cannot read an image. Its message for a damaged header contains an object's address."""
     if isinstance(error, UnidentifiedImageError):
         kind = sniff(data)
         start = f"starts as {kind.upper()}, but its" if kind else "its"
@@ -207,7 +207,7 @@ def _probe_tiff(data: bytes | memoryview) -> ImageInfo:
                 width, height = height, width
             mode = sixteen_bit_mode(data) or image.mode
     if mode[0] in "IF" and mode != "I;16":
-        raise ValueError(f"TIFF of mode {mode} has no 8 bits per channel: convert it to PNG, or to npy")
+        raise ValueError(f"TIFF of mode {mode} does not have 8 bits per channel: convert it to PNG, or to npy")
     return ImageInfo("tif", width, height, mode, 1)
 
 
@@ -232,7 +232,7 @@ def _tiff_depth(data: bytes | memoryview) -> str | None:
 def sixteen_bit_mode(data: bytes | memoryview) -> str | None:
     """Return the mode of a PNG, or a grey TIFF, with 16 bits per channel, and None for any other file.
 
-    Pillow cannot tell: unless the image is grey, it converts the pixels to a mode with 8 bits.
+    Pillow does not report this: unless the image is grey, it converts the pixels to a mode with 8 bits.
 
     Raises:
         DecodeError: The file is a TIFF with several channels of more than 8 bits.
@@ -271,7 +271,7 @@ def _png_exif(data: bytes | memoryview) -> bytes:
         if kind == b"eXIf":
             exif = bytes(data[position + 8 : stop - 4])
         position = stop
-        others += kind not in (b"IDAT", b"fdAT", b"fcTL")  # chunks of pixels may be many
+        others += kind not in (b"IDAT", b"fdAT", b"fcTL")  # there may be many chunks of pixels
     raise ValueError(f"PNG has more than {_MAX_CHUNKS:,} chunks other than pixels: save it again")
 
 

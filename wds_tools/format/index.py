@@ -131,7 +131,7 @@ def index_name(shard: str) -> str:
 
 
 def index_names(shard: str) -> tuple[str, str]:
-    """Return the file names that an index may have: the second is used where another tool has a file of the first.
+    """Return the file names that an index may have: the second, if another tool has a file with the first.
 
     >>> index_names("00000.tar")
     ('00000.parquet', '00000.index.parquet')
@@ -142,7 +142,7 @@ def index_names(shard: str) -> tuple[str, str]:
 def shard_entry(
     shard: str, index: bytes, *, samples: int, shard_bytes: int, shard_xxh3: str, name: str | None = None
 ) -> ShardEntry:
-    """Return the manifest's entry for a shard and its index, which is stored beside it as these bytes.
+    """Return the manifest's entry for a shard and its index, which is stored next to it as these bytes.
 
     ``name`` is the file name of the index; None takes `index_name`.
     """
@@ -288,7 +288,7 @@ def _allowed_memory(data: bytes) -> int:
 
 
 def _check_rows(rows: int, metadata: dict[str, Any], samples: int | None) -> None:
-    """Refuse another number of samples than expected, and more samples than fit the shard."""
+    """Refuse a number of samples that is not the expected one, and more samples than fit in the shard."""
     shard_bytes, fields = metadata["shard_bytes"], metadata["fields"]
     if type(shard_bytes) is not int or not 0 <= shard_bytes < 2**63:
         raise ValueError(f"shard_bytes is {shard_bytes!r}")

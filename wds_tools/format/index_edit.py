@@ -1,4 +1,4 @@
-"""Changes to the file of an index, and its further columns, which come from tables of the user. No I/O."""
+"""Changes to the file of an index, and its further columns, which come from the user's tables. No I/O."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OWN_SUFFIXES = (".offset", ".size", ".xxh3", ".header")
 
 
 def is_index(data: bytes) -> bool:
-    """Return whether a file is an index, by its metadata; of a damaged file, by the name of that metadata."""
+    """Return whether a file is an index, by its metadata; for a damaged file, by the name of that metadata."""
     try:
         memory_of(data)
         return METADATA_KEY in (pq.read_schema(pa.BufferReader(data)).metadata or {})

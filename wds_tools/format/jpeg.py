@@ -30,7 +30,7 @@ _ARITHMETIC = frozenset([0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF])
 _MAX_SEGMENTS = 4096  # a colour profile takes at most 255, other data a few
 _MAX_TAGS = 512  # in an Exif directory; cameras write about 20
 _MAX_SCANS = 16
-"""Most scans of an image of the largest size; smaller ones may have more. Encoders write about 10."""
+"""Maximum number of scans of an image of the largest size; smaller ones may have more. Encoders write about 10."""
 
 
 class JpegHeader(NamedTuple):
@@ -113,7 +113,7 @@ def check_effort(data: bytes | memoryview, max_pixels: int) -> None:
 
     Args:
         data: The JPEG file.
-        max_pixels: Most pixels that an image may have.
+        max_pixels: Maximum number of pixels of an image.
 
     Raises:
         ValueError: The image has more than ``max_pixels``, too many scans for its size, or too few
@@ -290,7 +290,7 @@ def baseline_frame(data: bytes | memoryview) -> Frame | None:
         elif marker in _FRAMES or marker in _STANDALONE or marker in (0x00, 0xFF):
             return None
         position = stop
-    return None  # also for bytes between segments, of which decoders warn
+    return None  # bytes between segments too, about which decoders warn
 
 
 def _frame(data: bytes | memoryview, start: int, stop: int) -> tuple[int, int, int, int, int, int] | None:
@@ -383,7 +383,7 @@ def _needed_intervals(frame: Frame, rows: int, box: Box) -> tuple[int, int, int,
 
 
 def _grid_to_box(frame: Frame, grid: tuple[int, int, int, int]) -> Box:
-    """Return the pixels of restart intervals that are given like in `_needed_intervals`."""
+    """Return the pixels of restart intervals that are given as in `_needed_intervals`."""
     left, right, top, bottom = grid
     interval_width, row_height = frame.restart * frame.mcu_width, frame.mcu_height
     x, y = left * interval_width, top * row_height
@@ -410,7 +410,7 @@ def _join_intervals(
     data: bytes | memoryview, frame: Frame, ends: NDArray[np.int64], grid: tuple[int, int, int, int]
 ) -> bytearray:
     left, right, top, bottom = grid
-    first = np.arange(top, bottom) * frame.columns + left  # [rows], number of the first interval of each row
+    first = np.arange(top, bottom) * frame.columns + left  # [rows], index of the first interval of each row
     start = np.where(first > 0, ends[first - 1] + 2, frame.scan_at)
     stop = ends[first + (right - left - 1)] + 2
     view = memoryview(data)

@@ -30,7 +30,7 @@ NO_NUMBER = -1
 """In arrays of class numbers: a sample without a label."""
 
 MAX_CLASSES = 1_000_000
-"""Most names of classes. If there are more, they are probably captions, for example."""
+"""Maximum number of class names. If there are more, they are probably not classes but, for example, captions."""
 
 _LARGEST = 2**63 - 1
 _MAX_QUOTED = 10
@@ -39,7 +39,7 @@ _MAX_TEXT = 40  # characters of a label in a message
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]+")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-# As programs write missing values.
+# How programs write missing values.
 _MISSING = frozenset(["nan", "NaN", "NAN", "None", "null", "NULL", "<NA>", "NaT", "N/A", "n/a", "#N/A", "#NA"])
 BOOLEANS = ("false", "true")
 """The classes of booleans, however they are written."""
@@ -88,7 +88,7 @@ def name(text: str) -> Label:
 
 
 def parse(value: Any) -> Label:
-    """Return the label that a text or scalar of unknown meaning is.
+    """Return the label that a text or scalar of unknown meaning stands for.
 
     >>> [parse(value).number for value in (3, "3", " 3.0 ", 3.0)]
     [3, 3, 3, 3]
@@ -240,7 +240,7 @@ class Labels:
         where: Name of the source, for error messages.
         label_type: Whether values of unknown meaning are all names or all numbers; None decides by `parse`.
         separator: Text between the labels of a sample, if a text has several; None if it is one label.
-        form: What the values are, if other samples of the source have shown it.
+        form: What the values are, if that is known from other samples of the source.
     """
 
     def __init__(
@@ -343,7 +343,7 @@ class Labels:
             return Numbered(by_code[codes], classes, notes)
         several, repeated, lost = self._lists.split(by_code[codes], NO_NUMBER)
         if lost:
-            notes = (*notes, f"{counted(lost, 'value')} in lists of labels missing: the other labels are kept")
+            notes = (*notes, f"{counted(lost, 'missing value')} in lists of labels: the other labels are kept")
         if repeated:
             notes = (*notes, f"{counted(repeated, 'sample')} with the same label several times: it is kept once")
         return Numbered(np.full(len(several), NO_NUMBER), classes, notes, form, several)
@@ -410,7 +410,9 @@ class Labels:
         if self._form is None and (rows.sum(1) == 1).all():
             form = form._replace(is_several=False)
         if not form.is_several and (rows.sum(1) != 1).any():
-            raise LabelError(f"{self._where} has a list without a single 1 as label, unlike other samples")
+            raise LabelError(
+                f"{self._where} has a list as label that does not contain exactly one 1, unlike other samples"
+            )
         new = own.matched(given, where=self._where) if own and given else np.arange(width)
         has_list = self._lists.lengths >= 0
         numbers = np.full(len(has_list), NO_NUMBER)
@@ -432,7 +434,7 @@ class Labels:
             raise LabelError(f"{self._where} has {problem}")
 
     def _labels(self, known: Classes) -> list[Label]:
-        """Return the label that each different value is."""
+        """Return the label of each distinct value."""
         if self._label_type == "number":
             return [_numbered(value) for value in self._values]
         if self._label_type == "name" or self._are_names_among(known):
@@ -527,7 +529,7 @@ class Labels:
 
 
 def _folded(text: str) -> str:
-    """Return what names have in common that look the same, apart from upper and lower case."""
+    """Return a form that is equal for names that look the same, apart from upper and lower case."""
     visible = "".join(one for one in unicodedata.normalize("NFKC", text) if unicodedata.category(one) != "Cf")
     return unicodedata.normalize("NFKC", visible.casefold())
 

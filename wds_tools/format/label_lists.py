@@ -64,7 +64,7 @@ def items_of(value: Any, separator: str | None, *, as_text: bool = False) -> lis
 
 
 def _list_in(text: str) -> list[Any]:
-    """Return the list that a text is; pandas writes lists to CSV as Python does."""
+    """Return the list that a text represents; pandas writes lists to CSV as Python does."""
     for read in (json.loads, ast.literal_eval):
         try:
             found = read(text)
@@ -73,7 +73,7 @@ def _list_in(text: str) -> list[Any]:
         if isinstance(found, list):
             return found
     raise LabelError(
-        f"label {text[:40]!r} is not a list, as JSON or Python writes it: correct it, or pass --label-type name "
+        f"label {text[:40]!r} is not a list in the form of JSON or Python: correct it, or pass --label-type name "
         "(label_type='name') if it is the name of a class"
     )
 
@@ -143,7 +143,7 @@ class Lists:
 def why_several(texts: Collection[str]) -> str | None:
     """Return that texts probably mean several labels, and what to do; None if they do not.
 
-    Such as "cat dog" where there are "cat" and "dog", or if most texts have the same separator between few words.
+    An example is "cat dog" where there are "cat" and "dog", or if most texts have the same separator between few words.
 
     >>> why_several({"cat", "dog", "a cat"}) is None, why_several({"a;b", "b;c", "a;c"})[:37]
     (True, "labels such as 'a;b', 'a;c', made of ")

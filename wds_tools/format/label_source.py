@@ -15,7 +15,7 @@ FOLDER = "folder"
 """The label is the name of the class folder in the key, as ``cat`` in ``cat/0001.jpg``."""
 
 INDEX = "index"
-"""In a manifest: the labels are those of the indexes, and the shards have others, as after a merge."""
+"""In a manifest: the labels are in the indexes, and the shards have different ones, as after a merge."""
 
 _JSON = ("json", "jsn")
 _MAX_LABEL_BYTES = 4096  # of a field of text
@@ -62,7 +62,7 @@ class LabelSource:
     def value(self, key: str, content: bytes | memoryview | None) -> Any:
         """Return the label of a sample as it is stored: a value or a list for `Labels.add`, or None.
 
-        A folder has its parents.
+        If the label is a folder, this is its whole path in the key, which `resolved` shortens.
 
         Args:
             key: Key of the sample.
@@ -81,7 +81,7 @@ class LabelSource:
         return self._entry(bytes(content)) if self.path or kind in _JSON else bytes(content[:_MAX_LABEL_BYTES])
 
     def resolved(self, values: Sequence[Any]) -> list[Any]:
-        """Return the labels of all samples for `Labels`: of folders, the names of the class folders."""
+        """Return the labels of all samples for `Labels`; if they are folders, the names of the class folders."""
         if self.field is not None:
             return list(values)
         folders = class_folders({value for value in values if value is not None})
@@ -89,16 +89,16 @@ class LabelSource:
 
     def _entry(self, content: bytes) -> Any:
         try:
-            found = json.loads(content)
+            entry = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"field {self.field!r} is not JSON: {error}") from error
         for word in self.path:
-            found = found.get(word) if isinstance(found, dict) else None
-        if isinstance(found, dict):
+            entry = entry.get(word) if isinstance(entry, dict) else None
+        if isinstance(entry, dict):
             raise ValueError(  # noqa: TRY004 - the type of a value in a file
-                f"label {str(self)!r} is {json.dumps(found)[:80]}; allowed are whole numbers, names, and lists of these"
+                f"label {str(self)!r} is {json.dumps(entry)[:80]}; allowed are whole numbers, names, and lists of these"
             )
-        return found
+        return entry
 
 
 def class_folders(folders: Iterable[str]) -> dict[str, str]:

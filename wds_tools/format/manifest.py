@@ -30,7 +30,7 @@ OLD_VERSION = 1
 
 MANIFEST_NAME = "manifest.json"
 MAX_SAMPLES = 1 << 40
-"""Most samples of a dataset: the order of an epoch takes a few bytes of memory per million samples."""
+"""Maximum number of samples of a dataset: the order of an epoch takes a few bytes of memory per million samples."""
 
 _CHECKSUM = re.compile("[0-9a-f]{32}")
 _SEAL = "xxh3"  # the last JSON key: the checksum of all bytes before its digits
@@ -261,7 +261,7 @@ def _check_seal(data: bytes, name: str) -> str | None:
 
 
 def from_unsealed(text: str | bytes, *, name: str = MANIFEST_NAME) -> tuple[dict[str, Any], Manifest]:
-    """Read a manifest whose checksum may be wrong or missing; other checks are those of `from_json`.
+    """Read a manifest whose checksum may be wrong or missing; the other checks are the same as in `from_json`.
 
     Args:
         text: Content of the file.
@@ -348,7 +348,7 @@ def _additions(raw: dict[str, Any], fields: dict[str, int]) -> tuple[Addition, .
     seen = set(fields)
     for addition in additions:
         if not isinstance(addition.folder, str) or not _is_plain_name(addition.folder) or addition.folder[0] == ".":
-            raise ValueError(f"{addition.folder!r} is not the name of a folder beside the manifest")
+            raise ValueError(f"{addition.folder!r} is not the name of a folder next to the manifest")
         if not isinstance(addition.fingerprint, str) or not _CHECKSUM.fullmatch(addition.fingerprint):
             raise ValueError(f"addition {addition.folder!r} has fingerprint {addition.fingerprint!r}")
         if not isinstance(addition.fields, dict) or not all(map(_is_count, addition.fields.values())):
@@ -362,7 +362,7 @@ def _additions(raw: dict[str, Any], fields: dict[str, int]) -> tuple[Addition, .
 def _check_entry(shard: ShardEntry) -> None:
     for file_name in (shard.name, shard.index):
         if not isinstance(file_name, str) or not _is_plain_name(file_name):
-            raise ValueError(f"{file_name!r} is not the name of a file beside the manifest")
+            raise ValueError(f"{file_name!r} is not the name of a file next to the manifest")
     for count in (shard.samples, shard.bytes, shard.index_bytes):
         if not _is_count(count):
             raise ValueError(f"shard {shard.name!r} has a count of {count!r}; allowed are 0 to 2**63 - 1")

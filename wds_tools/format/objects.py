@@ -34,7 +34,7 @@ def box_of(values: Any) -> Box:
     (1, 2.5, 3.0, 4)
 
     Raises:
-        SourceError: They are not that.
+        SourceError: They are not four finite numbers.
     """
     numbers = numbers_of(values, "a box")
     if len(numbers) != 4:
@@ -46,7 +46,7 @@ def numbers_of(values: Any, what: str) -> list[float]:
     """Return a list of finite numbers.
 
     Raises:
-        SourceError: It is not a list, or not all of it are finite numbers.
+        SourceError: It is not a list, or not all of its values are finite numbers.
     """
     if not isinstance(values, (list, tuple)):
         raise SourceError(f"{what} that is a {type(values).__name__}; allowed are lists of numbers")
@@ -109,27 +109,27 @@ def remarks(
         tolerance: How far a box may reach beyond the image without a remark: positions are rounded.
 
     Yields:
-        Number of an object that is kept, and what is remarkable about it: `NO_AREA`, `BEYOND`.
+        Position of an object that is kept, and what is remarkable about it: `NO_AREA`, `BEYOND`.
 
     Raises:
         SourceError: An object cannot be used.
     """
-    for number, one in enumerate(objects):
-        left, top, right, bottom = one["box"]
+    for index, item in enumerate(objects):
+        left, top, right, bottom = item["box"]
         if right < left or bottom < top:
-            raise SourceError(f"{name_of(one, number)} has a box of negative size: {_shown(one['box'])}")
+            raise SourceError(f"{name_of(item, index)} has a box of negative size: {_shown(item['box'])}")
         if right < 0 or bottom < 0 or left > width or top > height:
             image = "whose positions are 0 to 1" if width == height == 1 else f"of {width:g}x{height:g}"
-            raise SourceError(f"{name_of(one, number)} has a box outside its image {image}: {_shown(one['box'])}")
-        if right == left or bottom == top or any(len(points) < 6 for points in one.get("polygons", ())):
-            yield number, NO_AREA
+            raise SourceError(f"{name_of(item, index)} has a box outside its image {image}: {_shown(item['box'])}")
+        if right == left or bottom == top or any(len(points) < 6 for points in item.get("polygons", ())):
+            yield index, NO_AREA
         if min(left, top, width - right, height - bottom) < -tolerance:
-            yield number, BEYOND
+            yield index, BEYOND
 
 
-def name_of(one: Mapping[str, Any], number: int) -> str:
+def name_of(item: Mapping[str, Any], index: int) -> str:
     """Return what an object is called in messages: by its id in the source, or by its position in the image."""
-    return f"annotation {one['id']}" if isinstance(one.get("id"), (int, str)) else f"object {number}"
+    return f"annotation {item['id']}" if isinstance(item.get("id"), (int, str)) else f"object {index}"
 
 
 def _shown(box: Sequence[float]) -> str:
@@ -137,16 +137,16 @@ def _shown(box: Sequence[float]) -> str:
 
 
 def scaled(objects: Sequence[Object], x: float, y: float) -> list[Object]:
-    """Return objects whose positions are fractions of the image in pixels, given its width x and height y."""
-    return [_scaled(one, x, y) for one in objects]
+    """Convert objects whose positions are fractions of the image to pixels, given its width x and height y."""
+    return [_scaled(item, x, y) for item in objects]
 
 
-def _scaled(one: Object, x: float, y: float) -> Object:
-    new = one | {"box": _scaled_points(one["box"], x, y)}
-    if "polygons" in one:
-        new["polygons"] = [_scaled_points(points, x, y) for points in one["polygons"]]
-    if "keypoints" in one:
-        new["keypoints"] = [[*_scaled_points(point[:2], x, y), *point[2:]] for point in one["keypoints"]]
+def _scaled(item: Object, x: float, y: float) -> Object:
+    new = item | {"box": _scaled_points(item["box"], x, y)}
+    if "polygons" in item:
+        new["polygons"] = [_scaled_points(points, x, y) for points in item["polygons"]]
+    if "keypoints" in item:
+        new["keypoints"] = [[*_scaled_points(point[:2], x, y), *point[2:]] for point in item["keypoints"]]
     return new
 
 
@@ -155,7 +155,7 @@ def _scaled_points(points: Sequence[float], x: float, y: float) -> list[float]:
 
 
 def further(source: Mapping[str, Any], used: Sequence[str], ours: Sequence[str]) -> dict[str, Any]:
-    """Return the attributes of a source that are kept under their own names; a name of ours gets an underscore.
+    """Return the attributes of a source that are kept under their own names; one that we use gets an underscore.
 
     >>> further({"bbox": [], "area": 5, "box": "b"}, ["bbox"], OBJECT_KEYS)
     {'area': 5, 'box_': 'b'}
@@ -164,7 +164,7 @@ def further(source: Mapping[str, Any], used: Sequence[str], ours: Sequence[str])
 
 
 def rle_box(rle: Mapping[str, Any]) -> Box:
-    """Return the smallest box around a mask in run lengths, as COCO stores it: column by column, first background.
+    """Return the smallest box around a mask in run lengths, as COCO stores it: column by column, background first.
 
     >>> rle_box({"size": [3, 4], "counts": [4, 2, 6]})
     (1.0, 1.0, 2.0, 3.0)

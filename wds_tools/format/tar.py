@@ -42,7 +42,7 @@ _CONSTANT_SUM = sum(_MODE_AND_OWNER) + sum(_MTIME) + 8 * ord(" ") + sum(_MAGIC_A
 class Bytes(Protocol):
     """The bytes of an archive: a memoryview, or a stream that is sliced from the start to the end.
 
-    The length of a stream may be larger than the archive until its end was read; a slice beyond the end is shorter.
+    The length of a stream may be larger than the archive until its end has been read. A slice beyond it is shorter.
     """
 
     def __len__(self) -> int: ...
@@ -229,7 +229,7 @@ def _parse_member(buffer: Bytes, start: int, shard: str) -> tuple[Member, int]:
     if size and not is_file:
         raise ShardError(
             f"member {name[:80]!r} is a folder by its name, but has {size:,} bytes: "
-            "tar readers treat that differently; repack with plain `tar`",
+            "tar readers treat this differently; repack with plain `tar`",
             shard=shard,
             offset=position,
         )

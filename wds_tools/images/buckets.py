@@ -17,7 +17,7 @@ CropPosition = Literal["center", "random"]
 
 @dataclass(frozen=True)
 class Buckets:
-    """Sizes by aspect ratio: all images of a batch have the same one of them.
+    """Several sizes, chosen by aspect ratio: all images of a batch have the same size.
 
     Each image belongs to the size whose aspect ratio is nearest to its own. The largest region with that aspect ratio
     is cut out and resized. Batches are planned so that each has images of one size: see docs/fields.md.

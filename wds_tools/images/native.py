@@ -93,7 +93,7 @@ def render_jpegs(
     """Render those crops of a batch that the compiled path supports. Each image is decoded once for all its crops.
 
     The path must be available, see `is_enabled`. It skips crops that are not resized, images that are
-    damaged or have another size than expected, and files that are not grey or three-colour JPEGs of 8 bits.
+    damaged or have a size other than expected, and files that are not grey or three-colour JPEGs of 8 bits.
 
     Args:
         data: The n files; None skips an image.

@@ -26,7 +26,7 @@ _MAX_UNUSED_PIXELS = 1 << 24  # that torch may compute in addition to the result
 
 
 def render_region(
-    part: NDArray[Any], regions: Regions, number: int, needed: Sequence[int], out: NDArray[Any] | None = None
+    part: NDArray[Any], regions: Regions, index: int, needed: Sequence[int], out: NDArray[Any] | None = None
 ) -> NDArray[Any]:
     """Resize, crop and flip the region that a view shows of one image, bilinear with antialiasing.
 
@@ -34,7 +34,7 @@ def render_region(
         part: [height, width, channels], the pixels that the result depends on. Any dtype of real numbers; types other
             than uint8 are computed in floating point, and integers are rounded.
         regions: Regions of a batch.
-        number: Number of the image in the batch.
+        index: Index of the image in the batch.
         needed: Box of ``part`` in the image: a row of ``regions.needed()``.
         out: [channels, height, width] in the dtype of ``part``, to which the result is written; None creates a new
             array.
@@ -43,9 +43,9 @@ def render_region(
         [channels, height, width] in the dtype of ``part``.
     """
     dtype = part.dtype
-    box, resized = regions.box[number].tolist(), regions.resize[number].tolist()
-    y, x = regions.corner[number].tolist()
-    h, w = regions.size[number].tolist()
+    box, resized = regions.box[index].tolist(), regions.resize[index].tolist()
+    y, x = regions.corner[index].tolist()
+    h, w = regions.size[index].tolist()
     if resized != [box[3], box[2]]:
         with stages.RESIZE:
             part = part if dtype == np.uint8 else part.astype(_floating_dtype(dtype))
@@ -63,7 +63,7 @@ def render_region(
             else:
                 part = _resize(part, *resized)[y : y + h, x : x + w]
             part = np.rint(part) if part.dtype != dtype and dtype.kind in "iu" else part
-    if regions.flip[number]:
+    if regions.flip[index]:
         part = part[:, ::-1]
     if out is None:
         out = np.empty((part.shape[2], h, w), dtype)
@@ -76,24 +76,24 @@ def _floating_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32 if dtype.itemsize <= 2 or dtype == np.float32 else np.float64)
 
 
-def select_nearest(pixels: NDArray[Any], regions: Regions, number: int) -> NDArray[Any]:
+def select_nearest(pixels: NDArray[Any], regions: Regions, index: int) -> NDArray[Any]:
     """Return the region that a view shows of one image, resized by nearest neighbour, as torchvision resizes masks.
 
     Args:
         pixels: [height, width, ...], the full image, in any dtype.
         regions: Regions of a batch.
-        number: Number of the image in the batch.
+        index: Index of the image in the batch.
 
     Returns:
         [height, width, ...] in the dtype of ``pixels``.
     """
-    left, top, width, height = regions.box[number].tolist()
+    left, top, width, height = regions.box[index].tolist()
     lengths, starts = (height, width), (top, left)
     rows, columns = (
-        start + _nearest(length, int(regions.resize[number, axis]), int(regions.corner[number, axis]), int(size))
-        for axis, (length, start, size) in enumerate(zip(lengths, starts, regions.size[number], strict=True))
+        start + _nearest(length, int(regions.resize[index, axis]), int(regions.corner[index, axis]), int(size))
+        for axis, (length, start, size) in enumerate(zip(lengths, starts, regions.size[index], strict=True))
     )
-    return np.asarray(pixels[rows[:, None], columns[::-1] if regions.flip[number] else columns])
+    return np.asarray(pixels[rows[:, None], columns[::-1] if regions.flip[index] else columns])
 
 
 def _nearest(length: int, resized: int, first: int, count: int) -> NDArray[np.int64]:
@@ -171,7 +171,7 @@ def _resize(pixels: NDArray[Any], height: int, width: int, scales: tuple[float, 
     if scales is None and len(pixels) * width > MAX_PIXELS:
         pixels = _resize(pixels, height, pixels.shape[1])
     if not pixels.flags.writeable:
-        pixels = pixels.copy()  # arrays of Pillow are read-only, of which torch warns
+        pixels = pixels.copy()  # Pillow's arrays are read-only, and torch warns about that
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
     resized = torch.ops.aten._upsample_bilinear2d_aa(  # noqa: SLF001 - interpolate() calls it, but takes no factors
         image, [height, width], False, *(scales or (None, None))

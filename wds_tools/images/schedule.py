@@ -19,7 +19,7 @@ class Schedule:
     The view of an epoch depends on nothing but the epoch, so a resumed run gets the same crops.
 
     Attributes:
-        views: By zero-based epoch the view from this epoch on: `RandomResizedCrop`, `CenterCrop` or `Resize`. Epoch 0
+        views: Zero-based epoch to the view from that epoch on: `RandomResizedCrop`, `CenterCrop` or `Resize`. Epoch 0
             must be among them.
 
     Raises:

@@ -241,7 +241,7 @@ class CenterCrop:
 
     @property
     def least(self) -> tuple[int, int]:
-        """Smallest allowed height and width of an image: those of the crop, unless the image is resized."""
+        """Smallest allowed height and width of an image: the size of the crop, unless the image is resized."""
         return (1, 1) if self.resize else self.shape
 
     def regions(

@@ -65,7 +65,7 @@ def _check_files(shards: ShardSet) -> Iterator[Finding]:
         if _length(Path(location.store.folder) / location.entry.name) != location.entry.bytes
     ]
     if bad:
-        found = f"{len(bad):,} of {len(local):,} are missing or have another length, such as {bad[0]}"
+        found = f"{len(bad):,} of {len(local):,} are missing or have the wrong length, such as {bad[0]}"
         yield Finding("shards", "problem", found, "copy these again, or pack again")
     else:
         found = f"all {len(local):,} exist, with the right lengths; wds-tools verify reads every byte"

@@ -103,7 +103,7 @@ class BucketedEpoch(EpochOrder):
 
     @property
     def distinct(self) -> int:
-        """Number of rows that do not only fill a group."""
+        """Number of rows that do not repeat a sample to fill a group."""
         return int(self._rows.valid.sum()) if self._bans else self.run.samples
 
     @property
@@ -118,7 +118,7 @@ class BucketedEpoch(EpochOrder):
         return ids[sources], lanes[sources]
 
     def valid(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Return which of the rows ``start`` to ``stop`` do not only fill a group: bool [stop - start]."""
+        """Return which rows from ``start`` to ``stop`` do not repeat a sample to fill a group: bool [stop - start]."""
         return self._rows.valid[start:stop]
 
     def bucket_of(self, ids: Ints) -> int:

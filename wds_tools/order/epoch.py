@@ -1,7 +1,8 @@
 """What all orders have in common: the identity that a state records, and the order of one epoch. No I/O.
 
 A `RunOrder` has the orders of all epochs: of one dataset, of a mixture, or of either in buckets. `RunOrder.at` returns
-that of one epoch, an `EpochOrder`, in which changes have been made at some positions. The planner knows only these two.
+the order of one epoch, an `EpochOrder`, in which changes have been made at some positions. The planner knows only
+these two.
 
 The only change today is a ban: samples that are left out from a position on. Each class of `EpochOrder` knows what a
 change means for it (`without`), so changes combine with all orders. Another kind of change is another method.
@@ -123,7 +124,7 @@ class Identity:
 
 
 def in_segments(starts: Ints, segment: Callable[[int], Part], start: int, stop: int) -> Part:
-    """Return a part of an order that is computed in segments, of which ``segment`` returns the one of a number."""
+    """Return a part of an order that is computed in segments, ``segment`` returns a segment by its index."""
     ids, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
     number = int(np.searchsorted(starts, start, side="right")) - 1
     while start < stop:
@@ -139,7 +140,7 @@ def in_segments(starts: Ints, segment: Callable[[int], Part], start: int, stop: 
 
 def nothing_left(samples: int) -> OptionError:
     """Return the error of a ban of all samples of an epoch."""
-    return OptionError(f"ban= leaves no sample: it has all {samples:,} samples of the epoch; ban fewer")
+    return OptionError(f"ban= leaves no sample: it bans all {samples:,} samples of the epoch; ban fewer")
 
 
 class RunOrder(ABC):
@@ -203,7 +204,7 @@ class PlainOrder(RunOrder):
 
     @abstractmethod
     def find(self, epoch: int, ids: Ints) -> tuple[Ints, Ints]:
-        """Return the id and the number of the segment of each occurrence of samples in an epoch: int64 each.
+        """Return the id and the index of the segment of each occurrence of samples in an epoch: int64 each.
 
         Args:
             epoch: Zero-based epoch.
@@ -259,7 +260,7 @@ class EpochOrder:
 
     @property
     def distinct(self) -> int:
-        """Number of rows that do not only fill a group."""
+        """Number of rows that do not repeat a sample to fill a group."""
         return self.samples
 
     def slice(self, start: int, stop: int) -> Part:
@@ -271,7 +272,7 @@ class EpochOrder:
         return self.slice(start, stop)[0]
 
     def valid(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Return which of the rows ``start`` to ``stop`` do not only fill a group: bool [stop - start]."""
+        """Return which rows from ``start`` to ``stop`` do not repeat a sample to fill a group: bool [stop - start]."""
         return np.ones(stop - start, np.bool_)
 
     def stored_ids(self) -> Ints:
@@ -312,8 +313,8 @@ class EpochOrder:
 class BannedEpoch(EpochOrder):
     """An epoch without some samples. The others keep their order.
 
-    A segment of the order is computed only when positions in it are needed. The numbers of banned samples in the
-    segments before it are known without that, from the blocks of these samples.
+    A segment of the order is computed only when positions in it are needed. How many samples are banned in the
+    segments before it is known without that, from the blocks of these samples.
 
     Args:
         base: The order from which samples are left out.

@@ -54,7 +54,7 @@ class Streams:
     """Streams of values that are permuted independently of each other.
 
     Attributes:
-        numbers: int64 [n], number of the stream of each value.
+        numbers: int64 [n], index of the stream of each value.
         sizes: int64 [n], size of the domain of each value; equal for all values of a stream, and not
             above the ``n`` of the permutation.
     """

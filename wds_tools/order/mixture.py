@@ -39,7 +39,7 @@ class Mixture:
         datasets: Folders, URLs, manifests, patterns or lists of shards.
         weights: Share of each dataset in every batch; the shares need not sum to 1.
         stop: End of an epoch. ``"first_exhausted"``: when a dataset has no more samples, so that no
-            sample repeats. ``"all_exhausted"``: when each dataset was read completely; smaller ones
+            sample repeats. ``"all_exhausted"``: when each dataset has been read completely; smaller ones
             start again.
         epoch_length: Samples of an epoch, instead of ``stop``. The next epoch continues where the datasets stand: each
             sample of a dataset comes once before one of that dataset repeats, in a new order each time. Use a multiple
@@ -109,7 +109,7 @@ def whole_shares(weights: Sequence[float]) -> list[int]:
 
 
 def pattern_of(shares: Sequence[int]) -> NDArray[np.int64]:
-    """Return the number of the dataset at each position of a period, by Tijdeman's algorithm.
+    """Return the index of the dataset at each position of a period, by Tijdeman's algorithm.
 
     Args:
         shares: Whole numbers, one per dataset.

@@ -277,7 +277,7 @@ def resume(
 ) -> tuple[EpochOrders, Cursor]:
     """Return the orders and the cursor of a state.
 
-    Window, block and lanes are those of the state, so that the rest of the epoch is the same as
+    Window, block and lanes come from the state, so that the rest of the epoch is the same as
     without the interruption. States of version 1 are for an earlier order of samples. They are
     accepted if the rest of the epoch does not depend on it: at the start of an epoch, and in the
     stored order.

@@ -67,7 +67,7 @@ class _Epoch:
     """Values that depend only on the permutations of blocks in an epoch.
 
     A short block has fewer samples than the others. The short blocks are ordered by lane and row,
-    where a row is the index of a block in the permuted order of its lane. A sorted key is the number
+    where a row is the index of a block in the permuted order of its lane. A sorted key is the index
     of the lane times a constant plus a row or a sample, so that one search serves all lanes.
     """
 
@@ -157,7 +157,7 @@ class Order(PlainOrder):
         """Compute the values that depend only on the fixed assignment of blocks to lanes.
 
         Each block has a slot, the slot modulo the lanes is its lane, and the quotient its row in that
-        lane before the permutation. In the stored order the slot is the number of the block.
+        lane before the permutation. In the stored order the slot is the index of the block.
         Otherwise the short blocks have the first slots, from the shortest to the longest one, so that
         all lanes lack about the same number of samples. The other blocks have the slots after them,
         at random.
@@ -313,7 +313,7 @@ class Order(PlainOrder):
         slots = permute(key, self._max_rows, rows, Streams(lanes, self._lane_blocks[lanes])) * self.lanes + lanes
         shorts = len(self._short_blocks)
         is_full = slots >= shorts
-        # Number of the block among those that are not short; the short blocks before it are added to it.
+        # Index of the block among those that are not short; the short blocks before it are added to it.
         full = permute(self._deal_key, max(1, self._blocks - shorts), slots[is_full] - shorts)
         blocks = np.empty_like(slots)
         blocks[is_full] = full + np.searchsorted(self._short_blocks - np.arange(shorts), full, side="right")

@@ -40,15 +40,15 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
     To continue an interrupted run, repeat the same call. Repeating a finished call changes nothing. A saved state of
     a loader stays valid: the new samples are included from its next epoch on.
 
-    The arguments that are not listed here are those of `pack`.
+    `pack` describes the arguments that are not listed here.
 
     Args:
         src: The source of the new samples, as for `pack`. Classes are matched by name; new classes get the next
             numbers.
         dst: Local folder of a dataset that `pack` wrote.
-        shard_bytes: Maximum size of a new shard in bytes, or as text such as "4MB"; that of the dataset by default.
+        shard_bytes: Maximum size of a new shard in bytes, or as text such as "4MB"; by default as in the dataset.
         seed: Seed of the one-time shuffle of the new samples.
-        fresh: Remove what an interrupted `append` left, such as that of a source which has changed since, and start
+        fresh: Remove what an interrupted `append` left, such as one of a source that has changed since, and start
             again. The dataset stays.
         images: As for `pack`. ``images``, ``resize`` and ``quality`` must have the values that the dataset was packed
             with.
@@ -82,7 +82,7 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
     if plan.source in parts and not is_newer:  # an earlier call has appended it
         _log.warning(
             "%s: nothing is appended, because %s has files of these names and sizes from an earlier call; if they are "
-            "other files, append them under other names",
+            "different files, append them under other names",
             shown_path(source.name),
             dst,
         )
@@ -197,7 +197,7 @@ def reshard(
     The original stays as it is. To continue an interrupted run, repeat the same call.
 
     Args:
-        dataset: Folder or URL of a dataset, or tar shards that another tool wrote, also ``.tar.gz`` and ``.tar.zst``.
+        dataset: Folder or URL of a dataset, or tar shards of another tool, including ``.tar.gz`` and ``.tar.zst``.
         dst: Folder or URL of the new dataset, as for `pack`.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
         shuffle: Store the samples in random order. By default they keep their order.

@@ -88,7 +88,7 @@ class PackOptions(NewDatasetOptions):
 
     @classmethod
     def of(cls, given: AppendOptions, **changes: Any) -> PackOptions:
-        """Return the options of `pack` for those of `append` or `pack_splits`."""
+        """Convert options of `append` or `pack_splits` to options of `pack`."""
         names = {one.name for one in fields(cls)}
         same = {one.name: getattr(given, one.name) for one in fields(given) if one.name in names}
         return cls(**{**same, **changes})

@@ -77,7 +77,7 @@ class Destination(Protocol):
         """Return the list of skipped files of a finished dataset."""
 
     def missing_shards(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
-        """Return the shards that are missing or have another length; the same holds for their indexes."""
+        """Return the shards that are missing or have the wrong length; the same holds for their indexes."""
 
     def remove_leftover_work(self) -> None:
         """Remove the work area of a packer that was killed after it had completed the dataset."""
@@ -117,7 +117,7 @@ def check_startable(destination: Destination, source: dict[str, Any], *, fresh: 
     """Check that a destination holds no other dataset, and no unfinished pack of something else.
 
     Raises:
-        DestinationError: It does.
+        DestinationError: It holds one of these.
     """
     old, plan = destination.manifest(), destination.read_plan()
     if fresh:
@@ -137,7 +137,7 @@ def check_times(destination: Destination, source: dict[str, Any], newest_ns: int
     """Check that no file of a source was changed after a local folder was packed from it, or after packing began.
 
     Raises:
-        DestinationError: One was.
+        DestinationError: A file was.
     """
     if not isinstance(destination, FolderDestination):
         return
@@ -173,7 +173,7 @@ def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: 
         _refuse_dataset(destination.name, old, source)
     elif old is None or old.fingerprint != onto.fingerprint:
         raise DestinationError(
-            f"{destination.name} was changed by another packer meanwhile: run the same command again"
+            f"{destination.name} was changed by another packer in the meantime: run the same command again"
         )
     elif fresh:
         destination.remove_unlisted(onto)
@@ -233,7 +233,7 @@ class FolderDestination:
         return read_skipped(self.folder)
 
     def missing_shards(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
-        """Return the shards that are missing or have another length."""
+        """Return the shards that are missing or have the wrong length."""
         return [entry for entry in entries if not entry_exists(self.folder, entry)]
 
     def remove_leftover_work(self) -> None:

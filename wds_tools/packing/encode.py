@@ -109,7 +109,7 @@ def _pixels(value: Any) -> NDArray[Any]:
         array = array.transpose(1, 2, 0)  # tensors have their channels first, as in torchvision
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or not array.size:
         raise ValueError(
-            "its shape must be [height, width] or [height, width, 1, 3 or 4]; of a tensor, [1, 3 or 4, height, width]"
+            "its shape must be [height, width] or [height, width, 1, 3 or 4]; for a tensor, [1, 3 or 4, height, width]"
         )
     if array.dtype in (np.float32, np.float64):
         if not (array.min() > -0.001 and array.max() < 1.001):  # also refuses NaN

@@ -53,7 +53,7 @@ def _fields_of(record: Record, images: ImageOptions) -> str:
 
 
 def planned_bytes(inputs: Sequence[Input], source: Source, images: ImageOptions, *, seed: int) -> int | None:
-    """Return the size of a packed image in bytes, exact or the mean of a few; None if it is that of its input."""
+    """Return the size of a packed image in bytes, exact or the mean of a few; None if it is the size of its input."""
     if images.fixed_bytes is not None:
         return images.fixed_bytes
     if images.images in ("keep", "crop-ready"):

@@ -124,7 +124,7 @@ def _resized_field(name: str, data: bytes, old: Size, new: Size) -> bytes:
 
 
 def _resized_mask(name: str, data: bytes, old: Size, new: Size) -> bytes:
-    """Return a mask of the size of the image in the new size; one of another size keeps that."""
+    """Resize a mask that has the size of the image; a mask of any other size is kept."""
     is_kept = _stored_name(name) == name
     try:
         info = image_header.probe(data)
@@ -199,7 +199,7 @@ def _resized_object(one: dict[str, Any], scale: tuple[float, float], old: Size, 
         if has_parts:
             moved["part"] = [_resized_object(part, scale, old, new) for part in one["part"]]
     except (TypeError, ValueError, KeyError, AttributeError, SourceError) as error:
-        raise OptionError(f"an object {str(one)[:100]} has positions of another form ({error}): {_REMEDY}") from error
+        raise OptionError(f"an object {str(one)[:100]} has positions in another form ({error}): {_REMEDY}") from error
     return moved
 
 
@@ -214,7 +214,7 @@ def _resized_rle(rle: Mapping[str, Any], old: Size, new: Size) -> dict[str, Any]
     """Return a mask in run lengths, column by column and background first, in another size."""
     counts = run_lengths(rle)
     if tuple(rle["size"]) != old:
-        raise ValueError("rle is not of the size of the image")
+        raise ValueError("rle does not have the size of the image")
     mask = np.repeat(np.arange(len(counts)) % 2, counts).reshape(old[::-1]).T
     flat = _nearest(mask, new).T.reshape(-1)
     starts = np.concatenate([[0], np.flatnonzero(np.diff(flat)) + 1, [len(flat)]])

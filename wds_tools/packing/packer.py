@@ -65,7 +65,7 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
             folder get no labels. Other formats are given as a local path. A folder of images, tar archives and
             WebDataset shards may also be at a URL. An object with ``len()`` and ``[]``,
             such as a torch ``Dataset``, is packed in this process; so is a stream of Hugging Face's ``datasets``,
-            ``load_dataset(..., streaming=True)["train"]``, which is read twice and not stored meanwhile.
+            ``load_dataset(..., streaming=True)["train"]``, which is read twice and not stored in between.
         dst: Folder for shards, indexes and manifest, created if missing. Or a URL such as "s3://bucket/train": each
             shard is uploaded when it is finished, and the manifest last.
         kind: Format of ``src``, such as "hdf5"; detected by default.
@@ -73,8 +73,8 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
         label_type: "name" or "number", if labels of unknown meaning are all names or all numbers. By default whole
             numbers, even if written as text, are class numbers, and other texts are names; both together are an error.
         label_separator: Text between the labels of a sample, such as " " or ",", if a text has several. By default
-            a text is one label. Samples with several labels, as lists are too, get a field ``labels.json``, a list of
-            class numbers, instead of ``cls``; load it with `MultiHot`.
+            a text is one label. Samples with several labels, in texts or in lists, get a field ``labels.json``, a list
+            of class numbers, instead of ``cls``; load it with `MultiHot`.
         encoding: Encoding of a table in CSV or JSON, such as "latin-1" or "cp1252". By default UTF-8, or UTF-16 if
             a byte order mark states that.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB"; headers and padding count. At least
@@ -84,14 +84,14 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
         workers: Number of worker processes; 1 packs in this process. By default it is chosen from the size of the
             input: at most one per core, or with ``images="keep"`` at most one per two cores and 8 in total.
         classes: Class names by number, or the path of a text file with one name per line. By default the names of
-            the class folders, sorted. If the source has names of its own and numbers a given name otherwise, names
+            the class folders, sorted. If the source has its own names, and another number for a given name, names
             are matched and labels get new numbers; otherwise the given names replace those of the source.
         strict: Raise an error if any file cannot be packed, and pack nothing. The error names the first ten such
             files; if there are more, warnings before it name all of them. By default, such files are skipped and
             listed in ``skipped.jsonl``.
         fresh: Remove what an earlier pack left in ``dst``, finished or not, and start over.
         dry_run: List the source and read ten samples, but write nothing. The report has them as ``preview``; its
-            manifest has no shards. Errors are those of a run, except those of images that cannot be read.
+            manifest has no shards. Errors are the same as in a run, except for images that cannot be read.
         images: What happens to images. ``keep`` stores the bytes of the files. ``crop-ready`` adds restart markers to
             JPEGs without changing a pixel, so that a crop can be decoded without the rest of the image. ``resize``
             stores JPEGs of the size ``resize``. ``raw`` stores decoded pixels as ``npy``. The default is ``resize``
@@ -172,7 +172,7 @@ def check_place(src: Any, dst: Path | str, options: PackOptions) -> None:
 def pack_listing(
     source: Source, listing: Listing, dst: Path | str, options: PackOptions, *, deep: bool | None = None
 ) -> PackReport:
-    """Pack the inputs of a listing, which may be only a part of the source; ``deep`` is that of `plan_listing`."""
+    """Pack the inputs of a listing, which may be only a part of the source; see `plan_listing` for ``deep``."""
     started = time.monotonic()
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options, deep=deep)
@@ -233,7 +233,7 @@ def _complete_dataset(destination: Destination, plan: Plan, *, strict: bool) -> 
     if missing := destination.missing_shards(manifest.shards):
         raise DestinationError(
             f"{destination.name} is a dataset of these files, but {len(missing)} of its {len(manifest.shards)} "
-            "shards or their indexes are missing or have another length: pack with --fresh (fresh=True) to replace it",
+            "shards or indexes are missing or have the wrong length: pack with --fresh (fresh=True) to replace it",
             shard=missing[0].name,
         )
     destination.remove_leftover_work()

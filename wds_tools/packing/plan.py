@@ -289,7 +289,7 @@ def digest(
 ) -> str:
     """Return a checksum of inputs in packed order: their paths, sizes and labels, the class names, and the stamp.
 
-    Of further files of a sample, the lengths count too.
+    The lengths of further files of a sample count too.
     """
     hasher = xxhash.xxh3_128()
     hasher.update(_compact(list(classes)).encode())

@@ -54,7 +54,7 @@ def _start(ray: Any) -> None:
     """Connect to the cluster at RAY_ADDRESS, or start one on this machine only.
 
     Without an address, Ray would connect to the cluster that a file in its temporary folder names, and wait for minutes
-    if that has ended.
+    if that cluster has ended.
     """
     if os.environ.get("RAY_ADDRESS"):
         ray.init(log_to_driver=False)

@@ -168,7 +168,7 @@ class BucketDestination:
         return parse_skipped(self._bucket.read(SKIPPED_NAME) or b"")
 
     def missing_shards(self, entries: Iterable[ShardEntry]) -> list[ShardEntry]:
-        """Return the shards that are missing at the URL or have another length."""
+        """Return the shards that are missing at the URL or have the wrong length."""
         sizes = self._bucket.sizes()
         return [entry for entry in entries if not _is_there(entry, sizes)]
 
@@ -204,7 +204,7 @@ class BucketDestination:
         """Upload a finished shard in the background. First waits while `UPLOADS` others are being uploaded.
 
         Raises:
-            StoreError: An earlier upload failed, also after retries.
+            StoreError: An earlier upload failed, even after retries.
         """
         self._uploads.add(report)
 
@@ -212,14 +212,14 @@ class BucketDestination:
         """Complete the dataset: check that all shards exist, then write the list of skipped files, card and manifest.
 
         Raises:
-            StoreError: An upload failed, also after retries.
+            StoreError: An upload failed, even after retries.
             DestinationError: An uploaded shard is missing.
         """
         self._uploads.finish()
         if missing := self.missing_shards(manifest.shards):
             raise DestinationError(
                 f"{len(missing)} of {len(manifest.shards)} shards were uploaded to {self.name} and are now missing or "
-                f"have another length, such as {missing[0].name}: check whether another program writes there, then "
+                f"have the wrong length, such as {missing[0].name}: check whether another program writes there, then "
                 "run the same command again to pack them again"
             )
         if lines := skipped_lines(skipped):

@@ -110,14 +110,14 @@ class PackJob:
             _warn_of_sixteen_bits(sum(report.sixteen_bit for report in reports))
         except SourceChangedError as error:
             raise StoreError(
-                f"the source is not as it was listed: {error}. Wait until nothing writes to it, then "
+                f"the source has changed since it was listed: {error}. Wait until nothing writes to it, then "
                 + ("append" if onto is not None else "pack")
                 + " it with --fresh (fresh=True), which starts again"
             ) from error
         except SourceStoreError as error:
             raise StoreError(
                 f"{error}; {len(self.kept) + len(self.packed)} of {self.plan.shards} shards "
-                "are finished and kept: fix the cause, then run the same command again, which continues from there"
+                "are finished and kept: fix the cause, then run the same command again to continue"
             ) from error
         except OSError as error:
             if isinstance(error, WdsToolsError) and error.shard is None and not isinstance(error, StoreError):
@@ -126,7 +126,7 @@ class PackJob:
         return manifest, tuple(skipped)
 
     def _account(self, listing: Listing, reports: Iterable[ShardReport]) -> Account:
-        """Return the account for the manifest: with what was skipped while it was packed, and of an earlier pack."""
+        """Return the account for the manifest, with what was skipped during packing and by an earlier pack."""
         name = self.source.name  # a path on this machine; the manifest is the same on every machine
         reasons = [skip.reason.replace(name, Path(name).name) for report in reports for skip in report.skipped]
         account = listing.account.after_reading(reasons)
@@ -193,7 +193,7 @@ class PackJob:
         return DestinationError(
             f"cannot be written to {self._where(error)}: {reason}; "
             f"{len(self.kept) + len(self.packed)} of {self.plan.shards} shards are finished and kept: "
-            f"{remedy}, then run the same command again, which continues from there",
+            f"{remedy}, then run the same command again to continue",
             shard=shard,
         )
 
@@ -278,7 +278,7 @@ def _warn_of_sixteen_bits(images: int) -> None:
     if images:
         _log.warning(
             "packed %s with 16 bits per channel unchanged: loaders return all bits with "
-            "wds_tools.Image(mode='unchanged'), but no RGB image of 8 bits, which is the default",
+            "wds_tools.Image(mode='unchanged'), but not the default, which is an RGB image of 8 bits",
             counted(images, "image"),
         )
 

@@ -1,4 +1,4 @@
-"""`ShardWriter` writes samples from a loop as a dataset. It is called like the class of that name in webdataset."""
+"""`ShardWriter` writes samples from a loop as a dataset. It is called like webdataset's class of the same name."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ class ShardWriter:
             first = self._first_label
             if (label.name is None) != (first.name is None):
                 raise SampleError(
-                    f"cls is {data[:40]!r}, and that of an earlier sample {first.name or first.number!r}: labels are "
+                    f"cls is {data[:40]!r}, and cls of an earlier sample is {first.name or first.number!r}: labels are "
                     "either numbers or names",
                     key=sample.key,
                 )
@@ -393,7 +393,7 @@ def _refuse_unsupported(**given: object) -> None:
 
 
 def _with_label(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample whose ``cls`` is text: 3.0 is 3, True is "true"; without ``cls`` if it is no label, such as NaN.
+    """Return a sample whose ``cls`` is text: 3.0 is 3, True is "true"; without ``cls`` if that is no label (NaN).
 
     Raises:
         SampleError: It is not a label, or a list of labels.

@@ -37,7 +37,7 @@ def pack_splits(given: SplitOptions) -> dict[str, PackReport]:  # noqa: D417 - c
 
     To continue an interrupted run, repeat the same call.
 
-    The arguments that are not listed here are those of `pack`.
+    `pack` describes the arguments that are not listed here.
 
     Args:
         dst: Folder or URL in which each split gets a folder of its name.

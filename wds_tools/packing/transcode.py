@@ -39,8 +39,8 @@ def are_crop_ready(source: Mapping[str, Any] | None) -> bool:
     """Return whether a dataset was packed so that crops of its JPEGs load fast.
 
     Args:
-        source: The source in its manifest, which has the text of its `ImageOptions`; of one that was appended to, the
-            sources of all parts.
+        source: The source in its manifest, which has the text of its `ImageOptions`; for a dataset that was appended
+            to, the sources of all parts.
 
     >>> are_crop_ready({"images": "crop-ready"}), are_crop_ready({"images": "resize 256 quality 90"})
     (True, True)
@@ -111,7 +111,7 @@ class ImageOptions:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether ``keep`` was chosen, and is not only what is left without the compiled module."""
+        """Whether ``keep`` was chosen, and is not just the fallback without the compiled module."""
         return self.images == "keep" and not self.notice
 
     @property
@@ -272,7 +272,7 @@ def piece_mcus(width: int, mcu_width: int) -> int:
 
 
 def crop_ready(data: bytes, info: ImageInfo, options: ImageOptions) -> Encoded:
-    """Return a JPEG with restart markers and the same pixels; an image that cannot be converted, unchanged."""
+    """Return a JPEG with restart markers and the same pixels; an image that does not allow it is returned unchanged."""
     kept = Encoded(info.kind, data, info)
     if info.kind != "jpg" or not info.mcu_width:
         return kept

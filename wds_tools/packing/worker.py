@@ -74,7 +74,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
     Raises:
         DestinationError: The shard cannot be written; the attribute ``shard`` has its name.
         WorkerError: This process lacks the compiled module, which the main process has.
-        SourceStoreError: The source fails, or is not as it was listed.
+        SourceStoreError: The source fails, or has changed since it was listed.
     """
     native.check_worker(compiled_in_parent=task.images.compiled)
     name = shard_name(task.number)

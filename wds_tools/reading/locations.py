@@ -56,7 +56,7 @@ def entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
     else:
         path = join(store.folder, name)
         raise NotADatasetError(
-            f"{path}: no such shard, or no index beside it: index it once with `wds-tools index '{path}'`"
+            f"{path}: no such shard, or no index next to it: index it once with `wds-tools index '{path}'`"
         )
     index = from_bytes(data, name=join(store.folder, file_name))
     totals.add(index)
@@ -122,7 +122,7 @@ def added_shards(
             ) from None
         if added.fingerprint != addition.fingerprint or added.fields != addition.fields:
             raise NotADatasetError(
-                f"{path} is another dataset than the fields that were added to {store.folder}: copy the folder again"
+                f"{path} is not the dataset of the fields that were added to {store.folder}: copy the folder again"
             )
         for entry in added.shards:
             location = ShardLocation(other, entry, tuple(added.fields))

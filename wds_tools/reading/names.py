@@ -97,4 +97,4 @@ def _place_in_service(folder: str) -> str:
     if url.scheme not in ("http", "https") or path.startswith("data/"):
         return ""
     name = path.removeprefix("datasets/") or "NAME"  # the page of a dataset is at /datasets/NAME
-    return f"; a `wds-tools serve` there has it at {url.scheme}://{url.netloc}/data/{name}"
+    return f"; with `wds-tools serve`, it is at {url.scheme}://{url.netloc}/data/{name}"

@@ -69,17 +69,17 @@ class ReadAhead:
         self._is_remote = reader.shards.is_remote
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._current = 0  # number of the step that is needed now
+        self._current = 0  # index of the step that is needed now
         self._is_stopped = False
 
     def begin(self, plan: EpochPlan, numbers: range) -> None:
-        """Start to announce steps.
+        """Start announcing steps.
 
         The samples of the first step are announced before this method returns.
 
         Args:
             plan: The steps of an epoch.
-            numbers: Numbers of the steps that will be read.
+            numbers: Indices of the steps that will be read.
 
         Raises:
             StoreError: The storage fails.

@@ -63,7 +63,7 @@ class Rows:
 
     Attributes:
         ids: int64 [n], sample ids.
-        shard: int64 [n], number of the shard of each sample.
+        shard: int64 [n], index of the shard of each sample.
         row: int64 [n], index of each sample in its shard.
     """
 
@@ -320,7 +320,7 @@ class Reader:
 
         Args:
             shard: The shard of the samples.
-            number: Number of the shard with the added fields.
+            number: Index of the shard with the added fields.
         """
         return self.shard(number), self._added(shard.number, number)
 

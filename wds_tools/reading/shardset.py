@@ -69,7 +69,7 @@ class ShardSet:
     Args:
         manifest: Manifest of the dataset.
         locations: Location of each shard, in the order of the manifest.
-        name: The folder, URL, manifest or pattern that was opened; of a list of shards, the first and the last one.
+        name: The folder, URL, manifest or pattern that was opened; for a list of shards, the first and the last one.
         class_lists: The class lists of each of several datasets that are opened as one; by default those of
             ``manifest``.
     """
@@ -122,7 +122,7 @@ class ShardSet:
 
     @property
     def unfinished_append(self) -> str | None:
-        """That shards are being appended or that this was interrupted, and what to do. It happens in local folders."""
+        """A message if shards are being appended or this was interrupted, with what to do; None for a URL."""
         store = self.locations[0].store
         return unfinished_append(store.folder, store.read) if isinstance(store, LocalStore) else None
 
@@ -150,7 +150,7 @@ class ShardSet:
         """Return the index of a shard.
 
         Args:
-            shard: Number of the shard.
+            shard: Index of the shard.
             keep: Keep the index in memory for later calls.
 
         Raises:
@@ -198,7 +198,7 @@ class ShardSet:
         """Return parts of cached blocks, in the order of ``extents``; raises as `fetch` does.
 
         Args:
-            shards: Number of the shard of each extent.
+            shards: Index of the shard of each extent.
             extents: The parts.
         """
         found: list[memoryview] = [memoryview(b"")] * len(extents)
@@ -213,7 +213,7 @@ class ShardSet:
         """Start reading blocks that will be fetched soon, if the store can; raises as `fetch` does.
 
         Args:
-            shards: Number of the shard of each block.
+            shards: Index of the shard of each block.
             blocks: The blocks.
         """
         for store, positions in self._by_store(shards):
@@ -246,7 +246,7 @@ class ShardSet:
 
     @property
     def statistics(self) -> FetchStatistics:
-        """What was read from URLs so far."""
+        """What has been read from URLs so far."""
         return sum((store.statistics for store in self.stores), start=FetchStatistics())
 
     def log_use(self) -> None:
@@ -323,7 +323,7 @@ class ShardSet:
 
 
 def _with_stores(location: ShardLocation, stores: Mapping[int, Store]) -> ShardLocation:
-    """Return a location, and those of its added fields, with other stores, by the id of the old one."""
+    """Return a location, and the locations of its added fields, with other stores, by the id of the old one."""
     added = tuple(_with_stores(one, stores) for one in location.added)
     return replace(location, store=stores[id(location.store)], added=added)
 
@@ -348,7 +348,7 @@ def open_shards(spec: Dataset, *, remote: RemoteOptions | None = None, for_train
     Raises:
         NotADatasetError: The folder or manifest does not exist, a shard has no index, the pattern
             matches nothing, a list is empty, or the dataset has no samples.
-        OptionError: A list has something else than shards.
+        OptionError: A list has something other than shards.
         ManifestError: The manifest is invalid.
         StoreError: The storage fails.
     """
@@ -425,7 +425,7 @@ def classes_of(manifest: Manifest, name: str) -> DatasetClasses:
 def _combine(manifests: Sequence[Manifest], locations: Sequence[ShardLocation]) -> Manifest:
     """Return a manifest for some shards of several datasets, without image sizes.
 
-    Its fields are those of all datasets; their counts are not those of the shards.
+    It has the fields of all datasets; their counts are not for these shards.
     """
     fields = {field: count for manifest in manifests for field, count in manifest.fields.items()}
     classes = {manifest.classes for manifest in manifests}

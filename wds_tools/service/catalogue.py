@@ -156,7 +156,7 @@ class Catalogue:
         """Open a file of a dataset and return the descriptor.
 
         Raises:
-            DamagedFileError: It is missing, is not a regular file, or has another length than expected.
+            DamagedFileError: It is missing, is not a regular file, or has the wrong length.
         """
         try:
             with self.folder(dataset) as folder:

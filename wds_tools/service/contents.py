@@ -105,7 +105,7 @@ class Library(Protocol):
         """Return a file, or None if there is no such dataset or its manifest does not list the file.
 
         Raises:
-            DamagedFileError: The file is missing, or has another length than the manifest records.
+            DamagedFileError: The file is missing, or has a length other than the manifest records.
             UnavailableError: It cannot be read at present.
         """
 

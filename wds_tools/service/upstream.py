@@ -214,7 +214,7 @@ class _Upstream:
         except (TruncatedShardError, FileNotFoundError) as error:
             self.client.forget_versions()  # it may be repaired later
             _log.error("%s: %s", self._name, error)
-            raise DamagedFileError("the object at the upstream is missing, or has another length") from None
+            raise DamagedFileError("the object at the upstream is missing, or has the wrong length") from None
         except StoreError as error:
             self.client.forget_versions()  # it may have been replaced
             _log.warning("%s: %s", self._name, error)

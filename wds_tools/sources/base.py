@@ -39,7 +39,7 @@ class SourceStoreError(StoreError):
 
 
 class SourceChangedError(SourceStoreError):
-    """A source that is not as it was listed. It ends packing, which cannot continue with another source."""
+    """A source that has changed since it was listed. It ends packing, which cannot continue with a different source."""
 
 
 class File(NamedTuple):
@@ -395,7 +395,7 @@ def check_unchanged(files: Iterable[FileState]) -> None:
     """Check that files are as they were listed.
 
     Raises:
-        SourceChangedError: A file has another length or modification time.
+        SourceChangedError: A file has a different length or modification time.
         SourceStoreError: A file is missing, or its storage fails.
     """
     for file in files:

@@ -323,7 +323,7 @@ def _keys_have_dots(names: Sequence[str]) -> bool:
     parts = [part for name in names if (part := split_name(name))]
     for key, members in groupby(parts, key=lambda part: part[0]):
         dots.add(key, [field for _, field in members])
-    return dots.rarely_again
+    return dots.are_mostly_unique
 
 
 def _not_detected(path: Path) -> bool:  # noqa: ARG001 - same signature as the other tests

@@ -270,7 +270,7 @@ class RemoteFiles:
         """Return the bytes from ``start`` to ``stop`` of file ``number``.
 
         Raises:
-            SourceChangedError: The file was removed, or has another length.
+            SourceChangedError: The file was removed, or has a different length.
             SourceStoreError: The storage fails.
         """
         parts = []

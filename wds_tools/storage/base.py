@@ -63,7 +63,7 @@ class FetchStatistics:
         requests: Requests for ranges and files that succeeded.
         fetched_bytes: Bytes that these requests returned.
         blocks: Blocks that were needed.
-        cached_blocks: Those of them that were in the cache already.
+        cached_blocks: Blocks among them that were already in the cache.
         waiting_seconds: Time that readers waited for bytes, summed over all readers.
     """
 
@@ -95,7 +95,7 @@ class Store(Protocol):
 
     @property
     def statistics(self) -> FetchStatistics:
-        """What was read so far, by all processes that share the store's fetcher; zeros for local files."""
+        """What has been read so far, by all processes that share the store's fetcher; zeros for local files."""
 
     def read(self, name: str, *, file: StoredFile | None = None, fresh: bool = False) -> bytes:
         """Return a whole file: a manifest or an index.

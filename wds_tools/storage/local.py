@@ -126,7 +126,7 @@ class LocalStore:
         return sorted(path.name for path in Path(self.folder).iterdir() if path.is_file())
 
     def _map(self, name: str, total_bytes: int) -> mmap.mmap:
-        """Return a mapped shard; if there are no descriptors or no memory for it, after all others were closed."""
+        """Return a mapped shard; if there are no descriptors or no memory for it, close all other maps first."""
         for is_second in (False, True):
             try:
                 return self._maps(name, total_bytes)

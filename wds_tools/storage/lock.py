@@ -84,18 +84,18 @@ _PACKERS = "`wds-tools pack` or `append`"
 
 
 def unfinished_append(folder: str, read: Callable[[str], bytes | None]) -> str | None:
-    """Return that a dataset has an unfinished append, and what to do; None if it has not. Arguments: as below."""
+    """Return a message if a dataset has an unfinished append, with what to do; otherwise None. Arguments: as below."""
     plan = _read(f"{WORK_NAME}/{PLAN_NAME}", read)
     if plan is None or "onto" not in _parsed(plan):
         return None
     return (
-        f"{folder} has an unfinished append: run the same `wds-tools append` command again, which continues from "
-        "there, or with --fresh to start again; until then its shards are not part of the dataset"
+        f"{folder} has an unfinished append: run the same `wds-tools append` command again to continue, or with "
+        "--fresh to start again; until then its shards are not part of the dataset"
     )
 
 
 def why_unfinished(folder: str, read: Callable[[str], bytes | None]) -> str | None:
-    """Return that a folder is unfinished, and what to do; None if it has no work area.
+    """Return a message if a folder is unfinished, with what to do; None if it has no work area.
 
     Args:
         folder: Path or URL, for the text.
@@ -115,7 +115,7 @@ def why_unfinished(folder: str, read: Callable[[str], bytes | None]) -> str | No
         )
     else:
         return None
-    return f"{folder} is unfinished: run the same {command} command again, which continues from there"
+    return f"{folder} is unfinished: run the same {command} command again to continue"
 
 
 def _read(name: str, read: Callable[[str], bytes | None]) -> bytes | None:

@@ -11,7 +11,7 @@ from braceexpand import UnbalancedBracesError, braceexpand  # type: ignore[attr-
 from wds_tools.errors import NotADatasetError, OptionError
 
 MAX_NAMES = 1_000_000
-"""Most names that a pattern may expand to. `braceexpand` builds all of them, so they are counted before."""
+"""Maximum number of names that a pattern may expand to. `braceexpand` builds all of them, so they are counted first."""
 
 _MAX_DEPTH = 16
 _MAX_LENGTH = 4096  # longest path on Linux; it also limits the digits of numbers in a range

@@ -63,7 +63,7 @@ class ObjectStream:
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def finish(self) -> None:
-        """Read the chunks that have not been read. Of an empty object, read that."""
+        """Read the chunks that have not been read. An empty object is requested too."""
         if not self._size:
             self._fetch(0, 0)
         while self._read < self._size:

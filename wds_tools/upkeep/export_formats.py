@@ -1,4 +1,4 @@
-"""The files that other readers need beside the shards, as text and bytes. No I/O.
+"""The files that other readers need next to the shards, as text and bytes. No I/O.
 
 Sources: DALI 2.4.0, ``wds2idx.py`` and ``webdataset_loader.cc``; Megatron-Energon 7.4.1, ``energon prepare``; timm
 1.0.31, ``data/readers/reader_wds.py``; wids 0.1.11, ``wids_index.py``.
@@ -23,7 +23,7 @@ from wds_tools.upkeep.members import StoredKey, end_of
 
 DALI_VERSION = "v1.2"
 ENERGON_VERSION = "7.4.1"
-"""The release of Energon whose files these are."""
+"""The release of Energon that these files are for."""
 
 _SPACE = re.compile(r"\s")
 

@@ -1,4 +1,4 @@
-"""`export()`: writes the files that other readers need beside the shards, from manifest and indexes alone."""
+"""`export()`: writes the files that other readers need next to the shards, from manifest and indexes alone."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def export(
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ExportReport:
-    """Write what other readers of WebDataset shards need, beside the shards. No shard is read or changed.
+    """Write what other readers of WebDataset shards need, next to the shards. No shard is read or changed.
 
     ==========  ==========================================================================================
     ``dali``    ``shard-000000.idx`` for each shard, as NVIDIA DALI's ``wds2idx`` writes it
@@ -185,7 +185,7 @@ class _Export:
     kept: list[str] = field(default_factory=list)
 
     def check(self, readers: Sequence[str]) -> None:
-        """Raise an error if a reader could not read the dataset; warn if it reads other labels than loaders do."""
+        """Raise an error if a reader could not read the dataset; warn if it reads labels other than loaders do."""
         if "energon" in readers and (repeated := find_repeated_key(self.shards)) is not None:
             raise OptionError(f"cannot be exported to energon: {repeated}")
         if "wids" in readers and (long := self._long_name()) is not None:
@@ -195,8 +195,8 @@ class _Export:
             )
         if self.shards.manifest.label == INDEX:
             _log.warning(
-                "%s was merged from datasets with other class numbers: other readers see the numbers in the field cls, "
-                "not those of the index; `wds-tools reshard` writes shards with the new numbers",
+                "%s was merged from datasets with different class numbers: other readers see the numbers in cls, "
+                "not the ones in the index; `wds-tools reshard` writes shards with the new numbers",
                 self.shards.name,
             )
 

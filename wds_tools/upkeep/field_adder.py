@@ -1,7 +1,7 @@
-"""`add_fields()`: new fields for the samples of a dataset, in shards of their own, which are read beside the old ones.
+"""`add_fields()`: new fields for the samples of a dataset, in shards of their own, read together with the old ones.
 
-The new shards are a dataset in a subfolder: its shards have the names of those of the dataset, and its samples their
-keys. The manifest of the dataset lists the subfolder. See docs/decisions/0021-added-fields.md.
+The new shards are a dataset in a subfolder: its shards and samples have the same names and keys as the
+dataset's. The manifest of the dataset lists the subfolder. See docs/decisions/0021-added-fields.md.
 """
 
 from __future__ import annotations
@@ -373,7 +373,7 @@ class _Run:
         self._fields.add(name)
 
     def _keys(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """Return the hashes of all keys, sorted: uint64 [n], and the number of the shard of each: int64 [n]."""
+        """Return the hashes of all keys, sorted: uint64 [n], and the index of the shard of each: int64 [n]."""
         parts = [_hashes(self._names_of(number)) for number in range(len(self.shards.locations))]
         hashes = np.concatenate(parts)
         shard_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -382,7 +382,7 @@ class _Run:
         if len(hashes) and (hashes[1:] == hashes[:-1]).any():
             raise OptionError(
                 f"a {self.match} occurs twice in {self.shards.name}, so fields cannot be matched by it: write the "
-                "samples with unique keys, by `wds-tools reshard`"
+                "samples with unique keys, with `wds-tools reshard`"
             )
         return hashes, shard_of
 

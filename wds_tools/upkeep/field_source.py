@@ -262,7 +262,7 @@ _RECORD_BYTES = 200  # memory of a record besides its bytes
 
 
 class Spool:
-    """Key and fields of samples, by the number of their shard.
+    """Key and fields of samples, by the index of their shard.
 
     Args:
         folder: Local folder for the files; it is created when it is needed.

@@ -198,7 +198,7 @@ def _folder_of(location: Path | str) -> str:
 
 
 def _expand(pattern: str, remote_folder: Callable[[str], RemoteIndexFolder]) -> Iterator[Path | str]:
-    """Yield the shards that a pattern names: local paths, and URLs as text. Globs of URLs are compared with a list."""
+    """Yield the shards that a pattern names: local paths, and URLs as text. Globs of URLs use a listing."""
     for name in expand_pattern(pattern):
         location = parse_destination(name)
         if isinstance(location, Path):

@@ -62,7 +62,7 @@ def index_shards(
 ) -> Manifest:
     """Write an index next to each shard, and then a manifest.
 
-    If another tool has written a table beside a shard, as img2dataset writes ``00000.parquet`` beside ``00000.tar``,
+    If another tool has written a table next to a shard, as img2dataset writes ``00000.parquet`` next to ``00000.tar``,
     the index is named ``00000.index.parquet``. Columns of the table become columns of the index, by the column
     ``key``: ``where=`` accepts them.
 
@@ -93,7 +93,7 @@ def index_shards(
         OptionError: Shards are in several folders, a shard is given twice, a URL is not writable, or ``label`` is
             invalid.
         ShardError: A shard is damaged, truncated or not a WebDataset; the error has shard and byte.
-            Or keys have dots, or a table beside a shard cannot be read.
+            Or keys have dots, or a table next to a shard cannot be read.
         LabelError: Labels that are not whole numbers or names, or both numbers and names, or not among ``classes``.
         DestinationError: The folder cannot be written to, or has other files with the names of
             indexes or manifest.
@@ -144,7 +144,7 @@ def index_folders(
 
 
 class _Files(NamedTuple):
-    """The files beside a shard: name of its index, whether that exists, and the name of another tool's table."""
+    """The files next to a shard: name of its index, whether that exists, and the name of another tool's table."""
 
     index_file: str
     exists: bool
@@ -158,14 +158,14 @@ class _Job:
     Attributes:
         folder: The folder.
         shards: Names of its shards.
-        files: The files beside each shard.
+        files: The files next to each shard.
         manifest_name: File name of the manifest.
         old: An existing manifest.
         label: Where labels are, as given or as in the existing manifest; None for the default.
         labels: The label of each sample of all shards as it is stored.
         texts: The different texts among them, each kept once.
         numbers: int64 [n] for each shard, the labels that its index has.
-        entries: Entries of the shards for the manifest, as far as they are indexed.
+        entries: Entries for the manifest, of the shards that have been indexed so far.
         totals: Totals over them.
     """
 
@@ -284,7 +284,7 @@ def _index_folder(job: _Job, bar: Any, *, dots_in_fields: bool, is_chosen: bool)
 
 
 def _refuse_other_labels(folder: IndexFolder, new: Index, name: str) -> None:
-    """Raise an error if an existing index of the same shard has other class numbers, as after `merge`."""
+    """Raise an error if an existing index of the same shard has different class numbers, as after `merge`."""
     try:
         old = from_bytes(folder.read(name) or b"", name=name)
     except ManifestError:
@@ -295,7 +295,7 @@ def _refuse_other_labels(folder: IndexFolder, new: Index, name: str) -> None:
     if len(differs):
         row = int(differs[0])
         raise DestinationError(
-            f"{join(folder.name, name)} has other labels than the field cls of the shard (key {new.keys[row]!r}: "
+            f"{join(folder.name, name)} has labels that differ from the field cls of the shard (key {new.keys[row]!r}: "
             f"{old.label[row]}, and {new.label[row]}), as after `wds-tools merge`: keep that index and run the merge "
             "again; if `wds-tools index` wrote it, repeat its --label (label=)",
             shard=new.shard,
@@ -318,7 +318,7 @@ def _number(jobs: Sequence[_Job], classes: tuple[str, ...] | None, label_type: L
 
 
 def _one_each(numbered: Numbered, job: _Job) -> Numbered:
-    """Return labels of which a sample has at most one: there is one in the index.
+    """Return labels if each sample has at most one, because the index has one for each.
 
     Raises:
         LabelError: A sample may have several.
@@ -333,7 +333,7 @@ def _divided(numbers: NDArray[np.int64], counts: Sequence[int]) -> list[NDArray[
 
 
 def _relabel(job: _Job, numbers: NDArray[np.int64]) -> None:
-    """Write class numbers to the indexes where they have others."""
+    """Write class numbers to the indexes that have different ones."""
     parts = _divided(numbers, [len(part) for part in job.numbers])
     for number, (old, new, entry) in enumerate(zip(job.numbers, parts, job.entries, strict=True)):
         label = np.where(new == NO_NUMBER, NO_LABEL, new)

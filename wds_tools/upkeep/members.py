@@ -45,7 +45,7 @@ def stored_keys(index: Index, headers: Mapping[str, NDArray[np.int32] | None], *
         name: Path of the shard, for error messages.
 
     Raises:
-        ManifestError: The index does not record tar headers that are longer than one block, as those of older releases.
+        ManifestError: The index does not record tar headers longer than one block, as in older releases.
     """
     numbers, rows, offsets, sizes, starts = [], [], [], [], []
     for number, (field, columns) in enumerate(index.fields.items()):

@@ -1,7 +1,7 @@
 """`merge()`: joins datasets into one. Shards become hard links if possible, and are copied otherwise.
 
 Shards are renumbered but not rewritten. Indexes are rewritten, because an index contains the name
-of its shard. If classes have other numbers in the inputs, the labels in the indexes are changed too.
+of its shard. If classes have different numbers in the inputs, the labels in the indexes are changed too.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class _United(NamedTuple):
 
     @property
     def is_changed(self) -> bool:
-        """Whether a class has another number than before."""
+        """Whether a class has a different number than before."""
         return any(numbers is not None for numbers in self.numbers)
 
     @property
@@ -326,8 +326,8 @@ def _unite_classes(sets: Sequence[ShardSet]) -> _United:
     for shards in sets:
         if len(labels := {classes.label for classes in shards.class_lists}) > 1:
             raise LabelError(
-                f"{shards.name}: these shards are of datasets with different classes ({first_difference(labels)}): "
-                "name each dataset by itself"
+                f"{shards.name}: these shards belong to datasets with different classes ({first_difference(labels)}): "
+                "name each dataset separately"
             )
     check_same([classes for shards in sets for classes in shards.class_lists])
     labelled = [shards for shards in sets if shards.manifest.has_labels or shards.manifest.classes]
@@ -347,7 +347,7 @@ def _unite_classes(sets: Sequence[ShardSet]) -> _United:
 
 
 def _source(sets: Sequence[ShardSet], classes: _United) -> dict[str, Any]:
-    """Return the ``source`` of the manifest: the identity of each input, without its path, and of new class numbers."""
+    """Return the ``source`` of the manifest: the identity of each input, without its path, and of the new labels."""
     inputs = [
         {
             "fingerprint": shards.manifest.fingerprint,
@@ -408,7 +408,7 @@ def _finished(dst: Path, source: dict[str, Any]) -> Manifest | None:
     if bad:
         raise DestinationError(
             f"{dst} is this dataset, but {len(bad)} of its {len(old.shards)} shards or their indexes are missing or "
-            "have another length: merge with --fresh (fresh=True) to create it again",
+            "have the wrong length: merge with --fresh (fresh=True) to create it again",
             shard=bad[0],
         )
     FolderDestination(dst).remove_leftover_work()

@@ -67,7 +67,7 @@ class RestoreFolder:
         if left not in (None, self.plan) and not self.overwrite:
             raise DestinationError(
                 f"{self.root} holds an unfinished unpack of another dataset, or with another --layout or other "
-                "--fields: run that command again, which continues from there, or unpack into another, empty folder"
+                "--fields: run that command again to continue, or unpack into another, empty folder"
             )
         for path in work.iterdir():
             if path.name not in ("lock", PLAN_NAME):

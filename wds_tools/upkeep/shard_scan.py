@@ -214,7 +214,7 @@ def is_table(data: bytes) -> bool:
 def columns_by_key(data: bytes, keys: Sequence[str], *, name: str) -> pa.Table | None:
     """Return the columns of a table that a condition can use, with a row for each sample.
 
-    Columns of numbers, truth values, text and times are taken; lists, structures and bytes are not. A sample without
+    Columns of numbers, booleans, text and times are taken; lists, structures and bytes are not. A sample without
     a row has nulls, and rows without a sample, such as failed downloads, are left out.
 
     Args:
@@ -244,7 +244,7 @@ def columns_by_key(data: bytes, keys: Sequence[str], *, name: str) -> pa.Table |
         return found.cast(_plain_schema(found.schema)).rename_columns([column_name(column) for column in taken])
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise ShardError(
-            f"{name} lies beside the shard, but cannot be read as a table of its samples "
+            f"{name} is next to the shard, but cannot be read as a table of its samples "
             f"({' '.join(str(error).split())}): move it away, or download it again"
         ) from error
 

@@ -74,7 +74,7 @@ def unpack(
     fields are written to ``field_classes.json``, and so are class names if there are ``cls`` files; `pack` reads it.
 
     The folder must be empty, or not exist. After an interruption the same call continues: files that exist with the
-    same content are kept. A call with another dataset, layout or other fields is refused.
+    same content are kept. A call with a different dataset, layout or fields is refused.
     Nothing is written outside ``dst``, and two samples are never written to the same file.
 
     Example::
@@ -153,7 +153,7 @@ def _plan(shards: ShardSet, wanted: frozenset[str] | None, layout: UnpackLayout)
 
 
 def _with_indexed_labels(shards: ShardSet, number: int) -> Iterator[StoredSample]:
-    """Yield the samples of a shard. ``cls`` has the class numbers of the index where the shard has others."""
+    """Yield the samples of a shard. ``cls`` has the class numbers of the index where the shard has different ones."""
     index = shards.index(number)
     for row, sample in enumerate(stored_samples(shards, number)):
         if shards.manifest.label == INDEX and "cls" in sample.fields and index.label[row] != NO_LABEL:
@@ -235,7 +235,7 @@ def files_of(
     for name, data in sample.fields.items():
         if name == image and (wanted is None or name in wanted or "image" in wanted):
             # A path such as a.h5#3 names a record, not a file, and gets the extension of the image.
-            # Raw pixels, which are npy, are not what the extension of the path says.
+            # Raw pixels, which are npy, are not what the extension of the path states.
             yield path if path.lower().endswith(_IMAGE_EXTENSIONS) and name != "npy" else f"{path}.{name}", data
         elif name != image and (name not in implied if wanted is None else name in wanted):
             yield f"{path}.{name}", data

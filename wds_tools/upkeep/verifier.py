@@ -35,7 +35,7 @@ from wds_tools.upkeep.content_check import ContentCheck, row_differences
 from wds_tools.upkeep.exporter import TIMM_NAME, WIDS_NAME
 
 MAX_DAMAGES = 1000
-"""Limit for the damages that a report lists. All damages are counted."""
+"""Limit for the damage that a report lists. All of it is counted."""
 
 _EXPECTED_FILES = {MANIFEST_NAME, CARD_NAME, "skipped.jsonl", TIMM_NAME, WIDS_NAME}
 
@@ -73,8 +73,8 @@ class VerifyReport:
         shards: Number of shards that were checked, including damaged ones.
         samples: Number of samples in these shards.
         bytes: Bytes of the shards that were read.
-        damages: The first `MAX_DAMAGES` damages, in order of shard and byte.
-        damage_count: Number of all damages.
+        damages: The first `MAX_DAMAGES` findings, in order of shard and byte.
+        damage_count: Number of all findings.
         damaged_shards: Names of the shards that are damaged or have a damaged index.
         unchecked: Shard -> reason why it could not be read, such as missing permission or a network
             error.
@@ -102,7 +102,7 @@ class VerifyReport:
         return not self.damage_count and not self.unchecked
 
     def add(self, damages: list[Damage]) -> None:
-        """Add the damages of one shard: all are counted, at most `MAX_DAMAGES` are listed in total."""
+        """Add the damage of one shard: all of it is counted, at most `MAX_DAMAGES` are listed in total."""
         if damages:
             self.damaged_shards.append(damages[0].shard)
             self.damage_count += len(damages)
@@ -167,7 +167,7 @@ def verify(
 
 
 def _add_part(shards: ShardSet, addition: Addition, part: VerifyReport, report: VerifyReport) -> None:
-    """Add the report about fields that were added later, and check that their samples are those of the dataset."""
+    """Add the report about fields that were added later, and check that their samples belong to the dataset."""
     report.add([replace(damage, shard=f"{addition.folder}/{damage.shard}") for damage in part.damages])
     report.damage_count += part.damage_count - len(part.damages)
     report.unchecked |= {f"{addition.folder}/{name}": reason for name, reason in part.unchecked.items()}
@@ -240,7 +240,7 @@ def _read_index(shards: ShardSet, number: int, damages: list[Damage]) -> Index |
 
 
 def _damage_of(error: Exception, shard: str) -> Damage:
-    """Convert an error to a damage. An error of the storage is raised again, unless a file is missing."""
+    """Convert an error to a `Damage`. An error of the storage is raised again, unless a file is missing."""
     if isinstance(error, StoreError) and not isinstance(error, MissingFileError):
         raise error
     reason = str(error.args[0]) if error.args else str(error)

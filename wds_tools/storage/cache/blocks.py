@@ -3,7 +3,7 @@
 ::
 
     cache folder/
-      usage                 bytes of all blocks, as text; its record locks are those of the cache
+      usage                 bytes of all blocks, as text; the cache's locks are record locks on this file
       3f2a…/                one folder per dataset
         url                 where its blocks come from, for `wds-tools cache list`
         9c41…               one block: its bytes, then their checksum
@@ -43,7 +43,7 @@ _log = logging.getLogger("wds_tools")
 CHECKSUM_BYTES = 16
 MAX_MAPS = 2048  # per process; Linux allows 65,530
 _USAGE_DIGITS = 20
-_USAGE_LOCK = 0  # number of a byte; blocks lock bytes from 2**32
+_USAGE_LOCK = 0  # offset of a byte; blocks lock bytes from 2**32
 _ABANDONED_SECONDS = 600.0  # since the last write to a temporary file
 _WRITE_BYTES = 512 << 10  # Linux sometimes takes 10 times the CPU time for a write of 2 MiB, to find large pages
 _RELEASED_BASE = 4e9  # seconds; see `BlockCache.release`
@@ -199,7 +199,7 @@ class BlockCache:
         return self._own_folder / _digest(name)
 
     def _map(self, path: Path, size: int) -> mmap.mmap | None:
-        """Map a block; if there are no descriptors or no memory for it, after all others were closed."""
+        """Map a block; if there are no descriptors or no memory for it, close all other maps first."""
         for is_second in (False, True):
             try:
                 return _mapped(path, size + CHECKSUM_BYTES)

@@ -5,7 +5,7 @@ tools have it in their own process.
 
 Each block is requested once, even if several threads and processes wait for it. The first samples of
 an iteration lie in as many blocks as there are samples. So that the first batch does not wait for all
-of these blocks, the bytes of its samples are requested on their own, beside the blocks.
+of these blocks, the bytes of its samples are requested separately, in addition to the blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wds_tools.wording import human_bytes
 THREADS = 32
 MAX_FILE_THREADS = 256  # in which indexes are read
 MAX_REQUEST_BYTES = 8 << 20  # of adjacent blocks in one request; AWS recommends requests of 8 to 16 MiB
-MAX_DIRECT_BYTES = 64 << 20  # of samples that are requested beside their blocks; they are kept in memory
+MAX_DIRECT_BYTES = 64 << 20  # of samples that are requested in addition to their blocks; they are kept in memory
 DIRECT_SHARE = 0.018  # of the bytes of a dataset
 MAX_GAP_BYTES = 64 << 10  # between blocks that share a request, such as the header of the next sample
 RECENT_SECONDS = 10.0  # in which a manifest is not read again: the ranks of a machine start at about the same time
@@ -73,7 +73,9 @@ class Fetcher:
         self._sequence = itertools.count()
         self._blocks: dict[str, _Task] = {}  # unfinished tasks of blocks, by key
         self._unannounced: set[str] = set()  # keys of blocks that were fetched before `read_ahead` named them
-        self._direct: dict[str, list[_Task]] = {}  # samples requested beside their blocks, by checksum of the shard
+        self._direct: dict[
+            str, list[_Task]
+        ] = {}  # samples requested in addition to their blocks, by checksum of the shard
         self._direct_bytes = 0
         self._files: dict[str, tuple[Future[bytes], float]] = {}  # manifests and indexes, and when reading began
         self._statistics = FetchStatistics()
@@ -85,7 +87,7 @@ class Fetcher:
 
     @property
     def statistics(self) -> FetchStatistics:
-        """What was read so far."""
+        """What has been read so far."""
         with self._condition:
             return self._statistics + FetchStatistics()
 
@@ -129,7 +131,7 @@ class Fetcher:
 
         def read_missing() -> None:
             while missing:
-                with contextlib.suppress(Exception):  # also of popleft(), if another thread took the last file
+                with contextlib.suppress(Exception):  # from popleft() too, if another thread took the last file
                     file = missing.popleft()
                     self.read(file.name, file)
 
@@ -179,7 +181,7 @@ class Fetcher:
                 self._statistics.waiting_seconds += perf_counter() - started
 
     def fetch_samples(self, extents: Sequence[Extent], *, dataset_bytes: int) -> None:
-        """Start to fetch single samples whose blocks are not in the cache, before all blocks.
+        """Start fetching single samples whose blocks are not in the cache, before all blocks.
 
         Args:
             extents: The samples.
@@ -200,7 +202,7 @@ class Fetcher:
                 self._push(_DIRECT, task)
 
     def read_ahead(self, blocks: Iterable[Block]) -> None:
-        """Start to fetch blocks, in this order, after everything that is needed at once."""
+        """Start fetching blocks, in this order, after everything that is needed at once."""
         for block in blocks:
             is_cached = self._cache.contains(block.key)
             with self._condition:

@@ -3,7 +3,7 @@
 It is started as a new program, not by a fork, so that it may use libraries that do not survive a
 fork. The name of its socket is a hash of the folder and the options. So the ranks of a machine share the
 process: credentials and connections exist once, and each block is fetched once. It ends when its last
-connection is closed. A process that loses its connection fetches for itself.
+connection is closed. A process that loses its connection fetches blocks by itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from wds_tools.storage.requests.remote_folder import RemoteFolder
 
 _log = logging.getLogger("wds_tools")
 _FIRST_CONNECTION_SECONDS = 30.0
-_GRACE_SECONDS = 1.0  # after the last connection was closed; a loader may be created again at once
+_GRACE_SECONDS = 1.0  # after the last connection has been closed; a loader may be created again at once
 _WATCH_SECONDS = 0.2  # between two looks at the connections
 _PROGRAM = "from wds_tools.storage.cache.fetcher_process import main; main()"
 _BACKLOG = 1024  # processes that connect at the same time
@@ -103,7 +103,7 @@ class FetcherConnection:
 
     @property
     def statistics(self) -> FetchStatistics:
-        """See `Fetcher.statistics`; of all processes that use the fetcher process."""
+        """See `Fetcher.statistics`; for all processes that use the fetcher process."""
         return cast(FetchStatistics, self._call("statistics"))
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ def _gone_if_broken() -> Iterator[None]:
 
 
 def _connect_or_start(folder: str, remote: RemoteOptions) -> Connection:
-    """Connect to the fetcher process of a folder; start it if it does not run."""
+    """Connect to the fetcher process of a folder; start it if it is not running."""
     try:
         path = _socket_path(folder, remote)
         with path.with_suffix(".lock").open("w") as lock:
@@ -227,7 +227,7 @@ class _Server:
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _accept(self) -> Connection:
-        """Return the next connection. If no descriptor is left, close it at once: its process fetches for itself."""
+        """Return the next connection. If no descriptor is left, close it at once: its process fetches by itself."""
         while True:
             try:
                 return self._listener.accept()
@@ -273,7 +273,7 @@ class _Server:
             return self._fetcher
 
     def _exit_when_unused(self) -> None:
-        """Exit when all connections were closed, even if requests of their processes are still repeated."""
+        """Exit when all connections have been closed, even if requests of their processes are still repeated."""
         used_at = time.monotonic()
         while True:
             time.sleep(_WATCH_SECONDS)

@@ -20,7 +20,7 @@ from wds_tools.storage.cache.fetcher_process import FetcherConnection, FetcherGo
 os.register_at_fork(after_in_child=fsspec.asyn.reset_lock)  # newer versions of fsspec do this themselves
 
 _log = logging.getLogger("wds_tools")
-_OWN_THREADS = 4  # requests at a time of a process that fetches for itself
+_OWN_THREADS = 4  # requests at a time of a process that fetches blocks itself
 
 
 class RemoteStore:
@@ -104,14 +104,14 @@ class RemoteStore:
 
     @property
     def statistics(self) -> FetchStatistics:
-        """What was read so far, by all processes that share the fetcher."""
+        """What has been read so far, by all processes that share the fetcher."""
         try:
             return self._get_fetcher().statistics
         except FetcherGoneError:
             return FetchStatistics()
 
     def log_use(self) -> None:
-        """Log what was read since the fetcher was started, at level DEBUG."""
+        """Log what has been read since the fetcher was started, at level DEBUG."""
         if self._fetcher is None or self._pid != os.getpid() or not _log.isEnabledFor(logging.DEBUG):
             return
         used = self.statistics
@@ -131,7 +131,7 @@ class RemoteStore:
         try:
             return getattr(self._get_fetcher(), method)(*args, **options)
         except FetcherGoneError as error:
-            _log.warning("%s: %s; this process fetches for itself", self.folder.partition("?")[0], error)
+            _log.warning("%s: %s; this process fetches the blocks itself", self.folder.partition("?")[0], error)
             self._use(open_fetcher(self.folder, self._remote, threads=_OWN_THREADS))
             return getattr(self._fetcher, method)(*args, **options)
 
@@ -151,7 +151,7 @@ class RemoteStore:
 
 
 def _close(fetcher: Fetcher | FetcherConnection, pid: int) -> None:
-    """Close a fetcher, but not in a process that was forked later: its threads and locks are those of its parent."""
+    """Close a fetcher, but not in a process that was forked later: its threads and locks belong to its parent."""
     if os.getpid() == pid:
         fetcher.close()
 

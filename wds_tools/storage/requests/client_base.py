@@ -17,7 +17,7 @@ from wds_tools.storage.requests.retry import Outages, call
 class Client(Protocol):
     """Requests to the objects below one URL.
 
-    Threads may share a client. A process that was forked creates its own: another process than the one that created
+    Threads may share a client. A process that was forked creates its own: any process other than the one that created
     the client gets a StoreError. A path is the name of an object, relative to the URL.
 
     Attributes:
@@ -65,7 +65,7 @@ class Client(Protocol):
         """
 
     def counts(self) -> RequestCounts:
-        """Return what was requested so far."""
+        """Return what has been requested so far."""
 
     def close(self) -> None:
         """End requests that wait for another attempt, and close the connections."""
@@ -73,7 +73,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """What a client requested so far.
+    """What a client has requested so far.
 
     Attributes:
         requests: Number of requests, including repeated ones.
@@ -106,7 +106,7 @@ class Part:
             Failure: There are too many.
         """
         if len(data) > self.stop - self.position:
-            raise Failure(f"the answer has more than the {self.stop - self._start:,} bytes that were requested")
+            raise Failure(f"the response has more than the {self.stop - self._start:,} bytes that were requested")
         self._into[self.position - self._start : self.position - self._start + len(data)] = data
         self.position += len(data)
 
@@ -189,7 +189,7 @@ class BaseClient:
             try:
                 self._fill(path, part, total_bytes)
                 if part.position < stop:
-                    raise Failure(f"the answer ended after {part.position - before:,} of {stop - before:,} bytes")
+                    raise Failure(f"the response ended after {part.position - before:,} of {stop - before:,} bytes")
             except WdsToolsError:
                 raise
             except Exception as error:
@@ -214,7 +214,7 @@ class BaseClient:
         return sorted(self._call(folder, lambda: self._list(folder), verb="listed"))
 
     def counts(self) -> RequestCounts:
-        """Return what was requested so far."""
+        """Return what has been requested so far."""
         with self._lock:
             return RequestCounts(*self._counts)
 
@@ -281,11 +281,11 @@ class BaseClient:
             raise StoreError(f"{self.url}: the client is closed")
 
     def _known_tag(self, path: str) -> str:
-        """Return the strong ETag of the first answer for an object, or an empty text."""
+        """Return the strong ETag of the first response for an object, or an empty text."""
         return self._versions.get(path, ("", None))[0]
 
     def _check_version(self, path: str, tag: str | None, length: int | None, total_bytes: int | None) -> None:
-        """Compare ETag and length of an answer with those expected and with those of the first answer."""
+        """Compare the ETag and length of a response with the expected ones and with the first response."""
         if total_bytes is not None and length is not None and length != total_bytes:
             raise TruncatedShardError(
                 f"{self._url_of(path)} has {length:,} bytes, but its manifest records {total_bytes:,}: "

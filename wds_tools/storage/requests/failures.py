@@ -44,7 +44,7 @@ _LIBRARY_ERRORS: list[tuple[type[BaseException], bool, str, str]] = [  # type, r
         "check it; SSL_CERT_FILE or REQUESTS_CA_BUNDLE names a file of trusted certificates",
     ),
     (socket.gaierror, True, "the host name was not found", "check the host name, and the DNS of this machine"),
-    (TimeoutError, True, "no answer in time", CHECK_NETWORK),
+    (TimeoutError, True, "no response in time", CHECK_NETWORK),
 ]
 _MAX_REASON = 300  # characters of a text that a server or a library wrote
 _URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s\"'<>]+")
@@ -160,7 +160,7 @@ def code_in(body: bytes, headers: Mapping[str, str]) -> tuple[str, str]:
             error = {}
         if isinstance(error, dict):
             reasons = [item.get("reason") for item in error.get("errors") or [] if isinstance(item, dict)]
-            status = error.get("status")  # Google's is a name, that of `wds-tools serve` a number
+            status = error.get("status")  # Google's is a name, and that of `wds-tools serve` is a number
             own = error.get("reason") or (status if isinstance(status, str) else "")
             code = next((reason for reason in reasons if reason), own)
             return str(code)[:100], str(error.get("message") or "")

@@ -34,8 +34,8 @@ class FsspecClient(BaseClient):
     before its first range is read.
 
     Args:
-        folder: The folder; its options are arguments of the file system. Time limits of connections are those of the
-            file system.
+        folder: The folder; its options are arguments of the file system. The file system sets the time limits of
+            connections.
 
     Raises:
         OptionError: The file system does not accept the URL or the options.

@@ -41,7 +41,9 @@ class HttpClient(HttpRequests):
         self._base = _split(folder.url)
         self._encoded = bool(folder.options.get("encoded", False))
         headers = _headers_of(self._base, folder.options)
-        credentials = {"sent": {"Authorization": headers.get("Authorization", "")}}  # they may be of the environment
+        credentials = {
+            "sent": {"Authorization": headers.get("Authorization", "")}
+        }  # they may come from the environment
         folder = replace(folder, options={**folder.options, **credentials})
         super().__init__(folder, headers=headers, pool=Pool(folder.policy))
 

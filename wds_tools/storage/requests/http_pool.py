@@ -1,4 +1,4 @@
-"""Connections of the HTTP client: TLS, proxies from the environment, keep-alive, and time limits of an answer."""
+"""Connections of the HTTP client: TLS, proxies from the environment, keep-alive, and time limits of a response."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def basic_auth(user: str, password: str, encoding: str = "utf-8") -> str:
 class Pool:
     """Connections to any number of servers. Threads may share it, processes may not.
 
-    Proxies are those of ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``NO_PROXY``. Trusted certificates are those of
-    ``SSL_CERT_FILE``, ``SSL_CERT_DIR`` or the system, and those of ``REQUESTS_CA_BUNDLE`` or ``CURL_CA_BUNDLE``.
+    Proxies come from ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``NO_PROXY``. Trusted certificates come from
+    ``SSL_CERT_FILE``, ``SSL_CERT_DIR`` or the system, and from ``REQUESTS_CA_BUNDLE`` or ``CURL_CA_BUNDLE``.
 
     Args:
         policy: Has the time limits.
@@ -94,7 +94,7 @@ class Pool:
         return connection, False
 
     def give(self, origin: Origin, connection: http.client.HTTPConnection) -> None:
-        """Take a connection back whose last answer was read to its end."""
+        """Take back a connection whose last response was read to the end."""
         with self._lock:
             self._busy.discard(connection)
             if not self._closed and len(self._idle[origin]) < _MAX_IDLE:
@@ -109,7 +109,7 @@ class Pool:
         connection.close()
 
     def close(self) -> None:
-        """Close all connections; answers that are being read end with an error."""
+        """Close all connections; responses that are being read end with an error."""
         with self._lock:
             self._closed = True
             idle = [connection for connections in self._idle.values() for connection in connections]
@@ -129,7 +129,7 @@ class Pool:
             return None
         url = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         if url.scheme != "http" or not url.hostname:
-            raise OptionError(f"the proxy {clean_url(proxy)} of the environment is not supported; allowed is http://")
+            raise OptionError(f"the proxy {clean_url(proxy)} from the environment is not supported; allowed is http://")
         return url
 
     def _create(self, origin: Origin) -> http.client.HTTPConnection:
@@ -197,14 +197,14 @@ def _set_timeout(sock: socket.socket | TlsSocket, seconds: float) -> None:
 
 
 def head_is_complete(response: http.client.HTTPResponse) -> None:
-    """Start the time for the body of an answer of a connection of `Pool`."""
+    """Start the time for the body of a response on a connection of `Pool`."""
     raw = getattr(response.fp, "raw", None)  # a response without a body has no file
     if isinstance(raw, _Progressing):
         raw.restart()
 
 
 def receive_into(response: http.client.HTTPResponse, buffer: memoryview) -> int:
-    """Receive a part of the body of an answer that is not chunked; return its length, 0 at the end.
+    """Receive a part of the body of a response that is not chunked; return its length, 0 at the end.
 
     Many bytes are received with one system call, so that threads seldom wait for the lock of the interpreter.
     """
@@ -216,14 +216,14 @@ def receive_into(response: http.client.HTTPResponse, buffer: memoryview) -> int:
 class _Progressing(io.RawIOBase):
     """The bytes from a socket, with an error when they make no progress.
 
-    The head of an answer has to arrive within `RetryPolicy.idle_seconds`. From then on, `RetryPolicy.progress_bytes`
-    have to arrive in each such time.
+    The head of a response has to arrive within `RetryPolicy.idle_seconds`. From then on, `RetryPolicy.progress_bytes`
+    have to arrive in each such period.
     """
 
     def __init__(self, sock: socket.socket | TlsSocket, policy: RetryPolicy) -> None:
         super().__init__()
         self._sock = sock
-        self._file = sock.makefile("rb", buffering=0)  # keeps the connection open until the answer is closed
+        self._file = sock.makefile("rb", buffering=0)  # keeps the connection open until the response is closed
         self._policy = policy
         self.restart()
 
@@ -232,7 +232,7 @@ class _Progressing(io.RawIOBase):
         return io.BufferedReader(self)
 
     def restart(self) -> None:
-        """Start the time again: the head of the answer is complete."""
+        """Start the time again: the head of the response is complete."""
         self._until = time.monotonic() + self._policy.idle_seconds
         self._received = 0
 

@@ -64,8 +64,8 @@ class HttpRequests(BaseClient):
 
     def _fill(self, path: str, part: Part, total_bytes: int | None) -> None:
         tag = self._known_tag(path)
-        wanted = {"Range": f"bytes={part.position}-{part.stop - 1}", **({"If-Match": tag} if tag else {})}
-        with self._get(path, wanted) as response:
+        range_headers = {"Range": f"bytes={part.position}-{part.stop - 1}", **({"If-Match": tag} if tag else {})}
+        with self._get(path, range_headers) as response:
             if response.status == 412:
                 self._raise_replaced(path, f"its ETag is no longer {tag}")
             if response.status == 416 and total_bytes is not None:
@@ -74,16 +74,16 @@ class HttpRequests(BaseClient):
                 self._raise_ended(path, part.position, total_bytes)
             if response.status != 206:
                 raise self._failure(response, wants_range=True)
-            length_of_answer = self._check_range(path, response, part, total_bytes)
-            _receive(response, part, length_of_answer)
+            response_bytes = self._check_range(path, response, part, total_bytes)
+            _receive(response, part, response_bytes)
 
     def _check_range(self, path: str, response: http.client.HTTPResponse, part: Part, total_bytes: int | None) -> int:
-        """Return the number of bytes of an answer with a range."""
+        """Return the number of bytes of a response with a range."""
         _check_encoding(response)
         text = response.headers.get("Content-Range", "")
         found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
         if not found:
-            raise Failure(f"the answer has no valid Content-Range ({text[:100]!r})", remedy=_NO_RANGES)
+            raise Failure(f"the response has no valid Content-Range ({text[:100]!r})", remedy=_NO_RANGES)
         start, stop = int(found[1]), int(found[2]) + 1
         self._check_version(path, response.headers.get("ETag"), int(found[3]) if found[3] != "*" else None, total_bytes)
         if start != part.position or not start < stop <= part.stop:
@@ -95,13 +95,15 @@ class HttpRequests(BaseClient):
         return stop - start
 
     def _read(self, path: str, most_bytes: int, partial: Partial) -> bytes:
-        wanted = {}
+        range_headers = {}
         if partial.data and partial.tag:
-            wanted = {"Range": f"bytes={len(partial.data)}-", "If-Match": partial.tag}
-        with self._get(path, wanted) as response:
-            if response.status in {206, 412, 416} and not _continues(response, wanted, len(partial.data)):
+            range_headers = {"Range": f"bytes={len(partial.data)}-", "If-Match": partial.tag}
+        with self._get(path, range_headers) as response:
+            if response.status in {206, 412, 416} and not _continues(response, range_headers, len(partial.data)):
                 partial.data.clear()
-                raise Failure(f"HTTP {response.status} to the rest of an object, which is read from its start again")
+                raise Failure(
+                    f"HTTP {response.status} to a request for the rest of an object, which is read again from its start"
+                )
             if response.status not in {200, 206}:
                 raise self._failure(response)
             _check_encoding(response)
@@ -118,7 +120,7 @@ class HttpRequests(BaseClient):
                 if len(partial.data) > most_bytes:
                     self._raise_too_large(path, len(partial.data), most_bytes)
             if len(partial.data) < expected:
-                raise Failure(f"the answer ended after {len(partial.data):,} of {expected:,} bytes")
+                raise Failure(f"the response ended after {len(partial.data):,} of {expected:,} bytes")
             data = bytes(partial.data)
             if _is_html(response) and not path.endswith((".html", ".htm")) and data[:1000].lstrip()[:1] == b"<":
                 partial.data.clear()
@@ -127,7 +129,7 @@ class HttpRequests(BaseClient):
 
     @contextmanager
     def _get(self, path: str, headers: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
-        """Send a GET request and follow redirects; the connection is kept if the whole answer is read."""
+        """Send a GET request and follow redirects; the connection is kept if the whole response is read."""
         url, sent = self._request_url(path), {**self._headers, **headers}
         for _ in range(_MAX_REDIRECTS):
             response, connection = self._send(url, sent)
@@ -153,7 +155,7 @@ class HttpRequests(BaseClient):
         connection: http.client.HTTPConnection,
         response: http.client.HTTPResponse,
     ) -> None:
-        """Keep a connection whose answer was read to its end, close any other."""
+        """Keep a connection whose response was read to the end, and close any other."""
         if not response.isclosed() and response.length is not None and response.length < _MAX_ERROR_BYTES:
             with contextlib.suppress(OSError, http.client.HTTPException, Failure):
                 response.read()
@@ -244,15 +246,15 @@ def _receive(response: http.client.HTTPResponse, part: Part, length: int) -> Non
             count = receive_into(response, part.rest()[: stop - part.position])
             part.position += count
         if not count:
-            raise Failure(f"the answer ended {stop - part.position:,} bytes too early")
+            raise Failure(f"the response ended {stop - part.position:,} bytes too early")
     if not response.chunked:
         response.length = 0
 
 
-def _continues(response: http.client.HTTPResponse, wanted: Mapping[str, str], position: int) -> bool:
-    """Return whether an answer is the rest of an object, which begins at a position."""
+def _continues(response: http.client.HTTPResponse, range_headers: Mapping[str, str], position: int) -> bool:
+    """Return whether a response is the rest of an object, which begins at a position."""
     found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return bool(wanted) and response.status == 206 and found is not None and int(found[1]) == position
+    return bool(range_headers) and response.status == 206 and found is not None and int(found[1]) == position
 
 
 def _check_encoding(response: http.client.HTTPResponse) -> None:

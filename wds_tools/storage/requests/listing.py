@@ -48,7 +48,7 @@ def list_objects(url: str, remote: RemoteOptions) -> dict[str, RemoteFile]:
     """Return all objects below a URL, by their path relative to it; none if it does not exist.
 
     Raises:
-        StoreError: The storage fails, or cannot list objects, as most HTTP servers.
+        StoreError: The storage fails, or, like most HTTP servers, cannot list objects.
     """
 
     def find(system: Any, root: str) -> dict[str, RemoteFile]:

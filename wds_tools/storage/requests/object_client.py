@@ -34,7 +34,7 @@ _KINDS = [  # text in the description of an error, retried, what happened, remed
         "the store does not support range requests: check its settings, or download the dataset",
     ),
     ("UnexpectedRange", True, "", CHECK_NETWORK),
-    ("NoContentRange", True, "the answer has no valid Content-Range", CHECK_NETWORK),
+    ("NoContentRange", True, "the response has no valid Content-Range", CHECK_NETWORK),
     (
         "InvalidCertificate",
         False,
@@ -48,8 +48,8 @@ _KINDS = [  # text in the description of an error, retried, what happened, remed
         "the bucket is in another region",
         "set AWS_REGION or storage_options={'client_kwargs': {'region_name': ...}}",
     ),
-    ("kind: Timeout", True, "no answer in time", CHECK_NETWORK),
-    ("TimedOut", True, "no answer in time", CHECK_NETWORK),
+    ("kind: Timeout", True, "no response in time", CHECK_NETWORK),
+    ("TimedOut", True, "no response in time", CHECK_NETWORK),
 ]
 
 

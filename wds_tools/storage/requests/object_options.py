@@ -52,7 +52,7 @@ class ObjectStorage:
         client: Settings of its HTTP client.
         credentials: Function that returns credentials, or None for those of ``config`` and of obstore.
         host: Host of the endpoint, for messages.
-        found_credentials: Whether there are credentials, or none are needed, as far as is known without a request.
+        found_credentials: Whether there are credentials, or none are needed, judged without a request.
     """
 
     kind: str

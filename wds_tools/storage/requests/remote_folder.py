@@ -32,7 +32,7 @@ class RemoteFolder:
 
     @classmethod
     def of(cls, url: str, remote: RemoteOptions) -> RemoteFolder:
-        """Return a folder with those of the user's options that are for its URL."""
+        """Return a folder with the user's options for its URL."""
         return cls(url, options_for(url, remote.storage_options), RetryPolicy(remote.retry_seconds))
 
     @property

@@ -33,7 +33,7 @@ class RetryPolicy:
         first_seconds: Longest wait before the second attempt; doubled for each further attempt.
         most_seconds: Longest wait between two attempts, except by ``Retry-After``.
         connect_seconds: Time limit for a connection.
-        idle_seconds: Time in which `progress_bytes` have to arrive, or else the answer is cut.
+        idle_seconds: Time in which `progress_bytes` have to arrive, or else the response is cut off.
         progress_bytes: Number of bytes that counts as progress.
     """
 
@@ -88,7 +88,7 @@ class Outages:
             return min((replace(outage) for outage in found), key=lambda outage: outage.since, default=None)
 
     def failed(self, url: str, *, since: float, now: float, until: float) -> None:
-        """Note that an attempt failed that can be repeated.
+        """Record a failed attempt that can be repeated.
 
         Args:
             url: URL of the object.

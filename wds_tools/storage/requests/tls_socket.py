@@ -105,7 +105,7 @@ class TlsSocket:
         self._sock.settimeout(seconds)
 
     def shutdown(self, how: int) -> None:
-        """End the connection, also while another thread waits for it."""
+        """End the connection, even while another thread waits for it."""
         self._sock.shutdown(how)
 
     def fileno(self) -> int:
