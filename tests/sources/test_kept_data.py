@@ -124,7 +124,7 @@ def test_arrays_of_one_name_are_an_error_and_times_are_kept(tmp_path: Path, pixe
     np.savez(tmp_path / "a.npz", images=pixels, labels=LABELS, day=days)
     assert [facts["day"] for _, facts in pack(tmp_path / "a.npz")[0]] == ["2020-01-02", None] * 3
     np.savez(tmp_path / "b.npz", images=pixels, labels=LABELS, Day=days, day=days)
-    with pytest.raises(SourceError, match=r"two arrays that would be packed as 'day', 'Day' and 'day': rename one"):
+    with pytest.raises(SourceError, match=r"would be packed as 'day': rename one of 'Day' and 'day'"):
         wt.pack(tmp_path / "b.npz", tmp_path / "dst")
 
 

@@ -1,5 +1,8 @@
 """An object with ``len()`` and ``[]``, such as a torch ``Dataset``, packed in this process.
 
+All items are read while the object is listed, and again when they are packed: labels, class names and what is skipped
+are known before the first shard is written (decision 0052).
+
 No worker processes are used: a spawned process may be unable to import a class of the user's
 script, and a fork of a process with threads, which torch starts, may hang. torch is not imported: a
 tensor is recognized by its methods.
