@@ -84,7 +84,7 @@ def test_the_raw_view_takes_images_of_one_size_and_needs_no_labels(photos, three
         ({"rounds": 0}, "rounds=0"),
         ({"seconds": 0}, "seconds=0"),
         ({"batch_size": 0}, "batch_size=0"),
-        ({"batch_size": 500}, "500 samples per step, the dataset has 400"),
+        ({"batch_size": 500}, "500 samples per step, but the dataset has 400"),
     ],
 )
 def test_an_invalid_argument_is_an_error_before_anything_starts(packed, options, message):

@@ -147,7 +147,7 @@ def test_class_numbers_from_before_a_merge_are_a_warning(tmp_path):
             writer.write({"__key__": name, "cls": 0})
     merged = tmp_path / "merged"
     wt.merge([tmp_path / "a", tmp_path / "b"], merged)
-    words = "merged from datasets with other class numbers.*read the field 'label'.*reshard"
+    words = "merged from datasets with different class numbers.*read the field 'label'.*reshard"
     with pytest.warns(UserWarning, match=words) as warned:
         make(merged, batch_size=2, fields=("label", "cls"))
     assert [one.filename for one in warned] == [__file__]

@@ -153,7 +153,7 @@ def test_a_mixture_leaves_out_samples_of_each_dataset(packed, few, order):
         (5, "ban=5; allowed are text files"),
         (range(400), "ban=range"),
         (list(range(400)), "ban= leaves no sample"),
-        (list(range(395)), "the dataset has 5 without those of ban="),
+        (list(range(395)), "the dataset has 5 without the banned ones"),
     ],
 )
 def test_an_invalid_ban_is_an_error_of_the_call(packed, ban, message):

@@ -76,5 +76,5 @@ def test_workers_that_the_limit_of_open_files_does_not_allow_are_an_error_with_t
 
 def test_a_limit_of_the_size_of_files_below_a_batch_is_an_error_with_the_remedy(shards):
     out = under("RLIMIT_FSIZE", 1000, shards)
-    assert out.startswith("LoaderError the loader cannot have ")
+    assert out.startswith("LoaderError the loader cannot get ")
     assert "the limit of the size of files (`ulimit -f`) applies to shared memory too" in out

@@ -408,7 +408,7 @@ def test_the_rank_is_read_from_the_environment_of_torchrun(make, monkeypatch):
 
 
 def test_a_batch_larger_than_the_dataset_is_refused_with_both_numbers(make):
-    with pytest.raises(OptionError, match="1,024 samples per step, the dataset has 400"):
+    with pytest.raises(OptionError, match="1,024 samples per step, but the dataset has 400"):
         make(batch_size=512, rank=0, world_size=2)
     for batch_size in (0, -1):
         with pytest.raises(OptionError, match="batch_size"):

@@ -349,7 +349,7 @@ def test_a_value_that_cannot_be_padded_is_an_error(write, spec, words):
     [
         (
             {"image": FIELDS["image"], "mask": PLAIN["mask"]},
-            "'mask': wds_tools.Mask.* has no pad=; it is padded to the size",
+            "'mask': wds_tools.Mask.* has no pad=, but it is padded to the size",
         ),
         ({"image": FIELDS["image"], "right": PLAIN["right"]}, "add the value of its padding, such as pad=0"),
         (
@@ -376,7 +376,7 @@ def test_options_that_do_not_know_of_the_padding_are_refused(scenes):
     with pytest.raises(OptionError, match="collate_fn= gets samples, which are not padded"):
         loader_of(scenes, collate_fn=list)
     for step in (wt.RandomHorizontalFlip(), [wt.Normalize((0.5,) * 3, (0.5,) * 3), wt.ColorJitter(0.1)]):
-        with pytest.raises(OptionError, match="cannot tell the padding of the field 'image' from its pixels"):
+        with pytest.raises(OptionError, match="would also change the padding of the field 'image'"):
             loader_of(scenes, batch_transform=step)
 
 

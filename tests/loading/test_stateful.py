@@ -170,8 +170,8 @@ def test_ranks_are_continued_each_by_itself(scenes):
     ("change", "words"),
     [
         ({"seed": 1}, "seed"),
-        ({"batch_size": 2}, "batch_size=4, this dataset 2"),
-        ({"rank": 0, "world_size": 2}, "world_size=1, this dataset 2"),
+        ({"batch_size": 2}, "batch_size=4, this dataset has 2"),
+        ({"rank": 0, "world_size": 2}, "world_size=1, this dataset has 2"),
         ({"where": "label < 4"}, "selection"),
     ],
 )
@@ -188,5 +188,5 @@ def test_a_state_of_a_loader_or_of_another_number_of_workers_is_refused(scenes):
             with pytest.raises(ResumeError, match=r"not a (state of a StreamingDataset|loader state)|checksum of"):
                 dataset.load_state_dict(state)
     unsealed = {name: value for name, value in dataset.state_dict().items() if name != "xxh3"}
-    with pytest.raises(ResumeError, match="num_workers=2, this dataset 1: use the same options"):
+    with pytest.raises(ResumeError, match="num_workers=2, this dataset has 1: use the same options"):
         dataset.load_state_dict({**unsealed, "num_workers": 2})

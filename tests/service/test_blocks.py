@@ -59,4 +59,4 @@ def test_damage_is_named_and_undamaged_blocks_are_not_reported() -> None:
         data = bytearray(content[start:stop])
         assert shard.damage(start, memoryview(data)) == ""
         data[len(data) // 2] ^= 1
-        assert "has another checksum than its index" in shard.damage(start, memoryview(data))
+        assert "does not match the checksum in its index" in shard.damage(start, memoryview(data))

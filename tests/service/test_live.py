@@ -372,7 +372,7 @@ def test_a_run_without_reports_for_ten_seconds_has_stopped() -> None:
     later = time.time() + 10.5
     assert [run["status"] for run in runs_of(reports, now=later)] == ["stopped"]
     assert [one["status"] for one in packs_of(reports, now=later)] == ["stopped"]
-    assert verdict(runs_of(reports, now=later)) == "No training runs; 1 stopped without an end."
+    assert verdict(runs_of(reports, now=later)) == "No training runs; 1 stopped without finishing."
 
 
 def test_the_verdict_counts_the_runs_that_are_fed() -> None:

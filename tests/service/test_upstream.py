@@ -122,7 +122,7 @@ def test_a_byte_that_stays_flipped_is_named_and_nothing_is_cached(
     with serving(upstream, cache) as url:
         reply = request(url, f"/data/photos/{SHARD}")
     assert reply.status == 500
-    assert b"has another checksum than its index: it is damaged at the upstream" in reply.body
+    assert b"does not match the checksum in its index: it is damaged at the upstream" in reply.body
     assert not any(path.stat().st_size > len(data) for path in cache.glob("*/*"))
 
 

@@ -174,7 +174,7 @@ def _write_shards(files: Sequence[Path], shards: Path, count: int, fields: Calla
 
 
 def _write_annotations(files: Sequence[Path], tree: Path) -> dict[Path, list[list[float]]]:
-    """Write random boxes for each image, in the JSON of COCO beside the tree; return them by path in the tree."""
+    """Write random boxes for each image, in the JSON of COCO next to the tree; return them by path in the tree."""
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     by_path: dict[Path, list[list[float]]] = {}

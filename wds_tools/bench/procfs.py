@@ -17,7 +17,7 @@ def check_available() -> None:
     """Check that this system has the files that the other functions read.
 
     Raises:
-        OptionError: It has not, because it is not Linux.
+        OptionError: It does not, because it is not Linux.
     """
     if not (_PROC / "self" / "smaps_rollup").exists():
         raise OptionError("CPU time and memory are read from /proc, which this system does not have; run it on Linux")

@@ -39,7 +39,7 @@ def bench(
     progress: Progress | None = None,
     remote: RemoteOptions | None = None,
 ) -> BenchReports:
-    """Measure our loader on a dataset, beside other loaders and the speed of decoding alone.
+    """Measure our loader on a dataset, together with other loaders and the speed of decoding alone.
 
     Each loader runs in its own process. All get the same images, which are unpacked and packed
     again in a temporary folder. Rounds alternate (A B C D A B C D ...). Start and warm-up are not
@@ -56,7 +56,7 @@ def bench(
             after another.
         rounds: How often each loader is measured.
         seconds: Minimum duration of a round.
-        batch_size: Samples per batch; by default that of the workload.
+        batch_size: Samples per batch; by default as the workload defines.
         pythons: Interpreters for peers that are installed in other environments, by name of the peer.
         stages: Measure the stages of our loader too.
         progress: Called with a line of text before and after each step.

@@ -244,7 +244,7 @@ def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
         ) from error
     if version != FORMAT_VERSION:
         raise ManifestError(
-            f"{name} is an index of version {version!r}, this release reads {FORMAT_VERSION}: "
+            f"{name} is an index of version {version!r}; this release reads {FORMAT_VERSION}: "
             "rebuild it with `wds-tools index`"
         )
     try:

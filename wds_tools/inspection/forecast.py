@@ -254,7 +254,7 @@ def _count_blocks(order: Order, *, chosen: bool = True) -> int:
 
 
 def _count_first_samples(node_batch: int, mean_bytes: float, dataset_bytes: int) -> int:
-    """Return how many samples of the first batch a machine requests on their own, beside their blocks."""
+    """Return how many samples of the first batch a machine requests separately, in addition to their blocks."""
     return min(node_batch, int(min(MAX_DIRECT_BYTES, DIRECT_SHARE * dataset_bytes) / mean_bytes))
 
 

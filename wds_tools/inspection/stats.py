@@ -251,7 +251,7 @@ def _image_lines(stats: DatasetStats) -> list[str]:
     modes = ", ".join(f"{_printable(mode)} {count:,}" for mode, count in list(stats.modes.items())[:MAX_MODES])
     lines = [f"  images       {stats.images:,}: {modes}"]
     if stats.turned:
-        lines.append(f"               {stats.turned:,} are turned by their EXIF orientation; sizes are after that")
+        lines.append(f"               {stats.turned:,} are turned by their EXIF orientation; the sizes include this")
     if stats.crop_ready:
         lines.append(f"               {stats.crop_ready:,} are crop-ready: a crop is decoded without the rest")
     for name, spread in (("width", stats.width), ("height", stats.height)):

@@ -120,7 +120,7 @@ def check_svg_name(path: Path) -> None:
     """Check the extension of an SVG file, before long work is done for it.
 
     Raises:
-        OptionError: The file has another extension.
+        OptionError: The file has a different extension.
     """
     if path.suffix.lower() != ".svg":
         raise OptionError(f"cannot draw {path}: charts are written as SVG only, so the name must end in .svg")
@@ -130,7 +130,7 @@ def write_svg(path: Path, chart: str) -> None:
     """Write a chart to a file, which appears only when it is complete.
 
     Raises:
-        OptionError: The file has another extension than ``.svg``.
+        OptionError: The file has an extension other than ``.svg``.
         DestinationError: The file cannot be written.
     """
     check_svg_name(path)

@@ -53,12 +53,12 @@ def warn_of_image_lists(opened: OpenedDataset, options: LoaderOptions) -> None:
 
 
 def warn_of_merged_labels(opened: OpenedDataset, *, is_decoded: bool = True) -> None:
-    """Warn if samples have the field ``cls``, but its class numbers are those from before a merge."""
+    """Warn if samples have the field ``cls``, but its class numbers come from before a merge."""
     manifest, fields = opened.shards.manifest, [column.spec.field for column in opened.recipe.columns]
     if manifest.label == INDEX and "cls" in (fields if is_decoded else manifest.fields):
         _warn(
-            f"{opened.shards.name} was merged from datasets with other class numbers, which are still those of the "
-            "field 'cls': read the field 'label', or write shards with the new numbers with `wds-tools reshard`"
+            f"{opened.shards.name} was merged from datasets with different class numbers, which the field 'cls' "
+            "still has: read the field 'label', or write shards with the new numbers with `wds-tools reshard`"
         )
 
 

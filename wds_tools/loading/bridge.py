@@ -143,7 +143,7 @@ class RankSampler(DistributedSampler[SamplePosition]):
 
     @checked()
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration, also of the loader, start epoch ``epoch``; a position just loaded is kept."""
+        """Make the next iteration, even of the loader itself, start epoch ``epoch``; a position just loaded is kept."""
         self._epochs.set_trainer_epoch(epoch)
 
 

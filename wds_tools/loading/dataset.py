@@ -41,10 +41,10 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
     ``DataLoader(dataset, batch_size=B, num_workers=W)``, the batches are those of `make_loader`.
 
     A ``DataLoader`` does not report which batches the training loop received. For exact resume, use torchdata's
-    ``StatefulDataLoader``, which calls `state_dict` in each worker, or `make_loader`, which also resumes with another
-    number of workers or ranks.
+    ``StatefulDataLoader``, which calls `state_dict` in each worker, or `make_loader`, which can also resume with a
+    different number of workers or ranks.
 
-    The arguments that are not listed here are those of `make_loader`, and have the same defaults.
+    `make_loader` describes the arguments that are not listed here; their defaults are the same.
 
     Args:
         batch_size: Batch size of the ``DataLoader``, so that each worker produces full batches. The default, 1,
@@ -77,8 +77,8 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
         TypeError: An unknown argument. The message names the argument to use instead.
 
     Warns:
-        UserWarning: The ``DataLoader`` has another batch size (at the first iteration), or the field ``cls`` of a
-            merged dataset has other class numbers than ``label``.
+        UserWarning: The ``DataLoader`` has a different batch size (at the first iteration), or the field ``cls`` of a
+            merged dataset has class numbers that differ from ``label``.
 
     Example::
 
@@ -163,8 +163,8 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
         for key, (value, saved) in now.items():
             if value != saved:
                 raise ResumeError(
-                    f"the state has {key}={saved!r}, this dataset {value!r}: use the same options, and the same number "
-                    "of ranks and workers, or make_loader, which resumes with any number"
+                    f"the state has {key}={saved!r}, this dataset has {value!r}: use the same options, and the same "
+                    "number of ranks and workers, or make_loader, which resumes with any number"
                 )
         most = len(self._plan(loaded["epoch"])) * self.batch_size
         saved_state.whole_number(loaded["samples"], "samples", most=most)
@@ -284,7 +284,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
 
 
 def worker_of() -> tuple[int, int]:
-    """Return the number of this worker of a ``DataLoader``, and how many there are; (0, 1) without workers."""
+    """Return the index of this worker of a ``DataLoader``, and how many there are; (0, 1) without workers."""
     info = get_worker_info()
     return (info.id, info.num_workers) if info else (0, 1)
 

@@ -67,7 +67,7 @@ class DeliveryCheck:
         self._finished: _EpochRecord | None = None
 
     def begin(self, plan: EpochPlan) -> None:
-        """Start to record an epoch, or the rest of a resumed epoch."""
+        """Start recording an epoch, or the rest of a resumed epoch."""
         if self._exchange is None:
             identity = plan.order.identity
             loader_key = key_of("loader", identity.fingerprint, identity.seed, *self._loader_options)
@@ -102,7 +102,7 @@ class DeliveryCheck:
                 raise ProofError(str(proof))
 
     def proof(self, *, timeout_seconds: float) -> EpochProof:
-        """Return the proof of the last finished epoch; if none is finished, what is known of the current one.
+        """Return the proof of the last finished epoch; if none is finished, what is known about the current one.
 
         Raises:
             ProofError: No batch has been delivered yet, a rank did not finish in time, or the rank has changed.
@@ -120,7 +120,7 @@ class DeliveryCheck:
 
 
 def _check_same_rank(then: World, now: World) -> None:
-    """Raise ProofError if this process now has another rank than when it read the epoch."""
+    """Raise ProofError if this process had a different rank when it read the epoch."""
     if then != now:
         raise ProofError(
             f"the epoch was read as rank {then.rank} of {then.world_size}, but this process is rank {now.rank} of "

@@ -96,7 +96,7 @@ class Epochs:
         """Check that a plan is still the running one.
 
         Raises:
-            LoaderError: Another plan was started since, or the plan was stopped.
+            LoaderError: Another plan has been started since, or this one was stopped.
         """
         if plan is not self._running:
             raise LoaderError(f"this iterator has ended because {self._end_reason}: create a new one with iter(loader)")

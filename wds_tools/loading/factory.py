@@ -57,7 +57,7 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
         seed: Seed of the order, crops, flips and transforms; 0 to 2**63 - 1.
         num_workers: Worker processes that read and decode. 0 decodes in this process. None (the default) starts one
             worker per core, at most 16; the cores are shared among the ranks of this machine. ``"auto"`` begins with
-            one worker and adds workers while the training loop waits for batches, up to the default number, so also
+            one worker and adds workers while the training loop waits for batches, up to the default number, which is
             at most 16. An int may be larger. ``loader.num_workers`` is the current number.
         device: Device of the tensors: a name such as ``"cuda:1"``, a CUDA device index, or a torch.device. None (the
             default) is CPU memory. ``"cuda"`` without index is the device of ``torch.cuda.set_device``; if that was not
@@ -96,10 +96,10 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             position in the epoch and restored afterwards. Random numbers drawn on another device come from the
             generator of that device. Or one of `Normalize`, `RandomHorizontalFlip`, `ColorJitter`, `RandAugment`,
             `MixUp` and `CutMix` of this package, or a list of these and of functions of the images: their random
-            numbers belong to the samples, so they do not depend on the number of ranks. The samples that `MixUp` and
-            `CutMix` mix do: a rank mixes those of its own batch.
+            numbers belong to the samples, so they do not depend on the number of ranks. Only the partners of `MixUp`
+            and `CutMix` do: a rank mixes the samples of its own batch.
         tail: The last samples of an epoch, if they do not fill a batch on every rank. ``"drop"`` (the default) skips
-            them. ``"pad"`` fills up with other samples. ``"mask"`` also fills up, and adds the field ``valid``, bool
+            them. ``"pad"`` fills up with other samples. ``"mask"`` fills up too, and adds the field ``valid``, bool
             [batch_size], which is False for padding (for evaluation). With ``"mask"`` a batch is always a named tuple.
         on_error: Handling of unreadable samples. ``"raise"`` (the default) raises the error. ``"replace"`` takes
             another sample of the epoch, logs a warning, and adds an entry to ``loader.errors``. The substitute depends
@@ -115,14 +115,14 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             ``torch.utils.data.WeightedRandomSampler``: ``"balanced"``, a mapping from class to weight, or one weight
             per class. Samples of frequent classes are left out in turn, those of rare classes repeated.
         ban: Samples that are left out from the next step on: keys (str), sample ids (int), or a text file with one key
-            or sample id per line. A new run does not have them at all, a resumed one not after its state. The state
-            records them, so a resumed run needs the option only for further samples.
+            or sample id per line. A new run never uses them, and a resumed run does not use them after its state. The
+            state records them, so a resumed run needs the option only for further samples.
         prefetch_factor: Tasks in progress per worker (default 2). A task is a batch, or a part of at least 64 samples
             of a batch of 128 or more. At the end of an epoch the workers continue with the next one. Its batches are
             dropped if another epoch or position is read next.
-        rank: Data-parallel rank of this process; requires ``world_size``. By default the rank is that of
-            torch.distributed, or of the environment that torchrun sets. It is looked up at the start of each iteration,
-            so the process group may be created after the loader.
+        rank: Data-parallel rank of this process; requires ``world_size``. By default the rank comes from
+            torch.distributed, or from the environment that torchrun sets. It is looked up at the start of each
+            iteration, so the process group may be created after the loader.
         world_size: Number of data-parallel ranks.
         group: Process group or DeviceMesh whose members share the data, such as ``mesh["dp"]``, instead of ``rank`` and
             ``world_size``. Ranks that are tensor-parallel to each other then get the same batches.
@@ -158,7 +158,7 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
 
     Warns:
         UserWarning: Images will come as a list because their sizes differ, there are many more workers than cores, or
-            the field ``cls`` of a merged dataset has other class numbers than ``label``.
+            the field ``cls`` of a merged dataset has class numbers that differ from ``label``.
 
     Example::
 

@@ -47,7 +47,7 @@ class Loader(OnlyIterable):
     * WorkerError: a worker dies, stalls or cannot start.
     * TransformError, or your own exception: ``transform=`` fails.
     * ProofError: the ranks together did not deliver each sample once.
-    * LoaderError: the loader was closed meanwhile, or is used in a forked process.
+    * LoaderError: the loader was closed in the meantime, or is used in a forked process.
 
     After an error, ``iter(loader)`` works again.
 
@@ -233,7 +233,7 @@ class Loader(OnlyIterable):
     def fetch_statistics(self) -> FetchStatistics:
         """Requests, bytes, cache hits and waiting time of a remote dataset; zeros for a local one.
 
-        They are those of all processes of this machine that read this dataset at the same time.
+        They are for all processes of this machine that read this dataset at the same time.
         """
         return self._opened.shards.statistics
 
@@ -397,7 +397,7 @@ class Loader(OnlyIterable):
         return self._handover.batch(finished.values, plan.cursor.epoch, finished.step.positions)
 
     def _first_batch(self) -> Any:
-        """Load the first batch of the current epoch in this process, beside the running iteration."""
+        """Load the first batch of the current epoch in this process; another iteration may be running."""
         autoscaler = Autoscaler.from_options(0, batch_size=self.batch_size, prefetch_factor=1)
         errors = ErrorLog(self._error_policy)
         meter = Meter(autoscaler, self._opened.shards)

@@ -207,7 +207,7 @@ class StatsFile:
             pass
 
     def begin(self, plan: EpochPlan) -> None:
-        """Start to count the seconds."""
+        """Start counting the seconds."""
         self._reader.read()
         self._rank, self._written_at = plan.world.rank, time.monotonic()
 
@@ -264,7 +264,7 @@ class LiveReports:
         self._reporter = Reporter(url, self._report)
 
     def begin(self, plan: EpochPlan) -> None:
-        """Start to report. The workers have been started, so a fork does not copy the thread."""
+        """Start reporting. The workers have been started, so a fork does not copy the thread."""
         self._plan, self._first_step = plan, plan.cursor.position // plan.global_batch
         self._step, self._batch_at = self._first_step, time.monotonic()
         self._reporter.start()

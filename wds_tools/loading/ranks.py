@@ -53,7 +53,7 @@ class RankOptions:
         rank: Data-parallel rank of this process.
         world_size: Number of data-parallel ranks.
         group: Process group or DeviceMesh whose members share the data.
-        inherited: In a DataLoader worker, the ranks that the process found that started it.
+        inherited: In a DataLoader worker, the ranks that were found by the process that started it.
     """
 
     rank: int | None = None

@@ -213,7 +213,7 @@ def _open_part(name: Dataset, options: LoadOptions, world: World) -> MixturePart
 
 
 def _start_reading_indexes(shards: ShardSet, order: PlainOrder, batch: int) -> None:
-    """Start to read the remote indexes that the first batch of epoch 0 needs, while the user prepares the training."""
+    """Start reading the remote indexes that the first batch of epoch 0 needs, while the user prepares the training."""
     if shards.is_remote:
         ids = order.ids(0, 0, min(batch, order.samples, _MAX_EARLY_INDEXES))
         samples = np.array([location.entry.samples for location in shards.locations])
@@ -223,7 +223,7 @@ def _start_reading_indexes(shards: ShardSet, order: PlainOrder, batch: int) -> N
 
 
 def _with_own_ids(parts: Sequence[MixturePart]) -> list[MixturePart]:
-    """Return datasets, each with those sample ids of ``subset=`` that are its own. They count through all datasets."""
+    """Return datasets, each with its own sample ids of ``subset=``. They count through all datasets."""
     subset = parts[0].choice.subset
     if len(parts) == 1 or subset is None or isinstance(subset, float):
         return list(parts)
@@ -260,13 +260,13 @@ def check_plan(plan: EpochPlan) -> None:
         if plan.order.identity.buckets:
             raise OptionError(
                 f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) requires {plan.world.world_size} "
-                f"batches of one of the sizes of Buckets per step, the dataset has "
+                f"batches of one of the sizes of Buckets per step, but the dataset has "
                 f"{plan.end // plan.batch_size}: use a smaller batch, fewer sizes, or tail='pad'"
             )
-        without = " without those of ban=" if plan.order.samples < plan.order.run.samples else ""
+        without = " without the banned ones" if plan.order.samples < plan.order.run.samples else ""
         raise OptionError(
             f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) requires {plan.global_batch:,} samples "
-            f"per step, the dataset has {plan.order.samples:,}{without}: use a smaller batch, or tail='pad'"
+            f"per step, but the dataset has {plan.order.samples:,}{without}: use a smaller batch, or tail='pad'"
         )
 
 

@@ -41,11 +41,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     Args:
         urls: Folder or URL of a dataset, its manifest, a pattern of indexed shards (see `index_shards`), or a list of
-            such shards. Paths and URLs, also with ``file:``; not commands with ``pipe:``.
+            such shards. Paths and URLs, including ``file:``; not commands with ``pipe:``.
         handler: Handler of webdataset for unreadable samples, such as ``wds.warn_and_continue``. If it returns False,
             the iteration ends.
         mode: None or ``"resampled"``.
-        resampled: Continue with the next epoch, without an end; limit it by ``with_epoch``. Samples are not drawn with
+        resampled: Continue with the next epoch, endlessly; limit it by ``with_epoch``. Samples are not drawn with
             replacement: each epoch has each sample once.
         repeat: The same as ``resampled``.
         shardshuffle: Any true value means ``shuffle=True``.

@@ -34,7 +34,7 @@ NameFunction = Callable[[str], Any]
 Splitter = Callable[[Iterable[dict[str, str]]], Iterable[dict[str, str]]]
 """A function of webdataset from shards, such as ``{"url": "a.tar"}``, to those that a rank or worker reads."""
 BY_SAMPLES = (shardlists.single_node_only, shardlists.split_by_node, shardlists.split_by_worker)
-"""Splitters of webdataset in whose place samples are divided instead of shards."""
+"""Splitters of webdataset that are replaced by a division of samples, not of shards."""
 
 _CHUNK = 64  # samples that are read together
 _MAX_SHARDS = 1_000_000  # that a splitter may return
@@ -162,7 +162,7 @@ class WebSource(StreamingDataset):
         return (self._chosen(stages) if stages else None), world, worker, num_workers
 
     def _chosen(self, stages: list[Splitter]) -> list[int]:
-        """Return the numbers of the shards that splitters choose; one may occur several times."""
+        """Return the indices of the shards that splitters choose; one may occur several times."""
         shards = self._opened.shards
         names = [shards.shard_url(number) for number in range(len(shards.locations))]
         number_of = {name: number for number, name in enumerate(names)}
@@ -171,7 +171,7 @@ class WebSource(StreamingDataset):
         if len(urls) > _MAX_SHARDS:
             raise OptionError(
                 f"nodesplitter= or workersplitter= returned more than {_MAX_SHARDS:,} shards: it must return each one "
-                "once; resampled=True repeats them without an end"
+                "once; resampled=True repeats them endlessly"
             )
         for url in urls:
             if url not in number_of:

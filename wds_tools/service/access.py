@@ -85,7 +85,7 @@ ALL_DATASETS = Access(needs_all=True)
 
 
 def dataset_after(prefix: str, *, parts: int = 1, refuse: Callable[[int, str], web.Response] = error_answer) -> Access:
-    """Return what a request needs whose path has a prefix, the name of a dataset, and some more parts."""
+    """Return what a request needs if its path has a prefix, the name of a dataset, and some more parts."""
     return Access(
         target_of=lambda request: names_of(request.rel_url.raw_path.removeprefix(prefix), parts=parts), refuse=refuse
     )
@@ -138,7 +138,7 @@ class Gate:
             return error_answer(431, f"the headers have more than {self._limits.head_bytes:,} bytes")
         if not self._is_own_host(request.headers.get("Host", "")):
             return error_answer(
-                421, "the name in the header Host is not one of this service: start it with --allow-host NAME"
+                421, "the name in the header Host is not a name of this service: start it with --allow-host NAME"
             )
         if request.method not in _SAFE_METHODS and not _is_same_origin(request):
             return error_answer(403, "the request comes from a page of another site")

@@ -85,7 +85,7 @@ class AccessLog:
 
 
 def _body_bytes(request: web.Request, response: web.StreamResponse | None) -> int:
-    """Return the length of the body that was sent; for answers in one piece, of the one that is about to be sent."""
+    """Return the length of the body that was sent; for answers in one piece, of the body that is about to be sent."""
     if isinstance(response, FileAnswer):
         return response.sent_bytes
     if response is None or request.method == "HEAD":

@@ -49,7 +49,8 @@ class ShardBlocks:
             begin, end = int(self._starts[i]) - start, int(self._stops[i]) - start
             if end <= len(data) and xxhash.xxh3_64_intdigest(data[begin:end]) != int(self._sums[i]):
                 key, name = self._keys[int(self._rows[i])], self._names[int(self._fields[i])]
-                return f"field {name!r} of sample {key!r} at byte {begin + start:,} has another checksum than its index"
+                place = f"field {name!r} of sample {key!r} at byte {begin + start:,}"
+                return f"{place} does not match the checksum in its index"
         return ""
 
 

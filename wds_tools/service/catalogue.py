@@ -1,4 +1,4 @@
-"""Finds the datasets below folders by their manifests, and again whatever is new or has changed.
+"""Finds the datasets below folders by their manifests, and later those that are new or have changed.
 
 Folders are opened relative to the folder above them, and symbolic links below a root are not followed. A folder whose
 modification time has not changed is not listed again, so a scan takes a few system calls per folder.
@@ -59,7 +59,7 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """Content of a folder, as far as it matters."""
+    """The content of a folder that matters here."""
 
     mtime_ns: int
     folders: tuple[str, ...]
@@ -68,7 +68,7 @@ class _Listing:
 
 
 class Catalogue:
-    """The datasets below some folders. `scan` may run in another thread than the readers.
+    """The datasets below some folders. `scan` may run in a different thread from the readers.
 
     A dataset is named by its path below its root; a root that is a dataset, by the name of its folder. If two have the
     same name, the one of the first root is served.

@@ -18,15 +18,15 @@ class Limits:
     """What one process of the service accepts.
 
     Attributes:
-        head_bytes: Most bytes of the headers of a request.
-        body_bytes: Most bytes of the body of a request.
+        head_bytes: Maximum number of bytes of the headers of a request.
+        body_bytes: Maximum number of bytes of the body of a request.
         scan_seconds: Time between two looks for new, changed and removed datasets and files.
         idle_seconds: Time in which a connection has to send its next request, from the first byte to the last.
         report_seconds: Time in which a report has to arrive.
         window_seconds: Length of the windows in which the speed of a client is measured.
         window_bytes: Bytes that a client has to receive in each of these windows, or else it is disconnected.
-        connections: Most connections of a process.
-        connections_per_address: Most connections from one address.
+        connections: Maximum number of connections of a process.
+        connections_per_address: Maximum number of connections from one address.
     """
 
     head_bytes: int = 8192

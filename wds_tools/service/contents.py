@@ -115,7 +115,7 @@ class Target(NamedTuple):
 
     Attributes:
         dataset: Name of the dataset, which may not exist.
-        file: What of the dataset: its file, or a number of a sample and a field; "" for the whole dataset.
+        file: The part of the dataset: a file, or the number of a sample and a field; "" for the whole dataset.
     """
 
     dataset: str

@@ -85,7 +85,7 @@ class DataRoutes:
         if found.status == 304:
             return web.Response(status=304, headers=headers)
         if found.status == 412:
-            return error_answer(412, "the file has another ETag: it was replaced", headers)
+            return error_answer(412, "the file has a different ETag: it was replaced", headers)
         if found.status == 416:
             headers["Content-Range"] = f"bytes */{content.size}"
             return error_answer(416, f"the range begins beyond the end: the file has {content.size:,} bytes", headers)

@@ -176,7 +176,7 @@ class LocalContent:
             start = end
 
     def _start_reading(self, start: int, stop: int) -> asyncio.Future[None] | None:
-        """Start to read a piece in a thread; return None if it is in memory already."""
+        """Start reading a piece in a thread; return None if it is in memory already."""
         end = min(start + PIECE_BYTES, stop)
         if start >= end or is_in_memory(self.file.fileno(), start, end):
             return None

@@ -248,7 +248,7 @@ def verdict(runs: list[dict[str, Any]]) -> str:
     """
     running = [run for run in runs if run["status"] == "running"]
     stopped = sum(run["status"] == "stopped" for run in runs)
-    ending = f"; {stopped} stopped without an end" if stopped else ""
+    ending = f"; {stopped} stopped without finishing" if stopped else ""
     if not running:
         return f"No training runs{ending}." if runs else "No training reports to this server."
     fed = [run for run in running if run["main_cause"] == STEP]

@@ -295,7 +295,9 @@ def index_damage(file: StoredFile) -> _Damage:
     """Return the check of a whole file by its checksum."""
 
     def damage(data: memoryview) -> str:
-        return "" if xxhash.xxh3_128_hexdigest(data) == file.checksum else "it has another checksum than its manifest"
+        return (
+            "" if xxhash.xxh3_128_hexdigest(data) == file.checksum else "it does not match the checksum in its manifest"
+        )
 
     return damage
 

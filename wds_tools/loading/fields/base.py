@@ -119,7 +119,7 @@ class FieldSpec(ABC):
         return self
 
     def shapes(self, column: Column) -> list[tuple[int, ...]] | None:
-        """Return the shape of the value for each view, as far as it is known, or None if samples have different ones.
+        """Return the known shape of the value for each view, or None if samples have different shapes.
 
         It is the whole shape if ``is_rgb``.
         """

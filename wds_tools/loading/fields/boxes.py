@@ -1,4 +1,4 @@
-"""`Boxes`: bounding boxes, moved, scaled and mirrored as their image, and clipped to its region."""
+"""`Boxes`: bounding boxes, moved, scaled and mirrored like their image, and clipped to its region."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Boxes(AtPath):
 
     They are stacked, float32 [batch, boxes, 4], if all samples of a batch have the same number of boxes.
 
-    With ``like``, boxes are moved, scaled and mirrored as the image, clipped to its region, and dropped if nothing of
+    With ``like``, boxes are moved, scaled and mirrored like the image, clipped to its region, and dropped if nothing of
     them is left. ``Field(..., like=...)`` drops the same entries of other lists, such as the classes of the boxes.
 
     Attributes:
@@ -132,7 +132,7 @@ def clipped_boxes(edges: Floats, regions: Regions, i: int) -> Floats:
     Args:
         edges: float64 [k, 4], left, top, right, bottom in pixels of the image.
         regions: Regions of a batch.
-        i: Number of the image in the batch.
+        i: Index of the image in the batch.
 
     Returns:
         float64 [k, 4], left, top, right, bottom in pixels of the result. A box outside the region has no area.

@@ -75,7 +75,7 @@ def stack_values(values: Any) -> Any:
 def number_array(values: list[Any]) -> NDArray[Any] | None:
     """Return numbers, in lists of any depth, as an array; None if they have no common dtype.
 
-    NumPy would convert integers beyond int64 to floating point, and round them, if there are other numbers beside them.
+    NumPy would convert integers beyond int64 to floating point, and round them, if there are other numbers among them.
 
     Raises:
         ValueError: The lists differ in length.
@@ -185,7 +185,7 @@ def _items_of(value: Any) -> Mapping[Any, Any]:
 def _with_items(value: Any, items: dict[Any, Any]) -> Any:
     """Return a container like ``value`` with other items under the same keys."""
     if isinstance(value, dict | UserDict | UserList | deque):
-        same = copy(value)  # also its attributes, and the default of a defaultdict
+        same = copy(value)  # including its attributes, and the default of a defaultdict
         for key, item in items.items():
             same[key] = item
         return same

@@ -39,7 +39,7 @@ class Frames(FieldSpec):
         view: Region of the images and its output size, as for `Image`.
         frames: How many frames to use. A sample with fewer is an error, except with ``pad``. None (the default) uses
             all.
-        stride: Use each n-th frame.
+        stride: Use every n-th frame.
         start: Where the frames begin: ``"first"`` (the default), ``"center"``, or ``"random"``, which depends on the
             seed, the epoch, the position of the sample and the name of the field.
         pad: Value of the padding after the last frame, or a `Pad`, so that a batch is one tensor. None (the default)

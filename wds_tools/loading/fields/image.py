@@ -84,8 +84,8 @@ class Image(Pixels):
             )
         if self.view is not None and self.like is not None:
             raise OptionError(
-                f"wds_tools.Image(view={self.view!r}, like={self.like!r}): the region is either that of view= or that "
-                f"of the field {self.like!r}: remove one of them"
+                f"wds_tools.Image(view={self.view!r}, like={self.like!r}): the region comes either from view= or from "
+                f"the field {self.like!r}: remove one of them"
             )
 
     @property
@@ -160,7 +160,7 @@ class Image(Pixels):
         return [[torch.from_numpy(pixels) for pixels in view] for view in self._decoded(part, column, buffers)]
 
     def _decoded(self, part: Part, column: Column, buffers: Sequence[Rgb | None]) -> list[list[Rgb]]:
-        """Decode images to uint8 [3, height, width] each, for each view; if it has a buffer, into the rows of that."""
+        """Decode images to uint8 [3, height, width] each, for each view: into the rows of its buffer, if it has one."""
         regions = part.regions(column.geometry) if column.geometry else []
         if column.geometry and column.geometry.source != column.name:
             part.check_sizes(self.field, *part.image_sizes(self.field), column.geometry)
@@ -201,7 +201,7 @@ def render_files(
         regions: Regions of the n images for each view; none to show the whole images.
         buffers: For each view uint8 [n, 3, height, width] to write to, or None if the sizes differ; one None to show
             the whole images.
-        naming: Function of the number of a file: a context that adds its sample to a DecodeError.
+        naming: Function of the index of a file: a context that adds its sample to a DecodeError.
 
     Returns:
         For each view n arrays, uint8 [3, height, width].

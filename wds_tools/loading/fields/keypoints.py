@@ -1,4 +1,4 @@
-"""`Keypoints`: points, moved, scaled and mirrored as their image."""
+"""`Keypoints`: points, moved, scaled and mirrored like their image."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Keypoints(AtPath):
     """Points in an image: float32 tensors [..., 2 or more]; the first two numbers of a point are x and y in pixels.
 
     Stacked if all samples of a batch have the same number of points, otherwise a list. With ``like``, points are moved,
-    scaled and mirrored as the image. All points are kept, so that their indices keep their meaning: a point outside the
-    region has coordinates outside the image. As in torchvision, x of a mirrored point is width - 1 - x.
+    scaled and mirrored like the image. All points are kept, so that their indices keep their meaning: a point outside
+    the region has coordinates outside the image. As in torchvision, x of a mirrored point is width - 1 - x.
 
     Attributes:
         field: Stored field: JSON, or an ``npy`` array.

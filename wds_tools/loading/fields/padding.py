@@ -58,13 +58,13 @@ class Pad:
             raise OptionError(f"wds_tools.Pad({self.value!r}); allowed are numbers")
         if self.size is not None and not all(map(is_length, self.sides)):
             raise OptionError(
-                f"wds_tools.Pad(size={self.size!r}); allowed are whole numbers of 1 and more, for images also "
-                "(height, width), and None"
+                f"wds_tools.Pad(size={self.size!r}); allowed are whole numbers of 1 and more, (height, width) "
+                "for images, and None"
             )
         if not is_length(self.multiple_of) or (self.multiple_of != 1 and self.size is not None):
-            beside = " with size=" if self.size is not None else ""
+            with_size = " with size=" if self.size is not None else ""
             raise OptionError(
-                f"wds_tools.Pad(multiple_of={self.multiple_of!r}){beside}; allowed are whole numbers of 1 and more, "
+                f"wds_tools.Pad(multiple_of={self.multiple_of!r}){with_size}; allowed are whole numbers of 1 and more, "
                 "without size="
             )
         if not isinstance(self.truncate, bool) or (self.truncate and self.size is None):
@@ -127,7 +127,7 @@ def pad_tensors(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tenso
     """Return the values of n samples as one tensor.
 
     Raises:
-        OptionError: They differ in other dimensions than the padded ones, or their type cannot be padded.
+        OptionError: They differ in dimensions other than the padded ones, or their type cannot be padded.
     """
     filled = [value for value in values if not _is_empty_list(value)] or list(values)
     dtype = _common_dtype(filled, padding)
@@ -176,7 +176,7 @@ def mask_of(sizes: torch.Tensor, padded: torch.Tensor) -> torch.Tensor:
     """
     if sizes.shape[1] == 1:
         return torch.arange(padded.shape[1], device=sizes.device) < sizes
-    if sizes.device.type == "cpu":  # faster than to compare each pixel
+    if sizes.device.type == "cpu":  # faster than comparing each pixel
         mask = np.zeros((len(sizes), *padded.shape[-2:]), np.bool_)
         for one, (height, width) in zip(mask, sizes.tolist(), strict=True):
             one[:height, :width] = True

@@ -32,8 +32,8 @@ class Geometry:
         field: Stored field of that image.
         views: Its views, or schedules of views; several if the image has several crops.
         is_list: Whether the value of a sample is a list with one element per view.
-        key: What their random numbers depend on beside seed, epoch, position and number of the view. It is empty for
-            the first view of a call, so that this view chooses the same regions as ``view=`` of `make_loader`.
+        key: What their random numbers depend on in addition to seed, epoch, position and index of the view. It is empty
+            for the first view of a call, so that this view chooses the same regions as ``view=`` of `make_loader`.
     """
 
     source: str
@@ -229,7 +229,7 @@ class Part:
 
         Args:
             view: The view.
-            purpose: What its random numbers depend on beside seed, epoch and position.
+            purpose: What its random numbers depend on in addition to seed, epoch and position.
             width: int64 [n].
             height: int64 [n].
         """

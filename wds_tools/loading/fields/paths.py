@@ -107,9 +107,9 @@ def move_points(points: Floats, regions: Regions, i: int, *, mirror_at: int = -1
     Args:
         points: float64 [..., 2], x and y in pixels of the image.
         regions: Regions of a batch.
-        i: Number of the image in the batch.
+        i: Index of the image in the batch.
         mirror_at: If the region is mirrored, x becomes its width plus this number, minus x. It is -1 for positions of
-            pixels, which are those of torchvision's key points, and 0 for edges between pixels, as those of boxes.
+            pixels, such as torchvision's key points, and 0 for edges between pixels, such as boxes.
 
     Returns:
         float64 [..., 2], in pixels of the result.
@@ -122,7 +122,7 @@ def move_points(points: Floats, regions: Regions, i: int, *, mirror_at: int = -1
 
 
 def as_tensor(value: Any) -> Any:
-    """Return a list of numbers as a tensor, also in a mapping, and any other value unchanged."""
+    """Return a list of numbers as a tensor, even inside a mapping, and any other value unchanged."""
     if isinstance(value, Mapping):
         return {key: as_tensor(one) for key, one in value.items()}
     if not isinstance(value, list):

@@ -70,7 +70,7 @@ class SlotLayout:
         ]
 
     def fill(self, values: list[Any], tensors: Sequence[torch.Tensor], function: Callable[..., Any]) -> list[Any]:
-        """Return the values of a batch, with ``function`` of its tensors for each column that is None."""
+        """Return the values of a batch, where ``function`` replaces each None by the result for its tensors."""
         of_column = [*self.by_column(tensors), *[None] * len(values)]
         return [
             map_tensors(function, held) if value is None else value

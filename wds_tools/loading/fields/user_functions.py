@@ -90,7 +90,7 @@ def transformed(transform: Transform, image: torch.Tensor, seed: int) -> Any:
             with tensors_noted(lambda: f"transform= gets a {described(image)}"):
                 result = transform(image)
             if result is None:
-                raise OptionError("transform= returned None: return the image, also if it was changed in place")
+                raise OptionError("transform= returned None: return the image, even if it was changed in place")
             return result
         # Albumentations takes and returns uint8 arrays [height, width, 3], and has its own random generator.
         if hasattr(transform, "set_random_seed"):

@@ -75,7 +75,7 @@ class CudaCopier:
         self._finalizer = weakref.finalize(self, _unregister_quietly, self._registered)
 
     def start(self, values: list[Any], slot: int | None) -> StartedCopy:
-        """Start to copy a batch.
+        """Start copying a batch.
 
         Args:
             values: One value per field; None for tensors that are in the slot.

@@ -150,7 +150,7 @@ class CudaDriver:
         return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Start to copy a tensor to the device on the current stream; return the tensor there."""
+        """Start copying a tensor to the device on the current stream; return the tensor there."""
         return tensor.to(self.device, non_blocking=True)
 
     def move(self, value: Any) -> Any:

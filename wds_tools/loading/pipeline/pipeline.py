@@ -167,12 +167,12 @@ class Pipeline:
             return True
 
     def batches(self, plan: EpochPlan, following: Callable[[], EpochPlan | None]) -> Iterator[FinishedBatch | None]:
-        """Yield the batches of an epoch; on CUDA, each one while the next one is copied.
+        """Yield the batches of an epoch. On CUDA, the next batch is copied while the loop uses one.
 
-        When the workers have all tasks of the epoch, they get those of the next one.
+        When the workers have all tasks of the epoch, they get tasks of the next one.
 
         Args:
-            plan: The epoch. `prepare` was called for it.
+            plan: The epoch. `prepare` has been called for it.
             following: Returns the plan of the next epoch, if it is known.
 
         The generator never yields inside a lock or an exception handler, so it may be abandoned at any time.

@@ -35,7 +35,7 @@ class Ring:
     Args:
         slots: Number of slots.
         rows: Samples per slot.
-        spare_slots: Number of further slots, as far as they need at most `SPARE_BYTES`.
+        spare_slots: Maximum number of further slots, which need at most `SPARE_BYTES`.
         layouts: What a slot holds in each variant of a batch; a slot has the size of the largest one. They may be set
             later with `open`, if a worker finds them out.
     """

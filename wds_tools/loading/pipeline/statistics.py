@@ -44,8 +44,8 @@ class PeriodStats:
             for the device to finish earlier steps, unless these waited for a copy.
         waits: ``waited_seconds`` by cause. ``storage``: bytes are read and verified. ``decoding``: images and other
             fields are decoded, cropped and resized. ``transform``: ``transform=``. ``hand_over``: the parts of a batch
-            are sent by workers and joined, and ``batch_transform=``. ``copy``: copies to the device, also
-            those for which earlier steps waited on a GPU. ``start``: workers are started.
+            are sent by workers and joined, and ``batch_transform=``. ``copy``: copies to the device,
+            including those for which earlier steps waited on a GPU. ``start``: workers are started.
         stage_seconds: Time in seconds by stage. ``read``, ``verify``, ``slice``, ``decode``, ``resize``, ``write``,
             ``transform`` and ``other`` are the work on the batches, summed over all workers. The rest is time of the
             training process: ``wait`` for workers, ``start`` of workers, ``copy``, ``device`` (waiting for earlier
@@ -106,7 +106,7 @@ class LoaderStats:
 
     Attributes:
         epoch: The current epoch up to now, or the last one if none is running. The figures of an epoch that is
-            resumed, or that is left early, are those of the part that was read.
+            resumed, or that is left early, are for the part that was read.
         since_last_call: Since the last call of `Loader.stats`.
     """
 
@@ -147,7 +147,7 @@ def _difference(now: Any, then: Any) -> Any:
 
 
 def _by_cause(times: Sequence[int]) -> list[int]:
-    """Sum up times by stage to times by cause; those of `WAIT` and `DEVICE` are left out."""
+    """Sum up times by stage to times by cause; the times of `WAIT` and `DEVICE` are left out."""
     return [
         sum(time for time, stage_cause in zip(times, stages.CAUSE_BY_STAGE, strict=True) if stage_cause == cause)
         for cause in CAUSES
@@ -220,7 +220,7 @@ class Meter:
     def gpu_waited_for_copy(self, seconds: float) -> None:
         """Add a time for which the GPU waited for the copy of an earlier batch, in the current request.
 
-        The loop waits for earlier steps; as far as these waited for their copies, the cause is the copy.
+        The loop waits for earlier steps. The time in which these waited for their copies counts as copying.
         """
         self._copying_ns += round(seconds * 1e9)
 
@@ -351,7 +351,7 @@ class StatsReader:
         return LoaderStats(self._meter.current_epoch(), since)
 
     def current_wait(self) -> PeriodStats | None:
-        """Return the figures of the wait in progress, as a period without batches; None as `Meter.current_wait`."""
+        """Return the figures of the wait in progress, as a period without batches; None as for `Meter.current_wait`."""
         wait = self._meter.current_wait()
         if wait is None:
             return None

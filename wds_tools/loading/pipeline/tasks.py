@@ -1,4 +1,4 @@
-"""Tasks of workers. A task is a part of a batch; its result are the values of the fields."""
+"""Tasks of workers. A task is a part of a batch; its result is the values of the fields."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SampleResults:
 
 
 class TaskResult(NamedTuple):
-    """The result of a task, and how long it took. Clocks are those of `time.perf_counter_ns`, one for all processes.
+    """The result of a task, and how long it took. Times are from `time.perf_counter_ns`, one clock for all processes.
 
     A named tuple is pickled and unpickled in 6 us, a dataclass in 10.
 
@@ -127,7 +127,7 @@ class BatchRunner:
         return self._recorder.shown[0]
 
     def read_ahead(self, task: BatchTask | LayoutTask) -> None:
-        """Start to read the samples of a task. Remote blocks are announced by the main process."""
+        """Start reading the samples of a task. Remote blocks are announced by the main process."""
         if not self._recipe.shards.is_remote:
             with self._recorder, stages.READ:  # it waits if the queue of the disk is full
                 self._get_assembler().read_ahead(task.ids)

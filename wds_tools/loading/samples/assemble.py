@@ -47,7 +47,7 @@ class Assembler:
         self._columns: dict[int, tuple[Column, ...]] = {}  # by variant
 
     def read_ahead(self, ids: NDArray[np.int64]) -> None:
-        """Start to read the samples of a later batch."""
+        """Start reading the samples of a later batch."""
         self.reader.read_ahead(ids)
 
     def layouts(self, *, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> tuple[SlotLayout, ...] | None:

@@ -48,7 +48,7 @@ class RandomHorizontalFlip(BatchStep):
 class ColorJitter(BatchStep):
     """Change brightness, contrast, saturation and hue of each image at random, in this order.
 
-    The arguments have the meaning that they have in ``torchvision.transforms.v2.ColorJitter``: a number x draws a
+    The arguments mean the same as in ``torchvision.transforms.v2.ColorJitter``: a number x draws a
     factor from ``max(0, 1 - x)`` to ``1 + x``, for hue a shift from ``-x`` to ``x``. A pair is the range itself.
     torchvision changes the order of the four at random, and rounds after each of them.
 
@@ -166,7 +166,7 @@ class _Mix(BatchStep):
         return images, torch.lerp(labels.roll(-1, 0), labels, own[:, None])
 
     def _check_labels(self, labels: torch.Tensor) -> None:
-        """Check that labels are numbers of classes; on a GPU only those of the first batch, as each check waits for it.
+        """Check that labels are numbers of classes; on a GPU only in the first batch, as each check waits for it.
 
         Raises:
             OptionError: A label is not.
@@ -218,7 +218,7 @@ class MixUp(_Mix):
 
 
 class CutMix(_Mix):
-    """Replace a rectangle of each image by that of the next sample of the batch (Yun et al., 2019).
+    """Replace a rectangle of each image with that of the next sample of the batch (Yun et al., 2019).
 
     The share of the image to keep is drawn from Beta(alpha, alpha) for each sample. The rectangle is clipped to the
     image, and labels are mixed by the share that is then kept. The partner is the next sample in the batch of this

@@ -1,7 +1,7 @@
 """Steps of ``batch_transform=``: what they are, how they are applied one after the other, and `Normalize`.
 
 The random numbers of a sample depend on the seed, the epoch and the position of the sample in the epoch. So a sample
-gets the same augmentation on any number of ranks and after a resume. The exception are the partners of `MixUp` and
+gets the same augmentation on any number of ranks and after a resume. The exceptions are the partners of `MixUp` and
 `CutMix`: they are samples of the same rank's batch, so they are the same only on the same number of ranks.
 """
 

@@ -90,7 +90,7 @@ def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
                 f"{', '.join(names) or 'there are none'}"
             )
         if like in chain:
-            raise OptionError(f"fields= has images whose like= form a circle: {' -> '.join([*chain, like])}")
+            raise OptionError(f"fields= has images whose like= form a cycle: {' -> '.join([*chain, like])}")
         chain.append(like)
     return chain[-1]
 
@@ -105,7 +105,7 @@ def buckets_of(columns: Sequence[Column]) -> Buckets | None:
     """Return the buckets of the images of a batch, or None.
 
     Raises:
-        OptionError: They cannot be known from the index, or an image has other views beside them.
+        OptionError: They cannot be known from the index, or an image has other views in addition.
     """
     found = buckets_in([view for column in columns if column.geometry for view in column.geometry.views])
     for column in columns if found else ():
@@ -156,10 +156,10 @@ def _padding_of(name: str, specs: Mapping[str, FieldSpec]) -> Padding | None:
     if source == name or shared is None:
         return None if pad is None else Padding(_as_pad(pad).value, _as_pad(pad), axes, name)
     if pad is None or isinstance(pad, Pad):
-        found = f"pad={pad!r}, but it" if pad else "no pad=; it"
+        given = f"pad={pad!r}" if pad else "no pad="
         raise OptionError(
-            f"fields={{{name!r}: wds_tools.{type(spec).__name__}(like={source!r})}} has {found} is padded to the size "
-            f"of {source!r}: add the value of its padding, such as pad=0"
+            f"fields={{{name!r}: wds_tools.{type(spec).__name__}(like={source!r})}} has {given}, but it is padded to "
+            f"the size of {source!r}: give only the value of its padding, such as pad=0"
         )
     return Padding(pad, _as_pad(shared), axes, source)
 

@@ -183,7 +183,7 @@ class Handover:
         with tensors_noted(lambda: f"batch_transform= gets the whole batch: {', '.join(map(described, given))}"):
             result = function(*given)
         if result is None:
-            raise OptionError("batch_transform= returned None: return the values, also if they were changed in place")
+            raise OptionError("batch_transform= returned None: return the values, even if they were changed in place")
         if i is not None:
             return [*values[:i], result, *values[i + 1 :]]
         if isinstance(result, Mapping):
@@ -203,8 +203,8 @@ class Handover:
         image = next((column for column in columns if column.name == "image"), None)
         if image and image.padding and steps.changing:
             raise OptionError(
-                f"batch_transform= has {steps.changing[0]!r}, which cannot tell the padding of the field 'image' from "
-                "its pixels: use transform= or sample_transform= instead, which get images without padding"
+                f"batch_transform= has {steps.changing[0]!r}, which would also change the padding of the field "
+                "'image': use transform= or sample_transform= instead, which get images without padding"
             )
         like = image.spec.like if image else None
         left = [one.name for one in columns if one.spec.like == "image" or one.name == like]

@@ -59,7 +59,7 @@ class AlbumentationsCall:
         return values
 
     def _find_targets(self) -> dict[int, str]:
-        """Return the names of the arguments of the transform by number of the column."""
+        """Return the names of the arguments of the transform by index of the column."""
         additional = getattr(self._transform, "additional_targets", None) or {}
         targets: dict[int, str] = {}
         for number, column in enumerate(self._columns):
@@ -168,7 +168,7 @@ def _check_entries(column: Column, boxes: str, before: dict[str, Any], after: di
     """Check that a field with one entry for each box has not kept its entries while boxes were dropped.
 
     Raises:
-        OptionError: It has.
+        OptionError: It has kept them.
     """
 
     def lengths(sample: dict[str, Any], name: str) -> list[int | None]:

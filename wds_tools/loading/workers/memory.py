@@ -68,7 +68,7 @@ def _named(size: int) -> Iterator[None]:
         amount = f"{human_bytes(size)} of " if size else ""
         remedy = _REMEDIES.get(error.errno or 0, "use smaller batches or fewer workers")
         raise LoaderError(
-            f"the loader cannot have {amount}shared memory for its batches ({error.strerror or error}): {remedy}"
+            f"the loader cannot get {amount}shared memory for its batches ({error.strerror or error}): {remedy}"
         ) from error
 
 
@@ -98,7 +98,7 @@ LEAST_BYTES = 1 << 20
 """Smaller tensors are allocated by torch; the C library reuses their memory."""
 
 MAX_FREE_BYTES = 512 << 20
-"""Most memory that is kept for later tensors."""
+"""Maximum memory that is kept for later tensors."""
 
 MAX_FREE_BLOCKS = 8
 

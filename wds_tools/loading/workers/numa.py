@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def cores_near(pci_address: str, root: Path = Path("/")) -> frozenset[int]:
-    """Return the cores of the NUMA node to which a PCI device is connected, as far as this process may use them.
+    """Return the cores that this process may use of the NUMA node to which a PCI device is connected.
 
     Args:
         pci_address: Address of the device, such as "0000:17:00.0".

@@ -31,7 +31,7 @@ class TaskRunner(Protocol):
         """Write the index of the current stage of a task to element 0, or `wds_tools.stages.IDLE`, from now on."""
 
     def read_ahead(self, task: Any) -> None:
-        """Start to read for a task that will be run soon."""
+        """Start reading for a task that will be run soon."""
 
     def run(self, task: Any) -> Any:
         """Run a task and return its result, which must be picklable."""
@@ -80,7 +80,7 @@ def _receive_tasks(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, Any]]) 
 def _run(runner: TaskRunner, task: Any) -> Any:
     try:
         return runner.run(task)
-    except BaseException as error:  # also SystemExit and KeyboardInterrupt, to report where they were raised
+    except BaseException as error:  # including SystemExit and KeyboardInterrupt, to report where they were raised
         return Failure.of(error)
 
 

@@ -53,7 +53,7 @@ class Opened:
         version: XXH3-128 of its manifest.
         manifest: Its manifest.
         starts: Number of the first sample of each shard.
-        labels: Samples by class number, as far as they have been counted; None is for samples without a class.
+        labels: Samples by class number, of the shards counted so far; None is for samples without a class.
         counted_shards: Number of shards in ``labels``.
         further: Further columns of the first index, once it has been read.
     """
@@ -88,7 +88,7 @@ class Opened:
 
 @dataclass(slots=True)
 class Found:
-    """The samples that match a filter, as far as the shards have been searched.
+    """The samples that match a filter, in the shards searched so far.
 
     Attributes:
         rows: Rows of each searched shard.
@@ -229,7 +229,7 @@ class Browser:
         """Return the bytes of a field.
 
         Raises:
-            BrowseError: They cannot be read, are too long, or have another checksum.
+            BrowseError: They cannot be read, are too long, or do not match their checksum.
         """
         start, size = stored["offset"], stored["size"]
         if size > MAX_VALUE_BYTES:
@@ -239,11 +239,11 @@ class Browser:
         except _ERRORS as error:
             raise BrowseError(_message(error)) from error
         if f"{xxhash.xxh3_64_intdigest(data):016x}" != stored["xxh3"]:
-            raise BrowseError("the bytes have changed since they were packed: their checksum is another one")
+            raise BrowseError("the bytes have changed since they were packed: their checksum is different")
         return data
 
     async def labels(self, opened: Opened) -> Counter[int | None]:
-        """Return the number of samples of each class, as far as they are known after a short time."""
+        """Return the number of samples of each class that have been counted after a short time."""
         if opened.counting is None or (opened.counting.done() and not opened.is_counted and not opened.error):
             opened.counting = asyncio.ensure_future(self._count(opened))
         is_soon = len(opened.manifest.shards) - opened.counted_shards <= _COUNTED_AT_ONCE
@@ -272,7 +272,7 @@ class Browser:
         return opened.plan
 
     async def check_lengths(self, opened: Opened, shards: Sequence[ShardEntry]) -> list[str]:
-        """Return for each shard what is wrong with it or its index, such as another length; "" if nothing is."""
+        """Return for each shard what is wrong with it or its index, such as a wrong length; "" if nothing is."""
         found = []
         for shard in shards:
             problem = ""
