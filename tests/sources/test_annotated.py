@@ -156,8 +156,8 @@ def test_voc_is_what_torchvision_reads_from_it(tmp_path):
     assert list(reports) == ["train", "val"]
     assert [(skip.path, skip.reason) for skip in reports["train"].skipped] == [
         ("Annotations/photo 3.xml", "belongs to no image that is packed"),
-        ("ImageSets/Main/cat_train.txt", "is a list of images of which another list is used"),
-        ("ImageSets/Main/trainval.txt", "is a list of images of which another list is used"),
+        ("ImageSets/Main/cat_train.txt", "is a list of images, and another list is used instead"),
+        ("ImageSets/Main/trainval.txt", "is a list of images, and another list is used instead"),
         ("JPEGImages/photo 3.jpg", "is not listed in ImageSets"),
     ]
     ours = samples_of(tmp_path / "out" / "train")
@@ -656,7 +656,7 @@ def test_a_bmp_and_a_png_that_would_be_one_field_are_named(src, tmp_path):
     for kind in ("bmp", "png"):
         Image.new("L", (64, 48)).save(src / "images" / f"photo_1.mask.{kind}")
     report = wt.pack(src, tmp_path / "out", kind="folder")
-    assert skipped(report) == {"images/photo_1.mask.bmp": "would be the field 'mask.png', which another file is too"}
+    assert skipped(report) == {"images/photo_1.mask.bmp": "would be the field 'mask.png', like another file"}
 
 
 def test_class_folders_of_images_with_objects_are_noted(src, tmp_path):

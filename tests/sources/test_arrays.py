@@ -144,7 +144,7 @@ def test_an_identifier_of_every_row_is_not_a_label(tmp_path: Path) -> None:
     found = packed(path, tmp_path)
     found.check(images, None)
     assert [fact["id"] for fact in found.facts] == list(range(120))
-    assert "'y' is not the label, because it has another value in each row" in found.notes
+    assert "'y' is not the label, because it has a different value in each row" in found.notes
 
 
 def test_whole_numbers_stored_as_floats_are_labels(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_what_only_a_later_file_has_is_in_the_account_or_refused_by_name(kind: s
     (tmp_path / "src").mkdir()
     src = SECOND[kind](tmp_path / "src", "column")
     if kind == "stream":  # datasets does not read it
-        with pytest.raises(SourceError, match=r"has other columns than the features of the stream.*'extra'"):
+        with pytest.raises(SourceError, match=r"has columns that differ from the features of the stream.*'extra'"):
             pack(src, tmp_path / "dst")
         return
     report = pack(src, tmp_path / "dst")

@@ -105,7 +105,9 @@ def test_datasets_with_other_classes_in_one_are_an_error() -> None:
     both = torch.utils.data.ConcatDataset(
         [Images(CYCLE, classes=list(NAMES)), Images(CYCLE, classes=["dog", "cat", "fig"])]
     )
-    with pytest.raises(LabelError, match=r"datasets of other classes \('cat', 'dog', 'fig'; 'dog', 'cat', 'fig'\)"):
+    with pytest.raises(
+        LabelError, match=r"datasets with different classes \('cat', 'dog', 'fig'; 'dog', 'cat', 'fig'\)"
+    ):
         scan(both)
 
 
@@ -148,7 +150,7 @@ def test_numbers_as_class_names(tmp_path: Path) -> None:
 
 
 def test_class_names_in_two_orders_are_an_error() -> None:
-    with pytest.raises(LabelError, match=r"another order in 'classes' \('cat', 'dog'\) than in 'class_to_idx'"):
+    with pytest.raises(LabelError, match=r"a different order in 'classes' \('cat', 'dog'\) than in 'class_to_idx'"):
         scan(Images([0, 1], classes=["cat", "dog"], class_to_idx={"dog": 0, "cat": 1}))
 
 

@@ -210,7 +210,7 @@ def test_a_template_of_predictions_and_images_without_labels_are_not_packed_as_l
     assert account.attached == {"table": 1}
     assert account.skipped == {
         "has no row in '...'": 6,
-        "is a template of predictions, whose labels are not those of the images": 1,
+        "is a template of predictions, whose labels do not belong to the images": 1,
     }
     assert "there is a table of 'train' only, and none of 'test_images'" in account.notes
 

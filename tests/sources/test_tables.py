@@ -415,7 +415,7 @@ def test_a_column_that_is_not_the_label_by_its_values_is_reported_and_can_be_cho
     listing = scan(path)
     assert {entry.label for entry in listing.inputs} == {None}
     (note,) = listing.account.notes
-    reason = "it has another value in each row, as an id has"
+    reason = "it has a different value in each row, like an id"
     assert note == f"column 'label' is not the label, because {reason}: pass --label label if it is"
     assert labels(path, columns={"label": "label"}) == numbers
     path = table(tmp_path, rows_of({"path": paths[:19], "label": numbers[:19]}))
@@ -472,7 +472,7 @@ def test_one_value_that_cannot_be_a_label_among_labels_is_an_error_with_its_row(
     rows = [{"path": f"{row % COUNT}.png", "species": "cat", "label": row % 3} for row in range(12)]
     rows[7]["label"] = {"a": 1}
     path = table(tmp_path, "\n".join(map(json.dumps, rows)), "t.jsonl")
-    message = r"almost all values of column 'label' are labels, but that of row 8 is \"\{'a': 1\}\": correct it"
+    message = r"almost all values of column 'label' are labels, but the value of row 8 is \"\{'a': 1\}\": correct it"
     with pytest.raises(SourceError, match=message):
         scan(path)
     assert set(labels(path, columns={"label": "species"})) == {"cat"}

@@ -138,7 +138,7 @@ class Annotated(Layout):
         folders = set() if split.classes else set(masks.classes(paths).values())
         if len(folders) > 1 and annotations.names:
             found.account.notes.append(
-                f"folders such as {quoted(sorted(folders)[:2])} are not labels, because the classes are those of the "
+                f"folders such as {quoted(sorted(folders)[:2])} are not labels, because the classes belong to the "
                 "objects: pass --from folder (kind='folder') if the folders are classes"
             )
         if annotations.names:
@@ -164,7 +164,7 @@ class Annotated(Layout):
         if layouts.is_image_name(file.path):
             return f"is not listed in {split.source}"
         if file.path.endswith(".txt") and "ImageSets" in file.path.split("/"):
-            return "is a list of images of which another list is used"
+            return "is a list of images, and another list is used instead"
         if file.path.lower().endswith(self.annotation_ending):
             return "belongs to no image that is packed"
         return layouts.why_not_packed(file.path, reads_tables=False)
@@ -193,7 +193,7 @@ class Coco(Annotated):
         if len(lists) > 1:
             raise SourceError(
                 f"{' and '.join(list(lists.values())[:2])} have different categories, so a class number would mean "
-                "different things: make the lists equal, or pack them on their own"
+                "different things: make the lists equal, or pack them separately"
             )
         return plan
 
@@ -469,7 +469,7 @@ def _split_folders(images: Sequence[File], where: str) -> dict[str, _Members]:
     if "" in sets and len(sets) > 1:
         raise SourceError(
             f"{where} has images in folders named like splits ({quoted(sorted(name for name in sets if name))}), and "
-            f"others such as {sets[''][0].path!r}: put all into splits, or pack the folders on their own"
+            f"others such as {sets[''][0].path!r}: put all into splits, or pack the folders separately"
         )
     return {name: _Members(there) for name, there in sorted(sets.items())}
 
@@ -531,5 +531,5 @@ class Masks(Annotated):
 
     def _why_skipped(self, file: File, split: _Split) -> str:
         if layouts.is_image_name(file.path):
-            return "has no mask, or is the mask of no image"
+            return "has no mask, or is not the mask of any image"
         return super()._why_skipped(file, split)

@@ -97,7 +97,7 @@ class ArraySource(RecordSource):
             if (kind, name) in roles.names_in:
                 account.use(kind, name, "class names")
             else:
-                account.leave_out(kind, name, "has class names that are not those of the labels")
+                account.leave_out(kind, name, "has class names that do not belong to the labels")
         for name, role in roles.used.items():
             account.use("array", name, role)
         for name, reason in roles.left_out.items():

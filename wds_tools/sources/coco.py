@@ -248,7 +248,7 @@ class _Reader:
             self.used.setdefault(category, one.get("id", one["image_id"]))
 
     def _used_categories(self, categories: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the categories without those that have no annotation and the name of another, as Roboflow writes."""
+        """Return the categories. Unused ones with the name of another one, as Roboflow writes them, are left out."""
         known = {category["id"] for category in categories}
         unknown = [category for category in self.used if category not in known]
         if unknown:
@@ -261,7 +261,7 @@ class _Reader:
         if len(left_out) < len(categories):
             for one in left_out:
                 self.result.found.notes.append(
-                    f"category {one['id']} has no annotation and the name of another, {one.get('name')!r}: left out"
+                    f"category {one['id']} has no annotation, and the name {one.get('name')!r} of another one: left out"
                 )
             categories = [one for one in categories if one not in left_out]
         return categories
@@ -389,7 +389,7 @@ def merged(first: Annotations, second: Annotations, where: str) -> Annotations:
     """
     ids = dict(zip(first.ids, first.names, strict=True))
     if any(ids and name != ids.get(number) for number, name in zip(second.ids, second.names, strict=True)):
-        raise SourceError(f"{where} has categories that differ from those of the other files: pack them on their own")
+        raise SourceError(f"{where} has categories that differ from those of the other files: pack them separately")
     main, other = (first, second) if len(first.names) >= len(second.names) else (second, first)
     numbers = {number: main.ids.index(source_id) for number, source_id in enumerate(other.ids)}
     images = dict(main.images)

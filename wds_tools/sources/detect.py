@@ -347,20 +347,20 @@ class Kind(NamedTuple):
 
 
 _ARCHIVE = (
-    "an image folder in an archive (`.tar`, also with `.gz`, `.zst`, `.bz2` or `.xz`; `.zip`); several tars without "
-    "folders inside are one class each, as ImageNet is distributed"
+    "an image folder in an archive (`.tar`, `.tar.gz`, `.tar.zst`, `.tar.bz2`, `.tar.xz`, `.zip`); several tars "
+    "without folders inside are one class each, as ImageNet is distributed"
 )
 _OBJECTS = "images with boxes, outlines, key points or masks, in a folder, an archive or at a URL"
 KINDS: dict[str, Kind] = {
-    "zarr": Kind("zarrs:ZarrSource", _is_zarr, "a folder, version 2 or 3, also with groups"),
+    "zarr": Kind("zarrs:ZarrSource", _is_zarr, "a folder, version 2 or 3, with or without groups"),
     "lmdb": Kind("lmdb:LmdbSource", _is_lmdb, "a folder with `data.mdb`, or the file"),
-    "mds": Kind("mds:MdsSource", is_mds, "MosaicML Streaming: `index.json` and `.mds` shards, also compressed"),
-    "litdata": Kind("litdata:LitDataSource", is_litdata, "LitData: `index.json` and `chunk-*.bin`, also compressed"),
+    "mds": Kind("mds:MdsSource", is_mds, "MosaicML Streaming: `index.json` and `.mds` shards, compressed or not"),
+    "litdata": Kind("litdata:LitDataSource", is_litdata, "LitData: `index.json` and `chunk-*.bin`, compressed or not"),
     "hdf5": Kind("hdf5:Hdf5Source", _is_hdf5, "`.h5`, `.hdf5`, `.mat` of MATLAB 7.3", ("h5", "mat")),
     "numpy": Kind(
         "numpy_files:NumpySource",
         _is_file(".npy", ".npz"),
-        "`.npz`, `.npy`, also of records with fields",
+        "`.npz`, `.npy`, including records with fields",
         ("npy", "npz"),
     ),
     "tensors": Kind(
@@ -402,7 +402,7 @@ KINDS: dict[str, Kind] = {
     "tfrecord": Kind(
         "tfrecord:TfRecordSource",
         _is_tfrecord,
-        "files of `tf.train.Example` or `SequenceExample`, also compressed (GZIP, ZLIB)",
+        "files of `tf.train.Example` or `SequenceExample`, compressed (GZIP, ZLIB) or not",
         ("tfrecords",),
     ),
     **dict.fromkeys(_ANNOTATED, Kind("tree:TreeSource", _not_detected, _OBJECTS)),  # `TreeSource` finds out the layout

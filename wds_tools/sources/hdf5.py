@@ -235,7 +235,7 @@ def _check_groups(found: Mapping[str, Mapping[str, Any]], inside: str, where: st
     if all(map(is_split_name, tops)):
         raise SourceError(
             f"{where} has one group per split ({', '.join(tops)}): name one, as in --column image={inside}{tops[0]} "
-            "(columns={'image': ...}), and pack each split by itself"
+            "(columns={'image': ...}), and pack each split separately"
         )
     if len(tops) < 2 or any("/" in path or not path for path in paths.values()):
         raise SourceError(

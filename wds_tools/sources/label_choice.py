@@ -136,7 +136,7 @@ class LabelColumns:
         for name, column in columns.items():
             if name.lower() in usual_names(LABEL) and (odd := column.odd_row()):
                 raise SourceError(
-                    f"{self._where}: almost all values of {self._part} {name!r} are labels, but that of row "
+                    f"{self._where}: almost all values of {self._part} {name!r} are labels, but the value of row "
                     f"{odd[0] + 1:,} is {str(odd[1])[:_MAX_SHOWN]!r}: correct it, or name the label, as in --column "
                     "label=NAME (columns={'label': 'NAME'}); --column label= if there are no labels"
                 )
@@ -242,7 +242,7 @@ class _Column:
         if not self.different:
             return f"has numbers such as {self.odd}, which are not whole" if self.odd is not None else "has no values"
         if self.is_unique:
-            return "has another value in each row, as an id has"
+            return "has a different value in each row, like an id"
         return None
 
     def odd_row(self) -> tuple[int, Any] | None:

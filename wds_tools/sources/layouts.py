@@ -88,7 +88,7 @@ def is_table_name(name: str) -> bool:
 
 
 def is_template_name(name: str) -> bool:
-    """Return whether a table is named like Kaggle's templates of predictions, whose labels are not those of the images.
+    """Return whether a table is named like Kaggle's templates of predictions, whose labels do not belong to the images.
 
     >>> is_template_name("data/sample_submission.csv"), is_template_name("submissions/labels.csv")
     (True, False)
@@ -105,7 +105,7 @@ def why_not_packed(name: str, *, reads_tables: bool = True) -> str:
     """
     lower = name.lower()
     if is_template_name(name):
-        return "is a template of predictions, whose labels are not those of the images"
+        return "is a template of predictions, whose labels do not belong to the images"
     if lower.endswith(_TABLES[:-1]):
         return (
             "is a table that does not name most of the images"
@@ -355,7 +355,7 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
     common = set.intersection(*inner) if inner else set()
     if len(inner) > 1 and len(common) > 1:
         raise SourceError(
-            f"{where} has {quoted(sorted(below))}, in which are the same folders ({quoted(sorted(common))}): pack one "
+            f"{where} has {quoted(sorted(below))}, which contain the same folders ({quoted(sorted(common))}): pack one "
             "of them if these are the classes, or pass --from folder (kind='folder') if the upper folders are"
         )
 

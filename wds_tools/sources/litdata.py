@@ -1,4 +1,4 @@
-"""LitData, the format of ``litdata.optimize``: ``index.json`` and ``chunk-*.bin``, also compressed ones.
+"""LitData, the format of ``litdata.optimize``: ``index.json`` and ``chunk-*.bin``, compressed or not.
 
 A chunk has the number of items, their offsets and the items: the lengths of the values of an item, then the values. The
 index names the type of each value and the tree that they are the leaves of. Chunks of plain Python values are an Arrow

@@ -35,7 +35,7 @@ META = (
 """Keys that describe the database, not a record of it."""
 
 COUNTS = (b"num-samples", b"num_samples")
-"""Those with the number of samples as text."""
+"""Keys with the number of samples as text."""
 
 
 class Pattern(NamedTuple):

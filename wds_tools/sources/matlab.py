@@ -101,7 +101,7 @@ def _variable(file: Any, item: Any) -> Any:
         raise SourceError("has complex numbers, which are not read: save real(x) and imag(x)")
     if kind not in _NUMBERS:
         raise SourceError(
-            f"is of MATLAB's class {kind or 'unknown'!r}, which is not read: save numbers, or text by cellstr(x)"
+            f"is of MATLAB's class {kind or 'unknown'!r}, which is not read: save numbers, or text with cellstr(x)"
         )
     if item.ndim <= 2 and min(item.shape, default=1) <= 1:
         values = item[()].reshape(-1)

@@ -1,4 +1,4 @@
-"""MDS, the format of MosaicML Streaming: ``index.json`` and shards, also compressed ones.
+"""MDS, the format of MosaicML Streaming: ``index.json`` and shards, compressed or not.
 
 Source: https://docs.mosaicml.com/projects/streaming/en/stable/preparing_datasets/dataset_format.html. A shard has the
 number of samples, their offsets, its header as JSON, and the samples: the lengths of values without a fixed one, then

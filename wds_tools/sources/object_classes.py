@@ -30,8 +30,8 @@ def class_names(items: Any) -> tuple[str, ...]:
         for other in names:
             if other != names[0]:
                 raise LabelError(
-                    f"the {type(items).__name__} has datasets of other classes ({quoted(names[0])}; {quoted(other)}), "
-                    "whose numbers differ: pack them one at a time, and merge the results"
+                    f"the {type(items).__name__} has datasets with different classes ({quoted(names[0])}; "
+                    f"{quoted(other)}), whose numbers differ: pack them one at a time, and merge the results"
                 )
         return names[0] if names else ()
     return ()
@@ -44,7 +44,7 @@ def _own_names(items: Any) -> tuple[str, ...]:
     by_number = names_in(numbers)
     if listed and by_number and set(listed) == set(by_number) and listed != by_number:
         raise LabelError(
-            f"the {type(items).__name__} has its classes in another order in 'classes' ({quoted(listed)}) than in "
+            f"the {type(items).__name__} has its classes in a different order in 'classes' ({quoted(listed)}) than in "
             f"'class_to_idx' ({quoted(by_number)}): pass classes=[...]"
         )
     return listed or by_number

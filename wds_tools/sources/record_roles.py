@@ -341,7 +341,7 @@ class Names:
         numbers = dict.fromkeys((one for one in choice.values if type(one) is int and one >= 0), "") | named
         classes = names_by_number(numbers) if named and are_numbers else None
         if classes is None or len(set(named.values())) < len(named):
-            note = f"{text!r} does not give the class names: it is not one different text per label"
+            note = f"{text!r} does not give the class names: it does not have one distinct text per label"
             return choice._replace(notes=(*choice.notes, note))
         unnamed = [str(number) for number, name in enumerate(classes) if number not in named]
         notes = (f"class numbers without a name in {text!r}: {quoted(unnamed)}",) if unnamed else ()

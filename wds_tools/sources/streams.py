@@ -109,13 +109,13 @@ class StreamSource(RecordSource):
             found, expected = (set(one or ()) for one in names)  # of a CastError
             if isinstance(error, pa.ArrowInvalid):
                 raise SourceError(
-                    f"a file of {self.name} has a column of another type than the features of the stream: "
+                    f"a file of {self.name} has a column with a different type from the features of the stream: "
                     f"{one_line(error)}: write all files with one type, or pack the files by their path"
                 ) from error
             if not found ^ expected:
                 raise
             raise SourceError(
-                f"a file of {self.name} has other columns than the features of the stream; only one of both has "
+                f"a file of {self.name} has columns that differ from the features of the stream; only one of them has "
                 f"{quoted(sorted(found ^ expected))}: pass features= with the columns of all files to load_dataset(), "
                 "or pack the files by their path"
             ) from error

@@ -129,7 +129,9 @@ class _Reader:
         if kinds <= {int, float}:
             return np.asarray(value, float)
         names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
-        raise SourceError(f"is a {type(value).__name__} of {names}; read are lists of tensors, of numbers and of text")
+        raise SourceError(
+            f"is a {type(value).__name__} of {names}; only lists of tensors, of numbers and of text are read"
+        )
 
     def _columns(self, content: Sequence[Any]) -> dict[str, Any]:
         """Return a list at the top of a file as images and labels."""

@@ -137,8 +137,8 @@ def records(data: Bytes, path: Path) -> Iterator[tuple[int, int]]:
         (size,) = struct.unpack("<Q", head[:8])
         if size > MAX_RECORD_BYTES or len(data[position + 12 + size : position + 16 + size]) < 4:
             raise SourceError(
-                f"{path}: the record at byte {position:,} states {size:,} bytes, but the file ends before, or more "
-                f"than {MAX_RECORD_BYTES:,} bytes, which are allowed: it is truncated or damaged, copy it again"
+                f"{path}: the record at byte {position:,} states {size:,} bytes, which is beyond the end of the file "
+                f"or above the allowed {MAX_RECORD_BYTES:,} bytes: it is truncated or damaged, copy it again"
             )
         yield position + 12, size
         position += size + 16

@@ -189,7 +189,7 @@ class Layout:
         for name_in_source, part in parts.items():
             field = layouts.stored_name(name_in_source)
             if part.reason or (field != name_in_source and field in parts):
-                self.skip(found, part, f"would be the field {field!r}, which another file is too")
+                self.skip(found, part, f"would be the field {field!r}, like another file")
             else:
                 found.account.attach(f"field {field}")
                 readable.append((field, part))

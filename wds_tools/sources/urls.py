@@ -18,7 +18,7 @@ from wds_tools.storage.requests.http_client import quote_again
 from wds_tools.storage.requests.remote_folder import RemoteFolder
 
 URL_BYTES = 150_000
-"""Estimated length of an image at a URL. To request the real length would take as long as to read it."""
+"""Estimated length of an image at a URL. Requesting the real length would take as long as reading it."""
 
 _clients = LRUCache[str, Client](max_items=16)
 """Clients of recently used folders in this process, so that their connections are used again."""

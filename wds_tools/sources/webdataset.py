@@ -63,7 +63,7 @@ class WebDatasetSource(Source):
     """Tar shards of samples, plain or compressed: a shard, a pattern, or a folder; of a manifest, its shards.
 
     The image is that of `image_field`; ``columns`` may name another field. The label may be a field, an entry of a JSON
-    field as ``json:label``, or ``folder``, see `LabelSource`. By default labels are those of the index if the manifest
+    field as ``json:label``, or ``folder``, see `LabelSource`. By default labels come from the index if the manifest
     states where they come from, otherwise the field ``cls``.
     """
 
@@ -372,7 +372,7 @@ class _Parts:
             if not roles:
                 account.leave_out("field", name, "only samples without an image have it")
             elif name == "cls" and (label.field != "cls" or is_indexed):
-                account.leave_out("field", name, f"labels are {'those of the index' if is_indexed else label}")
+                account.leave_out("field", name, f"labels are {'in the index' if is_indexed else label}")
             else:
                 chosen = {"label"} if name == label.field and not is_indexed else set()
                 for role in sorted(chosen | (roles if name != "cls" else set())):

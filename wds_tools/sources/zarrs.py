@@ -1,4 +1,4 @@
-"""Zarr, versions 2 and 3, in a folder: an array, or a group with ``images`` and ``labels``, also in groups below it.
+"""Zarr, versions 2 and 3, in a folder: an array, or a group with ``images`` and ``labels``, or in groups below it.
 
 The metadata may name a codec that unpickles data, which can run code. So the metadata is checked
 before Zarr opens the store, and only codecs that cannot run code are allowed.
