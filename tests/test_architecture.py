@@ -1,13 +1,12 @@
 """Imports between the modules: no cycles, and each imports only its own folder and those before it."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 import wds_tools
 
@@ -50,6 +49,7 @@ MODULES = [
 ]
 
 
+@functools.cache
 def imports(path):
     """Return the modules of the package that a file imports, also in functions, and the top-level names of others."""
     ours, others = set(), set()
@@ -79,41 +79,42 @@ def imports_of(name):
     return imports(PACKAGE / f"{name.replace('.', '/')}.py")[0] - {NATIVE}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_only_loading_and_bench_import_torch_at_the_top_level(path):
-    name = name_of(path)
-    if name in LOADS_TORCH_WHEN_USED or name.partition(".")[0] in MAY_IMPORT_TORCH:
-        return  # inside a function; test_imports_without_a_loader_do_not_load_torch checks this
-    assert not imports(path)[1] & {"torch", "torchvision"}
+def test_only_loading_and_bench_import_torch_at_the_top_level():
+    """The exceptions import it in a function; test_imports_without_a_loader_do_not_load_torch checks this."""
+    found = [name_of(path) for path in FILES if imports(path)[1] & {"torch", "torchvision"}]
+    assert not {name for name in found if name.partition(".")[0] not in MAY_IMPORT_TORCH} - LOADS_TORCH_WHEN_USED
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_no_module_is_longer_than_the_limit(path):
-    assert len(path.read_text().splitlines()) <= MAX_LINES, "split it by its nouns, not by its length"
+def test_no_module_is_longer_than_the_limit():
+    lines = {name_of(path): len(path.read_text().splitlines()) for path in FILES}
+    assert not {name: number for name, number in lines.items() if number > MAX_LINES}, "split by nouns, not by length"
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.partition(".")[0] in NO_INPUT_OR_OUTPUT])
-def test_the_format_the_order_and_the_images_do_no_input_or_output(name):
-    _, others = imports(PACKAGE / f"{name.replace('.', '/')}.py")
-    if name == "order.mixture":
-        others.remove("os")  # os.PathLike, as a type
-    assert not others & {"os", "pathlib", "shutil", "socket", "fsspec", "time", "threading", "multiprocessing"}
+def test_the_format_the_order_and_the_images_do_no_input_or_output():
+    modules = {"os", "pathlib", "shutil", "socket", "fsspec", "time", "threading", "multiprocessing"}
+    found = {
+        name: used
+        for name in MODULES
+        if name.partition(".")[0] in NO_INPUT_OR_OUTPUT
+        and (used := imports(PACKAGE / f"{name.replace('.', '/')}.py")[1] & modules)
+    }
+    assert found == {"order.mixture": {"os"}}  # os.PathLike, as a type
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_imports_without_a_loader_do_not_load_torch():
+    """One process makes all imports, in an order in which each statement imports something new."""
+    statements = [
         "import wds_tools",
+        "from wds_tools import pack, RandomResizedCrop",
+        "import wds_tools.cli",
         "import wds_tools.packing.packer, wds_tools.sources.tensors, wds_tools.inspection.stats",
         "import wds_tools.upkeep.indexer, wds_tools.upkeep.verifier",
         "import wds_tools.packing.shard_writer, wds_tools.upkeep.merger, wds_tools.upkeep.unpacker",
-        "import wds_tools.cli",
-        "from wds_tools import pack, RandomResizedCrop",
-    ],
-)
-def test_imports_without_a_loader_do_not_load_torch(statement):
-    check = f"import sys; {statement}; sys.exit(any(name in sys.modules for name in ('torch', 'torchvision')))"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+    ]
+    check = "; print([name for name in ('torch', 'torchvision') if name in sys.modules])"
+    program = "\n".join(["import sys", *(f"{statement}{check}" for statement in statements)])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert dict(zip(statements, done.stdout.splitlines(), strict=True)) == dict.fromkeys(statements, "[]")
 
 
 def test_the_command_line_starts_without_the_heavy_libraries():
