@@ -18,14 +18,7 @@ from wds_tools.sources import array_kinds
 from wds_tools.sources.array_contents import CLASS_NAMES, Contents, in_another_split, role_rank, split_of, words_of
 from wds_tools.sources.array_kinds import kind_of
 from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
-from wds_tools.sources.columns import (
-    IMAGE,
-    LABEL,
-    field_name,
-    find_column,
-    no_image_error,
-    plain_name,
-)
+from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name
 from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x
 from wds_tools.sources.pixels import CHANNELS, check_pixels
 from wds_tools.sources.record_values import ARRAY, ENCODED, LIST, PICTURE, TEXT, WHOLE

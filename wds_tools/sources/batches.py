@@ -15,13 +15,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.image_header import sniff
 from wds_tools.format.label import NONE
 from wds_tools.sources.arrow_columns import Columns
-from wds_tools.sources.base import (
-    Collector,
-    Input,
-    SourceOptions,
-    as_read_error,
-    as_source_error,
-)
+from wds_tools.sources.base import Collector, Input, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.columns import not_finite
 from wds_tools.sources.objects import cell
 from wds_tools.sources.record_roles import Names, Roles

@@ -24,16 +24,7 @@ from wds_tools.format.label_lists import LABELS
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
-from wds_tools.sources.base import (
-    Collector,
-    File,
-    Input,
-    Record,
-    Source,
-    SourceOptions,
-    as_source_error,
-    field_bytes,
-)
+from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
