@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -219,19 +220,9 @@ def _names(root: Path, paths: Sequence[Path]) -> list[str]:
     """Return a different name for each file: its own, or its path in the folder."""
     names = [path.name for path in paths]
     if len(set(names)) < len(names):
-        base = root if root.is_dir() else Path(*_common(paths))
+        base = root if root.is_dir() else Path(os.path.commonpath(paths))
         names = [path.relative_to(base).as_posix() for path in paths]
     return names
-
-
-def _common(paths: Sequence[Path]) -> list[str]:
-    """Return the first parts that all paths have."""
-    common = []
-    for parts in zip(*(path.parts for path in paths), strict=False):  # up to the end of the shortest
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return common
 
 
 def _partitions(root: Path, paths: Sequence[Path]) -> tuple[dict[str, Any], ...]:
