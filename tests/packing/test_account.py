@@ -103,11 +103,11 @@ def test_the_account_comes_before_anything_is_written(untidy: Path, packed: Path
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == [str(untidy), "  skipped", "error"]
 
 
-@pytest.mark.parametrize("command", ["append", "reshard"])
+@pytest.mark.parametrize("tool", ["append", "reshard"])
 def test_append_and_reshard_print_the_account_of_what_they_read(
-    command: str, untidy: Path, few: Path, tmp_path: Path
+    tool: str, untidy: Path, few: Path, tmp_path: Path
 ) -> None:
-    if command == "append":
+    if tool == "append":
         dst = Path(shutil.copytree(few, tmp_path / "dst"))
         done = preloaded.command("append", untidy, dst, "--images", "crop-ready")
         assert done.stderr.splitlines()[0] == f"{untidy}: 6 images, 2 classes (cat, fig)"

@@ -18,14 +18,7 @@ from wds_tools.sources import array_kinds
 from wds_tools.sources.array_contents import CLASS_NAMES, Contents, in_another_split, role_rank, split_of, words_of
 from wds_tools.sources.array_kinds import kind_of
 from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
-from wds_tools.sources.columns import (
-    IMAGE,
-    LABEL,
-    field_name,
-    find_column,
-    no_image_error,
-    plain_name,
-)
+from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name
 from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x
 from wds_tools.sources.pixels import CHANNELS, check_pixels
 from wds_tools.sources.record_values import ARRAY, ENCODED, LIST, PICTURE, TEXT, WHOLE
@@ -253,7 +246,7 @@ def _find_label(
         names = [name for name in rest if role_rank(name, LABEL) == rank or is_x(name)]
         names = [name for name in names if name in pool or (rank == 2 and _holds_several(rest[name]))]
         values = {name: _values(rest, name, where) for name in dict.fromkeys([*names, *typed])}
-        choice = LabelColumns(where, (), options, typed, values=values, part="array").choose()
+        choice = LabelColumns(where, values, options, typed, part="array").choose()
         if rank == 2 and not {choice.label, choice.names} & {*names}:
             _refuse_named_like_labels(contents, rest, image, where)
         if choice.label is not None:
@@ -270,9 +263,7 @@ def _unnamed_label(pool: Mapping[str, Any], options: SourceOptions, where: str) 
     """
     integers = [name for name, array in pool.items() if kind_of(array) == "integers"]
     names = [name for name in integers if _POSITION.fullmatch(name) or _repeats(pool[name])]
-    columns = LabelColumns(
-        where, (), options, values={name: _values(pool, name, where) for name in names}, part="array"
-    )
+    columns = LabelColumns(where, {name: _values(pool, name, where) for name in names}, options, part="array")
     if len(names) > 1 or not all(map(_POSITION.fullmatch, names)):
         raise columns.ambiguous(names)
     return columns.choose()

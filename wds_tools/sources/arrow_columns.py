@@ -17,9 +17,7 @@ import pyarrow.compute as pc
 from wds_tools.errors import SourceError
 from wds_tools.format import image_header
 from wds_tools.format.label import Classes, quoted
-from wds_tools.sources.columns import (
-    check_unique,
-)
+from wds_tools.sources.columns import check_unique
 from wds_tools.sources.object_classes import class_lists_of
 from wds_tools.sources.record_values import (
     BINARY,
@@ -34,7 +32,6 @@ from wds_tools.sources.record_values import (
     WHOLE,
 )
 
-_NOT_AN_IMAGE = "binary, and not an image"
 _VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
 
 
@@ -227,10 +224,7 @@ _KINDS: tuple[tuple[str, tuple[Callable[[pa.DataType], bool], ...]], ...] = (
     ("booleans", (pa.types.is_boolean,)),
     ("numbers", (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)),
     (_TEXT, (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)),
-    (
-        _BINARY,
-        (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
-    ),
+    (_BINARY, (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)),
     ("times", (pa.types.is_temporal,)),
     ("structs", (pa.types.is_struct,)),
     ("maps", (pa.types.is_map,)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -15,20 +16,12 @@ from wds_tools.errors import SourceError
 from wds_tools.format.image_header import sniff
 from wds_tools.format.label import NONE
 from wds_tools.sources.arrow_columns import Columns
-from wds_tools.sources.base import (
-    Collector,
-    Input,
-    SourceOptions,
-    as_read_error,
-    as_source_error,
-)
-from wds_tools.sources.columns import LABEL, not_finite
-from wds_tools.sources.label_choice import LabelColumns
+from wds_tools.sources.base import Collector, Input, SourceOptions, as_read_error, as_source_error
+from wds_tools.sources.columns import not_finite
 from wds_tools.sources.objects import cell
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import BINARY, ENCODED, TEXT, Excluded, is_text
 from wds_tools.sources.records import RecordSource
-from wds_tools.sources.roles import notes_about_splits
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -162,16 +155,11 @@ class BatchSource(RecordSource):
         roles = self.found_roles = seen.roles()
         columns.check_complete([roles.image, roles.label, roles.names])
         self.class_lists = columns.common_classes(roles.label)
-        texts = [name for name in seen.facts(roles) if TEXT in seen.kinds[name]]
-        found.account.notes += notes_about_splits(texts, partial(self._values, files))
-        if not seen.labels and LABEL not in self.columns:
-            labels = LabelColumns(self.name, (), self.options, values={}, part=self.part)
-            facts = {
-                name: TEXT in seen.kinds[name] for name in seen.facts(roles) if name in self.schema(files[0]).names
-            }
-            found.account.notes += labels.hint(
-                {name: (self.column if is_text else self.head)(files[0], name) for name, is_text in facts.items()}
-            )
+        found.account.notes += seen.hints(
+            roles,
+            lambda name: self._column(files[0], name) if TEXT in seen.kinds[name] else self._head(files[:1], name),
+            partial(self._values, files),
+        )
         for name in filter(columns.has_fractions, seen.facts(roles)):
             seen.lost[name] = sum(not_finite(value) for file in files for value in self._column(file, name))
         self.packed = frozenset([roles.image, *roles.fields, *seen.facts(roles)])
@@ -232,19 +220,9 @@ def _names(root: Path, paths: Sequence[Path]) -> list[str]:
     """Return a different name for each file: its own, or its path in the folder."""
     names = [path.name for path in paths]
     if len(set(names)) < len(names):
-        base = root if root.is_dir() else Path(*_common(paths))
+        base = root if root.is_dir() else Path(os.path.commonpath(paths))
         names = [path.relative_to(base).as_posix() for path in paths]
     return names
-
-
-def _common(paths: Sequence[Path]) -> list[str]:
-    """Return the first parts that all paths have."""
-    common = []
-    for parts in zip(*(path.parts for path in paths), strict=False):  # up to the end of the shortest
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return common
 
 
 def _partitions(root: Path, paths: Sequence[Path]) -> tuple[dict[str, Any], ...]:

@@ -14,15 +14,7 @@ import pyarrow as pa
 
 from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.base import (
-    WINDOW_BYTES,
-    Collector,
-    Input,
-    Source,
-    SourceOptions,
-    as_read_error,
-    as_source_error,
-)
+from wds_tools.sources.base import WINDOW_BYTES, Collector, Input, Source, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.records import Item, RecordSource, attempt
 

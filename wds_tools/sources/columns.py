@@ -149,6 +149,15 @@ def json_value(value: Any) -> Any:
     return f"{len(value)} bytes" if isinstance(value, bytes) else str(value)
 
 
+def json_object(data: bytes | memoryview) -> dict[str, Any] | None:
+    """Return the object in JSON; None if it is something else."""
+    try:
+        found = json.loads(bytes(data))
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def not_finite(value: Any) -> int:
     """Return how many numbers of a value for JSON are NaN or infinite, which become null."""
     if isinstance(value, float):

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.label import NONE, Label, parse, quoted
 from wds_tools.format.label_lists import items_of
 from wds_tools.sources.base import SourceOptions
-from wds_tools.sources.columns import LABEL, usual_columns, usual_names
+from wds_tools.sources.columns import LABEL, usual_names
 from wds_tools.wording import counted
 
 _List = tuple[Any, ...]  # labels of a sample that has several
@@ -49,51 +50,26 @@ class LabelColumns:
 
     Args:
         where: Name of the source, for error messages.
-        names: All columns besides the image.
-        options: What the user states; an empty name of the column means that there is no label.
+        values: Column -> values, of columns whose names are those of labels.
+        options: What the user states.
         classes: Column -> class names that its type has.
-        values: Column -> values, of columns whose names are those of labels; by default these are found among
-            ``names``.
         part: What a column is called in messages.
-
-    Raises:
-        SourceError: The column that the user named does not exist.
     """
 
     def __init__(
         self,
         where: str,
-        names: Iterable[str],
+        values: Mapping[str, Sequence[Any]],
         options: SourceOptions,
-        classes: Mapping[str, tuple[str, ...]] | None = None,
+        classes: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         *,
-        values: Mapping[str, list[Any]] | None = None,
         part: str = "column",
     ) -> None:
         self._where, self._part = where, part
         self._is_stated = options.label_type is not None  # what values are
         self._separator = options.label_separator
-        self._is_given = values is None and LABEL in options.columns
-        self._classes = classes or {}
-        self._same: dict[Any, Any] = {}  # equal texts of many rows are kept once
-        self.values: dict[str, list[Any]] = dict(values or {})
-        if values is None:
-            names = list(names)
-            found = usual_columns(LABEL, names, options.columns, where=where)
-            typed = [] if self._is_given else [name for name in self._classes if name not in found]
-            found += [name for name in names if not self._is_given and is_x(name) and any(map(_is_y, found))]
-            self.values = {name: [] for name in [*typed, *found]}
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add the next row."""
-        for name, values in self.values.items():
-            value = row.get(name)
-            values.append(self._same.setdefault(value, value) if isinstance(value, str) else value)
-
-    def extend(self, name: str, values: Iterable[Any]) -> None:
-        """Add the values of a column in the next rows."""
-        same = self._same
-        self.values[name] += [same.setdefault(value, value) if isinstance(value, str) else value for value in values]
+        self._classes = classes
+        self.values = values
 
     def choose(self) -> LabelChoice:
         """Return the column that is the label.
@@ -101,9 +77,6 @@ class LabelColumns:
         Raises:
             SourceError: Several columns could be the label.
         """
-        if self._is_given:
-            name = next(iter(self.values), None)
-            return self._chosen(name, None) if name is not None else LabelChoice(None, None, (), None)
         found: dict[str, _Column] = {}
         refused = {}
         columns = {
@@ -140,28 +113,6 @@ class LabelColumns:
                     f"{odd[0] + 1:,} is {str(odd[1])[:_MAX_SHOWN]!r}: correct it, or name the label, as in --column "
                     "label=NAME (columns={'label': 'NAME'}); --column label= if there are no labels"
                 )
-
-    def hint(self, others: Mapping[str, Sequence[Any]]) -> list[str]:
-        """Return a note that names columns of text that could be the label, if no column has a usual name.
-
-        Args:
-            others: Column -> values, of columns that are not in `values`.
-        """
-        if self._is_given or self.values:
-            return []
-        found = {name: values for name, values in others.items() if _could_be_classes(values)}
-        shown = ", ".join(f"{name!r} ({some_of(values)})" for name, values in found.items())
-        if found:
-            return [f"no label: the {self._part} {shown} could be it; pass --label NAME if it is"]
-        flags = [name for name, values in others.items() if values and all(str(one) in _FLAGS for one in values)]
-        if len(flags) < 2:
-            return []
-        count = counted(len(flags), self._part, _PLURALS.get(self._part))
-        note = (
-            f"no label: {count} with only 0 and 1 ({quoted(flags)}): if they are classes, write one {self._part} with "
-            "the name of the class of each row, or a list of names if there are several"
-        )
-        return [note]
 
     def ambiguous(self, names: Iterable[str]) -> SourceError:
         """Return the error that several columns could be the label."""
@@ -315,6 +266,28 @@ class _Column:
         else:
             self.odd = value
         return None
+
+
+def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
+    """Return a note that names columns of text that could be the label, where none has a usual name.
+
+    Args:
+        others: Column -> values.
+        part: What a column is called.
+    """
+    found = {name: values for name, values in others.items() if _could_be_classes(values)}
+    shown = ", ".join(f"{name!r} ({some_of(values)})" for name, values in found.items())
+    if found:
+        return [f"no label: the {part} {shown} could be it; pass --label NAME if it is"]
+    flags = [name for name, values in others.items() if values and all(str(one) in _FLAGS for one in values)]
+    if len(flags) < 2:
+        return []
+    count = counted(len(flags), part, _PLURALS.get(part))
+    note = (
+        f"no label: {count} with only 0 and 1 ({quoted(flags)}): if they are classes, write one {part} with "
+        "the name of the class of each row, or a list of names if there are several"
+    )
+    return [note]
 
 
 def is_x(name: str) -> bool:

@@ -31,28 +31,7 @@ _FRAMED_START = b"LDFZ01\0\0"
 _FRAMED_HEAD = struct.Struct("<8sHHIII")  # magic, version, flags, items, items per frame, frames
 _FRAME = struct.Struct("<IIQII")  # first item, items, offset, length, length of the content
 _NUMPY_TYPES = ("i1", "<i2", "<i4", "<i8", "u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16", "?")
-_TENSOR_TYPES = {
-    0: "<f4",
-    1: "<f4",
-    2: "<f8",
-    3: "<f8",
-    4: "<c8",
-    5: "<c8",
-    6: "<c16",
-    7: "<c16",
-    8: "<f2",
-    9: "<f2",
-    11: "u1",
-    12: "i1",
-    13: "<i2",
-    14: "<i2",
-    15: "<i4",
-    16: "<i4",
-    17: "<i8",
-    18: "<i8",
-    19: "?",
-    20: "<u2",
-}
+_TENSOR_TYPES = "<f4 <f4 <f8 <f8 <c8 <c8 <c16 <c16 <f2 <f2 - u1 i1 <i2 <i2 <i4 <i4 <i8 <i8 ? <u2".split()  # noqa: SIM905
 _DAMAGE = (ValueError, struct.error, IndexError, KeyError, RecursionError, pa.ArrowException)
 _PLAIN, _ROW = 0, 1  # how an item is found: by its offsets, or as a row of an Arrow file
 
@@ -224,7 +203,9 @@ _DECODERS: dict[str, Callable[[memoryview], Any]] = {
 
 def _array(data: memoryview, kind: str, argument: str) -> Any:
     """Return an array or a tensor: its type and shape are before its values, or the type is in its format."""
-    types: Any = _TENSOR_TYPES if "tensor" in kind else dict(enumerate(_NUMPY_TYPES))
+    types = {
+        number: one for number, one in enumerate(_TENSOR_TYPES if "tensor" in kind else _NUMPY_TYPES) if one != "-"
+    }
     if argument or kind.startswith("no_header"):
         dtype = types.get(int(argument))
         return array_of(data, dtype, [len(data) // np.dtype(dtype).itemsize]) if dtype else _unknown_type(argument)

@@ -6,7 +6,6 @@ values of a record, or the first folder of its key. Pickles are never read: unpi
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,17 +31,9 @@ from wds_tools.sources.base import (
     as_read_error,
     as_source_error,
 )
-from wds_tools.sources.columns import IMAGE, LABEL
+from wds_tools.sources.columns import IMAGE, LABEL, json_object
 from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
-from wds_tools.sources.lmdb_keys import (
-    COUNTS,
-    META,
-    Grouped,
-    Pattern,
-    first_split,
-    grouped,
-    image_pattern,
-)
+from wds_tools.sources.lmdb_keys import COUNTS, META, Grouped, Pattern, first_split, grouped, image_pattern
 from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
 from wds_tools.sources.record_roles import IN_LISTS
@@ -336,7 +327,7 @@ class LmdbSource(RecordSource):
         for number in further:
             other = self.patterns[number]
             stored = transaction.get(other.key(id_))
-            if other.name == "json" and stored is not None and (entries := _json_object(stored)):
+            if other.name == "json" and stored is not None and (entries := json_object(stored)):
                 _flatten(entries, "", values)
                 continue
             values[f"{other.name}_" if other.name in values else other.name] = _small(stored)
@@ -450,15 +441,6 @@ def _array(value: dict[str, Any]) -> Any:
         return Excluded("an array of Python objects, or of a structured type")
     is_encoded = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype == np.uint8
     return bytes(value["data"]) if is_encoded and image_header.sniff(value["data"]) else found
-
-
-def _json_object(value: memoryview) -> dict[str, Any]:
-    """Return an object in JSON; empty if it is something else."""
-    try:
-        found = json.loads(bytes(value))
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _small(value: memoryview | None) -> Any:

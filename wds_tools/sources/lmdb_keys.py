@@ -21,17 +21,7 @@ _SECOND_IMAGES = frozenset(
     b"mask masks seg segm segmentation depth gt target label labels lbl alpha edge edges normal normals flow instance "
     b"semantic annotation".split()
 )
-META = (
-    b"__len__",
-    b"__keys__",
-    b"__meta__",
-    b"__version__",
-    b"num-samples",
-    b"num_samples",
-    b"length",
-    b"len",
-    b"keys",
-)
+META = frozenset(b"__len__ __keys__ __meta__ __version__ num-samples num_samples length len keys".split())
 """Keys that describe the database, not a record of it."""
 
 COUNTS = (b"num-samples", b"num_samples")
@@ -122,8 +112,8 @@ def patterns_of(key: bytes) -> Iterator[Pattern]:
         return
     first, last = found[0], found[-1]
     for word, pattern in (
-        (key[: first.start()], Pattern(_name(key[: first.start()]), key[: first.end()], b"")),
-        (key[last.end() :], Pattern(_name(key[last.end() :]), b"", key[last.start() :])),
+        (key[: first.start()], Pattern(path_text(key[: first.start()]).lower(), key[: first.end()], b"")),
+        (key[last.end() :], Pattern(path_text(key[last.end() :]).lower(), b"", key[last.start() :])),
     ):
         if word and not word.isdigit():
             yield pattern
@@ -141,7 +131,3 @@ def first_split(key: bytes) -> str | None:
     """
     folder, slash, _ = image_pattern(key).id_of(key).partition(b"/")
     return path_text(folder) if slash and is_split_name(path_text(folder)) else None
-
-
-def _name(word: bytes) -> str:
-    return path_text(word).lower()

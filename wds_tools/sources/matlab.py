@@ -165,9 +165,7 @@ def _orient(found: Contents, large: Mapping[str, Any]) -> None:
     lengths = {array.shape[0] for array in found.arrays.values()}
     counts = {array.shape[0] for array in found.arrays.values() if array.dtype == object or array.ndim > 1}
     axes: dict[str, int | None] = {}
-    for name, item in sorted(
-        large.items(), key=lambda entry: -entry[1].ndim
-    ):  # four axes show how many images there are
+    for name, item in sorted(large.items(), key=lambda entry: -entry[1].ndim):  # four axes show the number of images
         if item.ndim > 2:
             shape = tuple(reversed(item.shape))
             axis = axes[name] = _row_axis(shape, lengths)

@@ -8,7 +8,6 @@ the values in the order of the columns. Values by pickle are not read.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -19,22 +18,10 @@ from wds_tools.sources.chunks import INDEX, ChunkFile, ChunkSource, Cut, child, 
 from wds_tools.sources.record_values import PICKLE, Excluded, array_of, images_of, pillow_image
 
 _CODECS = {"br": "brotli", "bz2": "bz2", "gz": "gzip", "snappy": "snappy", "zstd": "zstd"}
-_NUMBERS = {
-    "int": "<q",
-    "uint8": "<B",
-    "uint16": "<H",
-    "uint32": "<I",
-    "uint64": "<Q",
-    "int8": "<b",
-    "int16": "<h",
-    "int32": "<i",
-    "int64": "<q",
-    "float16": "<e",
-    "float32": "<f",
-    "float64": "<d",
-}
+_NUMBERS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {"float16", "float32", "float64"}
 _DECODERS: dict[str, Callable[[memoryview], Any]] = {
     **dict.fromkeys(("bytes", "jpeg", "png"), lambda data: data),
+    "int": lambda data: array_of(data, "int64", []),
     "str": lambda data: str(data, "utf-8"),
     "str_int": lambda data: int(bytes(data)),
     "str_float": lambda data: float(bytes(data)),
@@ -60,7 +47,7 @@ class MdsSource(ChunkSource):
     def item(self, number: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
         """Return the values of a sample."""
         names, encodings, sizes = self._columns[number]
-        with as_source_error("is damaged", ValueError, struct.error, IndexError, KeyError, RecursionError):
+        with as_source_error("is damaged", ValueError, IndexError, KeyError, RecursionError):
             fields = split_fields(cut(number, *location), sizes)
             return {
                 name: decoded(field, encoding) for name, encoding, field in zip(names, encodings, fields, strict=True)
@@ -117,7 +104,7 @@ def decoded(data: memoryview, encoding: str) -> Any:
     if kind == "ndarray":
         return _array(data, arguments)
     if kind in _NUMBERS:
-        return struct.unpack(_NUMBERS[kind], data)[0]
+        return array_of(data, kind, [])
     decode = _DECODERS.get(kind)
     return decode(data) if decode else Excluded(f"of the encoding {encoding!r}, which is not known")
 

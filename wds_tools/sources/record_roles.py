@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -28,7 +28,8 @@ from wds_tools.sources.columns import (
     plain_name,
     usual_columns,
 )
-from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x, names_by_number
+from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, hint, is_x, names_by_number
+from wds_tools.sources.layouts import is_split_name
 from wds_tools.sources.record_values import (
     ALL_KINDS,
     ARRAY,
@@ -107,9 +108,11 @@ class NamedValues(Source):
         preferred: Role -> names that are tried first.
         bgr: Whether pixels are in the order B, G, R.
         class_lists: Name -> class names that its type has.
+        names_files: Whether all values are texts or JSON, and those with the name of another field name a file.
     """
 
     part: ClassVar[str] = "entry"
+    names_files: ClassVar[bool] = False
     preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     bgr: bool = False
     class_lists: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -147,7 +150,7 @@ class Names:
             if count := not_finite(value):
                 self.lost[name] = self.lost.get(name, 0) + count
             if name in self.labels:
-                self.labels[name].append(label_value(value, kind))
+                self.extend(name, [value])
         self.total += 1
         for known in self.labels.values():
             if len(known) < self.total:
@@ -157,7 +160,6 @@ class Names:
     def declare(self, name: str, kind: str) -> None:
         """Add a name whose values are of one kind; those that may be labels follow with `extend`."""
         self.kinds[name] = Counter([kind])
-        self.total = 1
         if kind not in IMAGES and self.may_be_label(name):
             self.labels[name] = []
 
@@ -195,23 +197,27 @@ class Names:
         }
         return name in named or is_x(name) or bool(usual_columns(LABEL, [name]))
 
-    def roles(self) -> Roles:
+    def roles(self, image: str | None = None) -> Roles:
         """Return the roles of the names.
+
+        Args:
+            image: The image, if it is known.
 
         Raises:
             SourceError: There is no image, or it is not clear which value is the image or the label.
         """
-        image = self._image()
-        shape = self._shape() if not self.kinds[image].keys() & IMAGES else ()
-        choice = self._label(image)
+        is_known = image is not None
+        image = image or self._image()
+        shape = () if is_known or self.kinds[image].keys() & IMAGES else self._shape()
+        choice = self.label(image)
         roles = Roles(
             image, choice.label, choice.names, shape, frozenset(self.lists), classes=choice.classes, notes=choice.notes
         )
         return replace(roles, fields=self._fields(roles))
 
-    def record_roles(self) -> Roles:
-        """Return the roles where image and label are not among the names."""
-        roles = Roles("", lists=frozenset(self.lists))
+    def record_roles(self, image: str = "") -> Roles:
+        """Return the roles without that of the label."""
+        roles = Roles(image, lists=frozenset(self.lists))
         return replace(roles, fields=self._fields(roles))
 
     def _image(self) -> str:
@@ -257,7 +263,7 @@ class Names:
         depth = next((by_lower[name] for name in _DEPTHS if name in by_lower), None)
         return tuple(name for name in (*sides, depth) if name)
 
-    def _label(self, image: str) -> LabelChoice:
+    def label(self, image: str) -> LabelChoice:
         """Return which name is the label, and which has the class names.
 
         Raises:
@@ -277,7 +283,7 @@ class Names:
         typed = [name for name in source.class_lists if name in others]
         usual = dict.fromkeys([*typed, *usual_columns(LABEL, others), *filter(is_x, others)])
         values = {name: self.labels[name] for name in known or usual if self._may_have_classes(name)}
-        choice = LabelColumns(where, (), source.options, source.class_lists, values=values, part=source.part).choose()
+        choice = LabelColumns(where, values, source.options, source.class_lists, part=source.part).choose()
         notes = [
             f"{name!r} has texts to recognise, not classes: pass --label-type name if they are classes"
             for name in sorted(self.transcripts)
@@ -367,14 +373,39 @@ class Names:
                         f"{where}: {other!r} and {name!r} would be one field, {base!r}: rename one of them"
                     )
                 fields[name] = base
-            elif usual and is_text_field(usual) and kinds.keys() <= {TEXT, MISSING} and usual not in fields.values():
+            elif usual and usual not in fields.values() and (self.source.names_files or self._is_text(name, usual)):
                 fields[name] = usual
         return fields
+
+    def _is_text(self, name: str, usual: str) -> bool:
+        return is_text_field(usual) and self.kinds[name].keys() <= {TEXT, MISSING}
 
     def facts(self, roles: Roles) -> list[str]:
         """Return the names that become entries of ``json``."""
         others = self.kinds.keys() - roles.used - roles.fields.keys()
         return [name for name in self.kinds if name in others and not all(map(reason_of, self.kinds[name]))]
+
+    def hints(
+        self, roles: Roles, head: Callable[[str], Sequence[Any]], values: Callable[[str], Iterable[Any]]
+    ) -> list[str]:
+        """Return notes about entries of ``json`` that could be the label, and about those that name splits.
+
+        Args:
+            roles: The roles.
+            head: Returns the first values of a name.
+            values: Returns all its values. Only the first ones are read if these are not names of splits.
+        """
+        facts, source = self.facts(roles), self.source
+        notes = []
+        if LABEL not in source.columns and all(map(is_x, self.labels)):
+            notes = hint({name: head(name) for name in facts}, source.part)
+        found = {name: _splits_in(values(name)) for name in facts if TEXT in self.kinds[name]}
+        return notes + [
+            f"{source.part} {name!r} names splits, {quoted(splits)}: it is an entry of json, and all are packed "
+            "together; for a dataset of each, write a table for each"
+            for name, splits in found.items()
+            if len(splits) > 1
+        ]
 
     def account(self, found: Collector, roles: Roles) -> None:
         """State what becomes of each name."""
@@ -427,3 +458,15 @@ def _role(name: str, roles: Roles) -> str:
     if name == roles.label:
         return "label"
     return "class names" if name == roles.names else "size of the image"
+
+
+def _splits_in(values: Iterable[Any]) -> list[str]:
+    """Return the different values if all are names of splits."""
+    found: set[str] = set()
+    for value in values:
+        if value in (None, ""):
+            continue
+        if not isinstance(value, str) or (value not in found and not is_split_name(value)):
+            return []
+        found.add(value)
+    return sorted(found)

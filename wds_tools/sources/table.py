@@ -22,46 +22,73 @@ from wds_tools.sources.base import (
     Collector,
     Input,
     Record,
-    Source,
     SourceOptions,
     SourceStoreError,
     as_read_error,
     check_size,
     field_bytes,
 )
-from wds_tools.sources.columns import (
-    IMAGE,
-    fact_name,
-    facts_bytes,
-    field_name,
-    is_text_field,
-    json_value,
-    names_image,
-    no_image_error,
-    not_finite,
-    null_note,
-    usual_columns,
-)
-from wds_tools.sources.label_choice import LabelColumns, ambiguous, some_of
-from wds_tools.sources.roles import Roles, notes_about_splits, state_roles
+from wds_tools.sources.columns import IMAGE, is_text_field, names_image, no_image_error, usual_columns
+from wds_tools.sources.label_choice import ambiguous, some_of
+from wds_tools.sources.record_roles import Names, Roles
+from wds_tools.sources.record_values import MISSING
+from wds_tools.sources.records import RecordSource
 from wds_tools.sources.text_table import MORE, Row, TextTable
 from wds_tools.sources.urls import URL_BYTES, fetch
 from wds_tools.storage import is_url
 from wds_tools.wording import counted
 
 _NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
+_NO_LABEL = (None, "", NONE)
 _HINT_ROWS = 1000  # that are looked at for a label with an unusual name
 _PROBED_ROWS = 20  # whose files are looked for if several columns could have the images
 
 
-class TableSource(Source):
-    """A table with a row for each image. The column of images has paths relative to the table, or URLs."""
+class TableRows(RecordSource):
+    """Rows of text or JSON: columns with the name of a field are its text, or name a file with its content."""
 
     kind = "table"
     unit = "row"
+    part = "column"
     reads_text = True
+    names_files = True
+
+    def seen(self, table: TextTable) -> Names:
+        """Return what is known of the columns before rows are added."""
+        names = Names(self)
+        for column in table.columns:
+            names.declare(column, MISSING)
+        return names
+
+    def divided(self, row: Row, roles: Roles, table: TextTable) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the values of a row that are texts or entries of ``json``, and the names of files that are fields.
+
+        Raises:
+            SourceError: The row has more values than there are columns.
+        """
+        if MORE in row:
+            count = len(table.columns)
+            raise SourceError(
+                f"the row has {count + len(row[MORE])} values for {count} columns: put values that contain the "
+                "separator in quotes"
+            )
+        values, files = {}, {}
+        for name, value in row.items():
+            field = roles.fields.get(name)
+            if field is None:
+                values[name] = value
+            elif value not in (None, ""):
+                if not is_text_field(field):
+                    files[name] = value
+                else:
+                    values[name] = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        return values, files
+
+
+class TableSource(TableRows):
+    """A table with a row for each image. The column of images has paths relative to the table, or URLs."""
+
     table: TextTable
-    roles_of_columns: Roles
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
@@ -78,36 +105,31 @@ class TableSource(Source):
         """
         found.take_files([self.path])
         self.table = TextTable(self.path, self.options.encoding)
-        self.roles_of_columns = self._without_label()
-        names = [name for name in self.table.columns if name != self.roles_of_columns.image]
-        labels = LabelColumns(self.name, names, self.options)
+        image, names = self._image_column(), self.seen(self.table)
+        roles = names.record_roles(image)
         entries: list[Input | None] = []
-        used: set[str] = set()
-        short, lost = 0, Counter[str]()
+        short = 0
         for location, row in self.table.rows():
-            labels.add(row)
-            used.update(row)
-            lost.update({name: count for name, value in row.items() if (count := not_finite(value))})
+            names.add({name: value for name, value in row.items() if name != MORE})
             short += len(row) < len(self.table.columns) - len(self.table.unnamed)
-            entries.append(self._entry(found, row, location))
+            entries.append(self._entry(found, row, location, roles))
         if short and not self.table.is_json:
             found.account.notes.append(f"{counted(short, 'row')} with fewer values than the header has columns")
-        for name in set(self.table.unnamed) - used:
-            self.roles_of_columns.leave_out(name, "has neither a name nor values")
-        hint = [row for _, row in islice(self.table.rows(), _HINT_ROWS)] if not labels.values else []
-        found.account.notes += labels.hint(
-            {name: [row.get(name) for row in hint] for name in self.roles_of_columns.facts}
+        for name in self.table.unnamed:
+            if names.kinds[name].total() == 1:
+                names.kinds[name] = Counter(["has neither a name nor values"])
+        self.found_roles = roles = names.roles(image)
+        found.account.notes += names.hints(
+            roles,
+            lambda name: [row.get(name) for _, row in islice(self.table.rows(), _HINT_ROWS)],
+            lambda name: (row.get(name) for _, row in self.table.rows()),
         )
-        found.account.notes += notes_about_splits(
-            self.roles_of_columns.facts, lambda name: (row.get(name) for _, row in self.table.rows())
-        )
-        choice = labels.choose()
-        found.account.notes += [null_note(name, count) for name, count in lost.items() if name != choice.label]
-        self._check_repeated(found, entries, choice.values)
-        for entry, label in zip(entries, choice.values or [NONE] * len(entries), strict=True):
+        labels = names.values_of(roles.label) or [NONE] * len(entries)
+        self._check_repeated(found, entries, labels)
+        for entry, label in zip(entries, labels, strict=True):
             if entry is not None:
                 found.add(entry, label)
-        state_roles(found, self.roles_of_columns, choice, declared=self.table.columns)
+        names.account(found, roles)
 
     def read(self, entry: Input) -> Record:
         """Read the image of a row, and its other columns.
@@ -117,13 +139,16 @@ class TableSource(Source):
             SourceStoreError: A file is missing or cannot be read, or the storage of a URL fails.
             SourceChangedError: The image has changed its size since it was listed.
         """
+        assert self.found_roles is not None
         row = self.table.row(entry.location)
-        name = str(row[self.roles_of_columns.image])
+        name = str(row[self.found_roles.image])
         image = self._bytes(name)
         if not is_url(name):
             check_size(f"file {name!r}", len(image), entry.size)
-        fields = {field: self._field(field, row[name]) for name, field in self._fields(row).items()}
-        return Record(image, fields, self._facts(row))
+        values, files = self.divided(row, self.found_roles, self.table)
+        further = {self.found_roles.fields[column]: self._bytes(str(file)) for column, file in files.items()}
+        record = self.to_record(values, self.found_roles, image)
+        return record._replace(fields={**record.fields, **further})
 
     def _check_repeated(self, found: Collector, entries: Sequence[Input | None], labels: Sequence[Any]) -> None:
         """Note how many images have several rows.
@@ -133,36 +158,25 @@ class TableSource(Source):
         """
         first: dict[str, Any] = {}
         repeated = set()
-        for entry, label in zip(entries, labels or [None] * len(entries), strict=True):
+        for entry, label in zip(entries, labels, strict=True):
             if entry is None:
                 continue
             if entry.path in first:
                 repeated.add(entry.path)
                 known = first[entry.path]
-                if label not in (None, "") and known not in (None, "") and str(label) != str(known):
+                if label not in _NO_LABEL and known not in _NO_LABEL and str(label) != str(known):
                     raise SourceError(
                         f"{self.path} has several rows for {entry.path!r}, with the labels {known!r} and "
                         f"{label!r}: correct it, or write one row with a list if an image has several labels; or pass "
                         "--column label= to pack a sample for each row, without labels"
                     )
-            if first.get(entry.path) in (None, ""):
+            if first.get(entry.path) in _NO_LABEL:
                 first[entry.path] = label
         if repeated:
             found.account.notes.append(
                 f"{counted(len(repeated), 'image')} with several rows, such as {min(repeated)!r}: each row is a sample "
                 "of its own, and --split can put samples of one image into different splits"
             )
-
-    def _without_label(self) -> Roles:
-        """Return the roles of all columns; that of the label is decided when all its values are known."""
-        image = self._image_column()
-        fields: dict[str, str] = {}
-        for name in self.table.columns:
-            field = field_name(name)
-            if field and name != image and field not in fields.values():
-                fields[name] = field
-        facts = tuple(name for name in self.table.columns if name != image and name not in fields)
-        return Roles(image, fields=fields, facts=facts)
 
     def _image_column(self) -> str:
         """Return the column of images: of several with usual names, the one whose files exist.
@@ -203,46 +217,21 @@ class TableSource(Source):
         except SourceError:
             return False
 
-    def _entry(self, found: Collector, row: Row, location: tuple[int, int]) -> Input | None:
+    def _entry(self, found: Collector, row: Row, location: tuple[int, int], roles: Roles) -> Input | None:
         """Return the input of a row, or skip the row."""
         found.account.given += 1
-        name = str(row.get(self.roles_of_columns.image) or "")
-        self.table.check_encoding({**row, self.roles_of_columns.image: None}, location)
+        name = str(row.get(roles.image) or "")
+        self.table.check_encoding({**row, roles.image: None}, location)
         try:
-            size, extra = self._sizes(row)
+            values, files = self.divided(row, roles, self.table)
+            extra = self.extra_bytes(values, roles)
+            extra += sum(field_bytes(self._size(str(file))) for file in files.values())
+            size = self._size(name)
         except SourceError as error:
             self.table.check_encoding(row, location)
             found.skip(name or self.table.position(location), str(error))
             return None
         return Input(name, size, None, location, -1, extra)
-
-    def _fields(self, row: Row) -> dict[str, str]:
-        """Return column -> field for the columns that become fields and have a value in this row."""
-        return {name: field for name, field in self.roles_of_columns.fields.items() if row.get(name) not in (None, "")}
-
-    def _facts(self, row: Row) -> Row:
-        return {fact_name(name): json_value(row[name]) for name in self.roles_of_columns.facts if name in row}
-
-    def _field(self, field: str, value: Any) -> bytes:
-        """Return the content of a field: the value itself for text, otherwise the file that it names."""
-        if is_text_field(field):
-            text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-            return text.encode("utf-8", "surrogateescape")
-        return self._bytes(str(value))
-
-    def _sizes(self, row: Row) -> tuple[int, int]:
-        """Return the length of a row's image, and the bytes that the other fields take in a shard."""
-        if MORE in row:
-            count = len(self.table.columns) + len(row[MORE])
-            raise SourceError(
-                f"the row has {count} values for {len(self.table.columns)} columns: put values that contain the "
-                "separator in quotes"
-            )
-        extra = facts_bytes(self._facts(row))
-        for name, field in self._fields(row).items():
-            value = row[name]
-            extra += field_bytes(len(self._field(field, value)) if is_text_field(field) else self._size(str(value)))
-        return self._size(str(row.get(self.roles_of_columns.image) or "")), extra
 
     def _size(self, name: str) -> int:
         if not name:

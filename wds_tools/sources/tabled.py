@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from wds_tools.format.label import NONE
 from wds_tools.sources import layouts
 from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, File, Record, SourceOptions, field_bytes
-from wds_tools.sources.columns import IMAGE, LABEL, fact_name, field_name, is_text_field, json_value, plain_name
+from wds_tools.sources.columns import IMAGE, LABEL, field_name, plain_name
 from wds_tools.sources.image_tables import (
     ENOUGH,
     LOOKED_AT,
@@ -29,9 +28,10 @@ from wds_tools.sources.image_tables import (
     tables_of,
     without_masks,
 )
-from wds_tools.sources.label_choice import LabelChoice, LabelColumns
-from wds_tools.sources.roles import Roles, notes_about_splits, state_roles
+from wds_tools.sources.record_roles import Roles
+from wds_tools.sources.record_values import ENCODED
 from wds_tools.sources.row_names import RowNames, names_a_file
+from wds_tools.sources.table import TableRows
 from wds_tools.sources.text_table import MORE, Row
 from wds_tools.sources.tree import Files, Layout
 
@@ -42,69 +42,66 @@ _PATH_ENDINGS = ("_file_name", "_filename", "_path", "_file")
 
 
 class _Columns:
-    """The columns of a table and their roles; that of the label is decided later.
+    """The columns of a table.
 
     Args:
         files: All files, which the columns may name.
         table: The table.
+        options: What the user states.
 
     Attributes:
-        roles: The roles.
-        notes: What a user should know.
+        names: What the columns have.
+        choice: The column that is the label.
     """
 
-    def __init__(self, files: Files, table: Named) -> None:
-        self._table = table
+    def __init__(self, files: Files, table: Named, options: SourceOptions) -> None:
+        self.table = table
         self._files = files
-        names = [name for name in table.rows.columns if name != table.image]
-        fields: dict[str, str] = {}
-        for name in names:
-            if (field := field_name(name)) and field not in fields.values():
-                fields[name] = field
-        rest = [name for name in names if name not in fields]
-        head = [row for _, row in islice(table.rows.rows(), LOOKED_AT)]
-        paths = [name for name in rest if any(names_a_file(row.get(name)) for row in head)]
-        more = tuple(name for name in paths if share_of_names(name, head, self._names) >= ENOUGH)
-        self.roles = Roles(
-            table.image, fields=fields, more_images=more, facts=tuple(name for name in rest if name not in more)
-        )
-        self.notes = notes_about_splits(rest, lambda name: (row.get(name) for _, row in table.rows.rows()))
+        self._source = TableRows(table.file.path, options)
+        self.names = self._source.seen(table.rows)
+        for _, row in table.rows.rows():
+            self.names.add({name: value for name, value in row.items() if name != MORE})
+        self._head = [row for _, row in islice(table.rows.rows(), LOOKED_AT)]
+        self.choice = self.names.label(table.image)
 
-    def fields(self, row: Row) -> tuple[dict[str, str], dict[str, File]]:
-        """Return the texts and the files that are fields of a row.
+    @cached_property
+    def roles(self) -> Roles:
+        """The roles of the columns. Those that name images become fields, named after the column and the image type."""
+        rest = [name for name in self.names.kinds if name != self.table.image and not field_name(name)]
+        paths = [name for name in rest if any(names_a_file(row.get(name)) for row in self._head)]
+        more = [name for name in paths if share_of_names(name, self._head, self._names) >= ENOUGH]
+        for name in more:
+            self.names.declare(name, ENCODED)
+        roles = self.names.roles(self.table.image)
+        return replace(roles, fields={**roles.fields, **{name: _image_field(name) for name in more}})
+
+    def account(self, found: Collector) -> None:
+        """State what becomes of the columns."""
+        rows = self.table.rows
+        found.account.notes += self.names.hints(
+            self.roles,
+            lambda name: [row.get(name) for row in self._head],
+            lambda name: (row.get(name) for _, row in rows.rows()),
+        )
+        self.names.account(found, self.roles)
+
+    def content(self, row: Row) -> tuple[Record, dict[str, File]]:
+        """Return the texts and entries of ``json`` of a row, and the files that are fields.
 
         Raises:
             SourceError: A file is missing, or the row has more values than there are columns.
         """
-        if MORE in row:
-            count = len(self._table.rows.columns) + len(row[MORE])
-            raise SourceError(
-                f"its row has {count} values for {len(self._table.rows.columns)} columns: put values that contain the "
-                "separator in quotes"
-            )
-        texts, files = {}, {}
-        for name, field in self.roles.fields.items():
-            if (value := row.get(name)) in (None, ""):
-                continue
-            if is_text_field(field):
-                texts[field] = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-            else:
-                files[field] = self._file(name, value)
-        for name in self.roles.more_images:
-            if (value := row.get(name)) not in (None, ""):
-                file = self._file(name, value)
-                files[f"{_image_field(name)}{posixpath.splitext(file.path)[1].lower()}"] = file
-        return texts, files
-
-    def facts(self, row: Row) -> Row:
-        """Return the entries of the ``json`` field."""
-        return {fact_name(name): json_value(row[name]) for name in self.roles.facts if name in row}
-
-    def _file(self, column: str, value: Any) -> File:
-        file = self._names.find(value, table=self._table.file.path)
-        if file is None:
-            raise SourceError(f"its row names {str(value)!r} in column {column!r}, and there is no such file")
-        return file
+        values, named = self._source.divided(row, self.roles, self.table.rows)
+        values = {name: value for name, value in values.items() if name in self.names.kinds}
+        files = {}
+        for column, value in named.items():
+            file = self._names.find(value, table=self.table.file.path)
+            if file is None:
+                raise SourceError(f"its row names {str(value)!r} in column {column!r}, and there is no such file")
+            field = self.roles.fields[column]
+            is_image = ENCODED in self.names.kinds[column]
+            files[f"{field}{posixpath.splitext(file.path)[1].lower()}" if is_image else field] = file
+        return self._source.to_record(values, self.roles, b""), files
 
     @cached_property
     def _names(self) -> RowNames:
@@ -169,8 +166,7 @@ class Table(Layout):
 
     def _collect(self, found: Collector, files: Files, split: Rows, plan: Mapping[str, Rows]) -> None:
         _, parts = without_masks(files)
-        columns = _Columns(files, split.table)
-        values = self._state(found, files, split, columns, plan)
+        columns, values = self._state(found, files, split, plan)
         done = {split.table.file.path}
         for (location, row, image), label in zip(split.rows(), values, strict=True):
             if image is None:
@@ -187,27 +183,29 @@ class Table(Layout):
                 self.skip(found, file, reason)
 
     def _state(
-        self, found: Collector, files: Files, split: Rows, columns: _Columns, plan: Mapping[str, Rows]
-    ) -> Sequence[Any]:
-        """State what the table and its columns become; return the label of each row of the split."""
+        self, found: Collector, files: Files, split: Rows, plan: Mapping[str, Rows]
+    ) -> tuple[_Columns, Sequence[Any]]:
+        """State what the table and its columns become; return the columns, and the label of each row of the split."""
+        table, columns = split.table, None
         found.account.attach("table")
-        found.account.notes += [*split.notes, *columns.notes]
+        found.account.notes += split.notes
         hot = [] if LABEL in self.options.columns else _one_hot(plan)
-        is_named_so = posixpath.basename(split.table.file.path) == _ONE_HOT_NAME
-        choice = LabelChoice(None, None, (), None)
-        if not (hot and is_named_so):
-            choice = _label_choice(plan, split, self.options)
-        if choice.label is not None or not set(hot) <= set(split.table.rows.columns):
-            hot = []
-        columns.roles.facts = tuple(fact for fact in columns.roles.facts if fact not in hot)
+        if not hot or posixpath.basename(table.file.path) != _ONE_HOT_NAME:
+            columns = _labelled(found, files, plan, table, self.options)
+            hot = [] if columns.choice.label is not None else hot
+        hot = hot if set(hot) <= set(table.rows.columns) else []
+        columns = columns or _Columns(files, table, _with_label(self.options, ""))
+        found.account.declare("column", hot)
         for name in hot:
+            del columns.names.kinds[name]
             found.account.use("column", name, "label")
-        state_roles(found, columns.roles, choice, declared=split.table.rows.columns)
-        found.add_to_stamp([files.read(split.table.file), repr(self.options).encode()])
+        columns.account(found)
+        found.add_to_stamp([files.read(table.file), repr(self.options).encode()])
         if hot:
             found.classes = tuple(hot)
-            return [_flags(row, hot) for _, row, _ in split.rows()]
-        return choice.values
+            return columns, [_flags(row, hot) for _, row, _ in split.rows()]
+        values = columns.names.values_of(columns.roles.label) or [NONE] * len(split.is_member)
+        return columns, [value for value, own in zip(values, split.is_member, strict=True) if own]
 
     def _add_row(
         self,
@@ -222,13 +220,14 @@ class Table(Layout):
         """Add the image of a row with the fields of the row, or skip both."""
         _claim(found, done, image)
         try:
-            texts, named = columns.fields(row)
+            record, named = columns.content(row)
         except SourceError as error:
             for part in own.values():
                 _claim(found, done, part)
             self.skip(found, image, str(error), own)
             return
-        facts, parts = columns.facts(row), dict(named)
+        facts, parts = record.facts, dict(named)
+        texts = {name: text.decode("utf-8", "surrogateescape") for name, text in record.fields.items()}
         for file in named.values():
             _claim(found, done, file)
         for field, file in own.items():
@@ -240,9 +239,7 @@ class Table(Layout):
             else:
                 parts[field] = file
         content = {"facts": facts, "texts": texts} if facts or texts else None
-        extra = sum(
-            max(0, field_bytes(len(text.encode("utf-8", "surrogateescape"))) - len(text)) for text in texts.values()
-        )
+        extra = sum(max(0, field_bytes(len(text)) - len(text)) for text in record.fields.values())
         self.add_image(found, image, label, parts=parts, facts=packed(content) if content else b"", extra=extra)
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
@@ -271,8 +268,8 @@ def _claim(found: Collector, done: set[str], file: File) -> None:
     done.add(file.path)
 
 
-def _label_choice(plan: Mapping[str, Rows], split: Rows, options: SourceOptions) -> LabelChoice:
-    """Return the label of a split, with a value for each of its rows.
+def _labelled(found: Collector, files: Files, plan: Mapping[str, Rows], own: Named, options: SourceOptions) -> _Columns:
+    """Return the columns of the table of a split.
 
     A column is the label in all tables if it is in the largest one that has labels: in a small one, classes may look
     like ids.
@@ -280,31 +277,20 @@ def _label_choice(plan: Mapping[str, Rows], split: Rows, options: SourceOptions)
     given = options.columns.get(LABEL)
     tables = sorted((one.table for one in plan.values()), key=lambda table: -len(table.found))
     if given:
-        known = [table for table in tables if given in table.rows.columns]
-        tables = known or tables
-    choices = ((table, _choice(table, options)) for table in tables)
-    table, choice = next((found for found in choices if found[1].label is not None), (split.table, None))
-    if choice is None or table is not split.table:
-        label = choice.label if choice is not None and choice.label in split.table.rows.columns else ""
-        missing = (
-            (f"without labels: {split.table.file.path} has no column {choice.label!r}",) if choice and not label else ()
-        )
-        columns = {**options.columns, LABEL: label or ""}
-        choice = _choice(split.table, options if choice is None else replace(options, columns=columns))
-        choice = choice._replace(notes=(*choice.notes, *missing))
-    values = choice.values or [NONE] * len(split.is_member)
-    return choice._replace(values=[value for value, own in zip(values, split.is_member, strict=True) if own])
+        tables = [table for table in tables if given in table.rows.columns] or tables
+    every = (_Columns(files, table, options) for table in tables)
+    first = next((columns for columns in every if columns.choice.label is not None), None)
+    if first is None or first.table is own:
+        return first or _Columns(files, own, options)
+    label = first.choice.label
+    if label not in own.rows.columns:
+        found.account.notes.append(f"without labels: {own.file.path} has no column {label!r}")
+        label = ""
+    return _Columns(files, own, _with_label(options, str(label)))
 
 
-def _choice(table: Named, options: SourceOptions) -> LabelChoice:
-    names = [name for name in table.rows.columns if name != table.image]
-    labels = LabelColumns(table.file.path, names, options)
-    for _, row in table.rows.rows():
-        labels.add(row)
-    choice = labels.choose()
-    head = [row for _, row in islice(table.rows.rows(), LOOKED_AT)]
-    hints = labels.hint({name: [row.get(name) for row in head] for name in names if not field_name(name)})
-    return choice._replace(notes=(*choice.notes, *hints))
+def _with_label(options: SourceOptions, label: str) -> SourceOptions:
+    return replace(options, columns={**options.columns, LABEL: label})
 
 
 def _one_hot(plan: Mapping[str, Rows]) -> list[str]:

@@ -193,10 +193,7 @@ def _to_numpy(tensor: Any) -> Any:
     """
     try:
         return tensor.detach().resolve_conj().resolve_neg().numpy()
-    except (
-        TypeError,
-        RuntimeError,
-    ) as error:  # NumPy lacks bfloat16 and smaller types, whose values are also of float32
+    except (TypeError, RuntimeError) as error:  # NumPy lacks bfloat16 and smaller types, which fit into float32
         if str(tensor.layout) == "torch.strided" and tensor.is_floating_point():
             return tensor.detach().float().numpy()
         raise SourceError(f"is a tensor of {tensor.dtype} in the layout {tensor.layout}, which is not read") from error

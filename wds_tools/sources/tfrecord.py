@@ -17,13 +17,7 @@ from typing import Any
 
 from wds_tools.errors import SourceError
 from wds_tools.format.tar import Bytes
-from wds_tools.sources.base import (
-    MAX_RECORD_BYTES,
-    Collector,
-    Input,
-    SourceOptions,
-    as_source_error,
-)
+from wds_tools.sources.base import MAX_RECORD_BYTES, Collector, Input, SourceOptions, as_source_error
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.compressed import DecompressedFiles
 from wds_tools.sources.files import MappedFiles, find_files

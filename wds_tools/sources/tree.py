@@ -24,16 +24,8 @@ from wds_tools.format.label_lists import LABELS
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
-from wds_tools.sources.base import (
-    Collector,
-    File,
-    Input,
-    Record,
-    Source,
-    SourceOptions,
-    as_source_error,
-    field_bytes,
-)
+from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
+from wds_tools.sources.columns import json_object
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
@@ -152,7 +144,7 @@ class Layout:
         """
         facts = dict(facts)
         fields = {field: _as_png(data) if field.endswith(".png") else data for field, data in parts.items()}
-        described = _json_object(fields["json"]) if "json" in fields else None
+        described = json_object(fields["json"]) if "json" in fields else None
         if described is not None:
             facts = {**facts, **described}
             del fields["json"]
@@ -535,12 +527,3 @@ def _encoded(image: Image.Image) -> bytes:
     out = io.BytesIO()
     image.save(out, "PNG")
     return out.getvalue()
-
-
-def _json_object(data: bytes) -> dict[str, Any] | None:
-    """Return a JSON object; None if the data is something else."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None

@@ -39,7 +39,7 @@ from wds_tools.sources.base import (
     as_read_error,
     as_source_error,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, usual_columns, usual_names
+from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, json_object, usual_columns, usual_names
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.files import locate, shown_path, stamp_of, states_of
 from wds_tools.sources.layouts import SHARD_TABLE, are_shard_folders, is_shard_table
@@ -121,7 +121,7 @@ class WebDatasetSource(Source):
                         found.skip(name, f"has no {wanted} among its fields {quoted(fields)}{remedy}")
                         parts.add(fields, None)
                         continue
-                    facts = _json_object(fields.get("json"))
+                    facts = json_object(fields.get("json", b"{}"))
                     parts.add(fields, image)
                     parts.check_json(name, fields, facts)
                     candidates.add(key, fields)
@@ -199,7 +199,7 @@ class WebDatasetSource(Source):
                 kept[f"other.{name}"] = kept.pop(name)
         if self._added:
             kept |= self._added.fields(self.paths[number].name, list(zip(ends[::2], ends[1::2], strict=True)))
-        facts = _json_object(fields.get("json"))
+        facts = json_object(fields.get("json", b"{}"))
         if facts is None:
             kept["json"] = bytes(fields["json"])
             return Record(bytes(fields[image]), kept)
@@ -320,7 +320,7 @@ class _LabelCandidates:
         self._places |= dict.fromkeys(name for name in fields if not usual.isdisjoint(name.lower().split(".")))
         if "json" in fields and self._parsed < _PARSED:
             self._parsed += 1
-            entries = _json_object(fields["json"]) or {}
+            entries = json_object(fields["json"]) or {}
             self._places |= dict.fromkeys(f"json:{name}" for name in usual_columns(LABEL, entries))
 
     def notes(self, samples: int) -> list[str]:
@@ -480,14 +480,3 @@ def _is_json(data: memoryview) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _json_object(data: memoryview | None) -> dict[str, Any] | None:
-    """Return the object in a ``json`` field: empty without the field, None if it is not a JSON object."""
-    if data is None:
-        return {}
-    try:
-        value = json.loads(bytes(data))
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
