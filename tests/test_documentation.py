@@ -36,7 +36,7 @@ def documented_in(name: str) -> set[str]:
 def others_in(name: str) -> set[str]:
     """Return the arguments of the function that a docstring refers to for all others."""
     text = inspect.getdoc(getattr(wds_tools, name)) or ""
-    referred = re.search(r"arguments that are not listed here are those of `(\w+)`", text)
+    referred = re.search(r"`(\w+)` describes the arguments that are not listed here", text)
     return documented_in(referred[1]) if referred else set()
 
 

@@ -329,7 +329,7 @@ def test_stored_pixels_are_returned_unchanged_and_cropped_without_a_copy():
     [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((4, 4, 1), np.uint8), np.zeros((0, 4, 3), np.uint8)],
 )
 def test_an_array_that_is_not_an_image_is_an_error(array):
-    with pytest.raises(DecodeError, match=r"is not an image: that is uint8 \[h, w, 3\]"):
+    with pytest.raises(DecodeError, match=r"is not an image, which is uint8 \[h, w, 3\]"):
         decode_rgb(memoryview(encode_npy(array)), kind="npy", mode="RGB", orientation=1)
 
 

@@ -351,7 +351,7 @@ def test_a_value_that_cannot_be_padded_is_an_error(write, spec, words):
             {"image": FIELDS["image"], "mask": PLAIN["mask"]},
             "'mask': wds_tools.Mask.* has no pad=, but it is padded to the size",
         ),
-        ({"image": FIELDS["image"], "right": PLAIN["right"]}, "add the value of its padding, such as pad=0"),
+        ({"image": FIELDS["image"], "right": PLAIN["right"]}, "give only the value of its padding, such as pad=0"),
         (
             {"image": FIELDS["image"], "mask": wt.Mask("mask.png", like="image", pad=wt.Pad(1))},
             r"has pad=Pad.*, but it is",

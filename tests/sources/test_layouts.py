@@ -299,7 +299,7 @@ def test_the_same_folders_in_several_folders_are_an_error(
     tmp_path: Path, photos: list[Photo], upper: tuple[str, ...]
 ) -> None:
     src = write_folder(tmp_path, {f"{one}/{name}/1.jpg": photos[0].data for one in upper for name in ("cat", "dog")})
-    with pytest.raises(SourceError, match=r"are the same folders \('cat', 'dog'\): pack one of them"):
+    with pytest.raises(SourceError, match=r"contain the same folders \('cat', 'dog'\): pack one of them"):
         wt.pack(src, tmp_path / "dst")
 
 
