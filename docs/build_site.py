@@ -30,6 +30,7 @@ from wds_tools.cli import cli
 ROOT = Path(__file__).parents[1]
 COPIED = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "shards/README.md", "wds_tools/README.md")
 COPIED_FOLDERS = ("docs", "examples")
+LINK_TO_CODE = re.compile(r"\[([^\]]+)\]\([\w/]+\.py\)")
 LINK_TO_FOLDER = re.compile(r"(\]\([\w./-]+)/\)")
 COLUMNS = 100
 TAKES = ("wds_tools.signatures.takes", "wds_tools.signatures.method_takes")
@@ -91,6 +92,8 @@ def stage(root: Path, folder: Path) -> None:
     (folder / "docs" / "command-line.md").write_text(command_line())
     (folder / "docs" / "decisions" / "README.md").write_text(list_of_decisions(folder / "docs" / "decisions"))
     (folder / "examples" / "README.md").write_text(list_of_examples(folder / "examples"))
+    code_map = folder / "wds_tools" / "README.md"  # the site has no code
+    code_map.write_text(LINK_TO_CODE.sub(r"\1", code_map.read_text()))
     for page in folder.rglob("*.md"):  # a server shows the index of a folder, a file system does not
         page.write_text(LINK_TO_FOLDER.sub(r"\1/README.md)", page.read_text()))
 

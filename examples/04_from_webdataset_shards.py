@@ -3,7 +3,7 @@
     python examples/04_from_webdataset_shards.py
 
 This example first writes some shards with webdataset's ShardWriter. Indexing does not change shards: it writes a small
-file beside each. ``wds-tools index 'shards/old/train-{000000..000003}.tar'`` does the same in a shell.
+file next to each. ``wds-tools index 'shards/old/train-{000000..000003}.tar'`` does the same in a shell.
 """
 
 import argparse

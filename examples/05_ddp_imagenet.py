@@ -37,7 +37,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--save-every", type=int, default=500, help="steps between two checkpoints")
     parser.add_argument("--stop-after", type=int, help="stop after this many steps, like a preempted job")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        parser.error("start it with torchrun, such as torchrun --nproc-per-node 1 examples/05_ddp_imagenet.py ...")
+    return args
 
 
 @torch.no_grad()

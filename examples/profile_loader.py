@@ -5,7 +5,7 @@
 
 Two tables. The first is of cProfile: functions of one process without workers. cProfile adds time to every call, so the
 shares of cheap functions that are called often are too large. The second shows the stages of the loader, measured by
-a clock around each: those of a worker, measured without workers, and those of the main process beside workers. Times
+a clock around each: those of a worker, measured without workers, and those of the main process with workers. Times
 are per image. ``snakeviz`` and ``pstats`` read the file of --out.
 """
 
@@ -100,7 +100,7 @@ def print_stages(dataset: str, options: argparse.Namespace) -> None:
     found = measure_stages(setup, options.seconds)
     for title, stages in (
         ("a worker, measured without workers", WORKER_STAGES),
-        (f"the main process beside {options.workers} workers", MAIN_PROCESS_STAGES),
+        (f"the main process with {options.workers} workers", MAIN_PROCESS_STAGES),
     ):
         total = sum(found[stage] for stage in stages)
         print(f"\nStages of {title}: {1e6 / total:,.0f} images/s\n\n{'us':>9} {'share':>6}  stage")

@@ -347,20 +347,22 @@ class Kind(NamedTuple):
 
 
 _ARCHIVE = (
-    "an image folder in an archive (`.tar`, `.tar.gz`, `.tar.zst`, `.tar.bz2`, `.tar.xz`, `.zip`); several tars "
+    "an image folder in an archive (`.zip`, or `.tar`, plain or with `.gz`, `.zst`, `.bz2` or `.xz`); several tars "
     "without folders inside are one class each, as ImageNet is distributed"
 )
 _OBJECTS = "images with boxes, outlines, key points or masks, in a folder, an archive or at a URL"
 KINDS: dict[str, Kind] = {
     "zarr": Kind("zarrs:ZarrSource", _is_zarr, "a folder, version 2 or 3, with or without groups"),
     "lmdb": Kind("lmdb:LmdbSource", _is_lmdb, "a folder with `data.mdb`, or the file"),
-    "mds": Kind("mds:MdsSource", is_mds, "MosaicML Streaming: `index.json` and `.mds` shards, compressed or not"),
-    "litdata": Kind("litdata:LitDataSource", is_litdata, "LitData: `index.json` and `chunk-*.bin`, compressed or not"),
+    "mds": Kind("mds:MdsSource", is_mds, "MosaicML Streaming: `index.json` and `.mds` shards, plain or compressed"),
+    "litdata": Kind(
+        "litdata:LitDataSource", is_litdata, "LitData: `index.json` and `chunk-*.bin`, plain or compressed"
+    ),
     "hdf5": Kind("hdf5:Hdf5Source", _is_hdf5, "`.h5`, `.hdf5`, `.mat` of MATLAB 7.3", ("h5", "mat")),
     "numpy": Kind(
         "numpy_files:NumpySource",
         _is_file(".npy", ".npz"),
-        "`.npz`, `.npy`, including records with fields",
+        "`.npz`, `.npy`, structured arrays included",
         ("npy", "npz"),
     ),
     "tensors": Kind(
@@ -374,7 +376,7 @@ KINDS: dict[str, Kind] = {
         _is_table,
         "`.csv`, `.tsv`, `.jsonl`, a `.json` that is a list of objects; images and one table next to them or above "
         "them, such as `train.csv` or `metadata.jsonl`, in a folder, an archive or at a URL; with `--from table` other "
-        "`.json` files and any other text",
+        "`.json` files and text",
         ("csv", "tsv", "jsonl", "ndjson", "json"),
     ),
     "webdataset": Kind(
@@ -402,7 +404,7 @@ KINDS: dict[str, Kind] = {
     "tfrecord": Kind(
         "tfrecord:TfRecordSource",
         _is_tfrecord,
-        "files of `tf.train.Example` or `SequenceExample`, compressed (GZIP, ZLIB) or not",
+        "files of `tf.train.Example` or `SequenceExample`, plain or compressed (GZIP, ZLIB)",
         ("tfrecords",),
     ),
     **dict.fromkeys(_ANNOTATED, Kind("tree:TreeSource", _not_detected, _OBJECTS)),  # `TreeSource` finds out the layout
@@ -410,7 +412,8 @@ KINDS: dict[str, Kind] = {
     "object": Kind(
         "objects:ObjectSource",
         _not_detected,
-        "only in Python: any object with `len()` and `[]`, such as a torch `Dataset`",
+        "only in Python: any object with `len()` and `[]`, such as a torch `Dataset`, or `(X, y)` with two arrays; "
+        "each item is read twice",
     ),
     "stream": Kind(
         "streams:StreamSource", _not_detected, 'only in Python: `datasets.load_dataset(..., streaming=True)["train"]`'
