@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.array_contents import Contents
 from wds_tools.sources.array_kinds import kind_of, to_bytes
-from wds_tools.sources.array_roles import Roles, column_of, find_roles, record_kind
+from wds_tools.sources.array_roles import Roles, column_of
 from wds_tools.sources.base import WINDOW_BYTES, Collector, Input, Record, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.columns import IMAGE
 from wds_tools.sources.objects import cell
@@ -114,10 +114,8 @@ class ArraySource(RecordSource):
     @cached_property
     def _others(self) -> dict[str, tuple[Any, str]]:
         """The arrays besides image and label by their names in records, and what their values are."""
-        arrays = self._contents.arrays
-        return {
-            short: (arrays[name], record_kind(arrays[name], self._roles)) for name, short in self._roles.rest.items()
-        }
+        arrays, roles = self._contents.arrays, self._roles
+        return {short: (arrays[name], roles.record_kind(name)) for name, short in roles.rest.items()}
 
     def _names(self) -> Names:
         """Return the arrays besides image and label as names in records."""
@@ -163,7 +161,7 @@ class ArraySource(RecordSource):
     @cached_property
     def _roles(self) -> Roles:
         with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
-            return find_roles(self._contents, self.options, str(self.path))
+            return Roles(self._contents, self.options, str(self.path))
 
     def _row(self, name: str, array: Any, row: int) -> Any:
         """Return one row, from a cached chunk if the array has chunks."""

@@ -38,10 +38,10 @@ class LabelChoice(NamedTuple):
         notes: What a user should know about the choice.
     """
 
-    label: str | None
-    names: str | None
-    values: Sequence[Any]
-    classes: tuple[str, ...] | None
+    label: str | None = None
+    names: str | None = None
+    values: Sequence[Any] = ()
+    classes: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -101,7 +101,7 @@ class LabelColumns:
             found = {name: one for name, one in found.items() if not one.is_constant or name in self._classes}
         if not found:
             notes = tuple(self._not_the_label(name, reason) for name, reason in refused.items())
-            return LabelChoice(None, None, (), None, notes)
+            return LabelChoice(notes=notes)
         return self._chosen(*self._views(found))
 
     def _check_odd(self, columns: Mapping[str, _Column]) -> None:
