@@ -152,6 +152,12 @@ def packed_copy(packed: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(packed, tmp_path / "copy"))
 
 
+@pytest.fixture
+def few_copy(few: Path, tmp_path: Path) -> Path:
+    """Return a copy of `few` that a test may damage."""
+    return Path(shutil.copytree(few, tmp_path / "copy"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the user's cache out of the programs that fixtures start."""

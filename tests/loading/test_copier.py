@@ -24,7 +24,7 @@ from wds_tools.loading.workers import numa
 
 VIEW = wt.RandomResizedCrop(32, flip=True)
 SEVERAL_SIZES = [wt.Schedule({0: wt.Resize((24, 32)), 1: VIEW}), wt.Buckets([(32, 32), (24, 40)], flip=True)]
-OPTIONS = {"batch_size": 32, "view": VIEW, "shuffle": True, "num_workers": 1}
+OPTIONS = {"batch_size": 4, "view": VIEW, "shuffle": True, "num_workers": 1}
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ def gpu(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def expected(packed):
+def expected(few):
     """Return the images and labels of two epochs in CPU memory."""
-    with wt.make_loader(packed, **OPTIONS) as loader:
+    with wt.make_loader(few, **OPTIONS) as loader:
         return [[(images.clone(), labels.clone()) for images, labels in loader] for _ in range(2)]
 
 
@@ -72,26 +72,26 @@ def assert_equal(seen, expected):
 
 
 @pytest.mark.parametrize("options", [{}, {"device_prefetch": 1}, {"device_prefetch": 7}, {"num_workers": 0}])
-def test_batches_on_cuda_equal_those_in_cpu_memory(packed, gpu, expected, options):
-    with wt.make_loader(packed, **{**OPTIONS, "device": "cuda", **options}) as loader:
+def test_batches_on_cuda_equal_those_in_cpu_memory(few, gpu, expected, options):
+    with wt.make_loader(few, **{**OPTIONS, "device": "cuda", **options}) as loader:
         for epoch in range(2):
             assert_equal(train(loader, gpu), expected[epoch])
 
 
 @pytest.mark.parametrize("view", SEVERAL_SIZES, ids=lambda view: type(view).__name__)
-def test_batches_of_several_sizes_use_the_same_slots(packed, gpu, view):
+def test_batches_of_several_sizes_use_the_same_slots(few, gpu, view):
     options = {**OPTIONS, "view": view, "prefetch_factor": 1}
-    with wt.make_loader(packed, **options) as loader:
+    with wt.make_loader(few, **options) as loader:
         wanted = [[(images.clone(), labels.clone()) for images, labels in loader] for _ in range(2)]
     assert len({images.shape for epoch in wanted for images, _ in epoch}) > 1
-    with wt.make_loader(packed, **options, device="cuda") as loader:
+    with wt.make_loader(few, **options, device="cuda") as loader:
         for epoch in range(2):
             assert_equal(train(loader, gpu), wanted[epoch])
 
 
-def test_a_slot_is_not_reused_before_its_copy_is_complete(packed, gpu, expected):
-    # With one batch in progress there are five slots for 12 batches, and no copy is executed before it is waited for.
-    with wt.make_loader(packed, **{**OPTIONS, "num_workers": 1}, prefetch_factor=1, device="cuda") as loader:
+def test_a_slot_is_not_reused_before_its_copy_is_complete(few, gpu, expected):
+    # With one batch in progress there are five slots for 10 batches, and no copy is executed before it is waited for.
+    with wt.make_loader(few, **{**OPTIONS, "num_workers": 1}, prefetch_factor=1, device="cuda") as loader:
         for epoch in range(2):
             assert_equal(train(loader, gpu), expected[epoch])
 
@@ -134,16 +134,16 @@ def test_a_slot_whose_copy_failed_may_be_copied_again(copier, gpu):
     assert ring.free == 2
 
 
-def test_batches_may_be_kept(packed, gpu, expected):
-    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+def test_batches_may_be_kept(few, gpu, expected):
+    with wt.make_loader(few, **OPTIONS, device="cuda") as loader:
         kept = [[(images, labels) for images, labels in loader] for _ in range(2)]
     gpu.synchronize()
     for epoch in range(2):
         assert_equal(kept[epoch], expected[epoch])
 
 
-def test_a_batch_that_is_dropped_early_is_freed(packed, gpu):
-    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+def test_a_batch_that_is_dropped_early_is_freed(few, gpu):
+    with wt.make_loader(few, **OPTIONS, device="cuda") as loader:
         batches = iter(loader)
         for _ in range(3):
             images = next(batches).image
@@ -154,8 +154,8 @@ def test_a_batch_that_is_dropped_early_is_freed(packed, gpu):
         batches.close()
 
 
-def test_batches_on_a_side_stream_are_recorded_there(packed, gpu, expected):
-    with wt.make_loader(packed, **OPTIONS, device="cuda:1") as loader:
+def test_batches_on_a_side_stream_are_recorded_there(few, gpu, expected):
+    with wt.make_loader(few, **OPTIONS, device="cuda:1") as loader:
         driver = FakeDriver(gpu, loader.device)
         with driver.current():
             side = driver.stream()
@@ -164,10 +164,10 @@ def test_batches_on_a_side_stream_are_recorded_there(packed, gpu, expected):
         assert_equal(train(loader, gpu), expected[1])
 
 
-def test_several_loaders_on_one_gpu(packed, gpu, expected):
+def test_several_loaders_on_one_gpu(few, gpu, expected):
     with (
-        wt.make_loader(packed, **OPTIONS, device="cuda") as one,
-        wt.make_loader(packed, **OPTIONS, device="cuda") as two,
+        wt.make_loader(few, **OPTIONS, device="cuda") as one,
+        wt.make_loader(few, **OPTIONS, device="cuda") as two,
     ):
         seen = list(zip(one, two, strict=True))
     gpu.synchronize()
@@ -175,32 +175,32 @@ def test_several_loaders_on_one_gpu(packed, gpu, expected):
         assert_equal(batches, expected[0])
 
 
-def test_after_a_break_the_next_epoch_is_right(packed, gpu, expected):
-    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+def test_after_a_break_the_next_epoch_is_right(few, gpu, expected):
+    with wt.make_loader(few, **OPTIONS, device="cuda") as loader:
         for _ in range(3):
             loader.set_epoch(0)
             for number, _ in enumerate(loader):
                 if number == 4:
                     break
-        assert loader.state_dict()["position"] == 5 * 32
+        assert loader.state_dict()["position"] == 5 * 4
         assert_equal(train(loader, gpu), expected[1])
 
 
 # Memory
 
 
-def test_only_slots_in_use_are_pinned(packed, gpu):
-    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+def test_only_slots_in_use_are_pinned(few, gpu):
+    with wt.make_loader(few, **OPTIONS, device="cuda") as loader:
         next(iter(loader))
-        slot = 32 * 3 * 32 * 32  # bytes, a multiple of the size of a page
+        slot = 4 * 3 * 32 * 32  # bytes, a multiple of the size of a page
         assert set(gpu.registered.values()) == {slot}
         assert gpu.registrations <= 3  # the batch, and two that are copied ahead
 
 
-def test_all_loaders_of_a_process_share_a_stream_and_so_the_memory_of_the_allocator(packed, gpu):
+def test_all_loaders_of_a_process_share_a_stream_and_so_the_memory_of_the_allocator(few, gpu):
     reserved = set()
     for _ in range(3):
-        with wt.make_loader(packed, **{**OPTIONS, "num_workers": 0}, device="cuda") as loader:
+        with wt.make_loader(few, **{**OPTIONS, "num_workers": 0}, device="cuda") as loader:
             train(loader, gpu)
         gc.collect()
         reserved.add(tuple(gpu.reserved.items()))
@@ -208,13 +208,13 @@ def test_all_loaders_of_a_process_share_a_stream_and_so_the_memory_of_the_alloca
     assert len(reserved) == 1
 
 
-def test_too_little_memory_for_a_batch_that_is_copied_ahead_does_not_end_the_epoch(packed, gpu, expected):
-    batch_bytes = 32 * 3 * 32 * 32 + 32 * 8
+def test_too_little_memory_for_a_batch_that_is_copied_ahead_does_not_end_the_epoch(few, gpu, expected):
+    batch_bytes = 4 * 3 * 32 * 32 + 4 * 8
     gpu.memory = 2 * batch_bytes  # the batch of the loop, and one more
     epoch = 0
     while not gpu.refused:  # until workers finished a batch early
         seen = []
-        with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+        with wt.make_loader(few, **OPTIONS, device="cuda") as loader:
             for images, labels in loader:
                 gpu.synchronize()
                 seen.append((images.clone(), labels.clone()))
@@ -224,7 +224,7 @@ def test_too_little_memory_for_a_batch_that_is_copied_ahead_does_not_end_the_epo
         epoch += 1
     gpu.memory = batch_bytes - 1
     with (
-        wt.make_loader(packed, **OPTIONS, device="cuda") as loader,
+        wt.make_loader(few, **OPTIONS, device="cuda") as loader,
         pytest.raises(torch.OutOfMemoryError),
     ):
         next(iter(loader))
@@ -254,21 +254,21 @@ def test_the_default_device_of_the_program_does_not_matter(scenes, gpu, num_work
 # Memory that stays registered
 
 
-def test_a_loader_that_is_deleted_without_close_unregisters_its_memory(packed, gpu, expected):
+def test_a_loader_that_is_deleted_without_close_unregisters_its_memory(few, gpu, expected):
     for _ in range(3):
-        loader = wt.make_loader(packed, **OPTIONS, device="cuda:1")
+        loader = wt.make_loader(few, **OPTIONS, device="cuda:1")
         batches = iter(loader)
         next(batches)
         assert gpu.registered
         del loader, batches
         gc.collect()
         assert gpu.registered == {}
-    with wt.make_loader(packed, **OPTIONS, device="cuda:1") as loader:
+    with wt.make_loader(few, **OPTIONS, device="cuda:1") as loader:
         assert_equal(train(loader, gpu), expected[0])
 
 
-def test_a_forked_process_that_deletes_the_loader_does_not_call_cuda(packed, gpu):
-    loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+def test_a_forked_process_that_deletes_the_loader_does_not_call_cuda(few, gpu):
+    loader = wt.make_loader(few, **OPTIONS, device="cuda")
     batches = iter(loader)
     next(batches)
     child = os.fork()
@@ -285,8 +285,8 @@ def test_a_forked_process_that_deletes_the_loader_does_not_call_cuda(packed, gpu
     assert gpu.registered == {}
 
 
-def test_memory_is_unregistered_later_if_a_graph_is_captured_meanwhile(packed, gpu):
-    loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+def test_memory_is_unregistered_later_if_a_graph_is_captured_meanwhile(few, gpu):
+    loader = wt.make_loader(few, **OPTIONS, device="cuda")
     next(iter(loader))
     gpu.capturing.add(0)
     del loader
@@ -294,7 +294,7 @@ def test_memory_is_unregistered_later_if_a_graph_is_captured_meanwhile(packed, g
     kept = set(gpu.registered)
     assert kept
     gpu.capturing.clear()
-    with wt.make_loader(packed, **OPTIONS, device="cuda") as another:
+    with wt.make_loader(few, **OPTIONS, device="cuda") as another:
         next(iter(another))
         assert not kept & set(gpu.registered)
     assert gpu.registered == {}
@@ -302,11 +302,9 @@ def test_memory_is_unregistered_later_if_a_graph_is_captured_meanwhile(packed, g
 
 @pytest.mark.parametrize("captured", [0, 1])
 @pytest.mark.parametrize("before", [0, 1])
-def test_a_batch_that_is_requested_while_a_graph_is_captured_raises_loader_error(
-    packed, gpu, expected, captured, before
-):
+def test_a_batch_that_is_requested_while_a_graph_is_captured_raises_loader_error(few, gpu, expected, captured, before):
     # The current device is 0. A capture forbids allocations on the other devices too.
-    with wt.make_loader(packed, **OPTIONS, device="cuda:1") as loader:
+    with wt.make_loader(few, **OPTIONS, device="cuda:1") as loader:
         batches = iter(loader)
         for _ in range(before):
             next(batches)
@@ -330,10 +328,10 @@ def test_a_batch_that_is_requested_while_a_graph_is_captured_raises_loader_error
     ],
 )
 def test_without_registered_memory_batches_are_still_copied_to_the_device(
-    packed, gpu, expected, caplog, error, can_pin, cause, advice
+    few, gpu, expected, caplog, error, can_pin, cause, advice
 ):
     gpu.register_error, gpu.can_pin = error, can_pin
-    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+    with wt.make_loader(few, **OPTIONS, device="cuda") as loader:
         for epoch in range(2):
             assert_equal(train(loader, gpu), expected[epoch])
     (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -345,12 +343,12 @@ def test_without_registered_memory_batches_are_still_copied_to_the_device(
 
 
 @pytest.mark.parametrize("view", [None, VIEW])
-def test_lists_of_images_and_other_fields_are_copied_from_pinned_memory(packed, gpu, view):
-    options = {"batch_size": 40, "view": view, "fields": ("image", "label", "__key__"), "num_workers": 2}
+def test_lists_of_images_and_other_fields_are_copied_from_pinned_memory(few, gpu, view):
+    options = {"batch_size": 8, "view": view, "fields": ("image", "label", "__key__"), "num_workers": 2}
     with pytest.warns(UserWarning, match="list of tensors") if view is None else pytest.MonkeyPatch.context():
-        host = wt.make_loader(packed, **options)
+        host = wt.make_loader(few, **options)
     with pytest.warns(UserWarning, match="list of tensors") if view is None else pytest.MonkeyPatch.context():
-        cuda = wt.make_loader(packed, **options, device="cuda")
+        cuda = wt.make_loader(few, **options, device="cuda")
     with host, cuda:
         for (images, labels, keys), (moved, moved_labels, moved_keys) in zip(host, cuda, strict=True):
             gpu.synchronize()
@@ -443,8 +441,8 @@ def test_tensors_that_collate_fn_returns_are_copied(scenes, gpu):
     assert gpu.registrations == 0  # its batches never come from a slot
 
 
-def test_close_stops_the_workers_and_raises_the_first_error(packed, gpu):
-    loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+def test_close_stops_the_workers_and_raises_the_first_error(few, gpu):
+    loader = wt.make_loader(few, **OPTIONS, device="cuda")
     next(iter(loader))
     assert worker_processes()
     gpu.sync_error = "CUDA error: an illegal memory access was encountered"
@@ -455,8 +453,8 @@ def test_close_stops_the_workers_and_raises_the_first_error(packed, gpu):
     loader.close()
 
 
-def test_an_error_of_close_does_not_hide_the_error_of_the_iteration(packed, gpu):
-    loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+def test_an_error_of_close_does_not_hide_the_error_of_the_iteration(few, gpu):
+    loader = wt.make_loader(few, **OPTIONS, device="cuda")
     batches = iter(loader)
     next(batches)
     for worker in worker_processes():
@@ -472,9 +470,9 @@ def test_an_error_of_close_does_not_hide_the_error_of_the_iteration(packed, gpu)
 # Slots after an error
 
 
-def test_an_error_that_cuda_does_not_survive_is_a_note_of_the_users_exception(packed, gpu):
+def test_an_error_that_cuda_does_not_survive_is_a_note_of_the_users_exception(few, gpu):
     def run():
-        with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+        with wt.make_loader(few, **OPTIONS, device="cuda") as loader:
             next(iter(loader))
             gpu.sticky_error = "CUDA error: device-side assert triggered"
             raise ValueError("of the loop")
@@ -486,9 +484,9 @@ def test_an_error_that_cuda_does_not_survive_is_a_note_of_the_users_exception(pa
     gpu.registered.clear()  # CUDA does not unregister anything any more
 
 
-def test_an_error_after_a_loader_was_deleted_is_a_debug_message(packed, gpu, caplog):
+def test_an_error_after_a_loader_was_deleted_is_a_debug_message(few, gpu, caplog):
     caplog.set_level(logging.DEBUG, "wds_tools")
-    loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+    loader = wt.make_loader(few, **OPTIONS, device="cuda")
     next(iter(loader))
     gpu.sticky_error = "CUDA error: an illegal memory access was encountered"
     del loader
@@ -497,8 +495,8 @@ def test_an_error_after_a_loader_was_deleted_is_a_debug_message(packed, gpu, cap
     gpu.registered.clear()
 
 
-def test_errors_of_copies_do_not_use_up_the_slots(packed, gpu, expected):
-    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+def test_errors_of_copies_do_not_use_up_the_slots(few, gpu, expected):
+    with wt.make_loader(few, **OPTIONS, device="cuda") as loader:
         for _ in range(2):
             gpu.fail_copies = 1
             with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
@@ -510,15 +508,15 @@ def test_errors_of_copies_do_not_use_up_the_slots(packed, gpu, expected):
 # The device
 
 
-def test_everything_is_done_on_the_device_of_the_loader(packed, gpu, expected):
-    with wt.make_loader(packed, **OPTIONS, device="cuda:1") as loader:
+def test_everything_is_done_on_the_device_of_the_loader(few, gpu, expected):
+    with wt.make_loader(few, **OPTIONS, device="cuda:1") as loader:
         assert_equal(train(loader, gpu), expected[0])
     assert gpu.current == 0  # and the current device stays what it was
 
 
-def test_cuda_without_index_is_the_device_of_the_local_rank(packed, gpu, expected, monkeypatch):
+def test_cuda_without_index_is_the_device_of_the_local_rank(few, gpu, expected, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+    with wt.make_loader(few, **OPTIONS, device="cuda") as loader:
         assert loader.device == torch.device("cuda", 1)
         assert not gpu.is_initialized
         assert_equal(train(loader, gpu), expected[0])
@@ -530,21 +528,21 @@ def test_cuda_without_index_is_the_device_of_the_local_rank(packed, gpu, expecte
     [(2, None, None, 0), (1, "3", None, 0), (4, "3", None, 3), (4, "3", 2, 2), (4, None, 2, 2), (4, "3", 0, 3)],
 )
 def test_the_device_depends_on_set_device_and_the_local_rank(
-    packed, gpu, monkeypatch, count, local_rank, set_device, index
+    few, gpu, monkeypatch, count, local_rank, set_device, index
 ):
     gpu.count = count
     if local_rank:
         monkeypatch.setenv("LOCAL_RANK", local_rank)
-    loader = wt.make_loader(packed, **OPTIONS, device="cuda")
+    loader = wt.make_loader(few, **OPTIONS, device="cuda")
     if set_device is not None:
         gpu.is_initialized, gpu.current = True, set_device
     assert loader.device == torch.device("cuda", index)
 
 
-def test_a_local_rank_without_a_device_raises_device_error(packed, gpu, monkeypatch):
+def test_a_local_rank_without_a_device_raises_device_error(few, gpu, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "2")
     with (
-        wt.make_loader(packed, **OPTIONS, device="cuda") as loader,
+        wt.make_loader(few, **OPTIONS, device="cuda") as loader,
         pytest.raises(DeviceError, match="LOCAL_RANK=2, but torch sees 2 CUDA devices"),
     ):
         next(iter(loader))
@@ -554,7 +552,7 @@ def is_frozen(image):
     return image.new_tensor([bool(gc.get_freeze_count())])
 
 
-def test_cuda_is_not_initialized_before_the_workers_have_started(packed, gpu, monkeypatch):
+def test_cuda_is_not_initialized_before_the_workers_have_started(few, gpu, monkeypatch):
     started = []
 
     def driver(device):
@@ -563,14 +561,14 @@ def test_cuda_is_not_initialized_before_the_workers_have_started(packed, gpu, mo
         return FakeDriver(gpu, device)
 
     monkeypatch.setattr(pipeline, "CudaDriver", driver)
-    with wt.make_loader(packed, **OPTIONS, device="cuda") as loader:
+    with wt.make_loader(few, **OPTIONS, device="cuda") as loader:
         repr(loader)
         list(loader)
     assert started == [OPTIONS["num_workers"]]
 
 
-def test_workers_do_not_collect_objects_of_the_main_process(packed):
-    with wt.make_loader(packed, **{**OPTIONS, "multiprocessing_context": "fork"}, transform=is_frozen) as loader:
+def test_workers_do_not_collect_objects_of_the_main_process(few):
+    with wt.make_loader(few, **{**OPTIONS, "multiprocessing_context": "fork"}, transform=is_frozen) as loader:
         assert next(iter(loader)).image.all()
 
 
@@ -578,9 +576,9 @@ def test_workers_do_not_collect_objects_of_the_main_process(packed):
 
 
 @pytest.mark.parametrize("device_prefetch", [1, 4])
-def test_at_most_two_steps_are_unfinished_when_a_batch_is_requested(packed, gpu, device_prefetch):
+def test_at_most_two_steps_are_unfinished_when_a_batch_is_requested(few, gpu, device_prefetch):
     done = []
-    with wt.make_loader(packed, **OPTIONS, device="cuda", device_prefetch=device_prefetch) as loader:
+    with wt.make_loader(few, **OPTIONS, device="cuda", device_prefetch=device_prefetch) as loader:
         for _ in range(2):
             for launched, _ in enumerate(loader):
                 assert launched - len(done) <= 2
@@ -595,20 +593,20 @@ def run_epochs(loader, gpu, step_seconds, epochs):
             gpu.launch(lambda: None, step_seconds)
 
 
-def test_auto_adds_no_workers_while_the_gpu_is_busy(packed, gpu, monkeypatch):
+def test_auto_adds_no_workers_while_the_gpu_is_busy(few, gpu, monkeypatch):
     # The process does nothing but wait for batches. The GPU always has one.
     monkeypatch.setattr(autoscale, "available_cores", lambda: 4)
-    options = {**OPTIONS, "batch_size": 16, "num_workers": "auto"}
-    with wt.make_loader(packed, **options, device="cuda") as loader:
+    options = {**OPTIONS, "batch_size": 2, "num_workers": "auto"}
+    with wt.make_loader(few, **options, device="cuda") as loader:
         run_epochs(loader, gpu, 1.0, epochs=4)
         assert loader.num_workers == 1
 
 
-def test_auto_adds_workers_while_the_gpu_waits(packed, gpu, monkeypatch):
+def test_auto_adds_workers_while_the_gpu_waits(few, gpu, monkeypatch):
     monkeypatch.setattr(autoscale, "available_cores", lambda: 4)
-    options = {**OPTIONS, "batch_size": 16, "num_workers": "auto"}
+    options = {**OPTIONS, "batch_size": 2, "num_workers": "auto"}
     gpu.copy_seconds = 1.0
-    with wt.make_loader(packed, **options, device="cuda") as loader:
+    with wt.make_loader(few, **options, device="cuda") as loader:
         run_epochs(loader, gpu, 0.2, epochs=2)
         assert loader.num_workers > 1
 
@@ -633,14 +631,14 @@ class Gate:
         return image
 
 
-def test_a_batch_is_handed_over_while_the_next_one_is_not_ready(packed, gpu):
-    gate = Gate(free=33)  # one sample more, whose shape is found before the first batch
+def test_a_batch_is_handed_over_while_the_next_one_is_not_ready(few, gpu):
+    gate = Gate(free=5)  # one sample more, whose shape is found before the first batch
     options = {**OPTIONS, "num_workers": 1, "transform": gate, "multiprocessing_context": "fork"}
-    with wt.make_loader(packed, **options, device="cuda") as loader:
+    with wt.make_loader(few, **options, device="cuda") as loader:
         batches = iter(loader)
         assert next(batches).image.fake_device == 0  # waits for ever if the second batch is awaited
         gate.opened.set()
-        assert len(list(batches)) == 11
+        assert len(list(batches)) == 9
 
 
 # Workers near the GPU
@@ -658,12 +656,12 @@ def sys_folder(root, nodes):
 
 
 @pytest.mark.parametrize(("device", "bound"), [("cuda:0", True), ("cuda:1", False)])
-def test_workers_are_bound_to_the_cores_near_their_gpu(packed, gpu, tmp_path, monkeypatch, device, bound):
+def test_workers_are_bound_to_the_cores_near_their_gpu(few, gpu, tmp_path, monkeypatch, device, bound):
     usable = os.sched_getaffinity(0)
     core = min(usable)
     root = sys_folder(tmp_path, {"0000:00:00.0": (3, f"{core},5000-5002"), "0000:01:00.0": (-1, "")})
     monkeypatch.setattr(pipeline, "cores_near", lambda address: numa.cores_near(address, root))
-    with wt.make_loader(packed, **{**OPTIONS, "num_workers": 2}, device=device, bind_workers=True) as loader:
+    with wt.make_loader(few, **{**OPTIONS, "num_workers": 2}, device=device, bind_workers=True) as loader:
         train(loader, gpu)
         workers = worker_processes()
         assert len(workers) == 2
@@ -671,11 +669,11 @@ def test_workers_are_bound_to_the_cores_near_their_gpu(packed, gpu, tmp_path, mo
     assert os.sched_getaffinity(0) == usable
 
 
-def test_binding_workers_needs_a_cuda_device(packed):
+def test_binding_workers_needs_a_cuda_device(few):
     with pytest.raises(OptionError, match=r"bind_workers=True requires a CUDA device, such as device='cuda'"):
-        wt.make_loader(packed, **OPTIONS, bind_workers=True)
+        wt.make_loader(few, **OPTIONS, bind_workers=True)
 
 
-def test_without_workers_there_is_nothing_to_bind(packed, gpu, expected):
-    with wt.make_loader(packed, **{**OPTIONS, "num_workers": 0}, device="cuda", bind_workers=True) as loader:
+def test_without_workers_there_is_nothing_to_bind(few, gpu, expected):
+    with wt.make_loader(few, **{**OPTIONS, "num_workers": 0}, device="cuda", bind_workers=True) as loader:
         assert_equal(train(loader, gpu), expected[0])

@@ -47,16 +47,16 @@ ADDED_LATER = ("step", "sections", "trainer_epoch", "compiled", "views", "bans",
 Path_ = tuple[Any, ...]
 
 
-def make(kind: str, packed: Path) -> Any:
+def make(kind: str, few: Path) -> Any:
     """Return a loader or dataset in the second epoch or later, whose state has entries that others lack."""
-    options: dict[str, Any] = {"batch_size": 10, "fields": ("__key__",), "shuffle": True}
+    options: dict[str, Any] = {"batch_size": 5, "fields": ("__key__",), "shuffle": True}
     if kind == "WebDataset":
-        return wt.WebDataset(str(packed), shuffle=True)
+        return wt.WebDataset(str(few), shuffle=True)
     if kind == "StreamingDataset":
-        return wt.StreamingDataset(packed, ban=[3, 4], **options)
+        return wt.StreamingDataset(few, ban=[3, 4], **options)
     options["num_workers"] = 0
     if kind == "mixture":
-        return wt.make_loader(wt.Mixture([packed, packed], weights=[2, 1]), **options)
+        return wt.make_loader(wt.Mixture([few, few], weights=[2, 1]), **options)
     options |= {
         "plain": {"shuffle": False},
         "shuffled": {"seed": 7, "fields": ("image",), "view": wt.RandomResizedCrop(8)},
@@ -64,13 +64,13 @@ def make(kind: str, packed: Path) -> Any:
         "banned": {"ban": [3, 4]},
         "buckets": {"fields": ("image",), "view": wt.Buckets([(8, 8), (8, 16)])},
     }[kind]
-    return wt.make_loader(packed, **options)
+    return wt.make_loader(few, **options)
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def real(request: pytest.FixtureRequest, packed: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+def real(request: pytest.FixtureRequest, few: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Return a loader or dataset, and a state that it saved after three batches of the second epoch."""
-    loader = make(request.param, packed)
+    loader = make(request.param, few)
     loader.set_epoch(1)
     iterator = iter(loader)
     for _ in islice(iterator, 3):
@@ -180,11 +180,11 @@ def test_a_state_is_accepted_as_other_libraries_return_it(real, tmp_path: Path) 
         loader.load_state_dict(same)
 
 
-def test_a_refused_state_leaves_the_loader_where_it_was(packed: Path) -> None:
-    with wt.make_loader(packed, batch_size=10, fields=("__key__",), num_workers=0, shuffle=True) as loader:
+def test_a_refused_state_leaves_the_loader_where_it_was(few: Path) -> None:
+    with wt.make_loader(few, batch_size=5, fields=("__key__",), num_workers=0, shuffle=True) as loader:
         next(iter(loader))
         before = loader.state_dict()
-        wrong = {**before, "position": 200, "sections": [[0, 0, 0, 10, 1, "none", 3]]}
+        wrong = {**before, "position": 20, "sections": [[0, 0, 0, 10, 1, "none", 3]]}
         del wrong["xxh3"]
         with pytest.raises(ResumeError, match="'sections'"):
             loader.load_state_dict(wrong)

@@ -47,12 +47,12 @@ def raises(kind, *args):
 
 
 @pytest.fixture
-def make(packed, no_leftovers):
+def make(few, no_leftovers):
     """Return a function that creates loaders, which are closed at the end of the test."""
     made = []
 
-    def make(dataset=packed, **options):
-        options = {"batch_size": 8, "num_workers": 2, "view": VIEW, "stall_seconds": 300.0, **options}
+    def make(dataset=few, **options):
+        options = {"batch_size": 4, "num_workers": 2, "view": VIEW, "stall_seconds": 300.0, **options}
         made.append(wt.make_loader(dataset, **options))
         return made[-1]
 
@@ -80,7 +80,7 @@ def test_a_worker_that_dies_after_a_break_is_replaced(make, number):
         process = worker_processes()[number]
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        assert len(list(loader)) == 50
+        assert len(list(loader)) == 10
     assert time.monotonic() - start < MAX_SECONDS
 
 
@@ -90,7 +90,7 @@ def test_a_worker_that_hangs_after_a_break_is_replaced_long_before_the_stall_lim
 
     def hangs(image):
         calls.append(1)
-        if len(calls) > 10 and flag.exists():  # in the second batch of a worker, which is made ahead
+        if len(calls) > 6 and flag.exists():  # in the second batch of a worker, which is made ahead
             (tmp_path / "hangs").touch()
             time.sleep(1000)
         return image
@@ -103,7 +103,7 @@ def test_a_worker_that_hangs_after_a_break_is_replaced_long_before_the_stall_lim
         time.sleep(0.01)
     flag.unlink()
     start = time.monotonic()
-    assert len(list(loader)) == 50
+    assert len(list(loader)) == 10
     assert time.monotonic() - start < MAX_SECONDS
 
 
@@ -128,7 +128,7 @@ def test_the_iteration_after_an_exception_in_a_transform_is_complete(make, tmp_p
         with pytest.raises(KeyError):
             list(loader)
         flag.unlink()
-        assert len(list(loader)) == 50
+        assert len(list(loader)) == 10
 
 
 # A transform that never returns.
@@ -185,7 +185,7 @@ def test_next_after_close_raises_loader_error_and_a_new_iterator_works(make, num
     loader.close()
     with pytest.raises(LoaderError, match="the loader was closed: create a new one"):
         next(batches)
-    assert len(list(loader)) == 50
+    assert len(list(loader)) == 10
 
 
 def test_close_from_another_thread_interrupts_waiting_for_a_batch(make, tmp_path):
@@ -221,19 +221,19 @@ def test_close_from_another_thread_while_workers_start_takes_effect(make, monkey
     with pytest.raises(LoaderError, match="closed while its workers were started: create a new iterator"):
         next(iter(loader))
     monkeypatch.undo()
-    assert len(list(loader)) == 50
+    assert len(list(loader)) == 10
 
 
 def test_close_from_another_thread_at_any_moment_raises_at_most_a_loader_error(make):
     loader = make(batch_size=2)
-    for wait in np.linspace(0.0, 0.2, 20):
+    for wait in np.linspace(0.0, 0.2, 10):
         timer = threading.Timer(float(wait), loader.close)
         timer.start()
         with contextlib.suppress(LoaderError):
             for _ in loader:
                 pass
         timer.join()
-    assert len(list(loader)) == 200
+    assert len(list(loader)) == 20
 
 
 def call_in_fork(function):
@@ -263,8 +263,8 @@ def test_in_a_fork_a_started_loader_is_refused_and_a_new_one_works(make):
         kind, text = call_in_fork(function)
         assert kind == "LoaderError"
         assert f"belong to process {os.getpid()}" in text
-    assert call_in_fork(lambda: len(list(fresh))) == ("", "50")
-    assert len(list(batches)) == 49  # the loader of this process still works
+    assert call_in_fork(lambda: len(list(fresh))) == ("", "10")
+    assert len(list(batches)) == 9  # the loader of this process still works
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -289,9 +289,9 @@ def test_a_loader_used_in_its_own_transform_raises_loader_error(make, num_worker
         next(iter(loader))
 
 
-def test_another_loader_in_a_transform_requires_num_workers_0(make, packed):
+def test_another_loader_in_a_transform_requires_num_workers_0(make, few):
     def nested(image, num_workers):
-        with wt.make_loader(packed, batch_size=1, view=VIEW, num_workers=num_workers) as other:
+        with wt.make_loader(few, batch_size=1, view=VIEW, num_workers=num_workers) as other:
             return next(iter(other)).image[0]
 
     with pytest.raises(LoaderError, match="num_workers=0"):
@@ -308,11 +308,11 @@ def test_a_lambda_that_cannot_be_pickled_for_a_worker_raises_option_error(make, 
 
 
 @pytest.mark.parametrize("context", ["spawn", pytest.param("forkserver", marks=pytest.mark.torture)])
-def test_the_error_of_a_script_without_main_guard_shows_the_guard(packed, tmp_path, context):
+def test_the_error_of_a_script_without_main_guard_shows_the_guard(few, tmp_path, context):
     script = tmp_path / "train.py"
     script.write_text(
         "import wds_tools as wt\n"
-        f"loader = wt.make_loader({str(packed)!r}, batch_size=8, num_workers=1, multiprocessing_context={context!r})\n"
+        f"loader = wt.make_loader({str(few)!r}, batch_size=8, num_workers=1, multiprocessing_context={context!r})\n"
         "for batch in loader: pass\n"
     )
     done = preloaded.run([script])
@@ -430,12 +430,12 @@ def test_errors_in_the_users_own_code_are_never_replaced(make, damaged):
             list(make(damaged, **{**REPLACE, "max_errors": 60, "transform": fail}))
 
 
-def test_samples_with_a_wrong_checksum_are_replaced(make, packed_copy):
-    shard = next(packed_copy.glob("*.tar"))
+def test_samples_with_a_wrong_checksum_are_replaced(make, few_copy):
+    shard = next(few_copy.glob("*.tar"))
     data = bytearray(shard.read_bytes())
     data[1024 + 600] ^= 1  # in the first image
     shard.write_bytes(data)
-    loader = make(packed_copy, **REPLACE)
+    loader = make(few_copy, **REPLACE)
     list(loader)
     assert [re.match("ChecksumError", bad.reason) is not None for bad in loader.errors] == [True]
 

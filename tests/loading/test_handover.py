@@ -24,53 +24,53 @@ MIXES = {
 }
 
 
-def batches(packed, **options):
-    options = {"batch_size": 50, "view": VIEW, "shuffle": True, "num_workers": 0, **options}
-    with wt.make_loader(packed, **options) as loader:
+def batches(dataset, **options):
+    options = {"batch_size": 10, "view": VIEW, "shuffle": True, "num_workers": 0, **options}
+    with wt.make_loader(dataset, **options) as loader:
         return list(loader)
 
 
 @pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("view", [VIEW, None])
-def test_a_single_field_name_yields_values_without_a_tuple(packed, num_workers, view):
+def test_a_single_field_name_yields_values_without_a_tuple(few, num_workers, view):
     options = {"num_workers": num_workers, "view": view}
     for images, (images_of,) in zip(
-        batches(packed, fields="image", **options), batches(packed, fields=("image",), **options), strict=True
+        batches(few, fields="image", **options), batches(few, fields=("image",), **options), strict=True
     ):
-        assert len(images) == 50
+        assert len(images) == 10
         assert all(torch.equal(one, other) for one, other in zip(images, images_of, strict=True))
-    labels = batches(packed, fields="label")[0]
-    assert (labels.dtype, labels.shape) == (torch.int64, (50,))
+    labels = batches(few, fields="label")[0]
+    assert (labels.dtype, labels.shape) == (torch.int64, (10,))
 
 
-def test_a_single_field_name_with_tail_mask_yields_a_named_tuple(packed):
-    batch = batches(packed, fields="image", tail="mask")[0]
+def test_a_single_field_name_with_tail_mask_yields_a_named_tuple(few):
+    batch = batches(few, fields="image", tail="mask")[0]
     assert batch._fields == ("image", "valid")
 
 
-def test_batch_transform_is_applied_to_a_batch_that_is_a_tensor(packed):
-    (batch, *_) = batches(packed, fields="image", batch_transform=lambda images: images.float() / 255)
+def test_batch_transform_is_applied_to_a_batch_that_is_a_tensor(few):
+    (batch, *_) = batches(few, fields="image", batch_transform=lambda images: images.float() / 255)
     assert batch.dtype == torch.float32
     assert batch.max() <= 1
 
 
 @pytest.mark.parametrize("transform", MIXES.values(), ids=MIXES)
-def test_cutmix_and_mixup_of_torchvision_mix_images_and_labels(packed, transform):
-    plain = batches(packed)
-    mixed = batches(packed, batch_transform=transform)
+def test_cutmix_and_mixup_of_torchvision_mix_images_and_labels(few, transform):
+    plain = batches(few)
+    mixed = batches(few, batch_transform=transform)
     for (images, labels), (mixed_images, mixed_labels) in zip(plain, mixed, strict=True):
         assert mixed_images.shape == images.shape
-        assert mixed_labels.shape == (50, CLASSES)
-        assert torch.allclose(mixed_labels.sum(1), torch.ones(50))
+        assert mixed_labels.shape == (10, CLASSES)
+        assert torch.allclose(mixed_labels.sum(1), torch.ones(10))
         both = (torch.nn.functional.one_hot(labels, CLASSES) + torch.nn.functional.one_hot(labels.roll(1), CLASSES)) > 0
         assert torch.equal(mixed_labels > 0, both)
     assert not torch.equal(mixed[0].image, mixed[1].image)
 
 
-def test_cutmix_pastes_regions_of_the_previous_image_as_torchvision_documents(packed):
-    (images, labels), *_ = batches(packed)
-    (mixed, mixed_labels), *_ = batches(packed, batch_transform=CUTMIX)
+def test_cutmix_pastes_regions_of_the_previous_image_as_torchvision_documents(few):
+    (images, labels), *_ = batches(few)
+    (mixed, mixed_labels), *_ = batches(few, batch_transform=CUTMIX)
     row = int((mixed_labels > 0).sum(1).argmax())
     cut = (mixed != images).any(1)[row]
     assert torch.equal(mixed[row][:, cut], images.roll(1, 0)[row][:, cut])
@@ -78,12 +78,10 @@ def test_cutmix_pastes_regions_of_the_previous_image_as_torchvision_documents(pa
 
 
 @pytest.mark.parametrize("options", [{"fields": ("image", "label", "__key__")}, {"tail": "mask"}])
-def test_cutmix_keeps_fields_other_than_images_and_labels(packed, options):
-    for batch, mixed in zip(
-        batches(packed, **options), batches(packed, batch_transform=CUTMIX, **options), strict=True
-    ):
+def test_cutmix_keeps_fields_other_than_images_and_labels(few, options):
+    for batch, mixed in zip(batches(few, **options), batches(few, batch_transform=CUTMIX, **options), strict=True):
         assert mixed._fields == batch._fields
-        assert mixed.label.shape == (50, CLASSES)
+        assert mixed.label.shape == (10, CLASSES)
         last, mixed_last = batch[-1], mixed[-1]
         assert torch.equal(last, mixed_last) if isinstance(last, torch.Tensor) else last == mixed_last
 
@@ -102,16 +100,14 @@ def normalised(images, mean=128.0):
         torch.nn.Sequential(v2.Lambda(normalised)),
     ],
 )
-def test_a_function_of_one_argument_gets_only_the_images(packed, function):
-    for (images, labels), (changed, same) in zip(
-        batches(packed), batches(packed, batch_transform=function), strict=True
-    ):
+def test_a_function_of_one_argument_gets_only_the_images(few, function):
+    for (images, labels), (changed, same) in zip(batches(few), batches(few, batch_transform=function), strict=True):
         assert torch.equal(changed, images - 128.0)
         assert torch.equal(same, labels)
 
 
 @pytest.mark.parametrize("argument", ["transform", "batch_transform"])
-def test_a_function_object_that_is_falsy_is_called(packed, argument):
+def test_a_function_object_that_is_falsy_is_called(few, argument):
     class Halves(torch.nn.Module):
         def forward(self, images):
             return images // 2
@@ -120,7 +116,7 @@ def test_a_function_object_that_is_falsy_is_called(packed, argument):
             return False
 
     for function in (Halves(), torch.compile(Halves(), backend="eager")):
-        assert torch.equal(batches(packed, **{argument: function})[0].image, batches(packed)[0].image // 2)
+        assert torch.equal(batches(few, **{argument: function})[0].image, batches(few)[0].image // 2)
 
 
 class Both(torch.nn.Module):
@@ -129,21 +125,21 @@ class Both(torch.nn.Module):
 
 
 @pytest.mark.parametrize("function", [Both(), Both().forward, lambda label, image: [label + 1, image.float()]])
-def test_a_function_of_all_fields_gets_them_in_the_order_of_fields(packed, function):
+def test_a_function_of_all_fields_gets_them_in_the_order_of_fields(few, function):
     fields = ("label", "image")
     for batch, changed in zip(
-        batches(packed, fields=fields), batches(packed, fields=fields, batch_transform=function), strict=True
+        batches(few, fields=fields), batches(few, fields=fields, batch_transform=function), strict=True
     ):
         assert changed._fields == fields
         assert torch.equal(changed.label, batch.label + 1)
         assert torch.equal(changed.image, batch.image.float())
 
 
-def test_a_function_of_all_fields_may_return_a_dictionary(packed):
+def test_a_function_of_all_fields_may_return_a_dictionary(few):
     def as_inputs(image, label):
         return {"pixel_values": image / 255, "labels": label}
 
-    for batch, inputs in zip(batches(packed), batches(packed, batch_transform=as_inputs), strict=True):
+    for batch, inputs in zip(batches(few), batches(few, batch_transform=as_inputs), strict=True):
         assert list(inputs) == ["pixel_values", "labels"]
         assert torch.equal(inputs["pixel_values"], batch.image / 255)
         assert torch.equal(inputs["labels"], batch.label)
@@ -158,9 +154,9 @@ def test_a_function_of_all_fields_may_return_a_dictionary(packed):
         (("label", "__key__"), lambda images: images, "has only label, __key__: add 'image'"),
     ],
 )
-def test_a_function_with_wrong_arguments_is_refused_by_make_loader(packed, fields, function, words):
+def test_a_function_with_wrong_arguments_is_refused_by_make_loader(few, fields, function, words):
     with pytest.raises(OptionError, match=words):
-        wt.make_loader(packed, batch_size=8, view=VIEW, fields=fields, batch_transform=function)
+        wt.make_loader(few, batch_size=8, view=VIEW, fields=fields, batch_transform=function)
 
 
 @pytest.mark.parametrize(
@@ -170,9 +166,9 @@ def test_a_function_with_wrong_arguments_is_refused_by_make_loader(packed, field
         (lambda images, labels: (images, labels, 3), "returned 3 values"),
     ],
 )
-def test_a_wrong_return_value_of_a_function_raises_option_error(packed, function, words):
+def test_a_wrong_return_value_of_a_function_raises_option_error(few, function, words):
     with pytest.raises(OptionError, match=words):
-        batches(packed, batch_transform=function)
+        batches(few, batch_transform=function)
 
 
 def noisy(images):
@@ -180,31 +176,31 @@ def noisy(images):
 
 
 @pytest.mark.parametrize("transform", [noisy, CUTMIX])
-def test_random_numbers_depend_only_on_the_position_and_the_users_generators_are_restored(packed, transform):
-    options = {"batch_size": 50, "view": VIEW, "shuffle": True, "num_workers": 0, "batch_transform": transform}
+def test_random_numbers_depend_only_on_the_position_and_the_users_generators_are_restored(few, transform):
+    options = {"batch_size": 10, "view": VIEW, "shuffle": True, "num_workers": 0, "batch_transform": transform}
     torch.manual_seed(3)
     undisturbed = torch.rand(4)
     torch.manual_seed(3)
-    with wt.make_loader(packed, **options) as loader:
+    with wt.make_loader(few, **options) as loader:
         batches = list(loader)
         assert torch.equal(torch.rand(4), undisturbed)
         assert not torch.equal(next(iter(loader)).image, batches[0].image)  # the next epoch
         first, state = loader.set_epoch(0), None
         for first, _ in zip(loader, range(3), strict=False):  # noqa: B007
             state = loader.state_dict()
-    with wt.make_loader(packed, **{**options, "num_workers": 2}) as resumed:
+    with wt.make_loader(few, **{**options, "num_workers": 2}) as resumed:
         resumed.load_state_dict(state)
         rest = list(resumed)
     assert torch.equal(first.image, batches[2].image)
     assert len(rest) == len(batches) - 3
     assert all(torch.equal(one.image, other.image) for one, other in zip(rest, batches[3:], strict=True))
-    with wt.make_loader(packed, **{**options, "seed": 1}) as other:
+    with wt.make_loader(few, **{**options, "seed": 1}) as other:
         assert not torch.equal(next(iter(other)).image, batches[0].image)
 
 
-def test_a_dataloader_of_the_attributes_of_a_loader_draws_the_same_random_numbers(packed):
-    options = {"batch_size": 50, "view": VIEW, "shuffle": True, "batch_transform": CUTMIX, "num_workers": 0}
-    with wt.make_loader(packed, **options) as loader:
+def test_a_dataloader_of_the_attributes_of_a_loader_draws_the_same_random_numbers(few):
+    options = {"batch_size": 10, "view": VIEW, "shuffle": True, "batch_transform": CUTMIX, "num_workers": 0}
+    with wt.make_loader(few, **options) as loader:
         expected = list(loader)
         loader.set_epoch(0)
         parts = DataLoader(

@@ -12,14 +12,14 @@ from wds_tools.errors import DecodeError
 
 VIEW = wt.RandomResizedCrop(32, flip=True)
 OPTIONS = {
-    "batch_size": 32,
+    "batch_size": 4,
     "view": VIEW,
     "shuffle": True,
     "fields": ("image", "label", "__key__"),
     "num_workers": 2,
     "multiprocessing_context": "fork",
 }
-STEPS = 12  # of an epoch of 400 samples
+STEPS = 10  # of an epoch of 40 samples
 
 
 class Count:
@@ -35,11 +35,11 @@ class Count:
 
 
 @pytest.fixture(scope="module")
-def expected(packed):
+def expected(few):
     """Return the batches of four epochs, read by a loader for each epoch."""
     epochs = []
     for epoch in range(4):
-        with wt.make_loader(packed, **{**OPTIONS, "num_workers": 0}) as loader:
+        with wt.make_loader(few, **{**OPTIONS, "num_workers": 0}) as loader:
             loader.set_epoch(epoch)
             epochs.append([(images.clone(), labels, keys) for images, labels, keys in loader])
     return epochs
@@ -59,57 +59,57 @@ def wait_for(is_true):
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
-def test_the_first_batches_of_the_next_epoch_are_made_while_the_last_one_is_used(packed, is_remote):
+def test_the_first_batches_of_the_next_epoch_are_made_while_the_last_one_is_used(few, is_remote):
     count = Count()
-    server = BadServer({f"/{path.name}": path.read_bytes() for path in packed.iterdir()})
-    with server.running(), wt.make_loader(server.url if is_remote else packed, **OPTIONS, transform=count) as loader:
+    server = BadServer({f"/{path.name}": path.read_bytes() for path in few.iterdir()})
+    with server.running(), wt.make_loader(server.url if is_remote else few, **OPTIONS, transform=count) as loader:
         for number, _ in enumerate(loader, 1):
             if number == STEPS:
-                wait_for(lambda: count.calls.value >= (STEPS + 1) * 32)
+                wait_for(lambda: count.calls.value >= (STEPS + 1) * 4)
         assert loader.state_dict()["epoch"] == 1
         assert loader.state_dict()["position"] == 0
 
 
-def test_without_workers_no_epoch_is_begun_early(packed):
+def test_without_workers_no_epoch_is_begun_early(few):
     count = Count()
-    with wt.make_loader(packed, **{**OPTIONS, "num_workers": 0}, transform=count) as loader:
+    with wt.make_loader(few, **{**OPTIONS, "num_workers": 0}, transform=count) as loader:
         list(loader)
-        assert count.calls.value <= STEPS * 32 + 1
+        assert count.calls.value <= STEPS * 4 + 1
 
 
 @pytest.mark.parametrize("options", [{}, {"prefetch_factor": 20}, {"num_workers": 1, "prefetch_factor": 1}])
-def test_consecutive_epochs_are_the_same(packed, expected, options):
-    with wt.make_loader(packed, **{**OPTIONS, **options}) as loader:
+def test_consecutive_epochs_are_the_same(few, expected, options):
+    with wt.make_loader(few, **{**OPTIONS, **options}) as loader:
         for epoch in range(4):
             assert_equal(loader, expected[epoch])
 
 
-def test_another_epoch_is_read_after_set_epoch(packed, expected):
-    with wt.make_loader(packed, **OPTIONS) as loader:
+def test_another_epoch_is_read_after_set_epoch(few, expected):
+    with wt.make_loader(few, **OPTIONS) as loader:
         for epoch in (0, 2, 2, 3, 1):
             loader.set_epoch(epoch)
             assert_equal(loader, expected[epoch])
 
 
-def test_set_epoch_with_the_next_epoch_keeps_its_prefetched_batches(packed, expected):
+def test_set_epoch_with_the_next_epoch_keeps_its_prefetched_batches(few, expected):
     count = Count()
-    with wt.make_loader(packed, **OPTIONS, transform=count) as loader:
+    with wt.make_loader(few, **OPTIONS, transform=count) as loader:
         for epoch in range(3):
             loader.set_epoch(epoch)
             assert_equal(loader, expected[epoch])
-        in_progress = 4 * 32
-        assert count.calls.value <= 3 * STEPS * 32 + in_progress + 1  # one sample more finds the shape of images
+        in_progress = 4 * 4
+        assert count.calls.value <= 3 * STEPS * 4 + in_progress + 1  # one sample more finds the shape of images
 
 
 @pytest.mark.parametrize("steps", [1, 5, STEPS - 1, STEPS])
-def test_after_a_break_the_next_epoch_is_right(packed, expected, steps):
-    with wt.make_loader(packed, **OPTIONS) as loader:
+def test_after_a_break_the_next_epoch_is_right(few, expected, steps):
+    with wt.make_loader(few, **OPTIONS) as loader:
         assert_equal((batch for batch, _ in zip(loader, range(steps), strict=False)), expected[0][:steps])
         assert_equal(loader, expected[1])
 
 
-def test_a_loaded_state_continues_in_the_middle_of_an_epoch(packed, expected):
-    with wt.make_loader(packed, **OPTIONS) as loader:
+def test_a_loaded_state_continues_in_the_middle_of_an_epoch(few, expected):
+    with wt.make_loader(few, **OPTIONS) as loader:
         batches = iter(loader)
         for _ in range(3):
             next(batches)
@@ -120,8 +120,8 @@ def test_a_loaded_state_continues_in_the_middle_of_an_epoch(packed, expected):
         assert_equal(loader, expected[1])
 
 
-def test_a_loader_that_is_closed_between_epochs_continues_with_the_next_one(packed, expected, no_leftovers):
-    with wt.make_loader(packed, **OPTIONS) as loader:
+def test_a_loader_that_is_closed_between_epochs_continues_with_the_next_one(few, expected, no_leftovers):
+    with wt.make_loader(few, **OPTIONS) as loader:
         for epoch in range(2):
             assert_equal(loader, expected[epoch])
             loader.close()
@@ -135,13 +135,13 @@ class FailsInEpochOne:
 
     def __call__(self, image):
         self.count(image)
-        if self.count.calls.value > STEPS * 32 + 1:
+        if self.count.calls.value > STEPS * 4 + 1:
             raise ValueError("too many images")
         return image
 
 
-def test_an_error_of_the_next_epoch_is_raised_in_the_next_epoch(packed):
-    with wt.make_loader(packed, **{**OPTIONS, "num_workers": 1}, transform=FailsInEpochOne()) as loader:
+def test_an_error_of_the_next_epoch_is_raised_in_the_next_epoch(few):
+    with wt.make_loader(few, **{**OPTIONS, "num_workers": 1}, transform=FailsInEpochOne()) as loader:
         assert sum(1 for _ in loader) == STEPS
         with pytest.raises(ValueError, match="too many images"):
             list(loader)
