@@ -223,7 +223,7 @@ def test_fractions_give_the_pixels_of_the_image_exactly():
 )
 def test_the_folder_of_an_entry_is_found_in_the_tree(entry, beside, expected):
     tree = {"train", "train/images", "images", "sets", "sets/val/images", "coco8/images/train"}
-    assert yolo.find_folder(entry, tree, beside=beside) == expected
+    assert yolo.find_folder(entry, tree, data_yaml=beside) == expected
 
 
 def test_label_files_are_paired_as_ultralytics_pairs_them():

@@ -102,13 +102,13 @@ def _files(source: ShardSet, count: int, workload: str) -> Iterator[tuple[int, i
     for start in range(0, count, _CHUNK):
         rows = reader.rows(np.arange(start, min(start + _CHUNK, count), dtype=np.int64))
         columns = zip(rows.gather("label").tolist(), rows.kinds(), rows.images(), strict=True)
-        for number, (label, kind, data) in enumerate(columns, start):
+        for index, (label, kind, data) in enumerate(columns, start):
             if workload == "detect" and square(data, 8) is None:
                 continue  # its boxes would be of no use
             if workload not in ("small", "raw"):
-                yield number, label, (kind, data)
+                yield index, label, (kind, data)
             elif (image := square(data, SMALL_SIDE if workload == "small" else RAW_SIDE)) is not None:
-                yield number, label, _as_jpeg(image) if workload == "small" else _as_npy(image)
+                yield index, label, _as_jpeg(image) if workload == "small" else _as_npy(image)
 
 
 def square(data: memoryview, side: int) -> Image.Image | None:
@@ -178,15 +178,15 @@ def _write_annotations(files: Sequence[Path], tree: Path) -> dict[Path, list[lis
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     by_path: dict[Path, list[list[float]]] = {}
-    for number, file in enumerate(files):
+    for index, file in enumerate(files):
         with Image.open(file) as image:
             width, height = ImageOps.exif_transpose(image).size
-        rng, path = np.random.default_rng(number), file.relative_to(tree)
+        rng, path = np.random.default_rng(index), file.relative_to(tree)
         corners, sizes = rng.uniform(0, 0.6, (_BOXES, 2)), rng.uniform(0.1, 0.4, (_BOXES, 2))
         by_path[path] = (np.hstack([corners, sizes]) * [width, height, width, height]).round(1).tolist()
-        images.append({"id": number, "file_name": path.as_posix(), "width": width, "height": height})
+        images.append({"id": index, "file_name": path.as_posix(), "width": width, "height": height})
         for box in by_path[path]:
-            values = {"image_id": number, "category_id": 1, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
+            values = {"image_id": index, "category_id": 1, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
             annotations.append({"id": len(annotations), **values})
     coco = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "object"}]}
     (tree.parent / ANNOTATIONS).write_text(json.dumps(coco))

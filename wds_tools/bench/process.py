@@ -139,7 +139,7 @@ class LoaderProcess:
 
 @contextmanager
 def loader_processes(names: Iterable[str], folder: Path, pythons: Mapping[str, str]) -> Iterator[list[LoaderProcess]]:
-    """Start one process per loader; on exit they and their workers have ended, also after an exception."""
+    """Start one process per loader; on exit they and their workers have ended, even after an exception."""
     started: list[LoaderProcess] = []
     try:
         for name in names:

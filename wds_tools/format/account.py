@@ -260,8 +260,8 @@ def _limited(counts: Counter[str]) -> dict[str, int]:
     """Return at most `MAX_REASONS` reasons with their counts; the rarest are counted together."""
     found, limited = _by_count(counts), Counter[str]()
     kept = MAX_REASONS - (len(found) > MAX_REASONS)
-    for number, (reason, count) in enumerate(found):
-        limited[_short(reason) if number < kept else _OTHERS] += count
+    for index, (reason, count) in enumerate(found):
+        limited[_short(reason) if index < kept else _OTHERS] += count
     return dict(limited)
 
 

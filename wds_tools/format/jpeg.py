@@ -120,8 +120,8 @@ def check_effort(data: bytes | memoryview, max_pixels: int) -> None:
             bytes.
     """
     width = height = components = scans = frame_marker = 0
-    for number, (marker, start, stop) in enumerate(_segments(data)):
-        if number >= _MAX_SEGMENTS:
+    for index, (marker, start, stop) in enumerate(_segments(data)):
+        if index >= _MAX_SEGMENTS:
             raise ValueError(f"JPEG has more than {_MAX_SEGMENTS:,} segments: save it again")
         if marker in _FRAMES and not frame_marker and stop - start >= 6:
             frame_marker = marker

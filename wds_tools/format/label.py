@@ -502,7 +502,7 @@ class Labels:
         return numbers[label.name]
 
     def _notes(self, labels: Sequence[Label], counts: NDArray[np.int64]) -> tuple[str, ...]:
-        """Return what a user should know about values that are no labels, or look like the same class."""
+        """Return what a user should know about values that are not labels, or look like the same class."""
         without = [
             (value, int(count))
             for value, label, count in zip(self._values, labels, counts, strict=True)

@@ -110,10 +110,10 @@ def _draw(images: Sequence[torch.Tensor], captions: Sequence[str], size: int) ->
     step_x, step_y = size + _GAP, size + _CAPTION_HEIGHT + _GAP
     sheet = Image.new("RGB", (columns * step_x + _GAP, rows * step_y + _GAP), _BACKGROUND_COLOUR)
     draw = ImageDraw.Draw(sheet)
-    for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
+    for index, (image, caption) in enumerate(zip(images, captions, strict=True)):
         tile = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
         tile.thumbnail((size, size))
-        x, y = _GAP + number % columns * step_x, _GAP + number // columns * step_y
+        x, y = _GAP + index % columns * step_x, _GAP + index // columns * step_y
         sheet.paste(tile, (x + (size - tile.width) // 2, y + (size - tile.height) // 2))
         draw.text((x, y + size + 1), caption[: size // 6], fill=_TEXT_COLOUR)
     return sheet

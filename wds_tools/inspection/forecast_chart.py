@@ -61,9 +61,9 @@ def quality_curves(blocks: Iterable[int], windows: tuple[float, float], *, batch
             f"sorted, blocks of {block:,}",
             sizes.tolist(),
             [predicted(batch=batch, block=block, window=round(window), shuffled=False) for window in sizes],
-            dashed=number > 0,
+            dashed=index > 0,
         )
-        for number, block in enumerate(blocks)
+        for index, block in enumerate(blocks)
     ]
 
 

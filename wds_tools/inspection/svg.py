@@ -160,8 +160,8 @@ def _plot(plot: Plot, top: float) -> tuple[list[str], float]:
         parts.append(_line(x.pixel(value), y.start, x.pixel(value), y.stop, _TEXT_COLOUR, dashed=True))
         parts.append(_text(x.pixel(value), y.stop - 5, label, "middle"))
     legend_rows = 0
-    for number, series in enumerate(plot.series):
-        colour = COLOURS[number % len(COLOURS)]
+    for index, series in enumerate(plot.series):
+        colour = COLOURS[index % len(COLOURS)]
         parts += _series(series, x, y, colour)
         if series.label:
             parts += _legend(series, colour, y.stop + 10 + _ROW_HEIGHT * legend_rows)

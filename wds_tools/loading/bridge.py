@@ -134,8 +134,8 @@ class RankSampler(DistributedSampler[SamplePosition]):
                 stacklevel=2,
             )
         plan = self._epochs.begin(is_counted=False)
-        for number in range(len(plan)):
-            step = plan.step(number)
+        for index in range(len(plan)):
+            step = plan.step(index)
             for position, sample, valid in zip(
                 step.positions.tolist(), step.ids.tolist(), step.valid.tolist(), strict=True
             ):

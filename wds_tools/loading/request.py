@@ -182,8 +182,8 @@ def _warn_of_missing_module() -> None:
 def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.int16]:
     """Return the bucket of each sample, from the image sizes in the indexes: int16 [samples]."""
     labels = []
-    for number in range(len(shards.locations)):
-        index = shards.index(number)
+    for position in range(len(shards.locations)):
+        index = shards.index(position)
         labels.append(buckets.bucket_of(index.width.astype(np.int64), index.height.astype(np.int64)).astype(np.int16))
     return np.concatenate(labels)
 

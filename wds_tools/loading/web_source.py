@@ -164,8 +164,8 @@ class WebSource(StreamingDataset):
     def _chosen(self, stages: list[Splitter]) -> list[int]:
         """Return the indices of the shards that splitters choose; one may occur several times."""
         shards = self._opened.shards
-        names = [shards.shard_url(number) for number in range(len(shards.locations))]
-        number_of = {name: number for number, name in enumerate(names)}
+        names = [shards.shard_url(index) for index in range(len(shards.locations))]
+        number_of = {name: index for index, name in enumerate(names)}
         pipeline = DataPipeline(shardlists.SimpleShardList(names), *stages)
         urls = [shard["url"] for shard in itertools.islice(pipeline, _MAX_SHARDS + 1)]
         if len(urls) > _MAX_SHARDS:

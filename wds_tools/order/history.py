@@ -198,7 +198,7 @@ def _steps_of_epoch(
             if cursor.epoch == epoch:
                 spans.append((cursor.position, step, last))
             cursor, step = Cursor(cursor.epoch + 1), last
-    starts = [number for number, span in enumerate(spans) if span[0] == 0]
+    starts = [index for index, span in enumerate(spans) if span[0] == 0]
     if not starts:
         raise OptionError(
             f"epoch={epoch}; its start is not among the steps that the state records: count step= from the start "

@@ -169,15 +169,15 @@ class MixtureOrder(PlainOrder):
         self._first_id = np.concatenate([[0], np.cumsum([part.identity.stored for part in parts])]).astype(np.int64)
         self._period = sum(shares)
         self._pattern = pattern_of(shares)
-        counts = [np.cumsum(self._pattern == number) for number in range(len(parts))]
+        counts = [np.cumsum(self._pattern == index) for index in range(len(parts))]
         # [parts, period + 1], samples of each part before each position of the pattern
         self._counts = np.stack([np.concatenate([[0], part_counts]) for part_counts in counts])
         if epoch_length is not None:
             self.samples = epoch_length if all(part.samples for part in parts) else 0
         elif stop == "first_exhausted":
-            self.samples = min(self._position_of(number, part.samples) for number, part in enumerate(parts))
+            self.samples = min(self._position_of(index, part.samples) for index, part in enumerate(parts))
         else:
-            self.samples = max(self._position_of(number, part.samples - 1) + 1 for number, part in enumerate(parts))
+            self.samples = max(self._position_of(index, part.samples - 1) + 1 for index, part in enumerate(parts))
         if not self.samples:
             raise OptionError("the mixture has no samples; use datasets that are not empty")
         self.balance = parts[0].balance if len(parts) == 1 else None
@@ -206,22 +206,22 @@ class MixtureOrder(PlainOrder):
             start, stop = (epoch * self.epoch_length + position for position in (start, stop))
         part_of = self._pattern[np.arange(start, stop) % self._period]
         ids, lanes = np.empty(len(part_of), np.int64), np.empty(len(part_of), np.int16)
-        for number in range(len(self.parts)):
-            mask = part_of == number
-            first, last = self._count_before(number, start), self._count_before(number, stop)
-            ids[mask], part_lanes = self._slice_part(number, epoch, first, last)
+        for index in range(len(self.parts)):
+            mask = part_of == index
+            first, last = self._count_before(index, start), self._count_before(index, stop)
+            ids[mask], part_lanes = self._slice_part(index, epoch, first, last)
             # Every other dataset counts its lanes downwards. So a step of two datasets, neither of
             # which has a multiple of the lanes in it, still has equal numbers of samples of all lanes.
-            lanes[mask] = self.identity.lanes - 1 - part_lanes if number % 2 else part_lanes
+            lanes[mask] = self.identity.lanes - 1 - part_lanes if index % 2 else part_lanes
         return ids, lanes
 
     def find(self, epoch: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where some samples occur in an epoch, which is computed for it; see `PlainOrder.find`."""
         found, segments = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for number, (start, stop) in enumerate(itertools.pairwise(self.segment_starts.tolist())):
+        for index, (start, stop) in enumerate(itertools.pairwise(self.segment_starts.tolist())):
             in_segment = self.ids(epoch, start, stop)
             found.append(in_segment[np.isin(in_segment, ids)])
-            segments.append(np.full(len(found[-1]), number))
+            segments.append(np.full(len(found[-1]), index))
         return np.concatenate(found), np.concatenate(segments)
 
     def tally(self, epoch: int) -> Tally | None:  # noqa: ARG002 - the method has the signature of PlainOrder.tally

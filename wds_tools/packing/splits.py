@@ -144,13 +144,13 @@ def draw_splits(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> 
     bounds = np.cumsum([float(share) for share in shares.values()])[:-1]
     split_of[order] = np.searchsorted(bounds, spread, side="right")
     parts = {}
-    for number, name in enumerate(names):
-        inputs = [listing.inputs[index] for index in np.flatnonzero(split_of == number).tolist()]
+    for position, name in enumerate(names):
+        inputs = [listing.inputs[index] for index in np.flatnonzero(split_of == position).tolist()]
         if not inputs:
             raise SourceError(
                 f"split {name!r} gets none of {len(listing.inputs):,} records: give it a larger share, or omit it"
             )
-        skipped = listing.skipped if number == 0 else []
+        skipped = listing.skipped if position == 0 else []
         account = listing.account.of_part(len(inputs), (skip.reason for skip in skipped))
         parts[name] = replace(listing, inputs=inputs, skipped=skipped, account=account)
     return parts

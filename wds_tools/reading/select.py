@@ -159,15 +159,15 @@ def _all_ids(samples: int) -> NDArray[np.int64]:
 
 
 def _indexes(shards: ShardSet, first_shards: int | None) -> Iterator[Index]:
-    return (shards.index(number) for number in range(len(shards.locations))[:first_shards])
+    return (shards.index(shard) for shard in range(len(shards.locations))[:first_shards])
 
 
 def _matching(shards: ShardSet, first_shards: int, where: Where) -> NDArray[np.int64]:
     """Return the ids of the samples that meet a condition: int64 [n]."""
     found, start = [], 0
     expression, further = _parse(shards, first_shards, where)
-    for number, index in enumerate(_indexes(shards, first_shards)):
-        table = with_columns(columns_of(index, start), index, further, partial(shards.columns, number))
+    for position, index in enumerate(_indexes(shards, first_shards)):
+        table = with_columns(columns_of(index, start), index, further, partial(shards.columns, position))
         try:
             found.append(table.filter(expression)["id"].to_numpy())
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
@@ -352,8 +352,8 @@ def _ids_of_lines(shards: ShardSet, lines: list[str], path: str) -> list[int]:
 def _ids_by_key(shards: ShardSet, keys: Iterable[str]) -> dict[str, list[int]]:
     """Return the ids of the samples with these keys, without keys that no sample has."""
     wanted, found, start = set(keys), dict[str, list[int]](), 0
-    for number in range(len(shards.locations)) if wanted else ():
-        index = shards.index(number)
+    for position in range(len(shards.locations)) if wanted else ():
+        index = shards.index(position)
         for row, key in enumerate(index.keys):
             if key in wanted:
                 found.setdefault(key, []).append(start + row)

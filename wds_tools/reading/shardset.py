@@ -86,13 +86,13 @@ class ShardSet:
         self.class_lists = tuple([classes_of(manifest, name)] if class_lists is None else class_lists)
         self.locations = tuple(locations)
         self.name = name
-        added = [(number, part) for number, location in enumerate(self.locations) for part in location.added]
+        added = [(index, part) for index, location in enumerate(self.locations) for part in location.added]
         self._all = (*self.locations, *(part for _, part in added))
         self.has_added = bool(added)
         """Whether there are shards with fields that were added later."""
         self._added: dict[int, list[int]] = {}
-        for number, (base, _) in enumerate(added, len(self.locations)):
-            self._added.setdefault(base, []).append(number)
+        for index, (base, _) in enumerate(added, len(self.locations)):
+            self._added.setdefault(base, []).append(index)
         self.stores = tuple({id(location.store): location.store for location in self._all}.values())
         """The stores of the shards, each once."""
         self._one_folder = len(self.stores) == 1
@@ -476,10 +476,10 @@ def find_repeated_key(shards: ShardSet) -> RepeatedKey | None:
         ManifestError: An index is invalid.
     """
     parts, total = [], 0
-    for number in range(len(shards.locations)):
+    for index in range(len(shards.locations)):
         if total >= MAX_KEYS:
             break
-        parts.append(_hashes(shards, number))
+        parts.append(_hashes(shards, index))
         total += len(parts[-1])
     hashes = np.concatenate(parts) if parts else np.empty(0, np.uint64)
     order = np.argsort(hashes, kind="stable")

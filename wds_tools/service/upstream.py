@@ -262,10 +262,10 @@ class _UpstreamContent:
         wanted = await self._blocks(start, stop)
         tasks: list[asyncio.Task[OpenFile | memoryview]] = []
         try:
-            for number, (block, _) in enumerate(wanted):
-                for next_block, damage in wanted[len(tasks) : number + 1 + _BLOCKS_AHEAD]:
+            for index, (block, _) in enumerate(wanted):
+                for next_block, damage in wanted[len(tasks) : index + 1 + _BLOCKS_AHEAD]:
                     tasks.append(asyncio.ensure_future(self._upstream.block(next_block, damage)))
-                data = await tasks[number]
+                data = await tasks[index]
                 first, last = max(start, block.start) - block.start, min(stop, block.stop) - block.start
                 if isinstance(data, OpenFile):
                     stored = StoredFile(block.file.name, block.stop - block.start, "")

@@ -278,9 +278,9 @@ class Yolo(Annotated):
         return None
 
     def _read(self, files: Files) -> dict[str, _Split]:
-        stated, beside, used = _yolo_names(files)
-        source = posixpath.basename(beside)
-        images = _yolo_splits(files, stated, beside)
+        stated, data_yaml, used = _yolo_names(files)
+        source = posixpath.basename(data_yaml)
+        images = _yolo_splits(files, stated, data_yaml)
         plan = {}
         for split, members in images.items():
             own = {file.path: files.by_path.get(yolo.label_path(file.path)) for file in members.images}
@@ -288,7 +288,7 @@ class Yolo(Annotated):
             annotations = yolo.annotations_of(
                 ((path, yolo.label_path(path), label and files.read(label)) for path, label in own.items()),
                 stated,
-                where=beside,
+                where=data_yaml,
             )
             notes = _unlabelled(own, "label file") + [
                 f"{source} names images for {other!r}, {entries[0]!r}, and there are none: left out"
@@ -355,7 +355,7 @@ def _yolo_names(files: Files) -> tuple[yolo.DataYaml, str, list[File]]:
     raise SourceError(f"{files.where} has no class names for YOLO: add data.yaml with 'names'")
 
 
-def _yolo_splits(files: Files, stated: yolo.DataYaml, beside: str) -> dict[str, _Members]:
+def _yolo_splits(files: Files, stated: yolo.DataYaml, data_yaml: str) -> dict[str, _Members]:
     """Return the images of each split; all images with an empty name if the file states no splits."""
     if not stated.splits:
         return {"": _Members(files.images)}
@@ -364,14 +364,16 @@ def _yolo_splits(files: Files, stated: yolo.DataYaml, beside: str) -> dict[str, 
     known = folders | files.by_path.keys()
     plan: dict[str, _Members] = {}
     for split, entries in stated.splits.items():
-        places = [place for entry in entries if (place := yolo.find_folder(entry, known, beside=beside)) is not None]
+        places = [
+            place for entry in entries if (place := yolo.find_folder(entry, known, data_yaml=data_yaml)) is not None
+        ]
         found = dict.fromkeys(file for place in places for file in _yolo_images(files, place))
         lists = [files.by_path[place] for place in places if place in files.by_path]
         if found:
             plan[split] = _Members(list(found), tuple(file for file in lists if file not in files.images))
     if not plan:
         first = next(iter(stated.splits.values()))[0]
-        raise SourceError(f"{beside} names {first!r}, and there are no images in {files.where}: correct the path")
+        raise SourceError(f"{data_yaml} names {first!r}, and there are no images in {files.where}: correct the path")
     return plan
 
 
@@ -383,7 +385,7 @@ def _yolo_images(files: Files, place: str) -> list[File]:
     if layouts.is_image_name(place):
         return [listed]
     names = yolo.parse_list(files.read(listed), place)
-    found = [yolo.find_folder(name, files.by_path.keys(), beside=place) for name in names]
+    found = [yolo.find_folder(name, files.by_path.keys(), data_yaml=place) for name in names]
     return [files.by_path[path] for path in found if path is not None and layouts.is_image_name(path)]
 
 
@@ -505,8 +507,8 @@ class Masks(Annotated):
                 "an image into one file with its name; or pass --from masks (kind='masks') to pack only the images "
                 "with such a mask, or --from folder (kind='folder') if the folders are classes"
             )
-        if beside := masks.siblings(paths):
-            folders = quoted("/".join(folder) for folder in list(beside)[:2])
+        if siblings := masks.siblings(paths):
+            folders = quoted("/".join(folder) for folder in list(siblings)[:2])
             raise SourceError(
                 f"{files.where} has the folders {folders} with files of the same names: pass --from masks "
                 "(kind='masks') if the second has the masks of the first, or --from folder (kind='folder') if they are "

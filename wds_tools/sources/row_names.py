@@ -109,7 +109,7 @@ class RowNames:
 
 
 def _text(value: Any) -> str:
-    """Return a name as a path with slashes, without ``./`` and ``../`` before it; empty for a value that is no name."""
+    """Return a name as a path with slashes, without ``./`` and ``../`` before it; empty for any other value."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return ""
     return _ABOVE.sub("", str(value).strip().replace("\\", "/"))

@@ -315,7 +315,7 @@ def label_path(image: str) -> str:
     return posixpath.join("/".join(parts), f"{posixpath.splitext(name)[0]}.txt")
 
 
-def find_folder(entry: str, folders: Collection[str], *, beside: str) -> str | None:
+def find_folder(entry: str, folders: Collection[str], *, data_yaml: str) -> str | None:
     """Return which folder or file of a tree an entry of ``data.yaml`` means; None if there is none.
 
     Entries are relative to the file. Roboflow writes ``../train/images`` for the folder ``train/images`` next to it,
@@ -324,9 +324,9 @@ def find_folder(entry: str, folders: Collection[str], *, beside: str) -> str | N
     Args:
         entry: The entry, with ``path`` before it.
         folders: All folders and files of the tree, with ``/``.
-        beside: Path of ``data.yaml``.
+        data_yaml: Path of ``data.yaml``.
     """
-    base = posixpath.dirname(beside)
+    base = posixpath.dirname(data_yaml)
     parts = [part for part in posixpath.normpath(entry).split("/") if part not in ("", "..", ".")]
     exact = posixpath.normpath(posixpath.join(base, entry))
     if exact in folders or exact == ".":

@@ -151,8 +151,8 @@ def write_database(path: Path, shards: Iterable[Sequence[StoredKey]]) -> None:
         connection.execute("PRAGMA synchronous = OFF")  # the file gets its name when it is complete
         for statement in _TABLES:
             connection.execute(statement)
-        for number, samples in enumerate(shards):
-            _insert(connection, number, samples)
+        for index, samples in enumerate(shards):
+            _insert(connection, index, samples)
         for statement in _INDEXES:
             connection.execute(statement)
         connection.commit()

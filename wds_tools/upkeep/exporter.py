@@ -238,10 +238,10 @@ class _Export:
     def _samples(self, reader: str) -> Iterator[tuple[str, list[StoredKey]]]:
         hidden = not shows_progress(self.progress)
         locations = tqdm(self.shards.locations, desc=reader, unit=" shards", disable=hidden, file=sys.stderr)
-        for number, location in enumerate(locations):
-            index = self.shards.index(number, keep=False)
-            headers = self.shards.headers(number, index)
-            yield location.entry.name, stored_keys(index, headers, name=self.shards.shard_url(number))
+        for position, location in enumerate(locations):
+            index = self.shards.index(position, keep=False)
+            headers = self.shards.headers(position, index)
+            yield location.entry.name, stored_keys(index, headers, name=self.shards.shard_url(position))
 
     def _dali(self) -> None:
         for shard, samples in self._samples("dali"):

@@ -374,7 +374,7 @@ class _Run:
 
     def _keys(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return the hashes of all keys, sorted: uint64 [n], and the index of the shard of each: int64 [n]."""
-        parts = [_hashes(self._names_of(number)) for number in range(len(self.shards.locations))]
+        parts = [_hashes(self._names_of(index)) for index in range(len(self.shards.locations))]
         hashes = np.concatenate(parts)
         shard_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         order = np.argsort(hashes, kind="stable")
@@ -412,8 +412,8 @@ class _Run:
         """
         entries, totals = [], Totals()
         with self._bar("writing", self.shards.manifest.samples) as bar:
-            for number, location in enumerate(self.shards.locations):
-                shard = self._write_shard(number, location.entry.name)
+            for index, location in enumerate(self.shards.locations):
+                shard = self._write_shard(index, location.entry.name)
                 if shard.entry is not None and shard.index is not None:
                     entries.append(shard.entry)
                     totals.add(shard.index)

@@ -236,9 +236,9 @@ def _field_of(column: str, kind: Any) -> str:
 def _from_shards(path: Path) -> Iterator[KeyedFields]:
     paths = find_files(path, is_tar, "tar")
     archives = TarFiles(paths)
-    for number, part in enumerate(paths):
+    for index, part in enumerate(paths):
         with as_source_error(f"{part} cannot be read", ShardError):
-            for key, _, found in samples(archives[number], number, part.name):
+            for key, _, found in samples(archives[index], index, part.name):
                 yield key, {name: bytes(data) for name, data in found.items()}
 
 

@@ -262,16 +262,16 @@ def _progress_bar(jobs: Sequence[_Job], progress: bool | None) -> Any:
 def _index_folder(job: _Job, bar: Any, *, dots_in_fields: bool, is_chosen: bool) -> None:
     """Write the index of every shard of a folder; ``is_chosen``: the user has stated where or what labels are."""
     dots = Dots()
-    for shard, beside in zip(job.shards, job.files, strict=True):
+    for shard, names in zip(job.shards, job.files, strict=True):
         with job.folder.open(shard, bar.update) as view:
             result = scan_shard(view, shard, job.source)
-        if beside.exists and not is_chosen:
-            _refuse_other_labels(job.folder, result.index, beside.index_file)
+        if names.exists and not is_chosen:
+            _refuse_other_labels(job.folder, result.index, names.index_file)
         job.labels += [
             job.texts.setdefault(value, value) if isinstance(value, bytes | str) else value for value in result.labels
         ]
         job.numbers.append(result.index.label)
-        job.entries.append(_write_index(job.folder, result.index, beside))
+        job.entries.append(_write_index(job.folder, result.index, names))
         job.totals.add(result.index)
         dots.add_index(result.index)
         _log_warnings(result)

@@ -180,7 +180,7 @@ class _MergeRun:
         self.classes = classes
         self.is_shuffled = _shuffled(sets)
         self.account = united_accounts(shards.manifest for shards in sets)
-        self.dataset_of = [number for number, shards in enumerate(sets) for _ in shards.locations]
+        self.dataset_of = [index for index, shards in enumerate(sets) for _ in shards.locations]
         self.destination = destination
         self.copy = copy
         self.linked = self.copied = self.kept = 0
@@ -193,9 +193,9 @@ class _MergeRun:
         total = self.shards.manifest.bytes
         with tqdm(total=total, unit="B", unit_scale=True, disable=not show, file=sys.stderr) as bar:
             reports = []
-            for number, entry in enumerate(self.shards.manifest.shards):
-                report = finished.get(number)
-                reports.append(report if report is not None else self._add_shard(number, bar))
+            for index, entry in enumerate(self.shards.manifest.shards):
+                report = finished.get(index)
+                reports.append(report if report is not None else self._add_shard(index, bar))
                 if report is not None:
                     bar.update(entry.bytes)
         manifest = manifest_of(

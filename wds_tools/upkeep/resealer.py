@@ -101,9 +101,9 @@ def _contradictions(store: Store, manifest: Manifest) -> Iterator[str]:
     """Compare the manifest with all indexes and the lengths of all shards; yield the differences."""
     shards = ShardSet(manifest, [ShardLocation(store, entry) for entry in manifest.shards], name=store.folder)
     totals = Totals()
-    for number, entry in enumerate(phase_bar("reading indexes", manifest.shards)):
-        index = shards.index(number, keep=False)
-        shards.fetch(number, [])
+    for position, entry in enumerate(phase_bar("reading indexes", manifest.shards)):
+        index = shards.index(position, keep=False)
+        shards.fetch(position, [])
         if (index.shard, index.shard_xxh3) != (entry.name, entry.xxh3):
             yield f"the index of {entry.name} is for {index.shard} with XXH3-128 {index.shard_xxh3}"
         totals.add(index)

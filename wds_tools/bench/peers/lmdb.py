@@ -23,8 +23,8 @@ def prepare(setup: Setup) -> None:
     with lmdb.open(str(setup.own_folder), map_size=limit + (1 << 24)) as database:
         for start in range(0, len(files), _PER_COMMIT):
             with database.begin(write=True) as transaction:
-                for number, (path, _) in enumerate(files[start : start + _PER_COMMIT], start):
-                    transaction.put(_key(number), setup.payload(path))
+                for index, (path, _) in enumerate(files[start : start + _PER_COMMIT], start):
+                    transaction.put(_key(index), setup.payload(path))
 
 
 def batch_sizes(setup: Setup, seed: int) -> Generator[int]:

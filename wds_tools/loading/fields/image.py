@@ -127,8 +127,8 @@ class Image(Pixels):
         with stages.TRANSFORM:
             return column.by_sample(
                 [
-                    [_transformed(part, column, self.transform, i, number, image) for i, image in enumerate(view)]
-                    for number, view in enumerate(images)
+                    [_transformed(part, column, self.transform, i, index, image) for i, image in enumerate(view)]
+                    for index, view in enumerate(images)
                 ]
             )
 

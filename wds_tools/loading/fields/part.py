@@ -180,8 +180,8 @@ class Part:
         if geometry.source not in self._regions:
             sizes = self.image_sizes(geometry.field)
             self._regions[geometry.source] = [
-                self.choose_regions(view, geometry.key_of_view(number), *sizes)
-                for number, view in enumerate(geometry.views_at(self.epoch))
+                self.choose_regions(view, geometry.key_of_view(index), *sizes)
+                for index, view in enumerate(geometry.views_at(self.epoch))
             ]
         return self._regions[geometry.source]
 

@@ -280,8 +280,8 @@ class Pipeline:
             with stages.READ:
                 self._read_ahead.begin(plan, range(total))
             self._find_layout(plan)
-        for number in range(total):
-            self._read_ahead.advance(number)
+        for index in range(total):
+            self._read_ahead.advance(index)
             self._send_ahead()
             sent, requested = self._sent[0], time.perf_counter()
             self._meter.request(sum(len(batch.tasks) for batch in self._sent))
@@ -344,11 +344,11 @@ class Pipeline:
         self, plan: EpochPlan, following: Callable[[], EpochPlan | None], *, first: int
     ) -> Iterator[tuple[EpochPlan, Step]]:
         """Yield the steps of a plan from step ``first`` on, then those of the next plan."""
-        for number in range(first, len(plan)):
-            yield plan, plan.step(number)
+        for index in range(first, len(plan)):
+            yield plan, plan.step(index)
         if isinstance(self.pool, WorkerPool) and (later := following()):
-            for number in range(len(later)):
-                yield later, later.step(number)
+            for index in range(len(later)):
+                yield later, later.step(index)
 
     def _send_ahead(self) -> None:
         """Send tasks to the workers until enough batches are in progress."""

@@ -88,8 +88,8 @@ class WorkerPool:
         try:
             with _named_start_errors(self._start_method):
                 self._wake_receiver, self._wake_sender = context.Pipe(duplex=False)
-                for number in range(num_workers):
-                    self._workers.append(_start(runner, number, context))
+                for index in range(num_workers):
+                    self._workers.append(_start(runner, index, context))
         except BaseException:
             self.close()
             raise
