@@ -24,6 +24,7 @@ from sources_conformance import stored
 
 import wds_tools as wt
 from wds_tools.errors import OptionError, SourceError
+from wds_tools.sources.detect import open_source
 
 TABLES = {
     "polars.csv": {},
@@ -422,3 +423,15 @@ def test_a_mask_of_another_size_than_its_image_is_reported(tmp_path: Path) -> No
         report = wt.pack(tmp_path / name, tmp_path / f"{name} packed", workers=1, images="keep")
         assert report.packed == 1
         assert "mask 'mask.png' is 3x5" in report.skipped[0].reason
+
+
+def test_numbers_that_json_lacks_and_fields_of_further_images_are_stated(tmp_path: Path) -> None:
+    images(tmp_path / "src", *names_of("{}.png"), *names_of("masks/{}_m.png"))
+    rows = [
+        {"file_name": f"{row}.png", "label": label, "mask_path": f"{row}_m.png", "score": float("nan")}
+        for row, label in LABELS.items()
+    ]
+    (tmp_path / "src" / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    account = open_source(tmp_path / "src", kind="table").scan().account
+    assert f"NaN and infinite numbers of 'score' are null in json: {len(rows)}" in account.notes
+    assert {part.name: part.role for part in account.parts}["mask_path"] == "image field mask"

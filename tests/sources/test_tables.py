@@ -194,6 +194,14 @@ def test_float_labels_that_pandas_makes_of_missing_integers(tmp_path: Path) -> N
     assert {row: one.number for row, one in found.items()} == {0: 0, 1: 1, 3: 0, 4: 1, 5: 2}
 
 
+def test_the_column_of_images_cannot_be_the_label(tmp_path: Path) -> None:
+    pd.DataFrame({"path": ["1.png"], "breed": ["pug"]}).to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "1.png").write_bytes(b"any")
+    source = open_source(tmp_path / "t.csv", options=SourceOptions(columns={"label": "path"}))
+    with pytest.raises(SourceError, match=r"has no 'path' for the label; it has 'breed'"):
+        source.scan()
+
+
 def test_csv_of_pandas_with_numbers_and_names_of_classes(tmp_path: Path) -> None:
     path = beside_images(tmp_path / "src") / "t.csv"
     numbers = pd.Series([2, 0, 1, 2, 0, 1])

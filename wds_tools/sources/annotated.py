@@ -21,7 +21,7 @@ from wds_tools.format.objects import PLACE
 from wds_tools.sources import coco, layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, File, Record
-from wds_tools.sources.row_names import RowNames
+from wds_tools.sources.row_names import RowNames, split_folder
 from wds_tools.sources.tree import Files, Layout, image_size
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
@@ -466,8 +466,7 @@ def _split_folders(images: Sequence[File], where: str) -> dict[str, _Members]:
     """Return images by the first folder that is named like a split; all with an empty name without such folders."""
     sets: dict[str, list[File]] = {}
     for file in images:
-        folders = file.path.split("/")[:-1]
-        sets.setdefault(next(filter(layouts.is_split_name, folders), ""), []).append(file)
+        sets.setdefault(split_folder(file.path), []).append(file)
     if "" in sets and len(sets) > 1:
         raise SourceError(
             f"{where} has images in folders named like splits ({quoted(sorted(name for name in sets if name))}), and "

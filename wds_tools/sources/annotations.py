@@ -42,6 +42,18 @@ class Annotations:
     notes: list[str] = field(default_factory=list)
 
 
+def text_of(data: bytes, where: str) -> str:
+    """Return the text of a file.
+
+    Raises:
+        SourceError: It is not UTF-8.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{where} is not text in UTF-8 ({error})") from error
+
+
 def packed(facts: Mapping[str, Any]) -> bytes:
     """Return the entries of a sample compactly: there may be as many as images, with all outlines of their objects."""
     return zlib.compress(_encoder.encode(dict(facts)).encode(), 1)

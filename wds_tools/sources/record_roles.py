@@ -147,7 +147,7 @@ class Names:
                 if self.may_be_label(name):
                     self.labels[name] = [None] * self.total
             self.kinds[name][kind] += 1
-            if count := not_finite(value):
+            if kind != TEXT and (count := not_finite(value)):
                 self.lost[name] = self.lost.get(name, 0) + count
             if name in self.labels:
                 self.extend(name, [value])
@@ -180,6 +180,9 @@ class Names:
         """Return (name, value, kind of value) of a record."""
         found = []
         for name, stored in values.items():
+            if type(stored) is str:
+                found.append((name, stored, TEXT))
+                continue
             value = resolved(stored, is_list=False)
             if isinstance(value, np.ndarray) and value.size == 1 and self.may_be_label(name):
                 value = value.item()
@@ -271,9 +274,9 @@ class Names:
         """
         source, where = self.source, self.source.name
         if LABEL in source.columns:
-            label = find_column(LABEL, self.kinds, source.columns, where=where)
+            label = find_column(LABEL, [name for name in self.kinds if name != image], source.columns, where=where)
             if label is None:
-                return LabelChoice(None, None, (), None)
+                return LabelChoice()
             self._check_label(label)
             return self._with_names(LabelChoice(label, None, self.labels[label], source.class_lists.get(label)))
         others = [name for name in self.labels if name in self.kinds and name != image]

@@ -177,8 +177,12 @@ class RecordSource(NamedValues):
         """
         fields: dict[str, bytes] = {}
         facts: dict[str, Any] = {}
+        used = roles.used
         for name, stored in values.items():
-            if name in roles.used or (stored is None and name in roles.fields):
+            if name in used or (stored is None and name in roles.fields):
+                continue
+            if type(stored) is str and name not in roles.fields:  # most values of tables
+                facts[fact_name(name)] = stored
                 continue
             value = resolved(stored, is_list=name in roles.lists)
             kind = kind_of(value)

@@ -12,7 +12,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.account import Part
 from wds_tools.format.label import Classes
 from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, further
-from wds_tools.sources.annotations import Annotations, Collected, packed, unpacked
+from wds_tools.sources.annotations import Annotations, Collected, packed, text_of, unpacked
 
 _PAIR_FOLDERS = frozenset(["jpegimages", "images", "annotations", "xmls", "labels"])
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
@@ -229,11 +229,7 @@ def image_set(data: bytes, where: str) -> tuple[str, ...]:
     Raises:
         SourceError: It is not text.
     """
-    try:
-        lines = data.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{where} is not text in UTF-8 ({error})") from error
-    return tuple(name for line in lines if (name := line.strip().strip('"')))
+    return tuple(name for line in text_of(data, where).splitlines() if (name := line.strip().strip('"')))
 
 
 def pair_key(path: str) -> tuple[str, ...]:

@@ -103,14 +103,13 @@ class WebDatasetSource(Source):
         states = states_of((*self.paths, *(self._added.paths if self._added else ())))
         inputs: list[Input] = []
         labels: list[Any] = []
-        dots, parts, candidates = Dots(), _Parts(), _LabelCandidates()
-        several = Counter[tuple[str, tuple[str, ...]]]()  # field of the image, other images
+        dots, seen = Dots(), _Seen()
         for number, path in enumerate(self.paths):
             indexed = self._indexed_labels(number)
             added = self._added.spans(path.name) if self._added else []
             with as_source_error(f"{path} cannot be packed", ShardError):
                 for key, location, fields in samples(
-                    self._mapped[number], number, path.name, split=self.split, others=parts.others
+                    self._mapped[number], number, path.name, split=self.split, others=seen.others
                 ):
                     found.account.given += 1
                     dots.add(key, fields)
@@ -119,13 +118,10 @@ class WebDatasetSource(Source):
                         wanted = f"field {self.columns[IMAGE]!r}" if IMAGE in self.columns else "image"
                         remedy = "" if IMAGE in self.columns else _image_remedy(fields)
                         found.skip(name, f"has no {wanted} among its fields {quoted(fields)}{remedy}")
-                        parts.add(fields, None)
+                        seen.add_skipped(fields)
                         continue
                     facts = json_object(fields.get("json", b"{}"))
-                    parts.add(fields, image)
-                    parts.check_json(name, fields, facts)
-                    candidates.add(key, fields)
-                    several[image, tuple(other for other in _IMAGES if other in fields and other != image)] += 1
+                    seen.add(key, name, fields, image, facts)
                     group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image, facts)
                     spans = [part.get(key, ((0, 0), 0)) for part in added]
                     where = (*location, *(end for span, _ in spans for end in span))
@@ -135,17 +131,17 @@ class WebDatasetSource(Source):
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
             raise SourceError(f"{self.name} cannot be packed: {dots}. {_DOTS_REMEDY}")
         if IMAGE not in self.columns:
-            found.account.notes += [_several_images(count, *names) for names, count in several.items() if names[1]]
+            found.account.notes += seen.notes_on_images()
         if LABEL in self.columns and all(label is None for label in labels):
             raise SourceError(
                 f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
                 "--label cls, json:label or folder"
             )
         if LABEL not in self.columns and self._stated is None and all(label is None for label in labels):
-            found.account.notes += candidates.notes(len(inputs))
+            found.account.notes += seen.notes_on_labels(len(inputs))
         for entry, label in zip(inputs, self.label.resolved(labels), strict=True):
             found.add(entry, label)
-        parts.collect(found, self.label, is_indexed=self._stated is not None)
+        seen.collect(found, self.label, is_indexed=self._stated is not None)
         for name in (name for addition in self.additions for name in addition.fields):
             found.account.use("field", name, f"field {name}")
         self._leave_out_others(found)
@@ -305,26 +301,52 @@ def _image_remedy(fields: Iterable[str]) -> str:
     return f": pass --column image={field} if it is the image" if field else ""
 
 
-class _LabelCandidates:
-    """What could be the label of samples without the field ``cls``."""
+class _Seen:
+    """What the samples of shards have: fields, other members, and what could be their label.
+
+    Attributes:
+        others: Members that are not fields -> why not.
+    """
 
     def __init__(self) -> None:
+        self.others: dict[str, str] = {}
+        self._invalid: list[str] = []  # samples whose field ``json`` is not JSON
+        self._roles: dict[str, set[str]] = {}  # field -> what it is in the samples
+        self._several = Counter[tuple[str, tuple[str, ...]]]()  # field of the image, other images
         self._places: dict[str, None] = {}
         self._folders: set[str] = set()
         self._parsed = 0
 
-    def add(self, key: str, fields: _Fields) -> None:
-        """Add a sample."""
+    def add_skipped(self, fields: Iterable[str]) -> None:
+        """Add a sample without an image."""
+        for name in fields:
+            self._roles.setdefault(name, set())
+
+    def add(self, key: str, sample: str, fields: _Fields, image: str, facts: dict[str, Any] | None) -> None:
+        """Add a sample.
+
+        Args:
+            key: Its key.
+            sample: Its name, for messages.
+            fields: Its fields.
+            image: The one that is the image.
+            facts: The entries of its field ``json``; None if that is not an object.
+        """
+        for name in fields:
+            role = "image" if name == image else "entries of json" if name == "json" else f"field {name}"
+            self._roles.setdefault(name, set()).add(role)
+        if facts is None and not _is_json(fields["json"]):
+            self._invalid.append(sample)
+        self._several[image, tuple(other for other in _IMAGES if other in fields and other != image)] += 1
         self._folders.add(key.rpartition("/")[0])
         usual = usual_names(LABEL)
         self._places |= dict.fromkeys(name for name in fields if not usual.isdisjoint(name.lower().split(".")))
         if "json" in fields and self._parsed < _PARSED:
             self._parsed += 1
-            entries = json_object(fields["json"]) or {}
-            self._places |= dict.fromkeys(f"json:{name}" for name in usual_columns(LABEL, entries))
+            self._places |= dict.fromkeys(f"json:{name}" for name in usual_columns(LABEL, facts or {}))
 
-    def notes(self, samples: int) -> list[str]:
-        """Return what a user who has labels could choose."""
+    def notes_on_labels(self, samples: int) -> list[str]:
+        """Return what a user who has labels could choose, of samples without the field ``cls``."""
         folders = sorted(filter(None, self._folders))
         if 1 < len(folders) <= samples // 2 and not are_shard_folders(folders):
             self._places["folder"] = None
@@ -333,36 +355,15 @@ class _LabelCandidates:
         shown = ", ".join(f"--label {place}" for place in list(self._places)[:_CANDIDATES])
         return [f"samples have no field cls, so they are packed without labels; {shown} could be the label"]
 
-
-class _Parts:
-    """Collects the fields and the other members of shards, for the account.
-
-    Attributes:
-        others: Members that are not fields -> why not.
-        invalid: Samples whose field ``json`` is not JSON.
-    """
-
-    def __init__(self) -> None:
-        self.invalid: list[str] = []
-        self.others: dict[str, str] = {}
-        self._roles: dict[str, set[str]] = {}  # field -> what it is in the samples
-
-    def add(self, fields: Iterable[str], image: str | None) -> None:
-        """Add the fields of a sample.
-
-        Args:
-            fields: Their names.
-            image: The one that is the image; None if the sample is skipped.
-        """
-        for name in fields:
-            roles = self._roles.setdefault(name, set())
-            if image is not None:
-                roles.add("image" if name == image else "entries of json" if name == "json" else f"field {name}")
-
-    def check_json(self, name: str, fields: _Fields, facts: dict[str, Any] | None) -> None:
-        """Note a sample whose field ``json`` is not JSON; it may be JSON that is not an object."""
-        if facts is None and not _is_json(fields["json"]):
-            self.invalid.append(name)
+    def notes_on_images(self) -> list[str]:
+        """Return notes about samples with several images."""
+        return [
+            f"{counted(count, 'sample')} with several images: {image!r} is packed as the image, and {quoted(others)} "
+            f"as further fields; if another one is the image, pass --column image={others[0]} "
+            f"(columns={{'image': {others[0]!r}}})"
+            for (image, others), count in self._several.items()
+            if others
+        ]
 
     def collect(self, found: Collector, label: LabelSource, *, is_indexed: bool) -> None:
         """State what becomes of each field and of the other members."""
@@ -381,10 +382,10 @@ class _Parts:
             account.use("column", "label", "label")
         for name, reason in self.others.items():
             account.leave_out("member", name, reason)
-        if self.invalid:
+        if self._invalid:
             account.notes.append(
-                f"{counted(len(self.invalid), 'sample')} with a field json that is not valid JSON, such as "
-                f"{self.invalid[0]!r}: kept as it is, so its entries cannot be loaded"
+                f"{counted(len(self._invalid), 'sample')} with a field json that is not valid JSON, such as "
+                f"{self._invalid[0]!r}: kept as it is, so its entries cannot be loaded"
             )
 
 
@@ -455,15 +456,6 @@ def image_field(fields: Mapping[str, Any]) -> str | None:
     ('jpeg', 'webp', None)
     """
     return next((name for name in (*_PHOTOGRAPHS, *IMAGE_FIELDS) if name in fields), None)
-
-
-def _several_images(count: int, image: str, others: tuple[str, ...]) -> str:
-    """Return the note about samples with several images."""
-    return (
-        f"{counted(count, 'sample')} with several images: {image!r} is packed as the image, and {quoted(others)} as "
-        f"further fields; if another one is the image, pass --column image={others[0]} "
-        f"(columns={{'image': {others[0]!r}}})"
-    )
 
 
 def _extra_bytes(key: str, fields: _Fields, image: str, facts: dict[str, Any] | None) -> int:

@@ -16,7 +16,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.account import Part
 from wds_tools.format.label import Classes, quoted
 from wds_tools.format.objects import Object, bounding_box, numbers_of
-from wds_tools.sources.annotations import Annotations, Collected
+from wds_tools.sources.annotations import Annotations, Collected, text_of
 from wds_tools.sources.optional_dependencies import import_optional
 
 SPLITS = ("train", "val", "test")
@@ -126,7 +126,7 @@ def parse_names(data: bytes, where: str) -> tuple[str, ...]:
     Raises:
         SourceError: The file is not text.
     """
-    lines = [line.strip() for line in _text(data, where).splitlines()]
+    lines = [line.strip() for line in text_of(data, where).splitlines()]
     while lines and not lines[-1]:
         lines.pop()
     return tuple(Classes(lines))
@@ -138,7 +138,7 @@ def parse_list(data: bytes, where: str) -> tuple[str, ...]:
     Raises:
         SourceError: The file is not text.
     """
-    return tuple(line.strip().replace("\\", "/") for line in _text(data, where).splitlines() if line.strip())
+    return tuple(line.strip().replace("\\", "/") for line in text_of(data, where).splitlines() if line.strip())
 
 
 def parse_darknet(data: bytes, names: tuple[str, ...], where: str) -> DataYaml:
@@ -152,7 +152,7 @@ def parse_darknet(data: bytes, names: tuple[str, ...], where: str) -> DataYaml:
     Raises:
         SourceError: The file is not text.
     """
-    pairs = [line.partition("=") for line in _text(data, where).splitlines()]
+    pairs = [line.partition("=") for line in text_of(data, where).splitlines()]
     found = {key.strip(): value.strip() for key, equals, value in pairs if equals}
     splits = {_SPLIT_ALIASES.get(key, key): (value,) for key, value in found.items() if value}
     roles = {"classes": "class list", "names": "class list", "train": "samples", "valid": "samples", "val": "samples"}
@@ -221,20 +221,13 @@ def parse(data: bytes, where: str, *, keypoints: tuple[int, int] | None = None) 
         SourceError: A line is not an object.
     """
     objects = []
-    for number, line in enumerate(_text(data, where).splitlines(), 1):
+    for number, line in enumerate(text_of(data, where).splitlines(), 1):
         if words := line.split():
             try:
                 objects.append(_object(words, keypoints))
             except SourceError as error:
                 raise SourceError(f"line {number} of {where} has {error}") from error
     return objects
-
-
-def _text(data: bytes, where: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{where} is not text in UTF-8 ({error})") from error
 
 
 def _object(words: list[str], keypoints: tuple[int, int] | None) -> Object:
