@@ -207,10 +207,11 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
-        if error.name not in _wording.NOT_ON_SERVERS:
+        package = (error.name or "").partition(".")[0]
+        if package not in _wording.NOT_ON_SERVERS:
             raise
-        message = _wording.missing_package(f"wds_tools.{name}", error.name)
-        raise ModuleNotFoundError(message, name=error.name) from error
+        message = _wording.missing_package(f"wds_tools.{name}", package)
+        raise ModuleNotFoundError(message, name=package) from error
     globals()[name] = value
     return value
 

@@ -201,8 +201,8 @@ def _explain(error: BaseException, run: Run) -> tuple[str, int]:
 
 def _system_message(error: BaseException) -> str:
     """Return the message of a full disk and the like, or of a missing package; "" for any other error."""
-    if isinstance(error, ModuleNotFoundError) and error.name in NOT_ON_SERVERS:
-        return missing_package("this command", error.name)
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in NOT_ON_SERVERS:
+        return missing_package("this command", package)
     if not isinstance(error, OSError) or error.errno is None or isinstance(error, ConnectionError):
         return ""
     return f"{error.strerror}: {error.filename}" if error.filename else f"{error.strerror}"
