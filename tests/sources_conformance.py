@@ -90,6 +90,9 @@ class Conformance:
     named = True
     """Whether labels are names or numbers."""
 
+    imports = preloaded.COMMANDS
+    """What another process has imported before it reads the source."""
+
     exact = True
     """Whether sizes are exact or upper bounds, so that no shard is too long, or estimates."""
 
@@ -152,7 +155,7 @@ class Conformance:
             f"import pickle; s, e = pickle.load(open({str(tmp_path / 'pickled')!r}, 'rb'))\n"
             f"pickle.dump(s.read(e).image, open({str(tmp_path / 'image')!r}, 'wb'))"
         )
-        done = preloaded.run(["-c", code], imports=preloaded.COMMANDS)
+        done = preloaded.run(["-c", code], imports=self.imports)
         assert done.returncode == 0, done.stderr
         record = Record(pickle.loads((tmp_path / "image").read_bytes()))
         assert self.photo_of(record, photos) == self.photo_of(source.read(entry), photos)

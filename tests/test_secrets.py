@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import io
 import json
 import logging
-import os
 import pickle
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 import torch
 from buckets import Bucketful, Vault
 from hypothesis import given
 from hypothesis import strategies as st
+from secret_search import WRONG, assert_hidden, assert_hidden_below, command_lines
 from torch.utils.data import DataLoader
 
 import wds_tools as wt
-from wds_tools.bench.run import bench
 from wds_tools.bench.tune import tune
 from wds_tools.cli import main
 from wds_tools.errors import OptionError, WdsToolsError
@@ -39,28 +36,7 @@ from wds_tools.storage_options import is_secret, parse_storage_options, redacted
 SECRET = Vault.SECRET
 OPTIONS = {"secret": SECRET}
 REMOTE = RemoteOptions.of(storage_options=OPTIONS)
-WRONG = {"secret": "wr0ng-sentinel-/+value"}
 VIEW = wt.CenterCrop(16, resize=20)
-
-
-def assert_hidden(text: str | bytes, *secrets: str) -> None:
-    data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
-    for secret in secrets or (SECRET, WRONG["secret"]):
-        for form in (secret, quote(secret, safe=""), quote(secret)):
-            assert form.encode() not in data
-
-
-def command_lines() -> bytes:
-    """Return the command lines and environments of this process and of all its descendants."""
-    found, waiting = [], [os.getpid()]
-    while waiting:
-        folder = Path(f"/proc/{waiting.pop()}")
-        with contextlib.suppress(OSError):
-            found += [(folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()]
-            for children in folder.glob("task/*/children"):
-                waiting += map(int, children.read_text().split())
-    assert len(found) >= 2
-    return b"\n".join(found)
 
 
 @pytest.fixture(autouse=True)
@@ -74,10 +50,7 @@ def everything_is_searched(
     yield
     assert_hidden(caplog.text)
     assert_hidden("".join(capfd.readouterr()))
-    for path in tmp_path.rglob("*"):
-        assert_hidden(str(path))
-        if path.is_file():
-            assert_hidden(path.read_bytes())
+    assert_hidden_below(tmp_path)
 
 
 @pytest.fixture
@@ -166,14 +139,6 @@ def test_workers_read_with_the_secret_and_it_is_not_in_their_command_lines_or_th
     dataset = wt.StreamingDataset(url, batch_size=4, view=VIEW, storage_options=OPTIONS)
     assert_hidden(f"{dataset!r}{dataset}")
     assert sum(len(labels) for _, labels in DataLoader(dataset, batch_size=4, num_workers=2)) == 40
-
-
-def test_the_processes_of_bench_do_not_get_the_secret(url: str) -> None:
-    def look(_line: str) -> None:
-        assert_hidden(command_lines())
-
-    result = bench(url, view="bytes", against=(), rounds=1, seconds=0.05, remote=REMOTE, progress=look)
-    assert_hidden(json.dumps(result.to_dict()))
 
 
 # --- errors ---

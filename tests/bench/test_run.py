@@ -19,7 +19,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from buckets import Vault
 from PIL import Image
+from secret_search import assert_hidden, assert_hidden_below, command_lines
 from terminals import watched
 
 import wds_tools as wt
@@ -31,6 +33,7 @@ from wds_tools.bench.registry import ALL, LIMIT, LOADERS, NOT_IN_WHEEL, OURS, PE
 from wds_tools.bench.report import BenchReport, Prepared, Round
 from wds_tools.bench.workloads import WORKER_STAGES, WORKLOADS, Setup
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError, WorkerError
+from wds_tools.options import RemoteOptions
 from wds_tools.reading.shardset import open_shards
 
 
@@ -216,17 +219,24 @@ def test_several_numbers_of_workers_have_a_table_each_and_a_line_of_scaling(few,
     assert_nothing_left(temporary)
 
 
-def test_peers_that_cannot_be_measured_are_reported_with_the_reason_and_left_out(
+def test_peers_that_cannot_be_measured_are_left_out_with_the_reason_and_no_process_gets_the_secret_of_a_url(
     few, temporary, without_webdataset, monkeypatch, tmp_path
 ):
+    lines, peers = [], ["webdataset", "ffcv", "imagefolder"]
+
+    def look(line: str) -> None:
+        lines.append(line)
+        assert_hidden(command_lines())
+        assert_hidden_below(temporary)
+
     (tmp_path / "peers").mkdir()
     for name in ("webdataset", "ffcv"):
         (tmp_path / "peers" / f"{name}.py").touch()
     monkeypatch.setattr(registry, "PACKAGE", tmp_path)  # imagefolder is missing there, as in an installed wheel
-    lines, peers = [], ["webdataset", "ffcv", "imagefolder"]
-    found = bench(
-        few, view="bytes", against=peers, rounds=1, seconds=0.1, workers=1, batch_size=8, progress=lines.append
-    )
+    remote = RemoteOptions.of(storage_options={"secret": Vault.SECRET})
+    options = {"against": peers, "rounds": 1, "seconds": 0.1, "workers": 1, "batch_size": 8}
+    found = bench(f"vault://{few}", view="bytes", **options, remote=remote, progress=look)
+    assert_hidden(json.dumps(found.to_dict()))
     (report,) = found.reports
     assert list(report.rounds) == ["limit", "ours"]
     reason = report.missing.pop("webdataset")

@@ -14,12 +14,12 @@ VIEW = wt.RandomResizedCrop(24, flip=True)
 
 
 @pytest.fixture
-def make(packed):
+def make(few):
     loaders = []
 
     def make(**options):
-        options = {"batch_size": 30, "view": VIEW, "shuffle": True, "num_workers": 0, **options}
-        loaders.append(wt.make_loader(packed, **options))
+        options = {"batch_size": 3, "view": VIEW, "shuffle": True, "num_workers": 0, **options}
+        loaders.append(wt.make_loader(few, **options))
         return loaders[-1]
 
     yield make
@@ -135,22 +135,22 @@ def test_there_is_no_state_while_a_dataloader_reads_the_epoch(make):
 
 
 def test_the_dataset_has_the_samples_of_an_epoch_in_stored_order(make):
-    loader = make(subset=range(100, 200), fields=("image", "label", "__key__"), rank=0, world_size=2)
-    assert len(loader.dataset) == loader.samples == 100
-    assert loader.dataset[3].key == loader.dataset[-97].key == "000000103"
+    loader = make(subset=range(10, 20), fields=("image", "label", "__key__"), rank=0, world_size=2)
+    assert len(loader.dataset) == loader.samples == 10
+    assert loader.dataset[3].key == loader.dataset[-7].key == "000000013"
     assert loader.dataset[3].image.shape == (3, 24, 24)
-    assert [sample.key for sample in loader.dataset] == [f"{number:09}" for number in range(100, 200)]
+    assert [sample.key for sample in loader.dataset] == [f"{number:09}" for number in range(10, 20)]
     again = pickle.loads(pickle.dumps(loader.dataset))
     assert are_equal(tuple(again[3]), tuple(loader.dataset[3]))
     batch = next(iter(DataLoader(loader.dataset, batch_size=4)))
     assert batch.image.shape == (4, 3, 24, 24)
 
 
-def test_the_dataset_has_no_banned_samples_and_the_selected_ones_of_a_mixture(make, packed, few):
-    loader = make(fields="__key__", ban=[3, 5, 399])
-    keys = [f"{number:09}" for number in range(400) if number not in (3, 5, 399)]
+def test_the_dataset_has_no_banned_samples_and_the_selected_ones_of_a_mixture(make, few, scenes):
+    loader = make(fields="__key__", ban=[3, 5, 39])
+    keys = [f"{number:09}" for number in range(40) if number not in (3, 5, 39)]
     assert [loader.dataset[number] for number in range(len(loader.dataset))] == keys
-    mixture = wt.Mixture([packed, few], weights=[1, 1])
+    mixture = wt.Mixture([few, scenes], weights=[1, 1])
     with wt.make_loader(mixture, batch_size=1, where="label == 0", fields="__key__", num_workers=0) as loader:
         delivered = sorted(key for batch in loader for key in batch)
         assert sorted(loader.dataset[number] for number in range(len(loader.dataset))) == delivered
@@ -159,7 +159,7 @@ def test_the_dataset_has_no_banned_samples_and_the_selected_ones_of_a_mixture(ma
 def test_the_sampler_is_a_distributed_sampler_of_this_rank(make):
     loader = make(rank=1, world_size=2)
     assert isinstance(loader.sampler, DistributedSampler)
-    assert len(loader.sampler) == 180 == len(list(loader.sampler))
+    assert len(loader.sampler) == 18 == len(list(loader.sampler))
 
 
 def test_a_dataloader_of_a_loader_with_a_device_warns_that_batches_stay_in_cpu_memory(make):

@@ -57,6 +57,11 @@ def batches(dataset, *args, **options):
         return [batch._asdict() for batch in loader]
 
 
+def first_batch(dataset, *args, **options):
+    with loader_of(dataset, *args, **options) as loader:
+        return next(iter(loader))._asdict()
+
+
 def assert_equal(batch, other):
     assert list(batch) == list(other)
     for name, value in batch.items():
@@ -134,9 +139,9 @@ def test_several_crops_are_padded_each_by_itself(scenes):
     crops = {"image": wt.Image(view=[VIEW, wt.Resize(16)]), "mask": wt.Mask("mask.png", like="image")}
     for pad in (0, wt.Pad(size=(120, 120))):
         fields = padded(crops, {"image": pad, "mask": 255})
-        first, again = (batches(scenes, fields, num_workers=n)[0] for n in (0, 2))
+        first, again = (first_batch(scenes, fields, num_workers=n) for n in (0, 2))
         assert_equal(first, again)
-        plain = batches(scenes, crops)[0]
+        plain = first_batch(scenes, crops)
         for number in range(2):
             images = plain["image"][number]
             size = largest(images) if pad == 0 else (120, 120)
@@ -164,7 +169,7 @@ def test_a_value_that_is_longer_than_the_size_is_an_error_unless_it_is_truncated
         "category": wt.Field("json", path="objects.category", like="boxes", pad=9),
         "image": wt.Image(view=VIEW, pad=0),
     }
-    batch, plain = batches(scenes, fields)[0], batches(scenes, PLAIN)[0]
+    batch, plain = first_batch(scenes, fields), first_batch(scenes, PLAIN)
     assert torch.equal(batch["text"], pad_sequence([text[:6] for text in plain["text"]], batch_first=True))
     assert batch["text"].shape == (8, 6)
     assert batch["boxes"].shape == (8, 2, 4)
@@ -202,7 +207,7 @@ def test_a_tokenizer_of_transformers_can_be_passed_as_it_is(scenes):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, pad_token="[PAD]", unk_token="[UNK]")
     fields = {"text": wt.Text(encode=tokenizer, pad=wt.Pad(tokenizer.pad_token_id, size=8)), "raw": wt.Text()}
     for num_workers in (0, 1):
-        batch = batches(scenes, fields, num_workers=num_workers)[0]
+        batch = first_batch(scenes, fields, num_workers=num_workers)
         expected = tokenizer(batch["raw"], padding="max_length", max_length=8, return_tensors="pt")
         assert all(torch.equal(batch["text"][name], value) for name, value in expected.items())
 
@@ -233,10 +238,10 @@ def test_tail_mask_and_a_transform_of_the_batch_get_the_masks_too(scenes):
     def keep(image, label, image_mask):
         return image * image_mask[:, None], label, ~image_mask
 
-    batch, plain = batches(scenes, fields, batch_transform=keep)[0], batches(scenes, fields)[0]
+    batch, plain = first_batch(scenes, fields, batch_transform=keep), first_batch(scenes, fields)
     assert torch.equal(batch["image_mask"], ~plain["image_mask"])
     assert (batch["image"][plain["image"] == 9] <= 9).all()
-    normal = batches(scenes, fields, batch_transform=wt.Normalize((0.5,) * 3, (0.5,) * 3))[0]
+    normal = first_batch(scenes, fields, batch_transform=wt.Normalize((0.5,) * 3, (0.5,) * 3))
     assert torch.equal(normal["image_mask"], plain["image_mask"])
 
 
@@ -302,7 +307,7 @@ def test_an_unreadable_sample_is_replaced_in_a_padded_batch(write, pad):
 
     folder = write(fields)
     specs = {"mask": wt.Mask("mask.png", pad=pad), "text": wt.Text(encode=int), "raw": wt.Text()}
-    first, again = (batches(folder, specs, on_error="replace", max_errors=1, num_workers=n)[0] for n in (0, 3))
+    first, again = (first_batch(folder, specs, on_error="replace", max_errors=1, num_workers=n) for n in (0, 3))
     assert_equal(first, again)
     for mask, text, shown in zip(first["mask"], first["raw"], first["mask_mask"], strict=True):
         assert text != "3"
@@ -315,7 +320,7 @@ def test_lists_of_numbers_get_a_common_dtype_and_empty_lists_fit_any(write):
     folder = write(lambda number: {"json": {"a": [[0.5, 1]] * number, "b": [1] * number if number % 2 else [0.5] * 2}})
     specs = {name: wt.Field("json", path=name, pad=-1) for name in "ab"}
     for num_workers in (0, 3):
-        batch = batches(folder, specs, shuffle=False, num_workers=num_workers)[0]
+        batch = first_batch(folder, specs, shuffle=False, num_workers=num_workers)
         assert (batch["a"].shape, batch["a"].dtype) == ((8, 7, 2), torch.float64)
         assert batch["a_mask"].sum(1).tolist() == list(range(8))
         assert (batch["a"][0] == -1).all()
@@ -367,7 +372,7 @@ def test_fields_that_contradict_the_padding_of_another_are_refused(scenes, field
 
 def test_a_mask_may_be_padded_beside_an_image_that_is_not(scenes):
     fields = {"image": PLAIN["image"], "mask": wt.Mask("mask.png", like="image", pad=255)}
-    batch = batches(scenes, fields)[0]
+    batch = first_batch(scenes, fields)
     assert isinstance(batch["image"], list)
     assert list(batch) == ["image", "mask", "mask_mask"]
 
@@ -423,9 +428,9 @@ def test_parts_of_a_batch_joined_are_the_batch_padded_at_once(sizes, cut, option
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_that_are_kept_are_not_overwritten_by_later_ones(packed, num_workers):
+def test_batches_that_are_kept_are_not_overwritten_by_later_ones(few, num_workers):
     fields = {"image": wt.Image(view=wt.Resize(120), pad=0), "whole": wt.Image()}
-    with wt.make_loader(packed, batch_size=20, num_workers=num_workers, fields=fields) as loader:
+    with wt.make_loader(few, batch_size=2, num_workers=num_workers, fields=fields) as loader:
         for batch, again in zip(list(loader), loader, strict=True):
             assert torch.equal(batch.image, again.image)
             assert all(map(torch.equal, batch.whole, again.whole))

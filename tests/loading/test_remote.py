@@ -434,8 +434,6 @@ def test_shards_replaced_in_the_middle_of_an_epoch_are_reported_as_such_and_yiel
         bad_server.good(request)
 
     original, server.default, batches, started = server.objects, replace_after_some_ranges, [], time.monotonic()
-    with wt.make_loader(packed, **options) as loader:
-        expected = [content(batch) for batch in loader]
     with (
         server.running(),
         wt.make_loader(server.url, **options, read_ahead_bytes=1000, retry_seconds=100) as loader,
@@ -443,7 +441,8 @@ def test_shards_replaced_in_the_middle_of_an_epoch_are_reported_as_such_and_yiel
     ):
         batches.extend(content(batch) for batch in loader)
     assert time.monotonic() - started < 50  # without waiting for retry_seconds
-    assert batches == expected[: len(batches)]
+    with wt.make_loader(packed, **options) as loader:
+        assert batches == [content(batch) for _, batch in zip(batches, loader, strict=False)]
 
 
 def test_a_cache_below_the_shuffle_window_is_refused_with_the_numbers(server, dataset):

@@ -64,7 +64,7 @@ print(sorted(seen))
 def test_a_program_for_webdataset_runs_after_one_import_is_changed(few):
     outputs = []
     for module in ("webdataset", "wds_tools"):
-        done = preloaded.run(["-c", PROGRAM.format(module=module), pattern_of(few)], imports=("torch", "webdataset"))
+        done = preloaded.run(["-c", PROGRAM.format(module=module), pattern_of(few)])
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
     assert outputs[0] == outputs[1]
@@ -282,7 +282,7 @@ print(next(samples)["__key__"])
 
 
 def test_an_iteration_that_python_ends_at_its_exit_prints_nothing(few):
-    done = preloaded.run(["-c", ITERATION_THAT_DOES_NOT_END, str(few)], imports=("torch", "webdataset"))
+    done = preloaded.run(["-c", ITERATION_THAT_DOES_NOT_END, str(few)])
     assert done.stdout
     assert done.stderr == ""
 

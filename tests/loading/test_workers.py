@@ -116,7 +116,7 @@ def test_results_are_returned_by_number_in_any_order_of_completion(pool):
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_workers_run_tasks_with_any_start_method(method):
-    pool = make(method=method)
+    pool = make(num_workers=1, method=method)
     assert [pool.result(pool.submit(("square", n))) for n in range(5)] == [0, 1, 4, 9, 16]
     pool.close()
 

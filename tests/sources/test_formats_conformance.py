@@ -13,6 +13,7 @@ import h5py
 import lmdb
 import mds
 import numpy as np
+import preloaded
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -192,6 +193,7 @@ class TestTensors(Conformance):
     kind = "tensors"
     encoded = False
     named = False
+    imports = preloaded.IMPORTS
 
     def write(self, folder: Path, photos: Sequence[Photo]) -> Path:
         import torch
