@@ -280,17 +280,20 @@ def test_bytes_in_entries_are_left_out_with_a_reason() -> None:
     assert parts(items) == {"image": "image", "label": "label", "parts": reason, "info": reason}
 
 
-def test_a_pil_image_is_stored_as_its_orientation_shows_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["RGB", "P"])
+def test_a_pil_image_has_its_pixels_as_they_are_like_a_mask_next_to_it(tmp_path: Path, mode: str) -> None:
     pixels = np.zeros((16, 8, 3), np.uint8)
     pixels[:8] = 255
     exif = Image.Exif()
     exif[0x0112] = 6  # the first row is on the right
-    Image.fromarray(pixels).save(tmp_path / "0.jpg", exif=exif, quality=100)
-    source = ObjectSource([{"image": Image.open(tmp_path / "0.jpg")}])
-    shown = np.asarray(source.read(source.scan().inputs[0]).image)[..., 0]
-    assert shown.shape == (8, 16)
-    assert (shown[:, 12:] > 200).all()
-    assert (shown[:, :4] < 50).all()
+    Image.fromarray(pixels).convert(mode).save(tmp_path / "0.png", exif=exif)
+    items = [{"image": Image.open(tmp_path / "0.png"), "mask": Image.fromarray(pixels[..., 0])}]
+    wds_tools.pack(items, tmp_path / "dst", images="keep", progress=False)
+    fields = {"image": wds_tools.Image("png"), "mask": wds_tools.Mask("mask.png", like="image")}
+    with wds_tools.make_loader(tmp_path / "dst", batch_size=1, fields=fields, num_workers=0) as loader:
+        batch = next(iter(loader))
+    assert np.array_equal(batch.image[0].permute(1, 2, 0), pixels)
+    assert np.array_equal(batch.mask[0], pixels[..., 0])
 
 
 def test_the_label_of_dictionaries_is_found_by_type_and_value(tmp_path: Path) -> None:

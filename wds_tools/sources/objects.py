@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from PIL import Image, ImageOps
+from PIL import Image
 
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format.label import parse
@@ -216,7 +216,7 @@ def plain(value: Any) -> Any:
 def cell(value: Any) -> Any:
     """Return a value of a table, or in a list or dictionary, where arrays are lists."""
     if isinstance(value, Image.Image):
-        return of_pillow(ImageOps.exif_transpose(value))  # a PNG has no orientation
+        return of_pillow(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, Mapping):
