@@ -210,8 +210,8 @@ class RecordSource(NamedValues):
             return np.asarray(value)
         if isinstance(value, DeepPixels):
             raise SourceError(
-                f"{roles.image!r} is an image of mode {value.mode!r}, whose values do not fit into 8 bits: convert it to "
-                "'I;16', or to 'L' if its values are from 0 to 255"
+                f"{roles.image!r} is an image of mode {value.mode!r}, whose values do not fit into 8 bits: convert it "
+                "to 'I;16', or to 'L' if its values are from 0 to 255"
             )
         if isinstance(value, np.ndarray):
             layout = check_pixels(value.shape, value.dtype, repr(roles.image))
