@@ -90,8 +90,8 @@ class ObjectSource(RecordSource):
         super().collect(found)
         if self.found_roles and self.found_roles.image in self._decoded:
             found.account.notes.append(
-                f"{self.found_roles.image!r} has pixels of PIL images, as PNG by default: to keep the files that they were "
-                "read from, pass items with their bytes, or pack the files by their path"
+                f"{self.found_roles.image!r} has pixels of PIL images, as PNG by default: to keep the files that they "
+                "were read from, pass items with their bytes, or pack the files by their path"
             )
         digest = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode())
         found.stamp = digest.hexdigest()
