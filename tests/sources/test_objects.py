@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 import torch
 import torchvision
 from foreign_tables import COUNT, NAMES, Packed, beside_images, colour, packed, png
+from pictures import encode
 from PIL import Image
+from sources_conformance import stored
 
 import wds_tools
 from wds_tools.errors import LabelError, OptionError, SourceError
@@ -280,17 +283,20 @@ def test_bytes_in_entries_are_left_out_with_a_reason() -> None:
     assert parts(items) == {"image": "image", "label": "label", "parts": reason, "info": reason}
 
 
-def test_a_pil_image_is_stored_as_its_orientation_shows_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["RGB", "P"])
+def test_a_pil_image_has_its_pixels_as_they_are_like_a_mask_next_to_it(tmp_path: Path, mode: str) -> None:
     pixels = np.zeros((16, 8, 3), np.uint8)
     pixels[:8] = 255
     exif = Image.Exif()
     exif[0x0112] = 6  # the first row is on the right
-    Image.fromarray(pixels).save(tmp_path / "0.jpg", exif=exif, quality=100)
-    source = ObjectSource([{"image": Image.open(tmp_path / "0.jpg")}])
-    shown = np.asarray(source.read(source.scan().inputs[0]).image)[..., 0]
-    assert shown.shape == (8, 16)
-    assert (shown[:, 12:] > 200).all()
-    assert (shown[:, :4] < 50).all()
+    Image.fromarray(pixels).convert(mode).save(tmp_path / "0.png", exif=exif)
+    items = [{"image": Image.open(tmp_path / "0.png"), "mask": Image.fromarray(pixels[..., 0])}]
+    wds_tools.pack(items, tmp_path / "dst", images="keep", progress=False)
+    fields = {"image": wds_tools.Image("png"), "mask": wds_tools.Mask("mask.png", like="image")}
+    with wds_tools.make_loader(tmp_path / "dst", batch_size=1, fields=fields, num_workers=0) as loader:
+        batch = next(iter(loader))
+    assert np.array_equal(batch.image[0].permute(1, 2, 0), pixels)
+    assert np.array_equal(batch.mask[0], pixels[..., 0])
 
 
 def test_the_label_of_dictionaries_is_found_by_type_and_value(tmp_path: Path) -> None:
@@ -389,6 +395,41 @@ def test_images_of_hugging_face_that_are_not_decoded_and_nested_class_names(tmp_
     assert {place: one.names for place, one in report.manifest.field_classes.items()} == {
         "json:objects.category": ("wheel", "door")
     }
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("form", ["decoded", "torch", "selected"])
+def test_a_dataset_of_hugging_face_keeps_the_bytes_and_names_of_its_images(tmp_path: Path, form: str) -> None:
+    import datasets
+
+    data = [encode(Image.new("RGB", (8, 6), colour(row)), "JPEG") for row in range(COUNT)]
+    (tmp_path / "0.jpg").write_bytes(data[0])
+    cells = [{"bytes": one, "path": f"{row}.jpg"} for row, one in enumerate(data)]
+    cells[0] = {"bytes": None, "path": str(tmp_path / "0.jpg")}
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(NAMES))})
+    src = datasets.Dataset.from_dict({"image": cells, "label": CYCLE}, features=features)
+    if form == "torch":
+        src = src.with_format("torch", columns=["image", "label"])
+    if form == "selected":
+        src = src.select(range(COUNT))
+    wds_tools.pack(src, tmp_path / "dst", images="keep", progress=False)
+    found = {
+        sample["jpg"]: (int(sample["cls"]), json.loads(sample["json"])["file_name"])
+        for sample in stored(tmp_path / "dst")
+    }
+    assert found == {one: (CYCLE[row], cells[row]["path"]) for row, one in enumerate(data)}
+
+
+@pytest.mark.frameworks
+def test_a_dataset_of_hugging_face_with_a_transform_has_what_it_returns(tmp_path: Path) -> None:
+    import datasets
+
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(NAMES))})
+    cells = [{"bytes": png(row), "path": None} for row in range(COUNT)]
+    src = datasets.Dataset.from_dict({"image": cells, "label": CYCLE}, features=features)
+    src.set_transform(lambda rows: {"image": rows["image"], "label": [2 - one for one in rows["label"]]})
+    assert names(packed(src, tmp_path / "dst")) == [NAMES[2 - one] for one in CYCLE]
+    assert "'image' has pixels of PIL images, as PNG" in scan(src).account.notes[-1]
 
 
 @pytest.mark.frameworks

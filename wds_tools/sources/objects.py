@@ -18,9 +18,10 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
+import fsspec
 import numpy as np
 import xxhash
-from PIL import Image, ImageOps
+from PIL import Image
 
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format.label import parse
@@ -67,8 +68,10 @@ class ObjectSource(RecordSource):
                 f"src is a {type(items).__name__} in memory: write it to Parquet or CSV, and pass the path of that file"
             )
         super().__init__(type(items).__name__, options)
+        self._rows = _undecoded(items)
         self._items = list(zip(*items, strict=True)) if _is_pair(items) else items
         self._digests: dict[int, int] = {}  # of the items that were read
+        self._decoded: set[str] = set()  # entries that are PIL images
         self._classes = class_names(items)
         features = getattr(items, "features", None)
         self._features: Mapping[str, Any] = features if isinstance(features, Mapping) else MappingProxyType({})
@@ -85,6 +88,11 @@ class ObjectSource(RecordSource):
         if not len(self._items):
             raise SourceError(f"the {self.name} has no items")
         super().collect(found)
+        if self.found_roles and self.found_roles.image in self._decoded:
+            found.account.notes.append(
+                f"{self.found_roles.image!r} has pixels of PIL images, as PNG by default: to keep the files that they "
+                "were read from, pass items with their bytes, or pack the files by their path"
+            )
         digest = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode())
         found.stamp = digest.hexdigest()
 
@@ -145,14 +153,17 @@ class ObjectSource(RecordSource):
 
     def _values(self, number: int) -> dict[str, Any]:
         """Return the entries of an item; those of a tuple are the image and the label."""
+        if self._rows is not None:
+            row = stored_values(self._rows[number].to_pylist()[0])
+            return {name: self._value(name, value) for name, value in row.items()}
         item = self._item(number)
         if isinstance(item, Mapping):
             return {str(name): self._value(str(name), value) for name, value in item.items()}
         if not isinstance(item, (tuple, list)):
-            return {IMAGE: plain(item)}
+            return {IMAGE: self._value(IMAGE, item)}
         if not item:
             raise SourceError("is empty")
-        values = {IMAGE: plain(item[0])}
+        values = {IMAGE: self._value(IMAGE, item[0])}
         if len(item) > 1:
             self.columns.setdefault(LABEL, LABEL)
             values[LABEL] = self._tuple_label(item[1], number)
@@ -173,6 +184,8 @@ class ObjectSource(RecordSource):
         return item._asdict() if isinstance(item, tuple) and hasattr(item, "_asdict") else item
 
     def _value(self, name: str, value: Any) -> Any:
+        if isinstance(value, Image.Image):
+            self._decoded.add(name)
         feature: Any = self._features.get(name)
         if type(feature).__name__.startswith("Array") and isinstance(value, list):  # such as Array3D
             return np.asarray(value, feature.dtype)
@@ -194,12 +207,43 @@ class ObjectSource(RecordSource):
         return label
 
 
+def _undecoded(items: Any) -> Any:
+    """Return a ``Dataset`` of ``datasets`` whose items are Arrow tables, as they are stored; None for other objects.
+
+    One with a transform of the user gives what that function returns.
+    """
+    if type(items).__module__.partition(".")[0] != "datasets" or items.format["type"] == "custom":
+        return None
+    return items.with_format("arrow", columns=items.format["columns"])
+
+
 def _is_pair(items: Any) -> bool:
     """Return whether an object is ``(X, y)``: an array of several images, and their labels."""
     if type(items) is not tuple or len(items) != 2 or not all(hasattr(one, "__len__") for one in items):
         return False
     images, labels = items
     return getattr(images, "ndim", 0) >= 3 and getattr(labels, "ndim", 1) in (1, 2) and len(images) == len(labels)
+
+
+def stored_values(cells: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a row of ``datasets`` that is not decoded; images that it names only by path are read."""
+    values: dict[str, Any] = {}
+    names: dict[str, Any] = {}
+    for name, one in cells.items():
+        path = one.get("path") if isinstance(one, dict) and {"bytes", "path"} <= one.keys() else None
+        names |= {"file_name": path} if path and not names else {}
+        values[name] = _fetched(path) if path and one["bytes"] is None else plain(one)
+    return names | values
+
+
+def _fetched(path: str) -> Any:
+    try:
+        with fsspec.open(path, "rb") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        if is_system_error(error) and not isinstance(error, FileNotFoundError):
+            raise SourceStoreError(f"{path} cannot be read: {error}") from error
+        return Excluded(f"a file that cannot be read, {path}")
 
 
 def plain(value: Any) -> Any:
@@ -216,7 +260,7 @@ def plain(value: Any) -> Any:
 def cell(value: Any) -> Any:
     """Return a value of a table, or in a list or dictionary, where arrays are lists."""
     if isinstance(value, Image.Image):
-        return of_pillow(ImageOps.exif_transpose(value))  # a PNG has no orientation
+        return of_pillow(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, Mapping):

@@ -24,6 +24,12 @@ class Pixels(np.ndarray[Any, np.dtype[np.uint8]]):
     """The pixels of an image, not of any other array: [H, W] or [H, W, C]."""
 
 
+class DeepPixels(np.ndarray[Any, np.dtype[Any]]):
+    """The pixels of an image of Pillow whose values do not fit into 8 bits, [H, W], with its mode."""
+
+    mode: str
+
+
 # What a value is. Any other text is the reason why it is not read.
 ENCODED, PIXELS, ARRAY, VECTOR, BINARY = "image", "pixels", "array", "vector", "binary"
 PICTURE, SEVERAL_IMAGES, LOSSY = "pixels of an image", "images", "several binary"
@@ -101,6 +107,7 @@ _KIND_OF: dict[type, Callable[[Any], str]] = {
     float: _kind_of_float,
     np.ndarray: _kind_of_array,
     Pixels: lambda _: PICTURE,
+    DeepPixels: lambda _: ARRAY,
     list: _kind_of_list,
     Repeated: _kind_of_list,
     dict: _kind_of_mapping,
@@ -181,13 +188,18 @@ def pillow_image(data: memoryview) -> Any:
 
 
 def of_pillow(image: Image.Image) -> Any:
-    """Return an image of Pillow as pixels, as a PNG, or as an array if its values do not fit into 8 bits."""
+    """Return an image of Pillow as pixels, as a PNG, or as an array if its values do not fit into 8 bits.
+
+    Pixels are those of the image: its EXIF orientation is not applied, as masks and boxes next to it are of its pixels.
+    """
     if image.mode in _PNG_MODES:
         out = io.BytesIO()
-        image.save(out, "PNG")
+        image.save(out, "PNG", exif=b"")
         return out.getvalue()
     if image.mode not in _PIXEL_MODES and image.mode[:1] in ("F", "I"):
-        return np.asarray(image)
+        deep = np.asarray(image).view(DeepPixels)
+        deep.mode = image.mode
+        return deep
     return np.asarray(image if image.mode in _PIXEL_MODES else image.convert("RGB")).view(Pixels)
 
 

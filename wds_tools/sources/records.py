@@ -32,6 +32,7 @@ from wds_tools.sources.record_values import (
     SEVERAL_IMAGES,
     TEXT,
     VECTOR,
+    DeepPixels,
     Excluded,
     for_json,
     kind_of,
@@ -211,6 +212,11 @@ class RecordSource(NamedValues):
             return bytes(value) if copy else value
         if kind == PICTURE:
             return np.asarray(value)
+        if isinstance(value, DeepPixels):
+            raise SourceError(
+                f"{roles.image!r} is an image of mode {value.mode!r}, whose values do not fit into 8 bits: convert it "
+                "to 'I;16', or to 'L' if its values are from 0 to 255"
+            )
         if isinstance(value, np.ndarray):
             layout = check_pixels(value.shape, value.dtype, repr(roles.image))
             return self._ordered(to_pixels(np.asarray(value), layout))

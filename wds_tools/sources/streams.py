@@ -11,16 +11,14 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import quoted
 from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.base import WINDOW_BYTES, Collector, Input, SourceOptions, SourceStoreError, is_system_error
+from wds_tools.sources.base import WINDOW_BYTES, Collector, Input, SourceOptions
 from wds_tools.sources.object_classes import class_lists_of
-from wds_tools.sources.objects import digest_of, plain
-from wds_tools.sources.record_values import Excluded
+from wds_tools.sources.objects import digest_of, stored_values
 from wds_tools.sources.records import Item, RecordSource
 from wds_tools.wording import one_line
 
@@ -74,7 +72,7 @@ class StreamSource(RecordSource):
         filled, state = 0, None
         self._starts = [(0, None)]
         for row, cells in enumerate(self._all()):
-            values = self._values(cells)
+            values = stored_values(cells)
             size = sum(len(value) for value in values.values() if isinstance(value, bytes))
             if filled and filled + size > WINDOW_BYTES:
                 self._starts.append((row, state))
@@ -135,7 +133,7 @@ class StreamSource(RecordSource):
         count = self._starts[number + 1][0] - start if number + 1 < len(self._starts) else None
         rows = []
         for values in self._rows:
-            rows.append(self._values(values))
+            rows.append(stored_values(values))
             if len(rows) == count:
                 break
         self._next = number + 1
@@ -159,7 +157,7 @@ class StreamSource(RecordSource):
         rows = self._from(last.group)
         for _ in range(row - start):
             next(rows, None)
-        if digest_of(self._values(next(rows, {}))) != number:
+        if digest_of(stored_values(next(rows, {}))) != number:
             raise self._differs(row)
 
     def _differs(self, row: int) -> OptionError:
@@ -167,23 +165,3 @@ class StreamSource(RecordSource):
             f"row {row} of {self.name} differs when it is read again: pass the stream without shuffle() and without "
             "random functions; pack shuffles the samples itself"
         )
-
-    def _values(self, cells: Mapping[str, Any]) -> _Row:
-        """Return the values of a row, with the bytes of images that it names by path or URL only."""
-        values: _Row = {}
-        names: _Row = {}
-        for name, cell in cells.items():
-            path = cell.get("path") if isinstance(cell, dict) and {"bytes", "path"} <= cell.keys() else None
-            names |= {"file_name": path} if path and not names else {}
-            values[name] = _fetched(path) if path and cell["bytes"] is None else plain(cell)
-        return names | values
-
-
-def _fetched(path: str) -> Any:
-    try:
-        with fsspec.open(path, "rb") as file:
-            return file.read()
-    except (OSError, ValueError) as error:
-        if is_system_error(error) and not isinstance(error, FileNotFoundError):
-            raise SourceStoreError(f"{path} cannot be read: {error}") from error
-        return Excluded(f"a file that cannot be read, {path}")
