@@ -207,9 +207,9 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
-        if error.name not in _wording.NOT_ON_SERVERS:
+        message = _wording.missing_package(f"wds_tools.{name}", error)
+        if not message:
             raise
-        message = _wording.missing_package(f"wds_tools.{name}", error.name)
         raise ModuleNotFoundError(message, name=error.name) from error
     globals()[name] = value
     return value
