@@ -207,11 +207,10 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _wording.NOT_ON_SERVERS:
+        message = _wording.missing_package(f"wds_tools.{name}", error)
+        if not message:
             raise
-        message = _wording.missing_package(f"wds_tools.{name}", package)
-        raise ModuleNotFoundError(message, name=package) from error
+        raise ModuleNotFoundError(message, name=error.name) from error
     globals()[name] = value
     return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 NOT_ON_SERVERS = ("torch", "torchvision", "webdataset")
 """Required packages that only loaders need: packing, verifying and serving work without them."""
@@ -42,12 +43,15 @@ def one_line(message: object) -> str:
     return " ".join(str(message).split())
 
 
-def missing_package(what: str, package: str) -> str:
-    """Return the message for one of `NOT_ON_SERVERS` that is not installed.
+def missing_package(what: str, error: ModuleNotFoundError) -> str:
+    """Return the message if one of `NOT_ON_SERVERS` is not installed; "" for an error about another module.
 
-    >>> missing_package("wds-tools tune", "torch")
-    'wds-tools tune requires torch, which is not installed: pip install torch torchvision'
+    >>> missing_package("wds-tools tune", ModuleNotFoundError(name="torchvision.io"))
+    'wds-tools tune requires torchvision, which is not installed: pip install torch torchvision'
     """
+    package = (error.name or "").partition(".")[0]  # the module that was imported first may be torch.utils.data
+    if package not in NOT_ON_SERVERS or sys.modules.get(package) is not None:
+        return ""
     names = "torch torchvision" if package.startswith("torch") else package
     return f"{what} requires {package}, which is not installed: pip install {names}"
 

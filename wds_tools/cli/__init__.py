@@ -24,7 +24,7 @@ from wds_tools import __version__
 from wds_tools.cli import cache, create, inspect, measure, serve, shards, transfer
 from wds_tools.cli.common import Run, example
 from wds_tools.errors import MissingSourceError, NotADatasetError, OptionError, WdsToolsError
-from wds_tools.wording import NOT_ON_SERVERS, missing_package, one_line
+from wds_tools.wording import missing_package, one_line
 
 COMPLETE = "_WDS_TOOLS_COMPLETE"
 STDOUT, STDERR = 1, 2
@@ -201,8 +201,8 @@ def _explain(error: BaseException, run: Run) -> tuple[str, int]:
 
 def _system_message(error: BaseException) -> str:
     """Return the message of a full disk and the like, or of a missing package; "" for any other error."""
-    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in NOT_ON_SERVERS:
-        return missing_package("this command", package)
+    if isinstance(error, ModuleNotFoundError):
+        return missing_package("this command", error)
     if not isinstance(error, OSError) or error.errno is None or isinstance(error, ConnectionError):
         return ""
     return f"{error.strerror}: {error.filename}" if error.filename else f"{error.strerror}"
