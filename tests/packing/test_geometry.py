@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 import webdataset
@@ -106,7 +107,7 @@ def test_a_mask_in_run_lengths_is_resized(tmp_path: Path) -> None:
 
 def test_what_is_not_in_the_image_stays_as_it_is(tmp_path: Path) -> None:
     right = image(np.full((HEIGHT, WIDTH, 3), 70, np.uint8))
-    facts = {"points": 7, "objects": [], "author": {"x": 1}}
+    facts = {"points": 7, "objects": [], "author": {"x": 1}, "bbox": "", "left": 1, "roi": "7", "x": "a", "y": "b"}
     found = resized(shard(tmp_path, right_png=right, embedding_npy=np.arange(4.0), json=facts, txt="a box"))
     assert found["right.png"] == right
     assert np.array_equal(np.load(io.BytesIO(found["embedding.npy"])), np.arange(4.0))
@@ -122,6 +123,12 @@ def test_what_is_not_in_the_image_stays_as_it_is(tmp_path: Path) -> None:
         ({"boxes_json": [[1, 2, 3, 4]]}, "field 'boxes.json'"),
         ({"det_json": [{"bbox": [1, 2, 3, 4]}]}, "field 'det.json'"),
         ({"boxes_npy": np.ones((2, 4))}, "field 'boxes.npy'"),
+        ({"json": {"x": 3, "y": 4}}, "the field 'json'"),
+        ({"json": {"face": {"left": 3, "top": 2, "w": 4, "h": 4}}}, "the field 'json'"),
+        ({"json": {"regions": [{"shape_attributes": {"x": 1, "y": 2, "width": 3, "height": 4}}]}}, "the field 'json'"),
+        ({"json": {"regions": [{"all_points_x": [1, 2], "all_points_y": [3, 4]}]}}, "the field 'json'"),
+        ({"json": {"region": '{"cx": 3, "cy": 4, "r": 1}'}}, "the field 'json'"),
+        ({"json": {"bbox": "1,2,9,10"}}, "the field 'json'"),
     ],
 )
 def test_positions_that_are_not_understood_refuse_the_run(tmp_path: Path, fields: dict[str, Any], where: str) -> None:
@@ -130,6 +137,26 @@ def test_positions_that_are_not_understood_refuse_the_run(tmp_path: Path, fields
         resized(src)
     assert not (tmp_path / "d").exists()
     assert resized(src, images="keep", resize=None)  # they stay right
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"xmin": 1, "ymin": 2, "xmax": 9, "ymax": 10}, "xmax"),
+        ({"bbox": "[1, 2, 9, 10]"}, "bbox"),
+        ({"roi": "1 2 9 10"}, "roi"),
+        ({"x_1": 1, "y_1": 2, "width": 9, "height": 10}, "x_1"),
+        ({"Roi.X1": 1, "Roi.Y1": 2, "Roi.X2": 9, "Roi.Y2": 10}, "Roi.X1"),
+        ({"lefteye_x": 5, "lefteye_y": 6}, "lefteye_x"),
+    ],
+)
+def test_positions_in_a_csv_file_refuse_the_run(tmp_path: Path, columns: dict[str, Any], named: str) -> None:
+    src = tmp_path / "s"
+    src.mkdir()
+    (src / "0.png").write_bytes(image(np.zeros((HEIGHT, WIDTH, 3), np.uint8)))
+    pandas.DataFrame({"file": ["0.png"], "label": ["cat"], **columns}).to_csv(src / "a.csv", index=False)
+    with pytest.raises(OptionError, match=rf"has positions in the image \('{named}'\)"):
+        wt.pack(src, tmp_path / "d", images="resize", resize=(12, 10), workers=1)
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,21 @@ def test_folders_in_a_zip_of_windows_may_have_backslashes(tmp_path: Path, six: l
     assert [(sample["cls"], sample["jpg"]) for sample, _ in samples] == [(b"0", six[1].data), (b"1", six[0].data)]
 
 
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_backslashes_are_separators_in_an_archive_without_slashes(tmp_path: Path, six: list[Photo], kind: str) -> None:
+    members = [("data\\dog\\1.jpg", six[0]), ("data\\cat\\2.jpg", six[1]), ("data\\..\\3.jpg", six[2])]
+    if kind == "tar":
+        write_tar(tmp_path / "a.tar", [(name, photo.data) for name, photo in members])
+    else:
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            for name, photo in members:
+                archive.writestr(name, photo.data)
+    samples, report = pack(tmp_path / f"a.{kind}")
+    assert report.manifest.classes == ("cat", "dog")
+    assert [(sample["cls"], sample["jpg"]) for sample, _ in samples] == [(b"0", six[1].data), (b"1", six[0].data)]
+    assert [skip.reason for skip in report.skipped] == ["has a path that leads out of the archive"]
+
+
 # Shards
 
 

@@ -366,3 +366,30 @@ def test_a_pattern_that_mixes_splits_is_an_error_unless_it_names_them(tmp_path: 
     with pytest.raises(SourceError, match=r"several splits \(train, val\)"):
         wt.pack(f"{tmp_path}/*.tar", tmp_path / "dst", kind="tar")
     assert wt.pack(f"{tmp_path}/{{train,val}}-*.tar", tmp_path / "dst", kind="tar").packed == 2
+
+
+@TREES
+def test_files_that_systems_add_are_left_out_and_in_the_account(
+    tmp_path: Path, photos: list[Photo], write: Write
+) -> None:
+    files = {
+        f"{name}/{number}.jpg": data
+        for number, (name, data) in enumerate(zip(CLASSES, (photo.data for photo in photos), strict=True))
+    }
+    added = {
+        "cat/@eaDir/0.jpg/SYNOPHOTO_THUMB_M.jpg": photos[5].data,
+        "@eaDir/0.jpg": photos[5].data,
+        "__MACOSX/cat/._0.jpg": b"resource fork",
+        "cat/.DS_Store": b"folder",
+        "dog/.DS_Store": b"folder",
+    }
+    samples, report = pack(write(tmp_path, {**files, **added}), tmp_path / "d")
+    assert set(samples) == set(files)
+    assert labels(samples, report) == {path: path.partition("/")[0] for path in files}
+    left_out = {part.name: part.reason for part in report.manifest.account.parts if part.reason}
+    assert left_out == {
+        "cat/@eaDir": "Synology keeps thumbnails in it",
+        "@eaDir": "Synology keeps thumbnails in it",
+        "__MACOSX": "macOS adds it to archives",
+        ".DS_Store": "its name starts with a dot",
+    }

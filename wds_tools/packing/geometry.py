@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,22 +29,16 @@ Size = tuple[int, int]
 
 _MASKS = ("mask", "masks", "seg", "segmentation", "instance", "instances", "panoptic", "semantic", "depth")
 _POSITIONS = (
-    *("box", "boxes", "bbox", "bboxes", "bounding_box", "bounding_boxes", "rectangle", "rectangles", "quad", "quads"),
-    *(
-        "polygon",
-        "polygons",
-        "segmentation",
-        "contour",
-        "contours",
-        "rle",
-        "keypoints",
-        "landmarks",
-        "points",
-        "corners",
-    ),
-)  # names of lists and objects
+    *("box", "boxes", "bbox", "bboxes", "bounding_box", "bounding_boxes", "bndbox", "roi", "rois"),
+    *("rectangle", "rectangles", "quad", "quads", "polygon", "polygons", "segmentation", "contour", "contours"),
+    *("rle", "encodedpixels", "keypoints", "landmarks", "points", "corners"),
+)  # names of lists, objects and texts with several numbers
 _KEPT_TYPES = (".png", ".tif", ".tiff")
 _EDGES = ("xmin", "xmax", "ymin", "ymax", "x1", "x2", "y1", "y2")  # names of numbers too
+_AXIS = re.compile(r"(?:^c?|_c?|min|max)(x|y|left|top)(?:_?(?:\d+|min|max|c|center|centre))?$")
+_PARTNERS = {"x": "y", "y": "x", "left": "top", "top": "left"}  # two numbers with such names are a position
+_NUMBERS = re.compile(r"[-+.,;:|eE\d\s\[\](){}]+")  # text that has nothing but numbers
+_SEVERAL = re.compile(r"\d[^\d.]+\.?\d")
 _DIGITS = 6  # decimals of pixels, so that a width of 10.2 does not become 10.199999999999989
 _REMEDY = (
     "pack without --resize (resize=), and let the loader resize image and positions together (view=, like=); or store "
@@ -222,7 +218,7 @@ def _resized_rle(rle: Mapping[str, Any], old: Size, new: Size) -> dict[str, Any]
     return {**rle, "size": list(new), "counts": [0, *runs] if flat[0] else runs}
 
 
-def _parsed(data: bytes) -> Any:
+def _parsed(data: bytes | str) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -231,20 +227,40 @@ def _parsed(data: bytes) -> Any:
 
 def _positions_in(value: Any) -> set[str]:
     """Return the names in JSON that positions usually have, and that have numbers."""
-    return {
-        name
-        for name, below in _entries(value)
-        if (name.lower() in _EDGES or (name.lower() in _POSITIONS and isinstance(below, (list, dict))))
-        and _has_numbers(below)
-    }
+    found = set()
+    for one in _objects_in(value):
+        axes = {}
+        for name, below in one.items():
+            if not _has_numbers(below):
+                continue
+            is_several = isinstance(below, (list, dict)) or (isinstance(below, str) and _SEVERAL.search(below))
+            if name.lower() in _EDGES or (is_several and not {name.lower(), _plain(name)}.isdisjoint(_POSITIONS)):
+                found.add(name)
+            elif (axis := _AXIS.search(plain := _plain(name))) is not None:
+                axes[plain[: axis.start(1)], axis[1], plain[axis.end(1) :]] = name
+        found |= {name for (start, axis, end), name in axes.items() if (start, _PARTNERS[axis], end) in axes}
+    return found
 
 
-def _entries(value: Any) -> Iterator[tuple[str, Any]]:
+@cache
+def _plain(name: str) -> str:
+    """Return a name in lower case with ``_`` between words.
+
+    >>> _plain("Roi.X1"), _plain("boundingBox")
+    ('roi_x1', 'bounding_box')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[.\s-]+", "_", name).lower()
+
+
+def _objects_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the objects in JSON, on all levels, and in texts that are JSON."""
     stack = [value]
     while stack:
         one = stack.pop()
+        if isinstance(one, str) and one.lstrip()[:1] in ("{", "["):
+            one = _parsed(one)
         if isinstance(one, dict):
-            yield from one.items()
+            yield one
             stack += one.values()
         elif isinstance(one, list):
             stack += one
@@ -255,6 +271,8 @@ def _has_numbers(value: Any) -> bool:
     while stack:
         one = stack.pop()
         if isinstance(one, (int, float)) and not isinstance(one, bool):
+            return True
+        if isinstance(one, str) and _NUMBERS.fullmatch(one) and any(map(str.isdigit, one)):
             return True
         stack += one if isinstance(one, list) else one.values() if isinstance(one, dict) else ()
     return False

@@ -27,7 +27,7 @@ from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
 from wds_tools.sources.columns import json_object
 from wds_tools.sources.files import shown_path
-from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
+from wds_tools.sources.trees import SYSTEM_FOLDERS, FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
 
 
@@ -421,7 +421,8 @@ class TreeSource(Source):
         found.account.given += len(files.files)
         found.files, found.stamp, found.newest_ns = self.tree.states, self.tree.stamp, self.tree.newest_ns
         for hidden in sorted(self.tree.hidden):
-            found.account.leave_out("path", hidden, "its name starts with a dot")
+            reason = SYSTEM_FOLDERS.get(hidden.rpartition("/")[2], "its name starts with a dot")
+            found.account.leave_out("path", hidden, reason)
         layout.collect(found, files, split)
         found.skipped.sort(key=lambda skip: path_bytes(skip.path))
         if not found.inputs:

@@ -49,6 +49,9 @@ _LINK = "is a link and has no content: write the archive with `tar --dereference
 # gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
 _HIDDEN_FOLDER = "is a hidden folder"
+SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}
+"""Hidden folders whose names do not start with a dot, and what they are."""
+
 _LEADS_OUT = "has a path that leads out of the archive"
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
@@ -65,7 +68,7 @@ class Tree:
         name: Name of the root, for messages.
         stamp: After listing: changes with what paths and lengths do not show.
         states: After listing: the local files that contain the files.
-        hidden: After listing: folders and images whose names start with a dot, which are not listed.
+        hidden: After listing: folders and images that are hidden, and names of other hidden files; see `hidden_root`.
         empty_folders: After listing: folders without files, of a local folder.
         newest_ns: After listing: see `Listing.newest_ns`.
     """
@@ -81,7 +84,7 @@ class Tree:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
     def list(self) -> list[File]:
-        """Return all files in the order of the bytes of their paths. Names that start with a dot are not listed.
+        """Return all files in the order of the bytes of their paths, without those that are hidden.
 
         Raises:
             SourceError: There is no such tree, or it is damaged.
@@ -93,6 +96,8 @@ class Tree:
                 files.append(file)
             elif root != file.path or file.reason == _HIDDEN_FOLDER or is_image_name(root):
                 hidden.add(root)
+            else:
+                hidden.add(root.rpartition("/")[2])  # a .DS_Store in each folder is stated once
         self.hidden = frozenset(hidden)
         return sorted(files, key=lambda file: path_bytes(file.path))
 
@@ -154,7 +159,7 @@ class FolderTree(Tree):
                 self.empty_folders += (path_text(folder),)
             for entry in entries:
                 path = folder + b"/" + entry.name if folder else entry.name
-                if entry.name.startswith(b"."):
+                if hidden_root(path_text(entry.name)) is not None:
                     yield File(path_text(path), 0, (), _HIDDEN_FOLDER if _is_folder(entry) else "")
                 elif _is_folder(entry):
                     folders.append((path, (*parents, identity)))
@@ -246,13 +251,11 @@ class TarTree(Tree):
         files: dict[str, File] = {}
         try:
             for member in tar.walk(data, shard=path.name):
-                name = member.name.removeprefix("./").lstrip("/")
+                name = _inside(member.name)
                 if member.is_folder:
                     continue
-                target = files.get(member.link.removeprefix("./").lstrip("/")) if member.link else None
-                if leads_out(name):
-                    file = File(name, 0, (), _LEADS_OUT)
-                elif member.is_file:
+                target = files.get(_inside(member.link)) if member.link else None
+                if member.is_file:
                     file = File(name, member.size, (number, member.offset))
                 elif target is not None:
                     file = target._replace(path=name)
@@ -262,7 +265,7 @@ class TarTree(Tree):
                 files[name] = file
         except ShardError as error:
             raise SourceError(f"{path} cannot be packed: {error}") from error
-        return files
+        return _with_slashes(files)
 
     @cached_property
     def _mapped(self) -> TarFiles:
@@ -305,11 +308,10 @@ class ZipTree(Tree):
             files: dict[str, File] = {}  # of members with the same name, the last one counts
             for info in members:
                 name = _zip_name(info)
-                if not name.endswith("/") and "__MACOSX" not in name.split("/"):
+                if not name.endswith("/"):
                     location = (number, info.header_offset, info.compress_size, info.compress_type, info.CRC)
-                    reason = _LEADS_OUT if leads_out(name) else _why_unreadable(info)
-                    files[name] = File(name, info.file_size, location, reason)
-            archives.append(files)
+                    files[name] = File(name, info.file_size, location, _why_unreadable(info))
+            archives.append(_with_slashes(files))
         yield from _joined([path.stem for path in self.paths], archives)
         self.stamp = stamp_files(self.paths)
 
@@ -329,16 +331,25 @@ def is_zip(name: str) -> bool:
 
 
 def hidden_root(path: str) -> str | None:
-    """Return the first part of a path that ends in a name which starts with a dot; None without one.
+    """Return the first part of a path that ends in a hidden name; None without one.
+
+    Names that start with a dot are hidden, and the folders that macOS and Synology add to archives and folders.
 
     >>> hidden_root(".git/a.jpg"), hidden_root("cat/.a.jpg"), hidden_root("../cat/a.jpg")
     ('.git', 'cat/.a.jpg', None)
+    >>> hidden_root("cat/@eaDir/1.jpg/thumb.jpg")
+    'cat/@eaDir'
     """
-    if "." not in (path[:1], *(part[:1] for part in path.split("/")[1:])):
+    if "/." not in f"/{path}" and not any(folder in path for folder in SYSTEM_FOLDERS):
         return None
     parts = path.split("/")
-    hidden = next((i for i, part in enumerate(parts) if part.startswith(".") and part not in (".", "..")), None)
-    return None if hidden is None else "/".join(parts[: hidden + 1])
+    hidden = (
+        i
+        for i, part in enumerate(parts)
+        if part in SYSTEM_FOLDERS or (part.startswith(".") and part not in (".", ".."))
+    )
+    first = next(hidden, None)
+    return None if first is None else "/".join(parts[: first + 1])
 
 
 def path_text(path: bytes) -> str:
@@ -424,7 +435,20 @@ def _zip_name(info: zipfile.ZipInfo) -> str:
     elif info.create_system in (_UNIX, _MACOS) and not info.flag_bits & _UTF8:
         # These systems store the bytes of the name, mostly UTF-8, which Python reads as cp437.
         name = name.encode("cp437").decode("utf-8", "surrogateescape")
+    return _inside(name)
+
+
+def _inside(name: str) -> str:
+    """Return the path of a member below the root of its archive."""
     return name.removeprefix("./").lstrip("/")
+
+
+def _with_slashes(files: dict[str, File]) -> dict[str, File]:
+    """Return the files of an archive with slashes in their paths: a program on Windows may write only backslashes."""
+    if not any("/" in name for name in files) and any("\\" in name for name in files):
+        paths = {name: _inside(name.replace("\\", "/")) for name in files}
+        files = {path: files[name]._replace(path=path) for name, path in paths.items() if not path.endswith("/")}
+    return {name: File(name, 0, (), _LEADS_OUT) if leads_out(name) else file for name, file in files.items()}
 
 
 def _why_unreadable(info: zipfile.ZipInfo) -> str:
