@@ -304,6 +304,42 @@ def test_class_names_of_files_of_datasets_are_matched(
     assert [one.name for one in found.values()] == ["cat", "dog", "fig", *other[:2]]
 
 
+@pytest.mark.frameworks
+@pytest.mark.parametrize("in_structs", [True, False])
+def test_class_names_inside_of_columns_are_matched_by_name(tmp_path: Path, out: Path, in_structs: bool) -> None:
+    import datasets
+
+    orders = [["cat", "dog"], ["dog", "cat", "fig"]]
+    for file, order in enumerate(orders):
+        category = datasets.ClassLabel(names=order)
+        objects = datasets.List({"category": category}) if in_structs else {"category": datasets.List(category)}
+        features = datasets.Features({"image": datasets.Image(), "objects": objects, "kind": category})
+        cells: list[Any] = [{"category": name} for name in order] if in_structs else {"category": order}
+        values = {"image": [{"bytes": IMAGES[file], "path": None}], "objects": [cells], "kind": ["cat"]}
+        (tmp_path / "src").mkdir(exist_ok=True)
+        datasets.Dataset.from_dict(values, features=features).to_parquet(str(tmp_path / "src" / f"{file}.parquet"))
+    found = packed(tmp_path / "src", out, columns={"label": ""})
+    classes = scan(tmp_path / "src", columns={"label": ""}).field_classes
+    names = classes["json:objects.category"].names
+    assert names == classes["json:kind"].names == ("cat", "dog", "fig")
+    for file, order in enumerate(orders):
+        objects = found[file].facts["objects"]
+        numbers = [one["category"] for one in objects] if in_structs else objects["category"]
+        assert ([names[number] for number in numbers], found[file].facts["kind"]) == (order, 0)
+
+
+@pytest.mark.frameworks
+def test_class_names_inside_of_columns_of_only_one_file_are_an_error(tmp_path: Path) -> None:
+    import datasets
+
+    for file, category in enumerate((datasets.ClassLabel(names=["cat"]), datasets.Value("int64"))):
+        features = datasets.Features({"image": datasets.Image(), "objects": {"category": datasets.List(category)}})
+        values = {"image": [{"bytes": IMAGES[file], "path": None}], "objects": [{"category": [0]}]}
+        datasets.Dataset.from_dict(values, features=features).to_parquet(str(tmp_path / f"{file}.parquet"))
+    with pytest.raises(SourceError, match=r"'objects\.category' has class names in 0\.parquet, and none in 1\.parquet"):
+        scan(tmp_path)
+
+
 def test_class_names_in_only_one_of_two_files_are_an_error(tmp_path: Path) -> None:
     table = pa.table({"image": IMAGES, "label": CYCLE})
     metadata = {"huggingface": json.dumps({"info": {"features": feature(NAMES)}})}

@@ -7,7 +7,7 @@ other tools, with a binary column of images and without that metadata, are read 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,16 +97,13 @@ class Columns:
                 columns.missing[name] = without
         return columns
 
-    def numbers(self, file: int, column: str, values: Sequence[Any]) -> Sequence[Any]:
-        """Return class numbers of a file as those of all files: classes are matched by name."""
-        own = self.own_classes[file].get(column)
-        if own is None or own == self.classes[column][: len(own)]:
-            return values
-        new = {number: self.classes[column].index(name) for number, name in enumerate(own)}
-        return [
-            [new.get(one, one) for one in value] if isinstance(value, list) else new.get(value, value)
-            for value in values
-        ]
+    def changes(self, file: int) -> dict[str, dict[int, int]]:
+        """Return place of class numbers -> number in a file -> number of that class in all files, if they differ."""
+        return {
+            place: {number: self.classes[place].index(name) for number, name in enumerate(own)}
+            for place, own in self.own_classes[file].items()
+            if own != self.classes[place][: len(own)]
+        }
 
     def kind(self, name: str, head: Callable[[], Sequence[Any]]) -> str:
         """Return what the values of a column are.
@@ -145,22 +142,14 @@ class Columns:
                     "pack the files one at a time"
                 )
 
-    def common_classes(self, label: str | None) -> dict[str, tuple[str, ...]]:
-        """Return the class names of columns that are the same in all files, and those of the label."""
-        return {
-            name: tuple(classes)
-            for name, classes in self.classes.items()
-            if name == label or all(own.get(name, classes) == classes for own in self.own_classes)
-        }
-
-    def notes(self, label: str | None) -> list[str]:
+    def notes(self) -> list[str]:
         """Return what a user should know about columns that differ between files."""
         return [
             f"column {name!r} is missing in {quoted(files)}: their samples are packed without it"
             for name, files in self.missing.items()
         ] + [
-            f"the files have different class names for column {name!r}: its numbers are packed without names"
-            for name in self.classes.keys() - self.common_classes(label)
+            f"the files have the classes of column {name!r} in different orders: they are matched by name"
+            for name in dict.fromkeys(name for file in range(len(self.own_classes)) for name in self.changes(file))
         ]
 
     def _add_image(self, name: str, kind: pa.DataType, feature: Mapping[str, Any] | None) -> None:
@@ -175,17 +164,41 @@ class Columns:
             for name, found in class_lists_of({name: features.get(name) for name in schema.names}).items()
             if found
         }
-        for name in schema.names:
-            known_before = self.first[name] != file and name in self.types
-            if known_before and (name in own) != (name in self.classes):
-                one, other = (file, self.first[name]) if name in own else (self.first[name], file)
+        for place in sorted(own.keys() ^ self.classes.keys()):
+            name = _column_of(place, schema.names)
+            if name is not None and self.first[name] != file:
+                one, other = (file, self.first[name]) if place in own else (self.first[name], file)
                 raise SourceError(
-                    f"column {name!r} has class names in {one}, and none in {other}, so its numbers may mean other "
+                    f"column {place!r} has class names in {one}, and none in {other}, so its numbers may mean other "
                     "classes: pack them one at a time, or write them with one list of class names"
                 )
         for name, classes in own.items():
             self.classes[name], _ = self.classes.get(name, Classes()).united(classes)
         self.own_classes.append(own)
+
+
+def _column_of(place: str, names: Iterable[str]) -> str | None:
+    """Return the column that has a place such as ``objects.category``."""
+    return next((name for name in names if place == name or place.startswith(f"{name}.")), None)
+
+
+def renumbered(values: Mapping[str, Any], changes: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
+    """Return the values of a row with the class numbers of all files, see `Columns.changes`."""
+    found = dict(values)
+    for place, new in changes.items():
+        if (name := _column_of(place, found)) is not None:
+            found[name] = _renumbered(found[name], place.removeprefix(name).split(".")[1:], new)
+    return found
+
+
+def _renumbered(value: Any, path: Sequence[str], new: Mapping[int, int]) -> Any:
+    if isinstance(value, list):
+        return [_renumbered(one, path, new) for one in value]
+    if not path:
+        return new.get(value, value)
+    if isinstance(value, dict) and path[0] in value:
+        return value | {path[0]: _renumbered(value[path[0]], path[1:], new)}
+    return value
 
 
 def lengths(column: pa.Array) -> list[int | None]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import unquote
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 from wds_tools.errors import SourceError
 from wds_tools.format.image_header import sniff
 from wds_tools.format.label import NONE
-from wds_tools.sources.arrow_columns import Columns
+from wds_tools.sources.arrow_columns import Columns, renumbered
 from wds_tools.sources.base import Collector, Input, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.columns import not_finite
 from wds_tools.sources.objects import cell
@@ -55,6 +56,7 @@ class BatchSource(RecordSource):
     byte_lists: frozenset[str] = frozenset()
     packed: frozenset[str] = frozenset()
     image_columns: frozenset[str] = frozenset()
+    changes: Mapping[int, Mapping[str, Mapping[int, int]]] = MappingProxyType({})  # of files, see `Columns.changes`
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
@@ -120,7 +122,7 @@ class BatchSource(RecordSource):
         """
         values = self.partition(file) | {
             name: bytes(value) if name in self.byte_lists and isinstance(value, list) else cell(value)
-            for name, value in cells.items()
+            for name, value in renumbered(cells, self.changes[file]).items()
         }
         for name in self.image_columns & values.keys():
             data = values[name]
@@ -142,6 +144,7 @@ class BatchSource(RecordSource):
         names = _names(self.path, self.paths)
         columns = Columns.of([self._schema(file) for file in files], [names[file] for file in files], self.name)
         self.class_lists, self.byte_lists = columns.classes, columns.byte_lists
+        self.changes = {file: columns.changes(position) for position, file in enumerate(files)}
         seen = Names(self)
         for name in columns.types:
             kind = columns.kind(name, partial(self._head, files, name))
@@ -150,11 +153,11 @@ class BatchSource(RecordSource):
             seen.declare(name, kind)
         self.image_columns = frozenset(name for name, kinds in seen.kinds.items() if ENCODED in kinds)
         for name in seen.labels:
-            for position, file in enumerate(files):
-                seen.extend(name, columns.numbers(position, name, self._column(file, name)))
+            for file in files:
+                rows = ({name: value} for value in self._column(file, name))
+                seen.extend(name, (renumbered(row, self.changes[file])[name] for row in rows))
         roles = self.found_roles = seen.roles()
         columns.check_complete([roles.image, roles.label, roles.names])
-        self.class_lists = columns.common_classes(roles.label)
         found.account.notes += seen.hints(
             roles,
             lambda name: self._column(files[0], name) if TEXT in seen.kinds[name] else self._head(files[:1], name),
@@ -165,7 +168,7 @@ class BatchSource(RecordSource):
         self.packed = frozenset([roles.image, *roles.fields, *seen.facts(roles)])
         self._add_entries(found, files, names, seen.values_of(roles.label))
         found.account.given = sum(map(self.rows, files))
-        found.account.notes += columns.notes(roles.label)
+        found.account.notes += columns.notes()
         seen.account(found, roles)
 
     def _add_entries(self, found: Collector, files: Sequence[int], names: Sequence[str], labels: Sequence[Any]) -> None:
