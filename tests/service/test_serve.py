@@ -66,6 +66,16 @@ def data(root: Path) -> bytes:
     return (root / "few" / SHARD).read_bytes()
 
 
+def test_a_dataset_of_the_service_is_resharded(server: Running, root: Path, tmp_path: Path) -> None:
+    assert wt.reshard(f"{server.url}/data/few", tmp_path / "new", shard_bytes="100kB").packed == 40
+    old, new = (
+        {sample["__key__"]: sample["jpg"] for sample in webdataset.WebDataset(tars, shardshuffle=False)}
+        for folder in (root / "few", tmp_path / "new")
+        if (tars := sorted(map(str, folder.glob("shard-*.tar"))))
+    )
+    assert sorted(old.values()) == sorted(new.values())
+
+
 def test_a_file_has_its_bytes_and_the_checksum_of_the_manifest_as_its_etag(server: Running, data: bytes) -> None:
     reply = request(server.url, f"/data/few/{SHARD}")
     assert (reply.status, reply.body) == (200, data)

@@ -170,13 +170,24 @@ def locate(
         return found
     if remote is None:
         return tuple(Path(path) / name for name in names)
+    if str(path).startswith(("http://", "https://")):  # these servers list neither all files nor their sizes
+        return tuple(_shard_at(f"{str(path).rstrip('/')}/{name}", remote) for name in names)
     listed = list_objects(str(path), remote)
     if missing := [name for name in names if name not in listed]:
-        raise SourceError(
-            f"{clean_url(str(path))} lists the shard {missing[0]}, which does not exist: copy it again, or pack it "
-            "again"
-        )
+        raise _missing_shard(f"{str(path).rstrip('/')}/{missing[0]}")
     return tuple(listed[name] for name in names)
+
+
+def _shard_at(url: str, remote: RemoteOptions) -> RemoteFile:
+    try:
+        return find_object(url, remote)
+    except FileNotFoundError as error:
+        raise _missing_shard(url) from error
+
+
+def _missing_shard(url: str) -> SourceError:
+    folder, name = split_folder(clean_url(url))
+    return SourceError(f"{folder} lists the shard {name}, which does not exist: copy it again, or pack it again")
 
 
 def _refuse_unfinished(paths: Sequence[Path | RemoteFile], remote: RemoteOptions | None) -> None:
