@@ -526,3 +526,11 @@ def test_a_comment_in_the_first_line_and_a_schema_are_refused_by_what_they_are(t
     rows.to_json(tmp_path / "t.json", orient="table")
     with pytest.raises(SourceError, match=r"pandas writes it with orient='table': write it with orient='records'"):
         scan(tmp_path / "t.json")
+
+
+def test_lists_of_labels_may_be_lists_and_texts_in_one_column(tmp_path: Path) -> None:
+    for row, label in enumerate([[1, 2], "[1]"]):
+        (tmp_path / f"{row}.png").write_bytes(b"any")
+        with (tmp_path / "t.jsonl").open("a") as file:
+            file.write(json.dumps({"path": f"{row}.png", "label": label}) + "\n")
+    assert [entry.labels for entry in open_source(tmp_path / "t.jsonl").scan().inputs] == [(1, 2), (1,)]

@@ -173,7 +173,7 @@ class Names:
         """Return the label of each record; a list of labels if one record has several."""
         labels = self.labels.get(label or "", [])
         if any(isinstance(one, tuple) for one in labels):
-            return [one if isinstance(one, tuple) or one is None else (one,) for one in labels]
+            return [one if isinstance(one, (tuple, str)) or one is None else (one,) for one in labels]
         return labels
 
     def _found(self, values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
