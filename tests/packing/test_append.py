@@ -263,20 +263,23 @@ def test_packing_without_shuffling_keeps_the_order_of_the_source(photos, tmp_pat
     assert paths == sorted(paths)
 
 
-def test_files_with_the_names_and_sizes_of_others_and_a_later_time_are_not_those(tmp_path, caplog):
-    """An image or caption that was corrected in place, with as many bytes as before."""
+def test_files_with_the_names_and_sizes_of_others_and_a_later_time_are_stated(tmp_path, caplog):
+    """A new copy of the same files, or a caption that was corrected in place, with as many bytes as before."""
     src, dst = tmp_path / "src" / "cat", tmp_path / "dst"
     src.mkdir(parents=True)
     (src / "1.jpg").write_bytes(photos_of(1)[0].data)
     (src / "1.txt").write_text("a cat")
     wt.pack(tmp_path / "src", dst, **KEEP)
     assert wt.pack(tmp_path / "src", dst, **KEEP).kept == 1
+    assert not caplog.records
     (src / "1.txt").write_text("a dog")
     later = (dst / "manifest.json").stat().st_mtime_ns + 1
     os.utime(src / "1.txt", ns=(later, later))
-    with pytest.raises(DestinationError, match="one has changed since, by its modification time"):
-        wt.pack(tmp_path / "src", dst, **KEEP)
-    assert wt.append(tmp_path / "src", dst, **KEEP).packed == 1
-    assert sorted(sample["txt"] for sample in samples_of(dst)) == [b"a cat", b"a dog"]
+    stated = "1 file of the source has a later modification time, such as 'cat/1.txt'"
+    assert wt.pack(tmp_path / "src", dst, **KEEP).kept == 1
+    assert f"complete, but {stated}: --fresh (fresh=True) replaces the dataset if they have changed" in caplog.text
     assert wt.append(tmp_path / "src", dst, **KEEP).packed == 0
-    assert "nothing is appended, because" in caplog.text
+    assert f"from an earlier call, although {stated}; if they are different files" in caplog.text
+    assert [sample["txt"] for sample in samples_of(dst)] == [b"a cat"]
+    wt.pack(tmp_path / "src", dst, fresh=True, **KEEP)
+    assert [sample["txt"] for sample in samples_of(dst)] == [b"a dog"]

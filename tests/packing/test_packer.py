@@ -484,6 +484,48 @@ def test_a_file_that_changes_while_packing_ends_it(
     assert pack(small, tmp_path / "dst", workers=1, fresh=True).packed == 59
 
 
+def rewrite(path: Path) -> None:
+    """Write other content of the same length, as a program does that corrects images in place."""
+    path.write_bytes(path.read_bytes()[::-1])
+    later = path.stat().st_mtime_ns + 1_000_000_000  # the clock of a file system may be coarse
+    os.utime(path, ns=(later, later))
+
+
+@pytest.mark.parametrize("kind", ["folder", "captions", "table"])
+def test_a_file_that_is_rewritten_with_the_same_length_while_packing_ends_it(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    source, changed = small, small / "b" / "01.jpg"
+    if kind == "captions":
+        changed = small / "b" / "01.txt"
+        changed.write_text("a cat")
+    if kind == "table":
+        source = tmp_path / "photos.csv"
+        source.write_text("path,label\nsmall/a/00.jpg,a\nsmall/b/01.jpg,b\n")
+    os.utime(small / "a" / "00.jpg", (4e9, 4e9))  # a time in the future is no change
+    with monkeypatch.context() as patch:
+        after_planning(patch, lambda: rewrite(changed))
+        with pytest.raises(StoreError, match=rf"b/{changed.name}.* changed while it was packed: it was modified after"):
+            pack(source, tmp_path / "dst", workers=1)
+    assert not (tmp_path / "dst" / "manifest.json").exists()
+    assert pack(source, tmp_path / "dst", workers=1, fresh=True).packed >= 1
+
+
+def test_an_unfinished_pack_is_not_continued_with_a_file_that_has_changed_since(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = small / "a" / "00.jpg"
+    with monkeypatch.context() as patch:
+        after_planning(patch, lambda: moved.rename(tmp_path / "00.jpg"))
+        with pytest.raises(StoreError, match="are finished and kept"):
+            pack(small, tmp_path / "dst", shard_bytes=12_000, workers=1)
+    (tmp_path / "00.jpg").rename(moved)
+    later = time.time_ns()
+    os.utime(small / "b" / "01.jpg", ns=(later, later))
+    with pytest.raises(DestinationError, match=r"unfinished pack .* 1 file .* time, such as 'b/01\.jpg': .*--fresh"):
+        pack(small, tmp_path / "dst", shard_bytes=12_000, workers=1)
+
+
 def test_a_class_folder_that_cannot_be_listed_because_storage_fails_ends_packing(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

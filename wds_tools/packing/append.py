@@ -15,7 +15,7 @@ from wds_tools.format.label import Classes, LabelType
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.packing.config import AppendOptions, PackOptions
-from wds_tools.packing.destination import APPENDED, FolderDestination, is_older, read_manifest, read_skipped
+from wds_tools.packing.destination import APPENDED, FolderDestination, later_files, read_manifest, read_skipped
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.packer import PackReport, open_input, pack
 from wds_tools.packing.plan import Plan
@@ -78,15 +78,16 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
     show_account(source, listing, progress=options.progress)
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
-    is_newer = is_older(dst / MANIFEST_NAME, listing.newest_ns)
-    if plan.source in parts and not is_newer:  # an earlier call has appended it
+    if plan.source in parts:  # an earlier call has appended it
+        finished = FolderDestination(dst)
+        later = later_files(finished, plan, source)
         _log.warning(
-            "%s: nothing is appended, because %s has files of these names and sizes from an earlier call; if they are "
-            "different files, append them under other names",
+            "%s: nothing is appended, because %s has files of these names and sizes from an earlier call%s; if they "
+            "are different files, append them under other names",
             shown_path(source.name),
             dst,
+            later and f", although {later}",
         )
-        finished = FolderDestination(dst)
         unfinished = finished.read_plan()
         if unfinished is None or {**unfinished, "onto": None} == {**plan.source, "onto": None}:  # not of another call
             finished.remove_leftover_work()

@@ -16,13 +16,14 @@ from wds_tools.format.field_classes import FieldClasses
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import merge_stats
 from wds_tools.packing.card import CARD_NAME, card, commit_card, remove_card
-from wds_tools.packing.plan import differences
+from wds_tools.packing.plan import Plan, differences
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
-from wds_tools.sources.base import Skip
+from wds_tools.sources.base import Skip, Source
 from wds_tools.storage.commit import commit_bytes, sync_folder
 from wds_tools.storage.lock import PLAN_NAME, WORK_NAME
 from wds_tools.wording import counted
 
+_PLAN = f"{WORK_NAME}/{PLAN_NAME}"
 APPENDED = "appended"  # kind of the source of a dataset that samples were appended to
 
 
@@ -128,26 +129,29 @@ def check_startable(destination: Destination, source: dict[str, Any], *, fresh: 
         raise _unfinished_error(destination.name, plan or {}, source)
 
 
-def is_older(path: Path, newest_ns: int) -> bool:
-    """Return whether a file exists and was written before a modification time."""
-    return path.is_file() and path.stat().st_mtime_ns < newest_ns
-
-
-def check_times(destination: Destination, source: dict[str, Any], newest_ns: int) -> None:
-    """Check that no file of a source was changed after a local folder was packed from it, or after packing began.
+def check_times(destination: Destination, plan: Plan, source: Source) -> None:
+    """Check that no file of a source was changed after a local folder began to be packed from it.
 
     Raises:
         DestinationError: A file was.
     """
-    if not isinstance(destination, FolderDestination):
-        return
-    old, folder = destination.manifest(), destination.folder
-    is_changed = old is not None and old.source == source and is_older(folder / MANIFEST_NAME, newest_ns)
-    if is_changed or (destination.read_plan() == source and is_older(folder / WORK_NAME / PLAN_NAME, newest_ns)):
+    if destination.read_plan() == plan.source and (later := later_files(destination, plan, source, since=_PLAN)):
         raise DestinationError(
-            f"{destination.name} was packed from these files, and one has changed since, by its modification time: "
-            "pack with --fresh (fresh=True) to replace the dataset"
+            f"{destination.name} holds an unfinished pack of these files, and {later}: "
+            "pack with --fresh (fresh=True) to start over"
         )
+
+
+def later_files(destination: Destination, plan: Plan, source: Source, *, since: str = MANIFEST_NAME) -> str:
+    """Describe the files of a source that were modified later than a file at the destination; "" without any."""
+    file = destination.folder / since
+    if not isinstance(destination, FolderDestination) or not file.is_file():
+        return ""
+    later = source.later_than(plan.inputs, file.stat().st_mtime_ns)
+    if not later:
+        return ""
+    have = "file of the source has" if len(later) == 1 else "files of the source have"
+    return f"{len(later):,} {have} a later modification time, such as {later[0]!r}"
 
 
 def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: bool, onto: Manifest | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.account import Account
 from wds_tools.format.manifest import Manifest
 from wds_tools.packing.config import PackOptions
-from wds_tools.packing.destination import Destination, check_startable, check_times, manifest_of
+from wds_tools.packing.destination import Destination, check_startable, check_times, later_files, manifest_of
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.preview import Preview, preview, show_account
@@ -22,6 +23,8 @@ from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source, without_file_scheme
 from wds_tools.storage import is_url
 from wds_tools.terminal import shows_progress
+
+_log = logging.getLogger("wds_tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,7 @@ def pack_listing(
         remote=options.remote,
     )
     if not options.fresh:
-        check_times(destination, plan.source, listing.newest_ns)
+        check_times(destination, plan, source)
     if options.dry_run:
         check_startable(destination, plan.source, fresh=options.fresh)
         nothing = manifest_of(
@@ -207,6 +210,12 @@ def pack_listing(
             preview=preview(source, listing),
         )
     if not options.fresh and (old := _complete_dataset(destination, plan, strict=options.strict)) is not None:
+        if later := later_files(destination, plan, source):
+            _log.warning(
+                "%s: the dataset is complete, but %s: --fresh (fresh=True) replaces the dataset if they have changed",
+                destination.name,
+                later,
+            )
         skipped = destination.skipped()
         account = old.account or listing.account
         return PackReport(old, dst, old.samples, skipped, len(old.shards), time.monotonic() - started, account)

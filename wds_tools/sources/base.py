@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -131,8 +132,6 @@ class Listing:
         files: The local files that contain the records. They must stay the same until all records are read: a record
             of another version of a file could have the label of a different image.
         field_classes: Class lists of numbers that are not the label, see `Manifest.field_classes`.
-        newest_ns: Latest modification time of the files of a local folder; 0 for other sources. A file that is changed
-            in place may have the same length.
     """
 
     inputs: list[Input]
@@ -144,7 +143,6 @@ class Listing:
     files: tuple[FileState, ...] = ()
     earlier: Account | None = None
     field_classes: dict[str, ClassList] = field(default_factory=dict)
-    newest_ns: int = 0
 
     @property
     def has_labels(self) -> bool:
@@ -329,6 +327,10 @@ class Source:
         """Return the splits, such as train and val, by name, in a fixed order; empty if the source has none."""
         return {}
 
+    def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:  # noqa: ARG002 - for folders
+        """Return the files of a local folder whose modification time is later, of those that inputs are read from."""
+        return []
+
     def read(self, entry: Input) -> Record:
         """Read one input.
 
@@ -384,6 +386,38 @@ def check_size(name: str, size: int, listed: int) -> None:
         raise SourceChangedError(
             f"{name} changed while it was packed: it has {more} the {listed:,} bytes that were listed"
         )
+
+
+class FileTimes:
+    """Modification times of files when they were listed: a file that was changed in place may have the same length.
+
+    Of most files only the latest time is kept, because there may be millions.
+
+    Attributes:
+        newest_ns: The latest time that is not in the future.
+        future: Times in the future, by file.
+    """
+
+    def __init__(self) -> None:
+        self.newest_ns = 0
+        self.future: dict[str, int] = {}
+        self.started_ns = time.time_ns()
+
+    def add(self, name: str, time_ns: int) -> None:
+        """Take note of the time of a file."""
+        if time_ns > self.started_ns:
+            self.future[name] = time_ns
+        else:
+            self.newest_ns = max(self.newest_ns, time_ns)
+
+    def check(self, name: str, time_ns: int, *, shown: str) -> None:
+        """Check the time of a file that was read; ``shown`` is its name in messages.
+
+        Raises:
+            SourceChangedError: It is later than when the file was listed.
+        """
+        if time_ns > self.newest_ns and time_ns != self.future.get(name):
+            raise SourceChangedError(f"{shown} changed while it was packed: it was modified after it was listed")
 
 
 def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:

@@ -47,11 +47,6 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS)
 
 
-def can_be_packed(name: str) -> bool:
-    """Return whether a file name is that of an image or of a further field of one."""
-    return is_image_name(name) or name.rpartition(".")[2].lower() in _FIELDS
-
-
 def is_mask_field(field: str) -> bool:
     """Return whether a field has a value for each pixel of its image; a depth may have another size.
 

@@ -20,6 +20,7 @@ from wds_tools.format.label import NONE
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     Collector,
+    FileTimes,
     Input,
     Record,
     SourceOptions,
@@ -94,6 +95,7 @@ class TableSource(TableRows):
         super().__init__(src, options)
         self.path = Path(src)
         self.remote = self.options.remote
+        self.times = FileTimes()
 
     def collect(self, found: Collector) -> None:
         """Add the rows, with the length of each file.
@@ -104,6 +106,7 @@ class TableSource(TableRows):
             LabelError: A row has several labels.
         """
         found.take_files([self.path])
+        self.times = FileTimes()
         self.table = TextTable(self.path, self.options.encoding)
         image, names = self._image_column(), self.seen(self.table)
         roles = names.record_roles(image)
@@ -246,6 +249,7 @@ class TableSource(TableRows):
             if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NOT_A_FILE:
                 raise SourceError(str(error)) from error
             raise
+        self.times.add(name, status.st_mtime_ns)
         is_file = stat.S_ISREG(status.st_mode)
         if not is_file or not 0 < status.st_size <= MAX_RECORD_BYTES:
             problem = f"has {status.st_size:,} bytes" if is_file else "is not a regular file"
@@ -270,4 +274,6 @@ class TableSource(TableRows):
         if is_url(name):
             return fetch(name, self.remote)
         with as_read_error(f"file {name!r} cannot be read", ValueError), self._path(name).open("rb") as file:
-            return file.read(MAX_RECORD_BYTES)
+            data, time_ns = file.read(MAX_RECORD_BYTES), os.fstat(file.fileno()).st_mtime_ns
+        self.times.check(name, time_ns, shown=f"file {name!r}")
+        return data

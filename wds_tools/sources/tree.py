@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -419,7 +420,7 @@ class TreeSource(Source):
             if self.split is None:
                 found.account.notes.append(f"all images are in {split!r}, which is a split and not a class")
         found.account.given += len(files.files)
-        found.files, found.stamp, found.newest_ns = self.tree.states, self.tree.stamp, self.tree.newest_ns
+        found.files, found.stamp = self.tree.states, self.tree.stamp
         for hidden in sorted(self.tree.hidden):
             reason = SYSTEM_FOLDERS.get(hidden.rpartition("/")[2], "its name starts with a dot")
             found.account.leave_out("path", hidden, reason)
@@ -429,6 +430,15 @@ class TreeSource(Source):
             raise MissingSourceError(layouts.no_images_error(self.name, found.skipped))
         if isinstance(self.tree, TarTree):
             found.inputs = [entry._replace(group=self.tree.group(entry.location)) for entry in found.inputs]
+
+    def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:
+        """Return the files of a local folder whose modification time is later, of those that inputs are read from."""
+        if not isinstance(self.tree, FolderTree):
+            return []
+        assert self.layout is not None, "a source is listed before"
+        base = self.layout.base
+        further = (file.path for entry in inputs for _, file in entry.parts)
+        return self.tree.later_than(chain((base + entry.path for entry in inputs), further), time_ns)
 
     def read(self, entry: Input) -> Record:
         """Read an image and the further files of its sample.

@@ -11,10 +11,9 @@ import os
 import re
 import stat
 import struct
-import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     File,
     FileState,
+    FileTimes,
     SourceStoreError,
     as_read_error,
     as_source_error,
@@ -35,7 +35,7 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar, tar_stem
 from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path, stamp_of, stamp_remote_files, states_of
-from wds_tools.sources.layouts import can_be_packed, is_image_name
+from wds_tools.sources.layouts import is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.lock import why_unfinished
@@ -70,7 +70,7 @@ class Tree:
         states: After listing: the local files that contain the files.
         hidden: After listing: folders and images that are hidden, and names of other hidden files; see `hidden_root`.
         empty_folders: After listing: folders without files, of a local folder.
-        newest_ns: After listing: see `Listing.newest_ns`.
+        times: After listing: modification times of the files of a local folder.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Tree:
     states: tuple[FileState, ...] = ()
     hidden: frozenset[str] = frozenset()
     empty_folders: tuple[str, ...] = ()
-    newest_ns: int = 0
+    times: FileTimes | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
@@ -130,16 +130,29 @@ class FolderTree(Tree):
         """Read a file with one call."""
         full = os.fsencode(self.root) + b"/" + path_bytes(path)
         with as_read_error(f"{path_text(full)} cannot be read"):
-            data = _read_all(full, size)
+            data, time_ns = _read_all(full, size)
         check_size(path_text(full), len(data), size)
+        if self.times is not None:
+            self.times.check(path, time_ns, shown=path_text(full))
         return data
+
+    def later_than(self, paths: Iterable[str], time_ns: int) -> list[str]:
+        """Return the files with a later modification time that is not in the future."""
+        assert self.times is not None, "a tree is listed before"
+        if self.times.newest_ns <= time_ns:
+            return []
+        return [path for path in paths if time_ns < self._time_ns(path) <= self.times.newest_ns]
+
+    def _time_ns(self, path: str) -> int:
+        with as_read_error(f"{path} cannot be read"):
+            return os.stat(os.fsencode(self.root) + b"/" + path_bytes(path)).st_mtime_ns  # noqa: PTH116 - bytes
 
     def _files(self) -> Iterator[File]:
         root = _root_bytes(self.root)
         if (reason := why_unfinished(self.name, lambda name: (self.root / name).read_bytes())) is not None:
             raise SourceError(reason)
         self.empty_folders = ()
-        self.newest_ns = 0
+        self.times = times = FileTimes()
         folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
         while folders:
             folder, parents = folders.pop()
@@ -164,13 +177,9 @@ class FolderTree(Tree):
                 elif _is_folder(entry):
                     folders.append((path, (*parents, identity)))
                 else:
-                    yield self._dated(*_local_file(entry, path_text(path)))
-
-    def _dated(self, file: File, time_ns: int) -> File:
-        """Take note of the time of a file that may be packed; a time in the future does not show when it changed."""
-        if can_be_packed(file.path) and self.newest_ns < time_ns <= time.time_ns():
-            self.newest_ns = time_ns
-        return file
+                    file, time_ns = _local_file(entry, path_text(path))
+                    times.add(file.path, time_ns)
+                    yield file
 
 
 class RemoteTree(Tree):
@@ -412,17 +421,20 @@ def _local_file(entry: os.DirEntry[bytes], path: str) -> tuple[File, int]:
     return File(path, status.st_size), status.st_mtime_ns
 
 
-def _read_all(path: bytes, size: int) -> bytes:
-    """Read a file with one call. One byte more than ``size`` is requested, to notice a file that has grown."""
+def _read_all(path: bytes, size: int) -> tuple[bytes, int]:
+    """Read a file with one call, and return its modification time too.
+
+    One byte more than ``size`` is requested, to notice a file that has grown.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe of this name must not block
     try:
         data = os.read(descriptor, size + 1)
         if len(data) == size:
-            return data
+            return data, os.fstat(descriptor).st_mtime_ns
         parts = [data]
         while sum(map(len, parts)) <= size and (data := os.read(descriptor, size + 1)):
             parts.append(data)  # one read returns 2 GiB at most
-        return b"".join(parts)
+        return b"".join(parts), os.fstat(descriptor).st_mtime_ns
     finally:
         os.close(descriptor)
 
