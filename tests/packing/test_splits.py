@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import datasets
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources_conformance import contents, photos_of, stored
@@ -176,3 +180,133 @@ def test_given_classes_are_for_the_splits_that_have_labels(tmp_path: Path) -> No
         (tmp_path / "src" / "train" / name).write_bytes(photo)
     with pytest.raises(LabelError, match="has no labels, but class names were given"):
         wt.pack_splits(tmp_path / "src", tmp_path / "other", classes=["dog", "cat"], **options)
+
+
+def split_tables(root: Path, **tables: pd.DataFrame) -> Path:
+    """Write a table for each split, as pandas does, and its images in a folder of its name."""
+    photo = photos_of(1)[0].data
+    for split, table in tables.items():
+        (root / split).mkdir(parents=True, exist_ok=True)
+        for row in range(len(table)):
+            (root / split / f"{split}{row}.jpg").write_bytes(photo)
+        table.assign(file=[f"{split}{row}.jpg" for row in range(len(table))]).to_csv(root / f"{split}.csv", index=False)
+    return root
+
+
+def numbered(*labels: int, names: Sequence[str] = ("zebra", "dog", "cow")) -> pd.DataFrame:
+    return pd.DataFrame({"label": labels, "class_name": [names[label] for label in labels]})
+
+
+def labels_of(dst: Path) -> dict[str, tuple[tuple[str, ...], list[int]]]:
+    """Return the classes and the labels of each split, in the order of the images."""
+    found = {}
+    for split in sorted(path for path in dst.iterdir() if path.is_dir()):
+        samples = sorted(stored(split), key=lambda one: json.loads(one["json"])["path"])
+        classes = tuple(json.loads((split / "manifest.json").read_text()).get("classes") or ())
+        found[split.name] = (classes, [int(one["cls"]) for one in samples])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "expected"),
+    [
+        (numbered(0, 1, 2, 0, 1, 2), numbered(2, 1, 0), [2, 1, 0]),
+        (numbered(0, 1, 2, 0, 1, 2), numbered(1, 2), [1, 2]),
+        (numbered(0, 1, 0, 1), numbered(2, 1), [2, 1]),
+        (numbered(0, 1, 2, 0, 1, 2), pd.DataFrame({"label": [2, 0, 1]}), [2, 0, 1]),
+        (numbered(0, 1, 2, 0, 1, 2), pd.DataFrame({"class_name": ["cow", "zebra", "dog"]}), [2, 0, 1]),
+    ],
+    ids=["the same", "a class is missing", "each lacks a class", "only numbers", "only names"],
+)
+def test_numbers_and_names_of_all_splits_are_those_of_their_tables(
+    train: pd.DataFrame, val: pd.DataFrame, expected: list[int], tmp_path: Path
+) -> None:
+    src = split_tables(tmp_path / "src", train=train, val=val)
+    wt.pack_splits(src, tmp_path / "dst", split="folders", workers=1)
+    names = ("zebra", "dog", "cow")
+    assert labels_of(tmp_path / "dst") == {"train": (names, train["label"].tolist()), "val": (names, expected)}
+
+
+def test_splits_that_give_a_class_two_numbers_are_refused(tmp_path: Path) -> None:
+    src = split_tables(
+        tmp_path / "src", train=numbered(0, 1, 2, 0), val=numbered(0, 1, 2, names=("dog", "zebra", "cow"))
+    )
+    with pytest.raises(LabelError, match=r"class 0 is 'zebra' in 'train' and 'dog' in 'val'.*--classes"):
+        wt.pack_splits(src, tmp_path / "dst", split="folders", workers=1)
+
+
+def with_class_list(rows: dict[str, Any], names: Sequence[str]) -> datasets.Dataset:
+    return datasets.Dataset.from_dict(rows).cast_column("label", datasets.ClassLabel(names=list(names)))
+
+
+def photo_rows(labels: Sequence[Any]) -> dict[str, Any]:
+    return {"image": [photos_of(1)[0].data] * len(labels), "label": list(labels)}
+
+
+def write_jsonl(split: Path, labels: Sequence[Any]) -> None:
+    split_tables(split, images=pd.DataFrame({"label": labels}))
+    rows = pd.DataFrame({"file_name": [f"images/images{row}.jpg" for row in range(len(labels))], "label": labels})
+    (split / "images.csv").unlink()
+    rows.to_json(split / "metadata.jsonl", orient="records", lines=True)
+
+
+def write_csv(split: Path, labels: Sequence[Any]) -> None:
+    split_tables(split.parent, **{split.name: pd.DataFrame({"label": labels})})
+
+
+def write_parquet(split: Path, labels: Sequence[Any]) -> None:
+    split.mkdir(parents=True)
+    pd.DataFrame(photo_rows(labels)).to_parquet(split / "0.parquet")
+
+
+def write_shard(split: Path, labels: Sequence[Any]) -> None:
+    split.mkdir(parents=True)
+    with webdataset.TarWriter(str(split / "0.tar")) as writer:
+        for row, label in enumerate(labels):
+            writer.write({"__key__": str(row), "jpg": photos_of(1)[0].data, "cls": str(label).encode()})
+
+
+@pytest.mark.parametrize("write", [write_csv, write_jsonl, write_parquet, write_shard])
+def test_numbers_in_a_split_and_names_in_another_are_refused(
+    write: Callable[[Path, Sequence[Any]], None], tmp_path: Path
+) -> None:
+    write(tmp_path / "src" / "train", ["zebra", "ant", "zebra", "ant"])
+    write(tmp_path / "src" / "val", [0, 1, 1])
+    problem = r"'val' are numbers \('0', '1'\), those of 'train' are names \('ant', 'zebra'\).*--classes"
+    with pytest.raises(LabelError, match=problem):
+        wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", workers=1)
+    wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", workers=1, classes=["zebra", "ant"])
+    assert {split: labels for split, (_, labels) in labels_of(tmp_path / "dst").items()} == {
+        "train": [0, 1, 0, 1],
+        "val": [0, 1, 1],
+    }
+
+
+def test_numbers_of_a_split_mean_the_class_list_of_another(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / "src" / split).mkdir(parents=True)
+    one = with_class_list(photo_rows([0, 1, 1]), ["zebra", "ant"])
+    one.to_parquet(tmp_path / "src" / "train" / "0.parquet")
+    pd.DataFrame(photo_rows([1, 0])).to_parquet(tmp_path / "src" / "test" / "0.parquet")
+    wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", workers=1)
+    names = ("zebra", "ant")
+    assert labels_of(tmp_path / "dst") == {"train": (names, [0, 1, 1]), "test": (names, [1, 0])}
+    pd.DataFrame(photo_rows([2, 0])).to_parquet(tmp_path / "src" / "test" / "0.parquet")
+    with pytest.raises(LabelError, match="has label 2, but there are only 2 class names"):
+        wt.pack_splits(tmp_path / "src", tmp_path / "other", split="folders", workers=1)
+
+
+def test_numbers_next_to_class_lists_that_differ_are_refused(tmp_path: Path) -> None:
+    for split, names in (("train", ["zebra", "ant"]), ("val", ["ant", "zebra"])):
+        (tmp_path / "src" / split).mkdir(parents=True)
+        with_class_list(photo_rows([0, 1]), names).to_parquet(tmp_path / "src" / split / "0.parquet")
+    write_parquet(tmp_path / "src" / "test", [0, 1])
+    with pytest.raises(LabelError, match="class 0 is 'zebra' in 'train' and 'ant' in 'val'"):
+        wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", workers=1)
+
+
+def test_one_label_in_a_split_and_several_in_another_are_refused(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "src" / "train", [["zebra", "ant"], ["ant"]])
+    write_parquet(tmp_path / "src" / "val", ["zebra", "ant"])
+    with pytest.raises(LabelError, match="'val' have one label each, those of 'train' have a list of labels"):
+        wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", workers=1)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from wds_tools.errors import DestinationError, OptionError, SourceError
-from wds_tools.format.label import Classes
+from wds_tools.errors import DestinationError, LabelError, OptionError, SourceError
+from wds_tools.format.label import Classes, quoted
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import commit_card, split_card
 from wds_tools.packing.config import PackOptions, SplitOptions
@@ -23,6 +23,8 @@ from wds_tools.packing.run import check_labels, check_strict, list_inputs
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import open_splits
+from wds_tools.sources.files import shown_path
+from wds_tools.sources.label_choice import names_by_number
 from wds_tools.storage import join
 from wds_tools.storage.upload import Bucket
 
@@ -164,18 +166,94 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
         raise SourceError(
             f"{src} has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
         )
-    parts = {name: (source, list_inputs(source, options.progress, is_split=True)) for name, source in sources.items()}
-    check_labels(str(src), [listing for _, listing in parts.values()], options.names)
-    labelled = {name: listing for name, (_, listing) in parts.items() if listing.has_labels}
-    named = {listing.label_classes for listing in labelled.values()}
-    if options.names is not None or len(named) <= 1:
-        return parts
-    classes = Classes.sorted(name for names in named for name in names)
-    # A split whose labels are numbers is listed again, to check that they are among these classes.
-    again = open_splits(src, kind=options.kind, options=replace(options, classes=classes).source)
-    for name, listing in labelled.items():
-        if listing.label_classes:
-            parts[name] = parts[name][0], listing.with_classes(classes)
-        else:
-            parts[name] = again[name], list_inputs(again[name], options.progress, is_split=True)
-    return parts
+    listed = {name: list_inputs(source, options.progress, is_split=True) for name, source in sources.items()}
+    check_labels(str(src), listed.values(), options.names)
+    labelled = {name: listing for name, listing in listed.items() if listing.has_labels}
+    if options.names is None and any(listing.label_classes for listing in labelled.values()):
+        classes = _common_classes(str(src), labelled)
+        # A split whose labels are numbers is listed again, to check that they are among these classes.
+        again = open_splits(src, kind=options.kind, options=replace(options, classes=classes).source)
+        for name, listing in labelled.items():
+            if listing.label_classes:
+                listed[name] = listing.with_classes(classes)
+            else:
+                sources[name] = again[name]
+                listed[name] = list_inputs(again[name], options.progress, is_split=True)
+    listed = _of_one_type(str(src), listed)
+    return {name: (source, listed[name]) for name, source in sources.items()}
+
+
+def _common_classes(src: str, listed: Mapping[str, Listing]) -> Classes:
+    """Return the classes of all splits that have labels. Classes that have a number in a split keep it.
+
+    Raises:
+        LabelError: A class has several numbers, or labels are numbers and it is not known which classes they mean.
+    """
+    named = {split: listing for split, listing in listed.items() if listing.label_classes}
+    stated = {split: listing for split, listing in named.items() if listing.numbered_by != "order"}
+    known, problem = _stated_classes(stated)
+    numbered = next((split for split in listed if split not in named), None)
+    if numbered is not None and (problem or not stated):
+        other = next(iter(stated or named))
+        raise LabelError(
+            f"{shown_path(src)}: the labels of split {numbered!r} are numbers ({_numbers_of(listed[numbered])}), those "
+            f"of {other!r} are names ({quoted(named[other].label_classes[:2])}), and "
+            f"{problem or 'no number is stated for a name'}: give the names of all classes by number (--classes, "
+            "classes=), or write all labels as names"
+        )
+    if problem and any(listing.numbered_by == "records" for listing in stated.values()):
+        raise LabelError(
+            f"{shown_path(src)}: {problem}: correct the labels, or give the names of all classes by number (--classes, "
+            "classes=)"
+        )
+    rest = Classes.sorted(name for listing in named.values() for name in _names_by_number(listing).values())
+    return Classes(dict.fromkeys([*known, *rest]))
+
+
+def _stated_classes(listed: Mapping[str, Listing]) -> tuple[tuple[str, ...], str]:
+    """Return the classes of splits that state their numbers, or no classes and why they contradict each other."""
+    named: dict[int, tuple[str, str]] = {}  # number -> name and split
+    numbers: dict[str, tuple[int, str]] = {}  # name -> number and split
+    for split, listing in listed.items():
+        for number, name in _names_by_number(listing).items():
+            other, first = named.setdefault(number, (name, split))
+            if other != name:
+                return (), f"class {number} is {other!r} in {first!r} and {name!r} in {split!r}"
+            same, first = numbers.setdefault(name, (number, split))
+            if same != number:
+                return (), f"class {name!r} is number {same} in {first!r} and number {number} in {split!r}"
+    return names_by_number({number: name for number, (name, _) in named.items()}) or (), ""
+
+
+def _names_by_number(listing: Listing) -> dict[int, str]:
+    """Return the names of classes that have one; of records, numbers between others may have none."""
+    has_gaps = listing.numbered_by == "records"
+    names = enumerate(listing.label_classes)
+    return {number: name for number, name in names if not (has_gaps and name == str(number))}
+
+
+def _numbers_of(listing: Listing) -> str:
+    """Return the first two class numbers of a listing, for a message."""
+    labels = ((entry.label,) if entry.labels is None else entry.labels for entry in listing.inputs)
+    numbers = sorted({number for some in labels for number in some if number is not None})
+    return quoted(map(str, numbers[:2]))
+
+
+def _of_one_type(src: str, listed: Mapping[str, Listing]) -> dict[str, Listing]:
+    """Return the listings of splits with one label or several for each sample in all splits that have labels.
+
+    Lists with 0 or 1 for each class are several labels if this is so in another split.
+
+    Raises:
+        LabelError: Samples have one label in a split and several in another.
+    """
+    several = [split for split, listing in listed.items() if any(one.labels is not None for one in listing.inputs)]
+    single = [split for split, listing in listed.items() if listing.has_labels and split not in several]
+    if not several:
+        return dict(listed)
+    if one := next((split for split in single if not listed[split].form.width), None):
+        raise LabelError(
+            f"{shown_path(src)}: the samples of split {one!r} have one label each, those of {several[0]!r} have a list "
+            "of labels: write the labels of all splits as lists, or of none"
+        )
+    return {split: listing.with_several_labels() if split in single else listing for split, listing in listed.items()}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import xxhash
@@ -19,7 +19,7 @@ from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceEr
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Labels, LabelType, Numbered
-from wds_tools.format.label_lists import LABELS
+from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.options import RemoteOptions
 from wds_tools.wording import one_line
@@ -132,6 +132,9 @@ class Listing:
         files: The local files that contain the records. They must stay the same until all records are read: a record
             of another version of a file could have the label of a different image.
         field_classes: Class lists of numbers that are not the label, see `Manifest.field_classes`.
+        numbered_by: What gives a class its number: the names in sorted order, a list of class names that the source
+            has, or records that have number and name.
+        form: What the labels were read from.
     """
 
     inputs: list[Input]
@@ -143,6 +146,8 @@ class Listing:
     files: tuple[FileState, ...] = ()
     earlier: Account | None = None
     field_classes: dict[str, ClassList] = field(default_factory=dict)
+    numbered_by: Literal["order", "list", "records"] = "order"
+    form: Form = field(default_factory=Form)
 
     @property
     def has_labels(self) -> bool:
@@ -156,14 +161,22 @@ class Listing:
         return Classes(several.names if several else self.classes)
 
     def with_classes(self, classes: Classes) -> Listing:
-        """Return a listing with other classes, which include all of its own. Labels get the numbers of their names."""
+        """Return a listing with other classes. Labels get the numbers of their names; one without a name keeps it."""
         numbers = classes.numbers()
-        new = [numbers[name] for name in self.label_classes]
+        new = [numbers.get(name, number) for number, name in enumerate(self.label_classes)]
         if LABELS in self.field_classes:
             inputs = [entry._replace(labels=tuple(new[one] for one in entry.labels or ())) for entry in self.inputs]
             return replace(self, inputs=inputs, field_classes={**self.field_classes, LABELS: ClassList(tuple(classes))})
         inputs = [entry if entry.label is None else entry._replace(label=new[entry.label]) for entry in self.inputs]
         return replace(self, inputs=inputs, classes=classes)
+
+    def with_several_labels(self) -> Listing:
+        """Return a listing of samples with one label as one of samples that may have several."""
+        inputs = [
+            entry if entry.label is None else entry._replace(label=None, labels=(entry.label,)) for entry in self.inputs
+        ]
+        lists = {LABELS: ClassList(tuple(self.classes))} if self.classes else {}
+        return replace(self, inputs=inputs, classes=Classes(), field_classes={**self.field_classes, **lists})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +214,7 @@ class Collector(Listing):
     def __init__(self, where: str, unit: str, options: SourceOptions) -> None:
         super().__init__([], [], (), Account(unit))
         self.where = where
+        self.numbered_by = "list"
         self._options = options
         self._labels = Labels(where, label_type=options.label_type, separator=options.label_separator)
 
@@ -236,6 +250,8 @@ class Collector(Listing):
         """
         given = self._options.classes
         numbered = self._labels.numbered(given, self.classes or None)
+        self.numbered_by = self.numbered_by if self.classes else "order"
+        self.form = numbered.form
         inputs, labelled = self.inputs, _labelled(self.inputs, numbered)
         if any(labelled):
             pairs = zip(inputs, labelled, strict=True)

@@ -415,6 +415,8 @@ class Names:
         part, account = self.source.part, found.account
         account.declare(part, self.kinds)
         found.classes = roles.classes or found.classes
+        if roles.names is not None:
+            found.numbered_by = "records"
         account.notes += roles.notes
         for name, kinds in self.kinds.items():
             left = {kind for kind in kinds if reason_of(kind)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -48,19 +48,24 @@ class _Columns:
         files: All files, which the columns may name.
         table: The table.
         options: What the user states.
+        labels: The only columns that may be the label or have its class names; None: all.
 
     Attributes:
         names: What the columns have.
         choice: The column that is the label.
     """
 
-    def __init__(self, files: Files, table: Named, options: SourceOptions) -> None:
+    def __init__(
+        self, files: Files, table: Named, options: SourceOptions, labels: Container[str | None] | None = None
+    ) -> None:
         self.table = table
         self._files = files
         self._source = TableRows(table.file.path, options)
         self.names = self._source.seen(table.rows)
         for _, row in table.rows.rows():
             self.names.add({name: value for name, value in row.items() if name != MORE})
+        if labels is not None:
+            self.names.labels = {name: values for name, values in self.names.labels.items() if name in labels}
         self._head = [row for _, row in islice(table.rows.rows(), LOOKED_AT)]
         self.choice = self.names.label(table.image)
 
@@ -282,7 +287,13 @@ def _labelled(found: Collector, files: Files, plan: Mapping[str, Rows], own: Nam
     first = next((columns for columns in every if columns.choice.label is not None), None)
     if first is None or first.table is own:
         return first or _Columns(files, own, options)
-    label = first.choice.label
+    label, names = first.choice.label, first.choice.names
+    if {label, names} <= {*own.rows.columns}:
+        columns = _Columns(files, own, options, {label, names})
+        if columns.choice.label == label:
+            return columns
+    if label not in own.rows.columns and names in own.rows.columns:
+        label = names
     if label not in own.rows.columns:
         found.account.notes.append(f"without labels: {own.file.path} has no column {label!r}")
         label = ""
