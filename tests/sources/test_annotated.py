@@ -690,3 +690,32 @@ def test_boxes_of_parts_of_voc_move_with_resized_images(src, tmp_path):
     wt.pack(src, tmp_path / "out", images="resize", resize=(24, 32))
     [one] = json_of(tmp_path / "out")["photo_1.jpg"]["objects"]
     assert one == {"box": [0, 0, 32, 24], "category": 0, "part": [{"name": "head", "box": [2, 4, 16, 12]}]}
+
+
+def test_images_of_one_stem_have_the_same_label_file(src, tmp_path):
+    src = tree_of(tmp_path / "yolo", "yolo/supervision_boxes", "images/{name}")
+    (src / "data.yaml").unlink()
+    (src / "classes.txt").write_text("\n".join(NAMES))
+    Image.open(FOREIGN / "images" / "photo_1.jpg").save(src / "images" / "photo_1.png")
+    report = wt.pack(src, tmp_path / "out", images="keep")
+    found = json_of(tmp_path / "out")
+    assert len(found["photo_1.png"]["objects"]) == 2
+    assert found["photo_1.png"]["objects"] == found["photo_1.jpg"]["objects"]
+    assert report.manifest.account.attached["annotations"] == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "entry"), [("yolo", "", "images/val/99.jpg"), ("voc", "ImageSets/Main/", "99")]
+)
+def test_listed_images_that_are_missing_are_skipped_and_those_in_two_splits_noted(name, folder, entry, tmp_path):
+    annotations, place, _ = TREES[name]
+    src = tree_of(tmp_path / "src", annotations, place)
+    with (src / f"{folder}val.txt").open("a") as file:
+        file.write(f"\n{entry}\n" + (src / f"{folder}train.txt").read_text().splitlines()[0])
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
+    assert skipped(reports["val"]) == {entry: f"is listed in {folder}val.txt, but there is no such file"}
+    assert reports["val"].manifest.account.packed == 3
+    assert not reports["train"].skipped
+    for report, text in ((reports["val"], "'val' and 'train'"), (reports["train"], "'train' and 'val'")):
+        [note] = (note for note in report.manifest.account.notes if "share" in note)
+        assert note.startswith(f"{text} share 1 image, such as ")

@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from wds_tools.errors import SourceError
@@ -30,15 +31,16 @@ _LOOKED_AT = 3
 
 
 class _Members(NamedTuple):
-    """The images of a split, and the files that list them."""
+    """The images of a split, the files that list them, and listed images that are missing: name -> list."""
 
     images: Sequence[File]
     lists: tuple[File, ...] = ()
+    missing: Mapping[str, str] = MappingProxyType({})
 
     @property
-    def by_path(self) -> dict[str, File]:
-        """Path -> image."""
-        return {file.path: file for file in self.images}
+    def by_path(self) -> dict[str, File | None]:
+        """Path -> image; None if it is missing."""
+        return {file.path: file for file in self.images} | dict.fromkeys(self.missing)
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class _Split:
         source: What lists the images, for messages.
         classes: Path of an image -> class; empty if folders are not classes.
         notes: What a user should know about the split, as well as the notes of ``annotations``.
+        missing: Name of a missing image -> file that lists it, if that is not ``source``.
     """
 
     annotations: Annotations
@@ -62,6 +65,7 @@ class _Split:
     source: str
     classes: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 class Annotated(Layout):
@@ -113,7 +117,7 @@ class Annotated(Layout):
         for name, file in split.images.items():
             if file is None:
                 found.account.given += 1
-                found.skip(name, f"is listed in {split.source}, but there is no such file")
+                found.skip(name, f"is listed in {split.missing.get(name, split.source)}, but there is no such file")
                 continue
             parts = split.parts.get(file.path, {})
             done |= {file.path, *(part.path for part in parts.values())}
@@ -131,7 +135,7 @@ class Annotated(Layout):
         """State what the annotation files and their entries become."""
         annotations = split.annotations
         if split.used:
-            found.account.attach("annotations", len(split.used))
+            found.account.attach("annotations", len(set(split.used)))  # 1.jpg and 1.png have the same 1.txt
         found.account.parts += dict.fromkeys(annotations.parts)  # of several files, each once
         found.account.notes += [*annotations.notes, *split.notes]
         paths = [file.path for file in split.images.values() if file is not None]
@@ -296,7 +300,13 @@ class Yolo(Annotated):
                 if other not in images
             ]
             plan[split] = _Split(
-                annotations, members.by_path, {}, [*used, *members.lists, *labels], source, notes=notes
+                annotations,
+                members.by_path,
+                {},
+                [*used, *members.lists, *labels],
+                source,
+                notes=notes,
+                missing=members.missing,
             )
         return plan
 
@@ -367,26 +377,28 @@ def _yolo_splits(files: Files, stated: yolo.DataYaml, data_yaml: str) -> dict[st
         places = [
             place for entry in entries if (place := yolo.find_folder(entry, known, data_yaml=data_yaml)) is not None
         ]
-        found = dict.fromkeys(file for place in places for file in _yolo_images(files, place))
+        missing: dict[str, str] = {}
+        found = dict.fromkeys(file for place in places for file in _yolo_images(files, place, missing))
         lists = [files.by_path[place] for place in places if place in files.by_path]
         if found:
-            plan[split] = _Members(list(found), tuple(file for file in lists if file not in files.images))
+            plan[split] = _Members(list(found), tuple(file for file in lists if file not in files.images), missing)
     if not plan:
         first = next(iter(stated.splits.values()))[0]
         raise SourceError(f"{data_yaml} names {first!r}, and there are no images in {files.where}: correct the path")
     return plan
 
 
-def _yolo_images(files: Files, place: str) -> list[File]:
-    """Return the images in a folder, or those that a text file lists."""
+def _yolo_images(files: Files, place: str, missing: dict[str, str]) -> list[File]:
+    """Return the images in a folder, or those that a text file lists; ``missing`` gets names without a file."""
     listed = files.by_path.get(place)
     if listed is None:
         return [file for file in files.images if not place or file.path.startswith(f"{place}/")]
     if layouts.is_image_name(place):
         return [listed]
     names = yolo.parse_list(files.read(listed), place)
-    found = [yolo.find_folder(name, files.by_path.keys(), data_yaml=place) for name in names]
-    return [files.by_path[path] for path in found if path is not None and layouts.is_image_name(path)]
+    found = {name: yolo.find_folder(name, files.by_path.keys(), data_yaml=place) for name in names}
+    missing |= {name: place for name, path in found.items() if path is None}
+    return [files.by_path[path] for path in found.values() if path is not None and layouts.is_image_name(path)]
 
 
 class Voc(Annotated):
@@ -421,7 +433,7 @@ class Voc(Annotated):
         everything = voc.annotations_of((path, xml.path if xml else "", xml and files.read(xml)) for path, xml in pairs)
         plan = {}
         for split, members in _image_sets(files, images).items():
-            own = {path: annotation.get(path) for path in members.by_path}
+            own = {file.path: annotation.get(file.path) for file in members.images}
             plan[split] = _Split(
                 everything,
                 members.by_path,
@@ -429,6 +441,7 @@ class Voc(Annotated):
                 [*members.lists, *filter(None, own.values())],
                 "ImageSets" if split else "Annotations",
                 notes=_unlabelled(own, "XML file"),
+                missing=members.missing,
             )
         return plan
 
@@ -449,14 +462,18 @@ def _xml_files(files: Files) -> dict[str, File]:
 def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dict[str, _Members]:
     """Return the images of each split: of the lists in ``ImageSets``, or of folders that are named like splits."""
     stems = {posixpath.splitext(posixpath.basename(file.path))[0]: file for file in images}
+    known = stems.keys() | {
+        posixpath.splitext(posixpath.basename(file.path))[0] for file in files.images if not masks.is_mask(file.path)
+    }
     sets: dict[str, _Members] = {}
     for file in files.others:
         folder, name = posixpath.split(file.path)
         split = posixpath.splitext(name)[0]
         if name.endswith(".txt") and folder.endswith(f"ImageSets/{kind}") and layouts.is_split_name(split):
-            there = [stems[stem] for stem in voc.image_set(files.read(file), file.path) if stem in stems]
+            listed = dict.fromkeys(voc.image_set(files.read(file), file.path))
+            there = [stems[stem] for stem in listed if stem in stems]
             if there:
-                sets[split] = _Members(there, (file,))
+                sets[split] = _Members(there, (file,), {stem: file.path for stem in listed if stem not in known})
     if {"train", "val"} <= sets.keys():
         sets.pop("trainval", None)
     return sets or _split_folders(images, files.where)
@@ -526,7 +543,9 @@ class Masks(Annotated):
         classes = masks.classes(parts, folders)
         sets = _image_sets(files, [files.by_path[path] for path in parts], "Segmentation")
         return {
-            split: _Split(Annotations(), members.by_path, parts, members.lists, "a pair", classes)
+            split: _Split(
+                Annotations(), members.by_path, parts, members.lists, "a pair", classes, missing=members.missing
+            )
             for split, members in sets.items()
         }
 

@@ -30,6 +30,7 @@ from wds_tools.sources.columns import json_object
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.trees import SYSTEM_FOLDERS, FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
+from wds_tools.wording import counted
 
 
 class Files:
@@ -425,6 +426,7 @@ class TreeSource(Source):
             reason = SYSTEM_FOLDERS.get(hidden.rpartition("/")[2], "its name starts with a dot")
             found.account.leave_out("path", hidden, reason)
         layout.collect(found, files, split)
+        found.account.notes += _also_in(found.inputs, layout.base, split, {} if are_folders else splits)
         found.skipped.sort(key=lambda skip: path_bytes(skip.path))
         if not found.inputs:
             raise MissingSourceError(layouts.no_images_error(self.name, found.skipped))
@@ -471,6 +473,20 @@ class TreeSource(Source):
             if not isinstance(self.layout, ClassFolders):
                 self.kind = self.layout.kind
         return self.layout
+
+
+def _also_in(inputs: Iterable[Input], base: str, split: str, splits: Mapping[str, Sequence[File]]) -> list[str]:
+    """Return a note for each other split that has images of a split too."""
+    notes = []
+    packed = {base + entry.path: None for entry in inputs} if splits else {}
+    for other, files in splits.items():
+        there = {file.path for file in files} if other != split else set()
+        if shared := [path for path in packed if path in there]:
+            notes.append(
+                f"{split!r} and {other!r} share {counted(len(shared), 'image')}, such as {shared[0]!r}: correct the "
+                "lists or folders if models are tested with one of them and trained with the other"
+            )
+    return notes
 
 
 def _open_tree(src: str | Path, kind: str, remote: RemoteOptions) -> Tree:
