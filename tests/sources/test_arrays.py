@@ -15,6 +15,8 @@ import torch
 import zarr
 from array_cases import CLASSES, N, Packed, encoded, grey, labels, packed, parts, refusal, rgb, ways_of
 
+import wds_tools as wt
+
 Write = Callable[[Path, Mapping[str, Any]], Path]
 
 
@@ -309,6 +311,14 @@ def test_a_second_text_goes_into_json(tmp_path: Path) -> None:
     found = packed(npz(tmp_path, {"images": rgb(), **texts}), tmp_path)
     assert found.samples[2]["txt"] == b"caption 2"
     assert found.facts[2]["text"] == "text 2"
+
+
+@every_format
+def test_a_text_that_names_splits_is_stated(tmp_path: Path, write: Write) -> None:
+    splits = np.array(["train"] * (N - 1) + ["test"])
+    path = write(tmp_path, {"images": rgb(), "labels": labels(), "split": splits})
+    notes = wt.pack(path, tmp_path / "dst", dry_run=True).account.notes
+    assert any("array 'split' names splits, 'test', 'train': it is an entry of json" in note for note in notes)
 
 
 def test_several_texts_per_image_become_a_list_in_json(tmp_path: Path) -> None:

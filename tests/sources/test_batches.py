@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import io
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -162,11 +163,26 @@ def test_folders_that_pyarrow_named_by_numbers(tmp_path: Path) -> None:
 
 def test_folders_of_splits_are_not_mixed(tmp_path: Path) -> None:
     table = pa.Table.from_pandas(FRAME.assign(split=["train", "test"] * 3))
-    pq.write_to_dataset(table, tmp_path / "src", partition_cols=["split"])
-    with pytest.raises(SourceError, match=r"several splits \(test, train\)"):
-        scan(tmp_path / "src")
-    found = packed(tmp_path / "src" / "split=train", tmp_path / "dst")
-    assert numbers(found) == {0: 0, 2: 2, 4: 1}
+    src = tmp_path / "src"
+    pq.write_to_dataset(table, src, partition_cols=["split", "label"])
+    message = "several splits (test, train): pack with --split folders (pack_splits), or one folder at a time, such as "
+    with pytest.raises(SourceError) as caught:
+        scan(src)
+    assert f"{message}{src}/split=test; the pattern '{src}/*/*/*.parquet' packs them together" in str(caught.value)
+    train = {0: 0, 2: 2, 4: 1}
+    assert numbers(packed(src / "split=train", tmp_path / "one")) == train
+    assert len(scan(f"{src}/*/*/*.parquet").inputs) == COUNT
+    reports = wt.pack_splits(src, tmp_path / "both", split="folders", workers=1)
+    assert {name: report.packed for name, report in reports.items()} == {"test": 3, "train": 3}
+
+
+def test_files_of_splits_are_not_mixed(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        FRAME.to_parquet(tmp_path / f"x-{name}-0.parquet")
+    with pytest.raises(SourceError) as caught:
+        scan(tmp_path)
+    one, both = re.findall("pattern (?:such as )?'(.*?)'", str(caught.value))
+    assert (len(scan(one).inputs), len(scan(both).inputs)) == (COUNT, 2 * COUNT)
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:

@@ -275,6 +275,11 @@ def test_every_entry_of_items_is_accounted_for() -> None:
     }  # fmt: skip
 
 
+def test_an_entry_that_names_splits_is_stated() -> None:
+    items = [{"image": png(row), "label": CYCLE[row], "split": ("train", "val")[row == 5]} for row in range(COUNT)]
+    assert any("entry 'split' names splits, 'train', 'val'" in note for note in scan(items).account.notes)
+
+
 def test_bytes_in_entries_are_left_out_with_a_reason() -> None:
     items = [
         {"image": png(row), "label": CYCLE[row], "parts": [b"\0abc"], "info": {"a": [b"\0"]}} for row in range(COUNT)

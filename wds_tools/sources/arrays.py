@@ -125,6 +125,8 @@ class ArraySource(RecordSource):
             values = self._columns.get(short)
             if isinstance(values, np.ndarray) and values.dtype.kind == "f":
                 names.lost[short] = int((~np.isfinite(values)).sum())
+            if kind == TEXT:
+                names.add_texts(short, self._columns[short])
         return names
 
     @cached_property

@@ -161,8 +161,10 @@ class BatchSource(RecordSource):
         found.account.notes += seen.hints(
             roles,
             lambda name: self._column(files[0], name) if TEXT in seen.kinds[name] else self._head(files[:1], name),
-            partial(self._values, files),
         )
+        for name in seen.facts(roles):
+            if TEXT in seen.kinds[name]:
+                seen.add_texts(name, self._values(files, name))
         for name in filter(columns.has_fractions, seen.facts(roles)):
             seen.lost[name] = sum(not_finite(value) for file in files for value in self._column(file, name))
         self.packed = frozenset([roles.image, *roles.fields, *seen.facts(roles)])

@@ -83,7 +83,7 @@ def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | N
     """
     folders = _split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
     if folders and (kind or detect(folders[0])) not in (*_TREES, *_IN_TREES):
-        return {folder.name: open_source(folder, kind=kind, options=options) for folder in folders}
+        return {_value(folder): open_source(folder, kind=kind, options=options) for folder in folders}
     return dict(open_source(src, kind=kind, options=options).splits())
 
 
@@ -210,12 +210,17 @@ def _other_format(path: Path) -> OtherFormat | None:
 
 
 def _split_folders(path: Path) -> list[Path]:
-    """Return the folders in a folder if there are two or more and all are named like splits, else []."""
+    """Return the folders in a folder if there are two or more, all named like splits or ``split=train``, else []."""
     try:
         folders = [entry for entry in sorted(path.iterdir()) if entry.is_dir() and entry.name[0] != "."]
     except OSError:
         return []  # the caller lists the folder next and reports the error
-    return folders if len(folders) > 1 and all(is_split_name(folder.name) for folder in folders) else []
+    return folders if len(folders) > 1 and all(is_split_name(_value(folder)) for folder in folders) else []
+
+
+def _value(folder: Path) -> str:
+    """Return the name of a folder, or what follows the name of a column in it."""
+    return folder.name.rpartition("=")[2]
 
 
 def _has_extension(*extensions: str) -> Callable[[Path], bool]:

@@ -79,21 +79,34 @@ def _check_splits(root: Path, paths: Sequence[Path], *, given: str = "") -> None
     Raises:
         SourceError: They are.
     """
-    names = [_name_with_split(root, path) if not given else path.name for path in paths]
+    folders = {path: None if given else _split_folder(root, path) for path in paths}
+    names = [folder.name.rpartition("=")[2] if folder else path.name for path, folder in folders.items()]
     splits = sorted({match[1].lower() for name in names if (match := _SPLIT.match(name))})
-    if len(splits) > 1 and not all(split in given.lower() for split in splits):
-        raise SourceError(
-            f"{root} contains several splits ({', '.join(splits)}): pack with --split folders (pack_splits) if each is "
-            f"a folder, or one at a time, by a pattern such as '*{splits[0]}*'; a pattern that names all, such as "
-            f"'{{{','.join(splits)}}}*', packs them together"
+    if len(splits) < 2 or all(split in given.lower() for split in splits):
+        return
+    first = next(filter(None, folders.values()), None)
+    if first is None:
+        between = str(root.parent if given else root) + "/*" * (
+            0 if given else len(paths[0].relative_to(root).parts) - 1
         )
+        ways = f"one at a time, by a pattern such as '{between}/*{splits[0]}*'"
+        together = f"{between}/*{{{','.join(splits)}}}*"
+    else:
+        at_once = "with --split folders (pack_splits), or " if first.parent == root else ""
+        ways = f"{at_once}one folder at a time, such as {first}"
+        path = next(path for path, folder in folders.items() if folder)
+        together = f"{root}{'/*' * len(path.relative_to(root).parts)}{path.suffix}"
+    raise SourceError(
+        f"{root} contains several splits ({', '.join(splits)}): pack {ways}; the pattern '{together}' packs them "
+        "together"
+    )
 
 
-def _name_with_split(root: Path, path: Path) -> str:
-    """Return the name that may begin with a split: that of a folder below the root, otherwise that of the file."""
-    folders = path.relative_to(root).parts[:-1]
-    names = (folder.rpartition("=")[2] for folder in folders)  # also of split=train
-    return next(filter(is_split_name, names), path.name)
+def _split_folder(root: Path, path: Path) -> Path | None:
+    """Return the first folder of a path below the root that is named like a split, such as train or split=train."""
+    parts = path.relative_to(root).parts[:-1]
+    found = (root.joinpath(*parts[: end + 1]) for end in range(len(parts)))
+    return next((folder for folder in found if is_split_name(folder.name.rpartition("=")[2])), None)
 
 
 def find_remote_files(

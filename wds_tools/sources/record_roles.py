@@ -50,6 +50,7 @@ from wds_tools.sources.record_values import (
     kind_of,
     label_value,
     resolved,
+    text_of,
 )
 
 FIRST, SECOND, THIRD = "0", "1", "2"
@@ -133,6 +134,7 @@ class Names:
         self.transcripts: set[str] = set()  # names of labels that are texts, not classes
         self.total = 0
         self.lost: dict[str, int] = {}  # name -> numbers that JSON does not have
+        self.splits: dict[str, set[str] | None] = {}  # name -> its different texts, if all are names of splits
         self._same: dict[str, str] = {}
 
     def add(self, values: Mapping[str, Any] | str) -> int:
@@ -143,12 +145,12 @@ class Names:
             if isinstance(value, Repeated) and kind == LIST:
                 self.lists.add(name)
             if name not in self.kinds:
-                self.kinds[name] = Counter()
-                if self.may_be_label(name):
-                    self.labels[name] = [None] * self.total
+                self._add_name(name)
             self.kinds[name][kind] += 1
             if kind != TEXT and (count := not_finite(value)):
                 self.lost[name] = self.lost.get(name, 0) + count
+            if kind == TEXT:
+                self.add_texts(name, [text_of(value)])
             if name in self.labels:
                 self.extend(name, [value])
         self.total += 1
@@ -156,6 +158,11 @@ class Names:
             if len(known) < self.total:
                 known.append(None)
         return self.total - 1
+
+    def _add_name(self, name: str) -> None:
+        self.kinds[name] = Counter()
+        if self.may_be_label(name):
+            self.labels[name] = [None] * self.total
 
     def declare(self, name: str, kind: str) -> None:
         """Add a name whose values are of one kind; those that may be labels follow with `extend`."""
@@ -168,6 +175,18 @@ class Names:
         found = (label_value(value, kind_of(value)) for value in values)
         same = self._same
         self.labels[name] += [same.setdefault(value, value) if isinstance(value, str) else value for value in found]
+
+    def add_texts(self, name: str, values: Iterable[Any]) -> None:
+        """Keep the different values of a name, as long as all are names of splits."""
+        if (found := self.splits.setdefault(name, set())) is None:
+            return
+        for value in values:
+            if value is None or (isinstance(value, str) and not value):
+                continue
+            if not isinstance(value, str) or (value not in found and not is_split_name(value)):
+                self.splits[name] = None
+                return
+            found.add(value)
 
     def values_of(self, label: str | None) -> list[Any]:
         """Return the label of each record; a list of labels if one record has several."""
@@ -388,27 +407,16 @@ class Names:
         others = self.kinds.keys() - roles.used - roles.fields.keys()
         return [name for name in self.kinds if name in others and not all(map(reason_of, self.kinds[name]))]
 
-    def hints(
-        self, roles: Roles, head: Callable[[str], Sequence[Any]], values: Callable[[str], Iterable[Any]]
-    ) -> list[str]:
-        """Return notes about entries of ``json`` that could be the label, and about those that name splits.
+    def hints(self, roles: Roles, head: Callable[[str], Sequence[Any]]) -> list[str]:
+        """Return notes about entries of ``json`` that could be the label.
 
         Args:
             roles: The roles.
             head: Returns the first values of a name.
-            values: Returns all its values. Only the first ones are read if these are not names of splits.
         """
-        facts, source = self.facts(roles), self.source
-        notes = []
-        if LABEL not in source.columns and all(map(is_x, self.labels)):
-            notes = hint({name: head(name) for name in facts}, source.part)
-        found = {name: _splits_in(values(name)) for name in facts if TEXT in self.kinds[name]}
-        return notes + [
-            f"{source.part} {name!r} names splits, {quoted(splits)}: it is an entry of json, and all are packed "
-            "together; for a dataset of each, write a table for each"
-            for name, splits in found.items()
-            if len(splits) > 1
-        ]
+        if LABEL in self.source.columns or not all(map(is_x, self.labels)):
+            return []
+        return hint({name: head(name) for name in self.facts(roles)}, self.source.part)
 
     def account(self, found: Collector, roles: Roles) -> None:
         """State what becomes of each name."""
@@ -433,11 +441,16 @@ class Names:
             account.notes.append(f"{roles.image!r} has raw pixels; colours are in the order {order}")
 
     def account_facts(self, found: Collector, roles: Roles) -> None:
-        """Add the class names of entries of ``json``, and what JSON does not have."""
+        """Add the class names of entries of ``json``, which of them name splits, and what JSON does not have."""
         for name in self.facts(roles):
             for place, classes in self.source.class_lists.items():
                 if place == name or place.startswith(f"{name}."):
                     found.field_classes[f"json:{fact_name(name)}{place.removeprefix(name)}"] = ClassList(classes)
+            if len(splits := sorted(self.splits.get(name) or ())) > 1:
+                found.account.notes.append(
+                    f"{self.source.part} {name!r} names splits, {quoted(splits)}: it is an entry of json, and all are "
+                    "packed together; for a dataset of each, separate them before packing"
+                )
             if count := self.lost.get(name):
                 found.account.notes.append(null_note(name, count))
 
@@ -463,15 +476,3 @@ def _role(name: str, roles: Roles) -> str:
     if name == roles.label:
         return "label"
     return "class names" if name == roles.names else "size of the image"
-
-
-def _splits_in(values: Iterable[Any]) -> list[str]:
-    """Return the different values if all are names of splits."""
-    found: set[str] = set()
-    for value in values:
-        if value in (None, ""):
-            continue
-        if not isinstance(value, str) or (value not in found and not is_split_name(value)):
-            return []
-        found.add(value)
-    return sorted(found)

@@ -125,7 +125,6 @@ class TableSource(TableRows):
         found.account.notes += names.hints(
             roles,
             lambda name: [row.get(name) for _, row in islice(self.table.rows(), _HINT_ROWS)],
-            lambda name: (row.get(name) for _, row in self.table.rows()),
         )
         labels = names.values_of(roles.label) or [NONE] * len(entries)
         self._check_repeated(found, entries, labels)

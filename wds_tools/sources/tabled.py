@@ -82,12 +82,7 @@ class _Columns:
 
     def account(self, found: Collector) -> None:
         """State what becomes of the columns."""
-        rows = self.table.rows
-        found.account.notes += self.names.hints(
-            self.roles,
-            lambda name: [row.get(name) for row in self._head],
-            lambda name: (row.get(name) for _, row in rows.rows()),
-        )
+        found.account.notes += self.names.hints(self.roles, lambda name: [row.get(name) for row in self._head])
         self.names.account(found, self.roles)
 
     def content(self, row: Row) -> tuple[Record, dict[str, File]]:
