@@ -227,7 +227,7 @@ def test_appending_with_other_options_or_labels_is_refused(halves, photos, packe
     wt.pack(first, tmp_path / "dst", **KEEP)
     with pytest.raises(OptionError, match="packed with images='keep', but this call would add 'raw'"):
         wt.append(second, tmp_path / "dst", images="raw", workers=1)
-    with pytest.raises(OptionError, match="has names for its classes"):
+    with pytest.raises(OptionError, match=r"has labels with class names, and .* has no labels"):
         wt.append(photos / "cat", tmp_path / "dst", **KEEP)
     (packed_copy / "manifest.json").unlink()
     wt.index_shards(f"{packed_copy}/*.tar")
@@ -235,6 +235,26 @@ def test_appending_with_other_options_or_labels_is_refused(halves, photos, packe
         wt.append(second, packed_copy, **KEEP)
     with pytest.raises(DestinationError, match="holds another dataset"):
         wt.pack(second, tmp_path / "dst", **KEEP)
+
+
+@pytest.mark.parametrize("labels", [("a", None), (7, None), ("a", 7)])
+def test_samples_that_are_labelled_in_another_way_are_neither_appended_nor_merged(tmp_path, labels):
+    names = []
+    for number, label in enumerate(labels):
+        name = f"{number}.jpg"
+        (tmp_path / name).write_bytes(photos_of(2)[number].data)
+        (tmp_path / f"{name}.csv").write_text(f"path\n{name}\n" if label is None else f"path,label\n{name},{label}\n")
+        names.append(name)
+    for src, dst in (names, names[::-1]):
+        target = tmp_path / f"onto-{dst}"
+        wt.pack(tmp_path / f"{dst}.csv", target, **KEEP)
+        before = contents(target)
+        with pytest.raises(OptionError, match="append samples that are labelled in the same way"):
+            wt.append(tmp_path / f"{src}.csv", target, **KEEP)
+        assert contents(target) == before
+    for pair in (names, names[::-1]):
+        with pytest.raises(LabelError, match=r"labelled in the same way|cannot be matched by name"):
+            wt.merge([tmp_path / f"onto-{name}" for name in pair], tmp_path / "merged")
 
 
 def test_resharding_keeps_the_samples_and_their_order(packed, tmp_path):

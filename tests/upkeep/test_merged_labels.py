@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -119,3 +121,28 @@ def test_added_labels_of_two_kinds_are_refused(merged: Path, tmp_path: Path) -> 
     with pytest.raises(LabelError, match="labels that are numbers"):
         wt.add_fields(tmp_path / "d", source)
     assert (tmp_path / "d/manifest.json").read_bytes() == before
+
+
+def test_index_of_merged_tars_elsewhere_states_that_numbers_and_names_contradict_each_other(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    photo, shards = min(photos.glob("*/*.jpg")).read_bytes(), tmp_path / "shards"
+    for part, classes in (("a", ["ant", "bee"]), ("b", ["bee", "cat"])):
+        for name in classes:
+            (tmp_path / part / name).mkdir(parents=True)
+            (tmp_path / part / name / f"{name}.jpg").write_bytes(photo)
+        wt.pack(tmp_path / part, tmp_path / f"packed-{part}", workers=1)
+    wt.merge([tmp_path / "packed-a", tmp_path / "packed-b"], tmp_path / "merged")
+    shards.mkdir()
+    for path in (tmp_path / "merged").glob("*.tar"):
+        shutil.copy(path, shards)
+    caplog.clear()
+    wt.index_shards(f"{shards}/shard-000000.tar")
+    assert not caplog.records
+    (shards / "manifest.json").unlink()
+    (shards / "shard-000000.parquet").unlink()
+    wt.index_shards(f"{shards}/*.tar")
+    assert re.search(r"(number \d is '|'bee' is number )[^;]*--label json:class", caplog.text)
+    caplog.clear()
+    assert wt.index_shards(f"{shards}/*.tar", label="json:class").classes == ("ant", "bee", "cat")
+    assert "number" not in caplog.text

@@ -25,7 +25,7 @@ from wds_tools.errors import (
     OptionError,
     TruncatedShardError,
 )
-from wds_tools.format.index import NO_LABEL, from_bytes, to_bytes
+from wds_tools.format.index import from_bytes, to_bytes
 from wds_tools.format.index_edit import rename
 from wds_tools.format.manifest import seal
 from wds_tools.packing.packer import pack
@@ -217,7 +217,6 @@ def test_a_list_of_classes_may_be_the_beginning_of_another(tmp_path: Path) -> No
     inputs = [
         labelled(tmp_path / "a", ["cat", "dog"]),
         labelled(tmp_path / "b", ["cat", "dog", "fig"], number=2),
-        labelled(tmp_path / "c", [], number=-1),  # no labels
     ]
     assert merge(inputs, tmp_path / "out").manifest.classes == ("cat", "dog", "fig")
 
@@ -239,21 +238,20 @@ def test_classes_are_united_by_name_and_the_shards_are_linked(tmp_path: Path) ->
     inputs = [
         labelled(tmp_path / "a", ["cat", "fig", "pea"], number=2),
         labelled(tmp_path / "b", ["ant", "fig", "cat"], number=1),
-        labelled(tmp_path / "c", [], number=-1),
         labelled(tmp_path / "d", ["ant"], number=0),
         labelled(tmp_path / "e", ["cat"], number=0),
     ]
     report = merge(inputs, tmp_path / "out")
     assert report.manifest.classes == ("cat", "fig", "pea", "ant")
-    assert (report.manifest.label, report.linked, report.relabelled) == ("index", 5, 2)
-    assert stored_labels(tmp_path / "out") == [2, 1, NO_LABEL, 3, 0]
+    assert (report.manifest.label, report.linked, report.relabelled) == ("index", 4, 2)
+    assert stored_labels(tmp_path / "out") == [2, 1, 3, 0]
     assert [entry.xxh3 for entry in report.manifest.shards] == [manifest_of(path).shards[0].xxh3 for path in inputs]
     assert wt.verify(tmp_path / "out").ok
     with wt.make_loader(
         tmp_path / "out", batch_size=1, fields=("label",), where="label == 'ant'", num_workers=0
     ) as loader:
         assert [batch.label.tolist() for batch in loader] == [[3]]
-    assert merge(inputs, tmp_path / "out").kept == 5  # complete
+    assert merge(inputs, tmp_path / "out").kept == 4  # complete
 
 
 def test_united_classes_can_be_merged_again_and_their_card_gives_cls_no_names(tmp_path: Path) -> None:

@@ -101,6 +101,42 @@ class LabelSource:
         return entry
 
 
+class NamesOfNumbers:
+    """Compares class numbers with the class names that `pack` writes next to them, as ``"class"`` in ``json``.
+
+    After a merge, equal numbers in the shards may be different classes.
+
+    Attributes:
+        contradiction: The first two samples that contradict each other; "" as long as there are none.
+    """
+
+    def __init__(self) -> None:
+        self.contradiction = ""
+        self._by_number: dict[int, tuple[str, str]] = {}  # the other of number and name, and the key of a sample
+        self._by_name: dict[str, tuple[int, str]] = {}
+
+    def add(self, key: str, number: int | None, content: bytes | memoryview) -> None:
+        """Compare a sample with the earlier ones, by its number and the content of its field ``json``."""
+        if self.contradiction or number is None or b'"class"' not in bytes(content):
+            return
+        try:
+            named = NAMED.value(key, content)
+        except ValueError:
+            return
+        if not isinstance(named, str):
+            return
+        first_name, first_key = self._by_number.setdefault(number, (named, key))
+        first_number, other_key = self._by_name.setdefault(named, (number, key))
+        if first_name != named:
+            self.contradiction = f"class number {number} is {first_name!r} in {first_key!r} and {named!r} in {key!r}"
+        elif first_number != number:
+            self.contradiction = f"class {named!r} is number {first_number} in {other_key!r} and {number} in {key!r}"
+
+
+NAMED = LabelSource("json", ("class",))
+"""The class name that `pack` writes next to a class number."""
+
+
 def class_folders(folders: Iterable[str]) -> dict[str, str]:
     """Return the class that each folder stands for: its first component after those that all folders share.
 

@@ -153,15 +153,18 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
             DatasetClasses(str(src), listing.classes, listing.field_classes, [LABELS] if is_several else []),
         ]
     )
-    if bool(listing.classes) != bool(onto.classes):
-        raise OptionError(
-            f"{dst} has {'names' if onto.classes else 'no names'} for its classes, and {src} has "
-            f"{'names' if listing.classes else 'none'}: append samples that are labelled in the same way"
-        )
+    old = _labels_of(onto.has_labels or is_several, onto.classes)
+    new = _labels_of(listing.has_labels, listing.classes)
+    if old != new:
+        raise OptionError(f"{dst} has {old}, and {src} has {new}: append samples that are labelled in the same way")
     if listing.classes == onto.classes:
         return source, listing
     union, _ = Classes(onto.classes).united(listing.classes)
     return source, listing.with_classes(union)
+
+
+def _labels_of(has_labels: bool, classes: Sequence[str]) -> str:
+    return "labels with class names" if classes else "labels without class names" if has_labels else "no labels"
 
 
 def _has_deep_images(dst: Path) -> bool:

@@ -30,7 +30,7 @@ from wds_tools.format.index import NO_LABEL, Index, from_bytes, index_names, sha
 from wds_tools.format.index_edit import add_columns, is_index, relabel
 from wds_tools.format.label import NO_NUMBER, Classes, Labels, LabelType, Numbered
 from wds_tools.format.label_lists import several_in_an_index
-from wds_tools.format.label_source import INDEX, LabelSource
+from wds_tools.format.label_source import INDEX, LabelSource, NamesOfNumbers
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
@@ -210,15 +210,22 @@ def _index(
 ) -> list[Manifest]:
     """Write the indexes of all folders, then their manifests."""
     written: list[Manifest] = []
+    names = NamesOfNumbers()
     unfinished = deque(jobs)  # their manifests are not written yet
     try:
         with _progress_bar(jobs, progress) as bar:
             for job in jobs:
-                _index_folder(job, bar, dots_in_fields=dots_in_fields, is_chosen=bool(job.label or label_type))
+                _index_folder(job, bar, names, dots_in_fields=dots_in_fields, is_chosen=bool(job.label or label_type))
         numbered = _number(jobs, classes, label_type)
         _check_labels(jobs)
         for note in numbered.notes:
             _log.warning("%s", note)
+        if names.contradiction:
+            _log.warning(
+                "labels are the numbers in the field cls, but %s, by the names in the field json, as in shards of "
+                "`wds-tools merge`: index with --label json:class (label=) if the names are right",
+                names.contradiction,
+            )
         for job, numbers in zip(jobs, _divided(numbered.numbers, [len(job.labels) for job in jobs]), strict=True):
             _relabel(job, numbers)
             written.append(_write_manifest(job, numbered.classes))
@@ -259,19 +266,19 @@ def _progress_bar(jobs: Sequence[_Job], progress: bool | None) -> Any:
     return tqdm(total=total, unit="B", unit_scale=True, disable=not shows_progress(progress), file=sys.stderr)
 
 
-def _index_folder(job: _Job, bar: Any, *, dots_in_fields: bool, is_chosen: bool) -> None:
+def _index_folder(job: _Job, bar: Any, names: NamesOfNumbers, *, dots_in_fields: bool, is_chosen: bool) -> None:
     """Write the index of every shard of a folder; ``is_chosen``: the user has stated where or what labels are."""
     dots = Dots()
-    for shard, names in zip(job.shards, job.files, strict=True):
+    for shard, files in zip(job.shards, job.files, strict=True):
         with job.folder.open(shard, bar.update) as view:
-            result = scan_shard(view, shard, job.source)
-        if names.exists and not is_chosen:
-            _refuse_other_labels(job.folder, result.index, names.index_file)
+            result = scan_shard(view, shard, job.source, None if job.label else names)
+        if files.exists and not is_chosen:
+            _refuse_other_labels(job.folder, result.index, files.index_file)
         job.labels += [
             job.texts.setdefault(value, value) if isinstance(value, bytes | str) else value for value in result.labels
         ]
         job.numbers.append(result.index.label)
-        job.entries.append(_write_index(job.folder, result.index, names))
+        job.entries.append(_write_index(job.folder, result.index, files))
         job.totals.add(result.index)
         dots.add_index(result.index)
         _log_warnings(result)

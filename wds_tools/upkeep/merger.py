@@ -123,7 +123,7 @@ def merge(
 
     Raises:
         OptionError: A dataset is given twice, or ``dst`` is an input or a URL.
-        LabelError: One dataset has labels without class names and another has names.
+        LabelError: One dataset has labels without class names and another has names, or one has no labels.
         NotADatasetError: An input is not a dataset.
         DestinationError: ``dst`` contains something else, is in use, or its disk is full.
         ChecksumError: A copied shard does not match its checksum.
@@ -320,8 +320,8 @@ def _unite_classes(sets: Sequence[ShardSet]) -> _United:
     """Return one list of classes for all datasets, by name.
 
     Raises:
-        LabelError: Labels without class names next to class names, or a list that has a name twice, or different
-            classes for a field.
+        LabelError: Labels without class names next to class names, no labels next to labels, a list that has a name
+            twice, or different classes for a field.
     """
     for shards in sets:
         if len(labels := {classes.label for classes in shards.class_lists}) > 1:
@@ -338,6 +338,11 @@ def _unite_classes(sets: Sequence[ShardSet]) -> _United:
             f"{other.name} has labels without class names, {named[0].name} names {len(named[0].manifest.classes)} "
             "classes, so they cannot be matched by name: add the names to `classes` in its manifest.json, then run "
             "`wds-tools reseal`"
+        )
+    if labelled and len(labelled) < len(sets):
+        other = next(shards for shards in sets if shards not in labelled)
+        raise LabelError(
+            f"{other.name} has no labels, {labelled[0].name} has: merge datasets that are labelled in the same way"
         )
     union, numbers = Classes(), list[NDArray[np.int64] | None]()
     for shards in sets:

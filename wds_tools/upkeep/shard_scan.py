@@ -19,7 +19,7 @@ from wds_tools.format.index_builder import IndexBuilder
 from wds_tools.format.index_edit import column_name
 from wds_tools.format.label import parse
 from wds_tools.format.label_lists import items_of, several_in_an_index
-from wds_tools.format.label_source import LabelSource
+from wds_tools.format.label_source import NAMED, LabelSource, NamesOfNumbers
 from wds_tools.format.pages import memory_of
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.format.tar import Bytes, Member
@@ -53,19 +53,20 @@ class ScanResult:
     labels: list[Any]
 
 
-def scan_shard(view: Bytes, shard: str, label: LabelSource) -> ScanResult:
+def scan_shard(view: Bytes, shard: str, label: LabelSource, names: NamesOfNumbers | None = None) -> ScanResult:
     """Read a shard once, from start to end.
 
     Args:
         view: The bytes of the shard.
         shard: Its file name.
         label: Where labels are.
+        names: If given, the class names of labels that are numbers are added to it.
 
     Raises:
         ShardError: The shard is damaged or truncated, the members of a sample are not consecutive,
             or a sample has a field twice.
     """
-    scan = _ShardScan(view, shard, label)
+    scan = _ShardScan(view, shard, label, names)
     for member in tar.walk(view, shard=shard):
         scan.add(member)
     return scan.finish()
@@ -78,6 +79,7 @@ class _ShardScan:
     view: Bytes
     shard: str
     label: LabelSource
+    names: NamesOfNumbers | None
     rows: IndexBuilder = field(default_factory=IndexBuilder)
     ignored: int = 0
     broken: list[str] = field(default_factory=list)
@@ -92,7 +94,8 @@ class _ShardScan:
     _contents: dict[str, memoryview] = field(default_factory=dict)  # of images and the label
 
     def __post_init__(self) -> None:
-        self._kept = frozenset({*IMAGE_FIELDS, self.label.field})  # fields whose content is needed at the end
+        # Fields whose content is needed at the end.
+        self._kept = frozenset({*IMAGE_FIELDS, self.label.field, NAMED.field if self.names is not None else None})
 
     def add(self, member: Member) -> None:
         """Add the next member."""
@@ -138,7 +141,10 @@ class _ShardScan:
     def _end(self) -> None:
         if self._key is None:
             return
-        self.rows.add(self._key, self._fields, self._label(self._key), self._image(self._key), self._headers)
+        label = self._label(self._key)
+        if self.names is not None:
+            self.names.add(self._key, label, self._contents.get("json", b""))
+        self.rows.add(self._key, self._fields, label, self._image(self._key), self._headers)
         self._fields, self._contents, self._headers = {}, {}, {}
 
     def _label(self, key: str) -> int | None:

@@ -70,12 +70,12 @@ Settings = Mapping[str, Any] | None
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Return what pip must install before it builds a wheel: and ziglang if no C compiler works."""
+    """Return what pip must install before it builds a wheel, including ziglang if no C compiler works."""
     return [*build_meta.get_requires_for_build_wheel(config_settings), *required_compilers()]
 
 
 def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
-    """Return what pip must install before an editable install: and ziglang if no C compiler works."""
+    """Return what pip must install before an editable install, including ziglang if no C compiler works."""
     return [*build_meta.get_requires_for_build_editable(config_settings), *required_compilers()]
 
 
