@@ -43,7 +43,7 @@ def test_three_is_one_number_however_it_is_written(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [("cat", "cat"), (" cat\t", "cat"), ("fig 3", "fig 3"), ("007", "007"), ("00", "00"), ("10_11", "10_11"),
-     (True, "true"), (np.bool_(False), "false"), ("TRUE", "true"), ("False", "false"), ("none", "none"),
+     (True, "true"), (np.bool_(False), "false"), ("TRUE", "true"), ("False", "false"), ("nano", "nano"),
      ("0x10", "0x10"), ("inf", "inf"), (b"caf\xe9", "caf\udce9"), ("n01440764", "n01440764"), ("-", "-"),
      ("\u0663", "\u0663")],
 )  # fmt: skip
@@ -65,6 +65,11 @@ def test_other_texts_and_booleans_are_names(value: Any, text: str) -> None:
         "N/A",
         "n/a",
         "#N/A",
+        "NA",
+        "na",
+        " none ",
+        "NONE",
+        "Null",
         float("nan"),
         np.float32("nan"),
         -1,
@@ -152,7 +157,16 @@ def test_fractions_are_an_error_that_shows_two_and_the_option() -> None:
 def test_a_note_counts_texts_that_look_like_missing_values() -> None:
     labels = Labels("t.csv")
     labels.extend(["cat", "nan", None, "", "None", "nan", -1])
-    assert labels.numbered().notes == ("4 samples without a label: the value is 'nan', 'None', '-1'",)
+    remedy = "pass --label-type name if it is the name of a class"
+    assert labels.numbered().notes == (f"4 samples without a label: the value is 'nan', 'None', '-1'; {remedy}",)
+    numbers = Labels("t.csv")
+    numbers.extend([3, -1])
+    assert numbers.numbered().notes == ("1 sample without a label: the value is '-1'",)
+
+
+def test_a_class_may_have_the_name_of_a_missing_value() -> None:
+    assert numbered(["crack", "none"], label_type="name") == ([0, 1], ("crack", "none"))
+    assert numbered(["crack", "none"], given=["none", "crack"]) == ([1, 0], ("none", "crack"))
 
 
 def test_a_note_names_classes_that_differ_only_in_case() -> None:

@@ -13,6 +13,7 @@ import pyarrow.csv
 import pytest
 from foreign_tables import COUNT, NAMES, Packed, beside_images, packed
 
+import wds_tools as wt
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.sources.base import Listing, SourceOptions
 from wds_tools.sources.detect import open_source
@@ -184,6 +185,20 @@ def test_csv_of_pandas_with_a_byte_order_mark(tmp_path: Path, encoding: str) -> 
     path = beside_images(tmp_path / "src") / "t.csv"
     FRAME.to_csv(path, index=False, encoding=encoding)
     assert packed(path, tmp_path / "dst") == expected("id")
+
+
+@pytest.mark.parametrize("text", ["NA", "none", "N/A"])
+def test_texts_of_missing_labels_in_any_case_are_counted_or_named_as_classes(tmp_path: Path, text: str) -> None:
+    path = beside_images(tmp_path) / "t.csv"
+    values = [text, "dog", "cat", "dog", "cat", text]
+    pd.DataFrame({"image": [f"{row}.png" for row in range(COUNT)], "label": values}).to_csv(path, index=False)
+    report = wt.pack(path, tmp_path / "dst", workers=1, progress=False)
+    assert (report.packed, report.manifest.classes) == (4, ("cat", "dog"))
+    assert any(
+        f"2 samples without a label: the value is {text!r}; pass --label-type name" in note
+        for note in report.account.notes
+    )
+    assert set(labels(path, label_type="name")) == {text, "cat", "dog"}
 
 
 def test_float_labels_that_pandas_makes_of_missing_integers(tmp_path: Path) -> None:

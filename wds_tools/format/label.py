@@ -39,8 +39,8 @@ _MAX_TEXT = 40  # characters of a label in a message
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]+")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-# How programs write missing values.
-_MISSING = frozenset(["nan", "NaN", "NAN", "None", "null", "NULL", "<NA>", "NaT", "N/A", "n/a", "#N/A", "#NA"])
+# How programs write missing values, in upper or lower case.
+_MISSING = frozenset(["nan", "na", "n/a", "#na", "#n/a", "<na>", "none", "null", "nat"])
 BOOLEANS = ("false", "true")
 """The classes of booleans, however they are written."""
 
@@ -111,7 +111,7 @@ def parse(value: Any) -> Label:
 
 
 def _parse_text(text: str) -> Label:
-    if not text or text in _MISSING:
+    if not text or text.lower() in _MISSING:
         return NONE
     if text.lower() in BOOLEANS:
         return Label(name=text.lower())
@@ -518,7 +518,9 @@ class Labels:
         if without:
             total = sum(count for _, count in without)
             shown = quoted([str(value)[:_MAX_TEXT] for value, _ in without[:3]])
-            notes.append(f"{counted(total, 'sample')} without a label: the value is {shown}")
+            texts = {str(value).strip().lower() for value, _ in without}
+            remedy = "; pass --label-type name if it is the name of a class" if texts & _MISSING else ""
+            notes.append(f"{counted(total, 'sample')} without a label: the value is {shown}{remedy}")
         folded: dict[str, str] = {}
         notes += [
             f"the classes {other!a} and {label.name!a} differ only in upper and lower case, or look the same"
