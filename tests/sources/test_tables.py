@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pytest
 from foreign_tables import COUNT, NAMES, Packed, beside_images, packed
+from PIL import Image
+from sources_conformance import stored
 
+import wds_tools as wt
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.sources.base import Listing, SourceOptions
 from wds_tools.sources.detect import open_source
@@ -518,3 +523,20 @@ def test_a_comment_in_the_first_line_and_a_schema_are_refused_by_what_they_are(t
     rows.to_json(tmp_path / "t.json", orient="table")
     with pytest.raises(SourceError, match=r"pandas writes it with orient='table': write it with orient='records'"):
         scan(tmp_path / "t.json")
+
+
+def test_bitmaps_that_pillow_wrote_become_png_as_in_a_folder(tmp_path: Path) -> None:
+    expected = {}
+    for number, kind in enumerate(("bmp", "ppm", "pgm", "png")):
+        image = Image.effect_noise((9, 7), 50 + number).convert("L" if kind == "pgm" else "RGB")
+        image.save(tmp_path / f"{number}-noise.{kind}")
+        Image.new("L", (9, 7), number).save(tmp_path / f"mask-{number}.bmp")
+        expected[f"{number}-noise.{kind}"] = np.asarray(image)
+    rows = "".join(f"{name},mask-{name[0]}.bmp\n" for name in expected)
+    report = wt.pack(table(tmp_path, f"path,mask.png\n{rows}"), tmp_path / "dst", images="keep", workers=1)
+    assert not report.skipped
+    for sample in stored(tmp_path / "dst"):
+        path = json.loads(sample["json"])["path"]
+        with Image.open(BytesIO(sample["png"])) as image, Image.open(BytesIO(sample["mask.png"])) as mask:
+            np.testing.assert_array_equal(np.asarray(image), expected[path])
+            assert (mask.format, set(np.asarray(mask).flat)) == ("PNG", {int(path[0])})
