@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pytest
 from foreign_tables import COUNT, NAMES, Packed, beside_images, packed
+from PIL import Image
+from sources_conformance import stored
 
 import wds_tools as wt
 from wds_tools.errors import LabelError, OptionError, SourceError
@@ -549,3 +553,20 @@ def test_lists_of_labels_may_be_lists_and_texts_in_one_column(tmp_path: Path) ->
         with (tmp_path / "t.jsonl").open("a") as file:
             file.write(json.dumps({"path": f"{row}.png", "label": label}) + "\n")
     assert [entry.labels for entry in open_source(tmp_path / "t.jsonl").scan().inputs] == [(1, 2), (1,)]
+
+
+def test_bitmaps_that_pillow_wrote_become_png_as_in_a_folder(tmp_path: Path) -> None:
+    expected = {}
+    for number, kind in enumerate(("bmp", "ppm", "pgm", "png")):
+        image = Image.effect_noise((9, 7), 50 + number).convert("L" if kind == "pgm" else "RGB")
+        image.save(tmp_path / f"{number}-noise.{kind}")
+        Image.new("L", (9, 7), number).save(tmp_path / f"mask-{number}.bmp")
+        expected[f"{number}-noise.{kind}"] = np.asarray(image)
+    rows = "".join(f"{name},mask-{name[0]}.bmp\n" for name in expected)
+    report = wt.pack(table(tmp_path, f"path,mask.png\n{rows}"), tmp_path / "dst", images="keep", workers=1)
+    assert not report.skipped
+    for sample in stored(tmp_path / "dst"):
+        path = json.loads(sample["json"])["path"]
+        with Image.open(BytesIO(sample["png"])) as image, Image.open(BytesIO(sample["mask.png"])) as mask:
+            np.testing.assert_array_equal(np.asarray(image), expected[path])
+            assert (mask.format, set(np.asarray(mask).flat)) == ("PNG", {int(path[0])})

@@ -1,15 +1,19 @@
-"""Arrays of pixels: their layout, which types and shapes are allowed, and the size of their PNG."""
+"""Arrays of pixels: their layout, types and shapes, and the size of their PNG; BMP, PPM and PGM files as arrays."""
 
 from __future__ import annotations
 
+import io
 import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from wds_tools.errors import SourceError
+from wds_tools.errors import DecodeError, SourceError
+from wds_tools.format import image_header
 from wds_tools.format.image_header import MAX_PIXELS
+from wds_tools.sources.base import as_source_error
 
 CHANNELS = (1, 3, 4)
 """Numbers of channels that an image can have: grey, RGB, RGBA."""
@@ -65,3 +69,43 @@ def to_pixels(image: Any, layout: str) -> NDArray[np.uint8]:
     """Return uint8 pixels as [H, W] or [H, W, C]."""
     pixels = np.asarray(image, np.uint8)
     return pixels.transpose(1, 2, 0) if layout == "CHW" else pixels
+
+
+def converted(data: bytes) -> bytes | NDArray[np.uint8]:
+    """Return an image as it is, or the pixels of a BMP, PPM or PGM file, which are packed as PNG.
+
+    Raises:
+        SourceError: Such a file is damaged.
+    """
+    if not _is_converted(data):
+        return data
+    with as_source_error("is damaged", ValueError, SyntaxError, DecodeError), Image.open(io.BytesIO(data)) as image:
+        image_header.check_size(image.width, image.height)
+        if image.mode.startswith("I"):
+            return _encoded(Image.fromarray(np.asarray(image).astype(np.uint16)))
+        mode = image.mode if image.mode in ("L", "RGB", "RGBA") else "L" if image.mode == "1" else "RGB"
+        return np.asarray(image.convert(mode))
+
+
+def _is_converted(data: bytes) -> bool:
+    return image_header.sniff(data) is None and data[:2] in (b"BM", b"P2", b"P3", b"P5", b"P6")
+
+
+def as_png(data: bytes) -> bytes:
+    """Return a further field that is a BMP, PPM or PGM file as PNG; other data as it is.
+
+    Raises:
+        SourceError: Such a file is damaged.
+    """
+    if _is_converted(data):
+        with as_source_error("has a damaged field", ValueError, SyntaxError), Image.open(io.BytesIO(data)) as image:
+            if image.mode == "P":  # its numbers are classes
+                return _encoded(image)
+    pixels = converted(data)
+    return pixels if isinstance(pixels, bytes) else image_header.encode_png(pixels)
+
+
+def _encoded(image: Image.Image) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()

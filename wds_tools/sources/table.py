@@ -31,6 +31,7 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.columns import IMAGE, is_text_field, names_image, no_image_error, usual_columns
 from wds_tools.sources.label_choice import ambiguous, some_of
+from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import MISSING
 from wds_tools.sources.records import RecordSource
@@ -148,8 +149,11 @@ class TableSource(TableRows):
         if not is_url(name):
             check_size(f"file {name!r}", len(image), entry.size)
         values, files = self.divided(row, self.found_roles, self.table)
-        further = {self.found_roles.fields[column]: self._bytes(str(file)) for column, file in files.items()}
-        record = self.to_record(values, self.found_roles, image)
+        further = {}
+        for column, file in files.items():
+            field, data = self.found_roles.fields[column], self._bytes(str(file))
+            further[field] = as_png(data) if field.endswith(".png") else data
+        record = self.to_record(values, self.found_roles, converted(image))
         return record._replace(fields={**record.fields, **further})
 
     def _check_repeated(self, found: Collector, entries: Sequence[Input | None], labels: Sequence[Any]) -> None:

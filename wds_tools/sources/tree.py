@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
@@ -15,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from wds_tools.errors import DecodeError, MissingSourceError, SourceError
 from wds_tools.format import image_header
@@ -28,6 +26,7 @@ from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
 from wds_tools.sources.columns import json_object
 from wds_tools.sources.files import shown_path
+from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.trees import SYSTEM_FOLDERS, FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
 from wds_tools.wording import counted
@@ -145,7 +144,7 @@ class Layout:
             SourceError: The content is damaged.
         """
         facts = dict(facts)
-        fields = {field: _as_png(data) if field.endswith(".png") else data for field, data in parts.items()}
+        fields = {field: as_png(data) if field.endswith(".png") else data for field, data in parts.items()}
         described = json_object(fields["json"]) if "json" in fields else None
         if described is not None:
             facts = {**facts, **described}
@@ -514,43 +513,3 @@ def _check_mask(field: str, mask: bytes, image: bytes | NDArray[np.uint8]) -> No
             f"its mask {field!r} is {width}x{height}, and the image is {size[0]}x{size[1]} as it is shown (with its "
             "EXIF orientation): correct the mask or the image"
         )
-
-
-def converted(data: bytes) -> bytes | NDArray[np.uint8]:
-    """Return an image as it is, or the pixels of a BMP, PPM or PGM file, which are packed as PNG.
-
-    Raises:
-        SourceError: Such a file is damaged.
-    """
-    if not _is_converted(data):
-        return data
-    with as_source_error("is damaged", ValueError, SyntaxError, DecodeError), Image.open(io.BytesIO(data)) as image:
-        image_header.check_size(image.width, image.height)
-        if image.mode.startswith("I"):
-            return _encoded(Image.fromarray(np.asarray(image).astype(np.uint16)))
-        mode = image.mode if image.mode in ("L", "RGB", "RGBA") else "L" if image.mode == "1" else "RGB"
-        return np.asarray(image.convert(mode))
-
-
-def _is_converted(data: bytes) -> bool:
-    return image_header.sniff(data) is None and data[:2] in (b"BM", b"P2", b"P3", b"P5", b"P6")
-
-
-def _as_png(data: bytes) -> bytes:
-    """Return a further field that is a BMP, PPM or PGM file as PNG; other data as it is.
-
-    Raises:
-        SourceError: Such a file is damaged.
-    """
-    if _is_converted(data):
-        with as_source_error("has a damaged field", ValueError, SyntaxError), Image.open(io.BytesIO(data)) as image:
-            if image.mode == "P":  # its numbers are classes
-                return _encoded(image)
-    pixels = converted(data)
-    return pixels if isinstance(pixels, bytes) else image_header.encode_png(pixels)
-
-
-def _encoded(image: Image.Image) -> bytes:
-    out = io.BytesIO()
-    image.save(out, "PNG")
-    return out.getvalue()
