@@ -216,6 +216,18 @@ def test_texts_that_can_be_class_names_or_the_class_of_each_image_are_an_error(t
     assert "'categories' as images and as classes" in refusal(npz(tmp_path, arrays))
 
 
+@pytest.mark.parametrize(("first", "is_noted"), [(1, True), (0, False), (2, False)])
+def test_labels_that_may_count_from_one_are_noted(tmp_path: Path, first: int, is_noted: bool) -> None:
+    numbers = np.array([first, 2, 3, 2, 3, 3])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"], file["labels"] = rgb(), numbers
+        file["labels"].attrs["classes"] = ["ant", "bee", "cat", "dog"]
+    np.savez(tmp_path / "a.npz", images=rgb(), labels=numbers, classes=["ant", "bee", "cat", "dog"])
+    for path in (tmp_path / "a.h5", tmp_path / "a.npz"):
+        account = wt.pack(path, tmp_path / "dst", dry_run=True).account
+        assert any("no sample has class 0, 'ant'" in note for note in account.notes) == is_noted
+
+
 def test_two_lists_of_class_names_are_an_error(tmp_path: Path) -> None:
     path = npz(tmp_path, {"images": rgb(), "labels": labels(), "classes": CLASSES, "class_names": CLASSES[::-1]})
     assert "two lists of class names" in refusal(path)

@@ -6,6 +6,7 @@ or nearly black.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ class ArraySource(RecordSource):
     def _account(self, found: Collector, names: Names) -> None:
         """State what becomes of all that the file has."""
         contents, roles, account = self._contents, self._roles, found.account
-        account.notes += roles.notes
+        account.notes += [*roles.notes, *_notes_about_one(roles.labels or (), roles.classes or ())]
         account.declare("array", contents.arrays)
         for part in contents.unusable:
             account.declare(part.kind, [part.name])
@@ -187,6 +188,15 @@ class ArraySource(RecordSource):
         if roles.layout == "bytes":
             return int(roles.images.dtype.itemsize) if kind_of(roles.images) != "bytes" else self._contents.mean_bytes
         return png_bound(roles.images.shape[1:], roles.layout)
+
+
+def _notes_about_one(labels: Iterable[Any], classes: Sequence[str]) -> list[str]:
+    """Return a note if class numbers begin with 1, so that they may not be positions in the class names."""
+    numbers = {one for one in labels if isinstance(one, (int, float)) and not isinstance(one, bool) and one >= 0}
+    if not classes or min(numbers, default=0) != 1:
+        return []
+    note = f"no sample has class 0, {classes[0]!r}, and labels begin with 1: if they count from 1, subtract 1 from them"
+    return [note]
 
 
 def _to_image(image: Any, layout: str) -> bytes | NDArray[np.uint8]:
