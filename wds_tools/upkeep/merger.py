@@ -321,8 +321,8 @@ def _unite_classes(sets: Sequence[ShardSet]) -> _United:
     """Return one list of classes for all datasets, by name.
 
     Raises:
-        LabelError: Labels without class names next to class names, one label next to several, or a list that has a
-            name twice, or different classes for a field.
+        LabelError: Labels without class names next to class names, or a list that has a name twice, or different
+            classes for a field.
     """
     for shards in sets:
         if len(labels := {classes.label for classes in shards.class_lists}) > 1:
