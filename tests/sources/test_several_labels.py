@@ -272,6 +272,9 @@ def test_samples_with_one_label_and_with_several_are_not_in_one_dataset(packed_l
     pd.DataFrame({"path": ["0.png"], "label": ["cat"]}).to_csv(tmp_path / "src" / "one.csv", index=False)
     with pytest.raises(OptionError, match="have several labels each"):
         wt.append(tmp_path / "src" / "one.csv", packed_labels, workers=1)
+    wt.pack(tmp_path / "src" / "one.csv", tmp_path / "one", workers=1)
+    with pytest.raises(LabelError, match=r"have several labels each, those of .*one do not"):
+        wt.merge([tmp_path / "one", packed_labels], tmp_path / "merged")
 
 
 def test_one_hot_rows_are_one_label(tmp_path: Path) -> None:

@@ -356,6 +356,33 @@ def test_columns_of_zero_and_one_are_labels(tmp_path: Path) -> None:
     assert labels(packed(isic, tmp_path / "one")) == LABELS
 
 
+@pytest.mark.parametrize(
+    ("columns", "rows", "classes", "expected"),
+    [
+        ("dog, cat", ["1, 0", "1, 1", "0, 0"], ("cat", "dog", "cow"), [[1], [0, 1], []]),
+        ("elk, cat", ["1, 0", "1, 1", "0, 1"], ("cat", "dog", "cow", "elk"), [[3], [0, 3], [0]]),
+        ("dog", ["1", "0", "1"], ("cat", "dog", "cow"), [[1], [], [1]]),
+        ("cat, dog, cow", ["1, 0, 0", "0, 0, 1", "0, 1, 0"], ("cat", "dog", "cow"), [[0], [2], [1]]),
+    ],
+    ids=["a class is missing", "another class", "only one class", "one label each"],
+)
+def test_columns_of_classes_are_matched_by_name_over_splits(
+    columns: str, rows: list[str], classes: tuple[str, ...], expected: list[list[int]], tmp_path: Path
+) -> None:
+    """Roboflow's tables; a split with a single 1 in each row has several labels too, as the other split does."""
+    tables = {"train": ("cat, dog, cow", ["1, 1, 0", "0, 1, 1", "0, 0, 0"]), "valid": (columns, rows)}
+    for split, (header, lines) in tables.items():
+        images(tmp_path / "src" / split, *names_of("{}.png", len(lines)))
+        table = "".join(f"{row}.png, {line}\n" for row, line in enumerate(lines))
+        (tmp_path / "src" / split / "_classes.csv").write_text(f"filename, {header}\n{table}")
+    reports = wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", images="keep", workers=1)
+    assert {report.manifest.field_classes["labels.json"].names for report in reports.values()} == {classes}
+    found = by_path(tmp_path / "dst" / "valid")
+    assert [sorted(json.loads(found[f"valid/{row}.png"]["labels.json"])) for row in range(3)] == expected
+    found = by_path(tmp_path / "dst" / "train")
+    assert [json.loads(found[f"train/{row}.png"]["labels.json"]) for row in range(3)] == [[0, 1], [1, 2], []]
+
+
 def test_the_label_of_a_small_split_is_that_of_the_large_one(tmp_path: Path) -> None:
     """Five rows with five classes look like ids."""
     src = images(tmp_path / "src", *names_of("images/{}.png", 15))

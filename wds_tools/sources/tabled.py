@@ -6,11 +6,11 @@ import posixpath
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from wds_tools.errors import OptionError, SourceError
-from wds_tools.format.label import NONE
+from wds_tools.format.label import NONE, quoted
 from wds_tools.sources import layouts
 from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, File, Record, SourceOptions, field_bytes
@@ -34,6 +34,7 @@ from wds_tools.sources.row_names import RowNames, names_a_file
 from wds_tools.sources.table import TableRows
 from wds_tools.sources.text_table import MORE, Row
 from wds_tools.sources.tree import Files, Layout
+from wds_tools.wording import counted
 
 _ONE_HOT_NAME = "_classes.csv"  # Roboflow's, with a column for each class
 _FLAGS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "-1": 0, "-1.0": 0}
@@ -193,15 +194,20 @@ class Table(Layout):
         if not hot or posixpath.basename(table.file.path) != _ONE_HOT_NAME:
             columns = _labelled(found, files, plan, table, self.options)
             hot = [] if columns.choice.label is not None else hot
-        hot = hot if set(hot) <= set(table.rows.columns) else []
+        own = [name for name in hot if name in table.rows.columns]
         columns = columns or _Columns(files, table, _with_label(self.options, ""))
-        found.account.declare("column", hot)
-        for name in hot:
+        found.account.declare("column", own)
+        for name in own:
             del columns.names.kinds[name]
             found.account.use("column", name, "label")
         columns.account(found)
         found.add_to_stamp([files.read(table.file), repr(self.options).encode()])
-        if hot:
+        if own:
+            if missing := [name for name in hot if name not in own]:
+                found.account.notes.append(
+                    f"{table.file.path} has no column for {counted(len(missing), 'class', 'classes')} of other splits "
+                    f"({quoted(missing)}): no image of it has them"
+                )
             found.classes = tuple(hot)
             return columns, [_flags(row, hot) for _, row, _ in split.rows()]
         values = columns.names.values_of(columns.roles.label) or [NONE] * len(split.is_member)
@@ -309,12 +315,16 @@ def _one_hot(plan: Mapping[str, Rows]) -> list[str]:
     columns = max((_flag_columns(table, _SIGNED) for table in tables), key=len)
     if len(columns) > 1 and any(0 in _flags(row, columns) for table in tables for _, row in table.rows.rows()):
         return columns
-    columns = max((_flag_columns(table, _ZERO) for table in tables), key=len)
+    flags = [_flag_columns(table, _ZERO) for table in tables]
+    columns = max(flags, key=len)
+    if all(posixpath.basename(table.file.path) == _ONE_HOT_NAME for table in tables):
+        others = {name for table, found in zip(tables, flags, strict=True) for name in {*table.rows.columns} - {*found}}
+        columns = [name for name in dict.fromkeys([*columns, *chain(*flags)]) if name not in others]
     if len(columns) < 2:
         return []
     for table in tables:
         is_multi_hot = posixpath.basename(table.file.path) == _ONE_HOT_NAME
-        has_them = set(columns) <= set(table.rows.columns)
+        has_them = not {*columns}.isdisjoint(table.rows.columns)
         if has_them and not is_multi_hot and any(sum(_flags(row, columns)) != 1 for _, row in table.rows.rows()):
             return []
     return columns

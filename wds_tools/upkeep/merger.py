@@ -26,6 +26,7 @@ from wds_tools.format.field_classes import check_same, first_difference
 from wds_tools.format.index import NO_LABEL, index_name, shard_entry
 from wds_tools.format.index_edit import relabel, rename
 from wds_tools.format.label import Classes
+from wds_tools.format.label_lists import LABELS
 from wds_tools.format.label_source import INDEX
 from wds_tools.format.manifest import Manifest, united_accounts
 from wds_tools.format.totals import count_fields, image_stats
@@ -329,6 +330,12 @@ def _unite_classes(sets: Sequence[ShardSet]) -> _United:
                 f"{shards.name}: these shards belong to datasets with different classes ({first_difference(labels)}): "
                 "name each dataset separately"
             )
+    several = [shards for shards in sets if LABELS in shards.manifest.fields]
+    if several and (other := next((shards for shards in sets if LABELS not in shards.manifest.fields), None)):
+        raise LabelError(
+            f"the samples of {several[0].name} have several labels each, those of {other.name} do not: merge datasets "
+            "that are labelled in the same way"
+        )
     check_same([classes for shards in sets for classes in shards.class_lists])
     labelled = [shards for shards in sets if shards.manifest.has_labels or shards.manifest.classes]
     named = [shards for shards in labelled if shards.manifest.classes]
