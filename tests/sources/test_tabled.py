@@ -422,3 +422,14 @@ def test_a_mask_of_another_size_than_its_image_is_reported(tmp_path: Path) -> No
         report = wt.pack(tmp_path / name, tmp_path / f"{name} packed", workers=1, images="keep")
         assert report.packed == 1
         assert "mask 'mask.png' is 3x5" in report.skipped[0].reason
+
+
+def test_columns_of_0_and_1_have_one_note(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png"))
+    flags = {name: [int(row % len(NAMES) == number) for row in range(COUNT)] for number, name in enumerate(NAMES)}
+    further = {"sex": ["m", "f"] * (COUNT // 2), "site": [0, 2] * (COUNT // 2)}
+    pd.DataFrame({"image": names_of("{}.png"), **flags, **further}).to_csv(src / "truth.csv", index=False)
+    report = wt.pack(src, tmp_path / "dst", workers=1, images="keep")
+    assert report.manifest.classes == NAMES
+    [note] = report.manifest.account.notes
+    assert note.startswith(f"the labels are lists of 0 and 1 for {len(NAMES)} classes")

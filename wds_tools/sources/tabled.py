@@ -194,7 +194,8 @@ class Table(Layout):
             columns = _labelled(found, files, plan, table, self.options)
             hot = [] if columns.choice.label is not None else hot
         hot = hot if set(hot) <= set(table.rows.columns) else []
-        columns = columns or _Columns(files, table, _with_label(self.options, ""))
+        if hot or columns is None:
+            columns = _Columns(files, table, _with_label(self.options, ""))
         found.account.declare("column", hot)
         for name in hot:
             del columns.names.kinds[name]
