@@ -597,6 +597,9 @@ def test_several_masks_for_an_image_are_an_error(names, tmp_path):
         ("rgb/{}.png", "semantic/{}.png", "mask.png"),
         ("images/{}.jpg", "1st_manual/{}.gif", "mask.gif"),
         ("Original/{}.jpg", "Ground Truth/{}.png", "mask.png"),
+        ("{}_sat.jpg", "{}_mask.png", "mask.png"),
+        ("{}.jpg", "{}_lab.png", "mask.png"),
+        ("{}.png", "{}_GT.png", "mask.png"),
     ],
 )
 def test_other_names_of_folders_of_masks(image, mask, field, tmp_path):
@@ -617,6 +620,13 @@ def test_folders_that_can_be_masks_or_classes_are_an_error_that_names_both(image
 def test_folders_with_and_without_masks_are_classes(names, tmp_path):
     report = wt.pack(tree_of_masks(tmp_path / "src", *names), tmp_path / "out")
     assert len(report.manifest.classes) == 2
+
+
+@pytest.mark.parametrize(("start", "ending", "kind"), [("", "_mask", "jpg"), ("x", "_seg", "png")])
+def test_images_with_names_of_masks_that_have_no_image_are_noted(start, ending, kind, tmp_path):
+    src = tree_of_masks(tmp_path / "src", "{}.jpg", f"{start}{{}}{ending}.{kind}")
+    [note] = wt.pack(src, tmp_path / "out").manifest.account.notes
+    assert note.startswith(f"4 images packed as such, with names that end in '{ending}', as those of masks do")
 
 
 def test_masks_of_another_size_than_their_image_are_skipped_with_both_sizes(tmp_path):
@@ -715,7 +725,7 @@ def test_listed_images_that_are_missing_are_skipped_and_those_in_two_splits_note
     reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep")
     assert skipped(reports["val"]) == {entry: f"is listed in {folder}val.txt, but there is no such file"}
     assert reports["val"].manifest.account.packed == 3
-    assert not reports["train"].skipped
+    assert entry not in skipped(reports["train"])
     for report, text in ((reports["val"], "'val' and 'train'"), (reports["train"], "'train' and 'val'")):
         [note] = (note for note in report.manifest.account.notes if "share" in note)
         assert note.startswith(f"{text} share 1 image, such as ")

@@ -462,3 +462,14 @@ def test_numbers_that_json_lacks_and_fields_of_further_images_are_stated(tmp_pat
     account = open_source(tmp_path / "src", kind="table").scan().account
     assert f"NaN and infinite numbers of 'score' are null in json: {len(rows)}" in account.notes
     assert {part.name: part.role for part in account.parts}["mask_path"] == "image field mask"
+
+
+def test_columns_of_0_and_1_have_one_note(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png"))
+    flags = {name: [int(row % len(NAMES) == number) for row in range(COUNT)] for number, name in enumerate(NAMES)}
+    further = {"sex": ["m", "f"] * (COUNT // 2), "site": [0, 2] * (COUNT // 2)}
+    pd.DataFrame({"image": names_of("{}.png"), **flags, **further}).to_csv(src / "truth.csv", index=False)
+    report = wt.pack(src, tmp_path / "dst", workers=1, images="keep")
+    assert report.manifest.classes == NAMES
+    [note] = report.manifest.account.notes
+    assert note.startswith(f"the labels are lists of 0 and 1 for {len(NAMES)} classes")

@@ -467,6 +467,14 @@ def test_a_column_with_values_of_classes_and_an_unusual_name_is_reported(tmp_pat
     assert scan(path, columns={"label": ""}).account.notes == []
 
 
+def test_a_column_of_few_whole_numbers_and_an_unusual_name_is_reported(tmp_path: Path) -> None:
+    columns = {"diagnosis": [0, 2, 4, 0, 2, 4], "width": [640, 480] * 3, "number": range(6), "score": [0.5, 1.5] * 3}
+    path = table(tmp_path, pd.DataFrame({"path": PATHS, **columns}).to_csv(index=False))
+    note = "no label: the column 'diagnosis' (0, 2, 4) could be it; pass --label NAME if it is"
+    assert scan(path).account.notes == [note]
+    assert labels(table(tmp_path, rows_of({"path": PATHS, "ClassId": [0, 1] * 3}))) == [0, 1] * 3
+
+
 def test_two_columns_of_images_are_an_error_if_the_files_of_both_exist(tmp_path: Path) -> None:
     other = [f"{row}.png" for row in reversed(range(COUNT))]
     path = table(tmp_path, rows_of({"image": PATHS, "path": other, "label": CYCLE}))

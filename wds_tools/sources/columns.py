@@ -21,7 +21,7 @@ _USUAL_NAMES = {
     IMAGE: "image images img imgs jpg jpeg png webp picture photo pixels data x image_path img_path path file filename "
     "file_name filepath file_path image_url img_url url",
     LABEL: "label labels class classes target targets cls category fine_label species y class_name label_name class_id "
-    "category_id label_id",
+    "classid category_id label_id",
 }
 _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\.(txt|json|png|jpg|webp|npy|cls|xml|bin)")

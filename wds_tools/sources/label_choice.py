@@ -23,6 +23,7 @@ _FLAGS = frozenset(["0", "1", "0.0", "1.0", "True", "False"])  # of a column for
 _LABELS_PER_ODD = 10  # at least, in a column where a value that cannot be a label is a mistake
 _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names get an entry
 _MAX_SHOWN = 30  # characters of a value in a message
+_MAX_NUMBERS, _SPARSE = 100, 4  # of classes; numbers per class, at most
 _MAX_NAMES = 12  # columns that a message shows
 _PLURALS = {"entry": "entries"}
 
@@ -269,25 +270,24 @@ class _Column:
 
 
 def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
-    """Return a note that names columns of text that could be the label, where none has a usual name.
+    """Return a note that names columns that could be the label, where none has a usual name.
 
     Args:
         others: Column -> values.
         part: What a column is called.
     """
-    found = {name: values for name, values in others.items() if _could_be_classes(values)}
-    shown = ", ".join(f"{name!r} ({some_of(values)})" for name, values in found.items())
-    if found:
-        return [f"no label: the {part} {shown} could be it; pass --label NAME if it is"]
+    found = [name for name, values in others.items() if _could_be_classes(values)]
     flags = [name for name, values in others.items() if values and all(str(one) in _FLAGS for one in values)]
-    if len(flags) < 2:
-        return []
-    count = counted(len(flags), part, _PLURALS.get(part))
-    note = (
-        f"no label: {count} with only 0 and 1 ({quoted(flags)}): if they are classes, write one {part} with "
-        "the name of the class of each row, or a list of names if there are several"
-    )
-    return [note]
+    if not found and len(flags) > 1:
+        count = counted(len(flags), part, _PLURALS.get(part))
+        note = (
+            f"no label: {count} with only 0 and 1 ({quoted(flags)}): if they are classes, write one {part} with "
+            "the name of the class of each row, or a list of names if there are several"
+        )
+        return [note]
+    found = found or [name for name, values in others.items() if _could_be_class_numbers(values)]
+    shown = ", ".join(f"{name!r} ({some_of(others[name])})" for name in found)
+    return [f"no label: the {part} {shown} could be it; pass --label NAME if it is"] if found else []
 
 
 def is_x(name: str) -> bool:
@@ -355,6 +355,14 @@ def _could_be_classes(values: Sequence[Any]) -> bool:
     different = set(values) if all(isinstance(value, str) for value in values) else set()
     names = {label.name for value in different if (label := _label(value)) is not None}
     return None not in names and 2 <= len(names) <= len(values) // 2
+
+
+def _could_be_class_numbers(values: Sequence[Any]) -> bool:
+    """Return whether values are a few numbers from 0 that occur several times."""
+    labels = set(map(_label, values)) - {NONE}
+    numbers = [label.number for label in labels if label is not None and label.number is not None]
+    few = 2 <= len(numbers) == len(labels) <= min(len(values) // 2, _MAX_NUMBERS)
+    return few and max(numbers) < _SPARSE * len(numbers)  # other numbers are widths, years or ids
 
 
 def some_of(values: Sequence[Any], count: int = 3) -> str:

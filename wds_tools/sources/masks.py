@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from wds_tools.format.label import quoted
 from wds_tools.sources.layouts import is_image_name, is_split_name, stored_name
+from wds_tools.wording import counted
 
 _IMAGE_FOLDERS = frozenset(
     ["images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "inputs", "rgb", "original", "originals"]
@@ -28,7 +31,7 @@ _MASK_WORD = re.compile(
     r"(?<![a-z])(masks?|labels?|annotations?|seg|segmentations?|gt|ground[ _-]?truth|targets?|depth|trimaps?)(?![a-z])"
 )
 _FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot beside train; others: train_labels, train_masks
-_IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img")
+_IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat")
 _MASK_ENDINGS = {
     "_labelIds": "mask",
     "_labelTrainIds": "train_ids",
@@ -36,15 +39,18 @@ _MASK_ENDINGS = {
     "_instanceTrainIds": "instance_train_ids",
     "_color": "color",
     "_mask": "mask",
+    "_lab": "mask",
     "_label": "mask",
     "_labels": "mask",
     "_seg": "mask",
     "_segmentation": "mask",
     "_gt": "mask",
+    "_GT": "mask",
     "_L": "mask",  # CamVid
     "_P": "mask",  # CamVid with class numbers
 }
 _NUMBERED_MASK = re.compile(r"(.+)_mask_(\d+)")  # a further mask of an image
+_OTHER_ENDINGS = ("_color", "_L", "_P")  # that photographs may have too
 _ANY_ENDING = re.compile(rf"({'|'.join(_MASK_ENDINGS)})\.[A-Za-z]+$")
 _JPEG = (".jpg", ".jpeg")
 _CITYSCAPES = ("_gtFine", "_gtCoarse")  # before the ending
@@ -192,6 +198,23 @@ def classes(images: Iterable[str], folders: Folders = _NO_FOLDERS) -> dict[str, 
     if _MANY < len(names) == len(images) or any(is_split_name(word) for one in names for word in _WORDS.split(one)):
         return {}
     return found
+
+
+def note_on_names(names: Sequence[str]) -> list[str]:
+    """Return a note if some images, but not all, have names that end as those of masks do.
+
+    >>> note_on_names(["1.jpg", "2.jpg"]), len(note_on_names(["1.jpg", "1_mask.jpg"]))
+    ([], 1)
+    """
+    found = (match[1] for name in names if (match := _ANY_ENDING.search(name)) is not None)
+    endings = Counter(ending for ending in found if ending not in _OTHER_ENDINGS)
+    if not 0 < endings.total() < len(names):
+        return []
+    note = (
+        f"{counted(endings.total(), 'image')} packed as such, with names that end in {quoted(endings)}, as those of "
+        "masks do: put masks into a folder 'masks' next to a folder 'images'"
+    )
+    return [note]
 
 
 def is_mask(name: str) -> bool:

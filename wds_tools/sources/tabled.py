@@ -195,7 +195,8 @@ class Table(Layout):
             columns = _labelled(found, files, plan, table, self.options)
             hot = [] if columns.choice.label is not None else hot
         own = [name for name in hot if name in table.rows.columns]
-        columns = columns or _Columns(files, table, _with_label(self.options, ""))
+        if own or columns is None:
+            columns = _Columns(files, table, _with_label(self.options, ""))
         found.account.declare("column", own)
         for name in own:
             del columns.names.kinds[name]

@@ -21,7 +21,7 @@ from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PLACE, from_r
 from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.options import RemoteOptions
-from wds_tools.sources import layouts
+from wds_tools.sources import layouts, masks
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
 from wds_tools.sources.columns import json_object
@@ -239,6 +239,7 @@ class ClassFolders(Layout):
         images = [file for file in files.images if file.path not in fields]
         if not self.given:
             layouts.check_stems([file.path for file in images], where=files.where)
+            found.account.notes += masks.note_on_names([file.path for file in images])
         lists = self._class_lists(found, files)
         labels = self._labels(found, files, images, parts)
         for file in images:
