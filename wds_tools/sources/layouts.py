@@ -374,8 +374,8 @@ def no_images_error(where: str, skipped: Sequence[tuple[str, str]]) -> str:
     if arrays := [path for path, _ in skipped if path.lower().endswith(ARRAY_EXTENSIONS)]:
         return (
             f"{where} contains no image files, but {counted(len(arrays), 'file')} of arrays ({quoted(arrays)}): name "
-            "the file that has both images and labels; if they are in several files, write the arrays into one first, such "
-            "as an .npz with 'images' and 'labels', or pass an object with len() and [] to wds_tools.pack"
+            "the file that has both images and labels; if they are in several files, write the arrays into one first, "
+            "such as an .npz with 'images' and 'labels', or pass an object with len() and [] to wds_tools.pack"
         )
     path, reason = skipped[0]
     return (
