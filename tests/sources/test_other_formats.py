@@ -5,11 +5,13 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 from foreign_records import FOREIGN
 
 import wds_tools as wt
-from wds_tools.errors import SourceError
+from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.sources.other_formats import HEAD_BYTES, refused_format
 
 DICOM = bytes(128) + b"DICM" + bytes(40)
@@ -60,3 +62,17 @@ def test_files_that_other_programs_wrote_are_named(name: str, format_: str, tmp_
 )
 def test_what_is_read_is_not_refused(names: list[str], head: bytes) -> None:
     assert refused_format(names, head) is None
+
+
+def test_a_folder_of_arrays_in_several_files_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    src, images, labels = tmp_path / "src", np.zeros((4, 8, 8, 3), np.uint8), np.arange(4)
+    src.mkdir()
+    for name, values in (("x", images), ("y", labels)):
+        with h5py.File(src / f"{name}.h5", "w") as file:
+            file[name] = values
+    with pytest.raises(MissingSourceError, match=r"2 files of arrays \('x\.h5', 'y\.h5'\): .* 'images' and 'labels'"):
+        wt.pack(src, tmp_path / "dst")
+    np.savez(src / "all.npz", images=images, labels=labels)
+    with pytest.raises(MissingSourceError, match=r"3 files of arrays .* name the file that has both images and labels"):
+        wt.pack(src, tmp_path / "dst")
+    assert wt.pack(src / "all.npz", tmp_path / "dst", images="keep", workers=1).manifest.fields["cls"] == 4

@@ -16,6 +16,7 @@ from wds_tools.format.sample import CONVERTED_EXTENSIONS, STORED_EXTENSIONS
 from wds_tools.wording import counted
 
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)  # all that ``ImageFolder`` reads, and more
+ARRAY_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".mat", ".npy", ".npz", ".pt", ".pth")
 NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
 
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
@@ -370,6 +371,12 @@ def no_images_error(where: str, skipped: Sequence[tuple[str, str]]) -> str:
     """Return the message for a tree without images."""
     if not skipped:
         return f"{where} is empty; expected class folders with images, or images ({', '.join(EXTENSIONS)})"
+    if arrays := [path for path, _ in skipped if path.lower().endswith(ARRAY_EXTENSIONS)]:
+        return (
+            f"{where} contains no image files, but {counted(len(arrays), 'file')} of arrays ({quoted(arrays)}): name "
+            "the file that has both images and labels; if they are in several files, write the arrays into one first, "
+            "such as an .npz with 'images' and 'labels', or pass an object with len() and [] to wds_tools.pack"
+        )
     path, reason = skipped[0]
     return (
         f"{where} contains no image that can be packed, but {counted(len(skipped), 'other file')} ({path!r} {reason}); "
