@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -40,6 +40,18 @@ from wds_tools.storage.requests.listing import RemoteFile, find_object, list_obj
 from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
 
 _SPLIT = re.compile(rf"(?:^|.*?[-_.])({SPLIT_WORDS})(?![a-z])", re.IGNORECASE)
+
+
+class SplitsError(SourceError):
+    """The error that files are those of several splits.
+
+    Attributes:
+        places: The folder or pattern of each split; empty if not all files are in one.
+    """
+
+    def __init__(self, message: str, places: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.places = places
 
 
 def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[Path, ...]:
@@ -79,14 +91,34 @@ def _check_splits(root: Path, paths: Sequence[Path], *, given: str = "") -> None
     Raises:
         SourceError: They are.
     """
-    names = [_name_with_split(root, path) if not given else path.name for path in paths]
-    splits = sorted({match[1].lower() for name in names if (match := _SPLIT.match(name))})
+    found: dict[str, list[Path]] = {}
+    for path in paths:
+        name = path.name if given else _name_with_split(root, path)
+        if match := _SPLIT.match(name):
+            found.setdefault(match[1].lower(), []).append(path)
+    splits = sorted(found)
     if len(splits) > 1 and not all(split in given.lower() for split in splits):
-        raise SourceError(
-            f"{root} contains several splits ({', '.join(splits)}): pack with --split folders (pack_splits) if each is "
-            f"a folder, or one at a time, by a pattern such as '*{splits[0]}*'; a pattern that names all, such as "
-            f"'{{{','.join(splits)}}}*', packs them together"
+        places = {split: _place(split, found[split], paths) for split in splits}
+        known = {split: place for split, place in places.items() if place}
+        are_all = len(known) == len(splits) and sum(map(len, found.values())) == len(paths) and not given
+        together = "pack with --split folders (pack_splits), or one at a time" if are_all else "pack one at a time"
+        raise SplitsError(
+            f"{root} contains several splits ({', '.join(splits)}): {together}, by a pattern such as "
+            f"'*{splits[0]}*'; a pattern that names all, such as '{{{','.join(splits)}}}*', packs them together",
+            known if are_all else {},
         )
+
+
+def _place(split: str, own: Sequence[Path], paths: Sequence[Path]) -> str:
+    """Return the folder of only the files of a split, or a pattern that matches only these; empty without one."""
+    folder = Path(os.path.commonpath([path.parent for path in own]))
+    if has_pattern(str(folder)):
+        return ""
+    if all(path in own for path in paths if path.is_relative_to(folder)):
+        return str(folder)
+    start = own[0].name[: len(split)]
+    pattern = str(folder / f"{start}*{own[0].suffix}")
+    return pattern if start.lower() == split and expand_pattern(pattern) == sorted(map(str, own)) else ""
 
 
 def _name_with_split(root: Path, path: Path) -> str:
