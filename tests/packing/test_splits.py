@@ -310,3 +310,27 @@ def test_one_label_in_a_split_and_several_in_another_are_refused(tmp_path: Path)
     write_parquet(tmp_path / "src" / "val", ["zebra", "ant"])
     with pytest.raises(LabelError, match="'val' have one label each, those of 'train' have a list of labels"):
         wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", workers=1)
+
+
+@pytest.mark.parametrize("folder", ["", "data/", "{}/"])
+def test_files_that_begin_with_the_name_of_a_split_are_splits(folder: str, tmp_path: Path) -> None:
+    """As the Hub names them."""
+    for split, labels in (("train", ["zebra", "ant", "zebra"]), ("test", ["zebra"])):
+        for part in range(2):
+            path = tmp_path / "src" / folder.format(split) / f"{split}-0000{part}-of-00002.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pd.DataFrame(photo_rows(labels)).to_parquet(path)
+    (tmp_path / "src" / "docs").mkdir()
+    (tmp_path / "src" / "docs" / "README.md").write_text("a card")
+    wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", workers=1)
+    names = ("ant", "zebra")
+    assert labels_of(tmp_path / "dst") == {"train": (names, [1, 0, 1] * 2), "test": (names, [1] * 2)}
+
+
+@pytest.mark.parametrize("other", ["more-train-00001.parquet", "extra.parquet", "sub/train-00001.parquet"])
+def test_files_of_splits_next_to_others_are_packed_one_at_a_time(other: str, tmp_path: Path) -> None:
+    for name in ("train-00000.parquet", "test-00000.parquet", other):
+        (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(photo_rows(["zebra"])).to_parquet(tmp_path / "src" / name)
+    with pytest.raises(SourceError, match=r"several splits \(test, train\): pack one at a time, such as"):
+        wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", workers=1)

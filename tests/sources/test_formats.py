@@ -174,7 +174,7 @@ def test_files_written_by_the_datasets_library_are_read(tmp_path: Path, six: lis
 def test_several_splits_in_one_folder_are_an_error(tmp_path: Path, six: list[Photo]) -> None:
     for name in ("train", "test"):
         pq.write_table(hugging_face_table(six), tmp_path / f"{name}-00000-of-00001.parquet")
-    with pytest.raises(SourceError, match=r"several splits \(test, train\): pack one at a time, by a pattern"):
+    with pytest.raises(SourceError, match=r"several splits \(test, train\): pack with --split folders"):
         scan(tmp_path)
     assert pack(f"{tmp_path}/train*.parquet", tmp_path / "dst", workers=1).packed == 6
 

@@ -18,7 +18,7 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, SourceOptions, as_source_error
 from wds_tools.sources.chunks import is_litdata, is_mds
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar
-from wds_tools.sources.files import find_remote_files
+from wds_tools.sources.files import SplitsError, find_remote_files
 from wds_tools.sources.layouts import is_image_name, is_split_name
 from wds_tools.sources.other_formats import HEAD_BYTES, OtherFormat, refused_format
 from wds_tools.sources.streams import is_stream
@@ -84,7 +84,13 @@ def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | N
     folders = _split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
     if folders and (kind or detect(folders[0])) not in (*_TREES, *_IN_TREES):
         return {_value(folder): open_source(folder, kind=kind, options=options) for folder in folders}
-    return dict(open_source(src, kind=kind, options=options).splits())
+    try:
+        return dict(open_source(src, kind=kind, options=options).splits())
+    except SplitsError as error:
+        if not error.places:
+            raise
+        places = error.places.items()
+    return {split: open_source(place, kind=kind, options=options) for split, place in places}
 
 
 def _open(src: Any, kind: str, options: SourceOptions, *, given: bool) -> Source:

@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -40,6 +40,18 @@ from wds_tools.storage.requests.listing import RemoteFile, find_object, list_obj
 from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
 
 _SPLIT = re.compile(rf"(?:^|.*?[-_.])({SPLIT_WORDS})(?![a-z])", re.IGNORECASE)
+
+
+class SplitsError(SourceError):
+    """The error that files are those of several splits.
+
+    Attributes:
+        places: The folder or pattern of each split; empty if not all files are in one.
+    """
+
+    def __init__(self, message: str, places: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.places = places
 
 
 def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[Path, ...]:
@@ -79,34 +91,44 @@ def _check_splits(root: Path, paths: Sequence[Path], *, given: str = "") -> None
     Raises:
         SourceError: They are.
     """
-    folders = {path: None if given else _split_folder(root, path) for path in paths}
-    names = [folder.name.rpartition("=")[2] if folder else path.name for path, folder in folders.items()]
-    splits = sorted({match[1].lower() for name in names if (match := _SPLIT.match(name))})
-    if len(splits) < 2 or all(split in given.lower() for split in splits):
-        return
-    first = next(filter(None, folders.values()), None)
-    if first is None:
-        between = str(root.parent if given else root) + "/*" * (
-            0 if given else len(paths[0].relative_to(root).parts) - 1
+    found: dict[str, list[Path]] = {}
+    for path in paths:
+        name = path.name if given else _name_with_split(root, path)
+        if match := _SPLIT.match(name):
+            found.setdefault(match[1].lower(), []).append(path)
+    splits = sorted(found)
+    if len(splits) > 1 and not all(split in given.lower() for split in splits):
+        places = {split: _place(split, found[split], paths) for split in splits}
+        known = {split: place for split, place in places.items() if place}
+        are_all = len(known) == len(splits) and sum(map(len, found.values())) == len(paths) and not given
+        by_name = any(given or _name_with_split(root, path) == path.name for path in paths)
+        between = f"{root.parent}/" if given else f"{root}/" + "*/" * (len(paths[0].relative_to(root).parts) - 1)
+        together = f"{between}*{{{','.join(splits)}}}*" if by_name else f"{between}*{paths[0].suffix}"
+        at_once = "with --split folders (pack_splits), or " if are_all else ""
+        raise SplitsError(
+            f"{root} contains several splits ({', '.join(splits)}): pack {at_once}one at a time, such as "
+            f"'{known.get(splits[0]) or f'{between}*{splits[0]}*'}'; the pattern '{together}' packs them together",
+            known if are_all else {},
         )
-        ways = f"one at a time, by a pattern such as '{between}/*{splits[0]}*'"
-        together = f"{between}/*{{{','.join(splits)}}}*"
-    else:
-        at_once = "with --split folders (pack_splits), or " if first.parent == root else ""
-        ways = f"{at_once}one folder at a time, such as {first}"
-        path = next(path for path, folder in folders.items() if folder)
-        together = f"{root}{'/*' * len(path.relative_to(root).parts)}{path.suffix}"
-    raise SourceError(
-        f"{root} contains several splits ({', '.join(splits)}): pack {ways}; the pattern '{together}' packs them "
-        "together"
-    )
 
 
-def _split_folder(root: Path, path: Path) -> Path | None:
-    """Return the first folder of a path below the root that is named like a split, such as train or split=train."""
-    parts = path.relative_to(root).parts[:-1]
-    found = (root.joinpath(*parts[: end + 1]) for end in range(len(parts)))
-    return next((folder for folder in found if is_split_name(folder.name.rpartition("=")[2])), None)
+def _place(split: str, own: Sequence[Path], paths: Sequence[Path]) -> str:
+    """Return the folder of only the files of a split, or a pattern that matches only these; empty without one."""
+    folder = Path(os.path.commonpath([path.parent for path in own]))
+    if has_pattern(str(folder)):
+        return ""
+    if all(path in own for path in paths if path.is_relative_to(folder)):
+        return str(folder)
+    start = own[0].name[: len(split)]
+    pattern = str(folder / f"{start}*{own[0].suffix}")
+    return pattern if start.lower() == split and expand_pattern(pattern) == sorted(map(str, own)) else ""
+
+
+def _name_with_split(root: Path, path: Path) -> str:
+    """Return the name that may begin with a split: that of a folder below the root, otherwise that of the file."""
+    folders = path.relative_to(root).parts[:-1]
+    names = (folder.rpartition("=")[2] for folder in folders)  # also of split=train
+    return next(filter(is_split_name, names), path.name)
 
 
 def find_remote_files(
