@@ -214,6 +214,8 @@ def test_a_template_of_predictions_and_images_without_labels_are_not_packed_as_l
         "is a template of predictions, whose labels do not belong to the images": 1,
     }
     assert "there is a table of 'train' only, and none of 'test_images'" in account.notes
+    with pytest.raises(SourceError, match="table of 'train' only, and none of 'test_images': add a table that names"):
+        wt.pack_splits(src, tmp_path / "splits", split="folders", workers=1)
 
 
 def test_images_without_a_row_and_rows_without_an_image_are_listed_and_counted(tmp_path: Path) -> None:
@@ -337,6 +339,20 @@ def test_masks_that_the_rows_name_and_those_with_the_name_of_an_image_become_fie
         assert {path: (NAMES[int(one["cls"])], one["mask.png"]) for path, one in found.items()} == {
             f"images/{row}.png": (name, png(COUNT + row)) for row, name in LABELS.items()
         }
+
+
+@pytest.mark.parametrize("tables", [("train.csv", "val.csv"), ("all.csv",)])
+def test_an_image_without_a_row_is_skipped_in_the_split_of_its_folder(tables: tuple[str, ...], tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("train/{}.png"))
+    images(src, "val/6.png", "val/7.png", "val/8.png")
+    rows = pd.DataFrame({"id": [*names_of("train/{}.png"), "val/6.png", "val/7.png"], "label": ["cat", "dog"] * 4})
+    for table, part in zip(tables, (rows[:6], rows[6:]) if len(tables) > 1 else (rows,), strict=True):
+        part.to_csv(src / table, index=False)
+    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", images="keep", workers=1)
+    assert {split: dict(report.skipped) for split, report in reports.items()} == {
+        "train": {},
+        "val": {"val/8.png": f"has no row in {tables[-1]!r}"},
+    }
 
 
 def test_columns_of_zero_and_one_are_labels(tmp_path: Path) -> None:

@@ -162,10 +162,6 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
     """Return source and listing of each split's folder. Class numbers are the same in all of them."""
     check_place(src, dst, options)
     sources = open_splits(src, kind=options.kind, options=options.source)
-    if not sources:
-        raise SourceError(
-            f"{src} has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
-        )
     listed = {name: list_inputs(source, options.progress, is_split=True) for name, source in sources.items()}
     check_labels(str(src), listed.values(), options.names)
     labelled = {name: listing for name, listing in listed.items() if listing.has_labels}

@@ -294,6 +294,7 @@ class Source:
         in_process: The source cannot be pickled, so it is packed in this process.
         roles: Roles that ``columns`` may name.
         reads_text: The source is a text file, which has an encoding.
+        no_splits: Why `splits` is empty, and what to do.
     """
 
     kind: str
@@ -301,6 +302,7 @@ class Source:
     in_process: ClassVar[bool] = False
     roles: tuple[str, ...] = ("image", "label")
     reads_text: bool = False
+    no_splits: str = "it has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
 
     def __init__(self, src: Any, options: SourceOptions | None = None) -> None:
         self.options = options or SourceOptions()

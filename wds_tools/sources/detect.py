@@ -70,7 +70,7 @@ def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | N
 
 
 def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | None = None) -> dict[str, Source]:
-    """Return the source of each split by its name; empty if ``src`` has no splits.
+    """Return the source of each split by its name.
 
     Args:
         src: As for `open_source`.
@@ -79,17 +79,22 @@ def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | N
 
     Raises:
         OptionError: As for `open_source`.
-        SourceError: As for `open_source`.
+        SourceError: As for `open_source`; or ``src`` has no splits.
     """
     folders = _split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
     if folders and (kind or detect(folders[0])) not in (*_TREES, *_IN_TREES):
         return {_value(folder): open_source(folder, kind=kind, options=options) for folder in folders}
     try:
-        return dict(open_source(src, kind=kind, options=options).splits())
+        source = open_source(src, kind=kind, options=options)
+        found = dict(source.splits())
     except SplitsError as error:
         if not error.places:
             raise
         places = error.places.items()
+    else:
+        if not found:
+            raise SourceError(f"{source.name} cannot be packed with --split folders: {source.no_splits}")
+        return found
     return {split: open_source(place, kind=kind, options=options) for split, place in places}
 
 

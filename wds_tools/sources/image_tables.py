@@ -63,11 +63,13 @@ class Rows(NamedTuple):
         table: The table that they are in.
         is_member: Whether each row of the table is in the split.
         notes: What a user should know about the split.
+        no_splits: Why there is only this one, if its table is of a split.
     """
 
     table: Named
     is_member: list[bool]
     notes: tuple[str, ...] = ()
+    no_splits: str = ""
 
     def rows(self) -> Iterator[tuple[tuple[int, int], Row, File | None]]:
         """Yield the location, the row and the image of each row of the split."""
@@ -294,8 +296,9 @@ def planned(files: Files, tables: Sequence[Named]) -> dict[str, Rows]:
         others = sorted(
             {split_folder(file.path) for file in files.images} - {"", *folders.get(next(iter(by_split)), ())}
         )
-        notes = (f"there is a table of {next(iter(by_split))!r} only, and none of {quoted(others)}",) if others else ()
-        return {"": Rows(tables[0], [True] * len(tables[0].found), notes)}
+        note = f"there is a table of {next(iter(by_split))!r} only, and none of {quoted(others)}" if others else ""
+        reason = f"{note}: add a table that names the images of each, or pack without --split folders" if others else ""
+        return {"": Rows(tables[0], [True] * len(tables[0].found), (note,) if others else (), reason)}
     plan = {}
     for split, (table,) in sorted(by_split.items()):
         own = [folder for folder in folders.get(split, {}) if folder]

@@ -30,7 +30,7 @@ from wds_tools.sources.image_tables import (
 )
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.record_values import ENCODED
-from wds_tools.sources.row_names import RowNames, names_a_file
+from wds_tools.sources.row_names import RowNames, names_a_file, split_folder, split_of, split_of_table
 from wds_tools.sources.table import TableRows
 from wds_tools.sources.text_table import MORE, Row
 from wds_tools.sources.tree import Files, Layout
@@ -144,20 +144,24 @@ class Table(Layout):
         return layout
 
     def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
-        """Return the files of each split. Files of no split are in the first."""
+        """Return the files of each split; an image without a row by its folder. Files of no split are in the first."""
         if self._plan is None:
             tables = tables_of(files, self.options)
             if not tables:
                 raise self._no_table(files.where)
             self._plan = planned(files, tables)
         if list(self._plan) == [""]:
+            self.no_splits = self._plan[""].no_splits or self.no_splits
             return {}
-        return files.divided(
-            {
-                name: {split.table.file.path, *(image.path for _, _, image in split.rows() if image is not None)}
-                for name, split in self._plan.items()
-            }
-        )
+        claimed = {
+            name: {split.table.file.path, *(image.path for _, _, image in split.rows() if image is not None)}
+            for name, split in self._plan.items()
+        }
+        with_rows = set().union(*claimed.values())
+        for file in files.images:
+            if file.path not in with_rows and (own := _split_without_row(file, self._plan)):
+                claimed[own].add(file.path)
+        return files.divided(claimed)
 
     def collect(self, found: Collector, files: Files, split: str) -> None:
         """Add the rows of the split, and state what becomes of all other files."""
@@ -267,6 +271,14 @@ class Table(Layout):
         if self.options.columns or self.options.encoding:
             return OptionError(f"{given}, but {where} is read as folder{no_columns}, because {reason}: omit {omit}")
         return SourceError(f"{where} is not in the layout {self.kind}: {reason}")
+
+
+def _split_without_row(file: File, plan: Mapping[str, Rows]) -> str | None:
+    """Return the split whose name or table agrees with the folder of an image; None if there is none."""
+    folder, split = split_folder(file.path), split_of(file.path)
+    if not folder or folder in plan:
+        return folder or None
+    return next((name for name, one in plan.items() if split_of_table(one.table.file.path) == split), None)
 
 
 def _claim(found: Collector, done: set[str], file: File) -> None:

@@ -97,9 +97,11 @@ class Layout:
     Attributes:
         kind: Name for ``--from``.
         base: Folders that contain all files that are packed. They are not part of the paths in the dataset.
+        no_splits: Why `splits` is empty, and what to do.
     """
 
     kind: ClassVar[str]
+    no_splits: str = Source.no_splits
     _plan: Any = None  # what each split is made of, if files are read to find that out
 
     def __init__(self, *, given: bool = False, options: SourceOptions | None = None) -> None:
@@ -393,8 +395,11 @@ class TreeSource(Source):
     def splits(self) -> Mapping[str, TreeSource]:
         """Return a source for each split. They share the listing of the tree."""
         files = self._files()
-        parts = {}
-        for split in self._layout_of(files).splits(files):
+        parts: dict[str, TreeSource] = {}
+        layout = self._layout_of(files)
+        found = layout.splits(files)
+        self.no_splits = layout.no_splits
+        for split in found:
             parts[split] = copy.copy(self)
             vars(parts[split]).update(
                 name=f"{self.name}/{split}", split=split, layout=copy.copy(self.layout), _listed=files
