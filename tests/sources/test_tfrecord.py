@@ -162,9 +162,6 @@ def test_several_labels_of_a_record_are_a_field(tmp_path: Path) -> None:
         ("floats.tfrecord", r"960 bytes of raw pixels, but .* state 8 x 10 x 3; allowed is one byte per value"),
         ("serialized.tfrecord", "has no feature of images"),
         ("tfds_splits", r"several splits \(test, train\): pack (with .*, or )?one at a time, such as"),
-            "tfds_splits",
-            r"several splits \(test, train\): pack (with --split folders .pack_splits., or )?one at a time, such as",
-        ),
     ],
 )
 def test_what_is_ambiguous_or_not_one_image_per_record_is_an_error(name: str, message: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import pickle
@@ -9,8 +10,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from foreign_tables import png
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sources_conformance import stored
 
 from wds_tools.errors import LabelError, SourceError
 from wds_tools.packing.packer import pack
@@ -299,4 +302,27 @@ def test_folders_without_images_and_names_that_differ_only_in_case_are_noted(tmp
     write_files(tmp_path / "other", "a/1.jpg", "a/1.JPG")
     assert TreeSource(tmp_path / "other").scan().account.notes == [
         "names of images differ only in case, such as 'a/1.JPG', 'a/1.jpg': each is a sample"
+    ]
+
+
+def test_further_files_that_cannot_be_loaded_are_kept_and_counted(tmp_path: Path) -> None:
+    src = tmp_path / "src"
+    for number in range(3):
+        write_files(src, f"{number}.png", data=png(number))
+        write_files(src, f"{number}.json", data=b'{"bad"' if number else b"[1, 2]")
+        write_files(src, f"{number}.txt", data="café".encode("cp1252" if number else "utf-8"))
+        write_files(src, f"{number}.npy", data=b"notnpy")
+    report = pack(src, tmp_path / "dst", workers=1, images="keep", shuffle=False)
+    samples = list(stored(tmp_path / "dst"))
+    assert [json.loads(one["json"]) for one in samples] == [
+        {"path": "0.png", "json": [1, 2]},
+        {"path": "1.png", "json": '{"bad"'},
+        {"path": "2.png", "json": '{"bad"'},
+    ]
+    assert samples[1]["txt"] == b"caf\xe9"
+    assert samples[1]["npy"] == b"notnpy"
+    assert report.manifest.account.notes == [
+        "2 samples with a .json file that is not valid JSON: its text is the entry 'json'",
+        "3 samples with a field npy that is not of this type: kept as it is",
+        "2 samples with a field txt that is not UTF-8: kept as it is",
     ]

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
@@ -125,11 +126,16 @@ class PackJob:
             raise self._write_error(error) from error
         return manifest, tuple(skipped)
 
-    def _account(self, listing: Listing, reports: Iterable[ShardReport]) -> Account:
+    def _account(self, listing: Listing, reports: Sequence[ShardReport]) -> Account:
         """Return the account for the manifest, with what was skipped during packing and by an earlier pack."""
         name = self.source.name  # a path on this machine; the manifest is the same on every machine
         reasons = [skip.reason.replace(name, Path(name).name) for report in reports for skip in report.skipped]
         account = listing.account.after_reading(reasons)
+        remarks = sum((Counter(report.remarks) for report in reports), Counter[str]())
+        notes = [f"{counted(count, 'sample')} with {remark}" for remark, count in sorted(remarks.items())]
+        for note in notes:
+            _log.warning("%s: %s", shown_path(name), note)
+        account = replace(account, notes=[*account.notes, *notes])
         earlier = listing.earlier
         if earlier is not None and earlier.packed == account.given:
             account = account.after(earlier)

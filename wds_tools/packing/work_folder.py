@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -40,6 +40,7 @@ class ShardReport:
         images: Range of image sizes.
         skipped: Inputs that could not be packed.
         sixteen_bit: Number of images with 16 bits per channel.
+        remarks: Remark of `Record` -> number of samples.
     """
 
     number: int
@@ -48,6 +49,7 @@ class ShardReport:
     images: ImageStats | None
     skipped: tuple[Skip, ...]
     sixteen_bit: int = 0
+    remarks: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the report as JSON."""
@@ -64,6 +66,7 @@ class ShardReport:
             ImageStats(**raw["images"]) if raw["images"] else None,
             tuple(Skip(*pair) for pair in raw["skipped"]),
             raw.get("sixteen_bit", 0),
+            raw.get("remarks", {}),
         )
 
 

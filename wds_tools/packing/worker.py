@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -79,19 +79,21 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
     native.check_worker(compiled_in_parent=task.images.compiled)
     name = shard_name(task.number)
     skipped = []
+    remarks: Counter[str] = Counter()
     try:
         with ShardFile(task.folder / name) as shard, closing(_encode_calls(task)) as calls:
             for entry, encode in calls:
                 try:
-                    sample, image, label = encode()
+                    sample, image, label, noted = encode()
                 except (SourceError, DecodeError) as error:
                     skipped.append(Skip(entry.path, str(error)))
                 else:
                     shard.write(sample, label=label, image=image)
+                    remarks.update(noted)
                 if advance is not None:
                     advance(1, entry.size)
         check_unchanged(task.files)
-        report = _report(task.number, shard, tuple(skipped))
+        report = replace(_report(task.number, shard, tuple(skipped)), remarks=dict(remarks))
         if report.entry is None:
             remove_shard(task.folder, task.number)  # an earlier run may have packed inputs that cannot be read any more
         save_report(task.folder, report)
@@ -113,7 +115,7 @@ def bad_inputs(task: ShardTask, advance: Advance) -> Iterator[Skip]:
             advance(1, entry.size)
 
 
-_EncodedSample = tuple[Sample, ImageInfo, int | None]
+_EncodedSample = tuple[Sample, ImageInfo, int | None, tuple[str, ...]]
 _EncodeCall = Callable[[], _EncodedSample]
 
 
@@ -181,7 +183,7 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
     if task.images.size is not None:
         record = resized(record, (image.info.height, image.info.width))
     fields["json"] = json_field(entry, task.classes, record.facts)
-    return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label
+    return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label, record.remarks
 
 
 def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardReport:

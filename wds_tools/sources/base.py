@@ -94,11 +94,13 @@ class Record(NamedTuple):
         image: Encoded bytes, or uint8 pixels [H, W] or [H, W, 1 | 3 | 4] in the order R, G, B, A.
         fields: Other fields by name, encoded.
         facts: Entries of the ``json`` field besides path and class.
+        remarks: What is wrong with fields that are kept, in the same words for each record.
     """
 
     image: bytes | NDArray[np.uint8]
     fields: Mapping[str, bytes] = MappingProxyType({})
     facts: Mapping[str, Any] = MappingProxyType({})
+    remarks: tuple[str, ...] = ()
 
 
 class FileState(NamedTuple):
