@@ -29,13 +29,13 @@ BATCH = 16
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory, photos):
-    """Return a packed dataset of 200 images in about 20 shards."""
+    """Return a packed dataset of 200 images in about 10 shards."""
     folder = tmp_path_factory.mktemp("remote")
     for path in photos.glob("*/*[02468].*"):
         link = folder / "images" / path.parent.name / path.name
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(path)
-    wt.pack(folder / "images", folder / "photos", shard_bytes="100kB", workers=1, images="keep")
+    wt.pack(folder / "images", folder / "photos", shard_bytes="250kB", workers=1, images="keep")
     return folder / "photos"
 
 
