@@ -44,11 +44,7 @@ def one_line(message: object) -> str:
 
 
 def missing_package(what: str, error: ModuleNotFoundError) -> str:
-    """Return the message if one of `NOT_ON_SERVERS` is not installed; "" for an error about another module.
-
-    >>> missing_package("wds-tools tune", ModuleNotFoundError(name="torchvision.io"))
-    'wds-tools tune requires torchvision, which is not installed: pip install torch torchvision'
-    """
+    """Return the message if one of `NOT_ON_SERVERS` is not installed; "" for an error about another module."""
     package = (error.name or "").partition(".")[0]  # the module that was imported first may be torch.utils.data
     if package not in NOT_ON_SERVERS or sys.modules.get(package) is not None:
         return ""

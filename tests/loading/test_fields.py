@@ -268,7 +268,7 @@ def test_an_error_of_encode_names_the_sample_and_a_list_of_numbers_becomes_a_ten
         ({"image": wt.Image(), "mask": wt.Mask("mask.png", like="imag")}, "allowed are names of .*Image.*: 'image'"),
         ({"label": wt.Label(), "mask": wt.Mask("mask.png", like="label")}, "'label' is wds_tools.Label"),
         ({"image": wt.Image(), "n": wt.Field("json", like="image")}, "'image' is wds_tools.Image; .*Boxes"),
-        ({"a": wt.Image(like="b"), "b": wt.Image(like="a")}, "circle: a -> b -> a"),
+        ({"a": wt.Image(like="b"), "b": wt.Image(like="a")}, "cycle: a -> b -> a"),
         ({"image": "image", "image ": "image"}, "attribute names"),
         ({"image": 3}, r"fields=.*; allowed are .*wds_tools.Image"),
         ({}, "allowed are"),

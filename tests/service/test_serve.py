@@ -363,6 +363,7 @@ def test_a_dataset_that_is_replaced_under_a_loader_is_reported_as_such(
     few: Path, packed: Path, tmp_path: Path, served: bool, begun: bool
 ) -> None:
     folder = copy_of(packed, tmp_path / "root" / "set")
+    new = copy_of(few, tmp_path / "new")
     with in_thread(tmp_path / "root") as url:
         source = f"{url}/data/set" if served else folder
         with wt.make_loader(
@@ -372,7 +373,7 @@ def test_a_dataset_that_is_replaced_under_a_loader_is_reported_as_such(
             if begun:
                 next(batches)
             folder.rename(tmp_path / "old")
-            copy_of(few, folder)
+            new.rename(folder)  # at once: the service looks for datasets meanwhile
             with pytest.raises(StoreError, match=r"set was replaced by another version of the dataset.*start again"):
                 list(batches)
 
