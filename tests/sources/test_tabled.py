@@ -489,3 +489,10 @@ def test_columns_of_0_and_1_have_one_note(tmp_path: Path) -> None:
     assert report.manifest.classes == NAMES
     [note] = report.manifest.account.notes
     assert note.startswith(f"the labels are lists of 0 and 1 for {len(NAMES)} classes")
+
+
+def test_a_table_whose_names_differ_in_case_from_images_without_labels_is_noted(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png"))
+    pd.DataFrame({"image": names_of("{}.PNG"), "label": list(LABELS.values())}).to_csv(src / "t.csv", index=False)
+    [note] = wt.pack(src, tmp_path / "dst", workers=1, images="keep").manifest.account.notes
+    assert note.startswith("the images have no label, and the table 't.csv' does not name most of them")

@@ -242,6 +242,10 @@ class ClassFolders(Layout):
             found.account.notes += masks.note_on_names([file.path for file in images])
         lists = self._class_lists(found, files)
         labels = self._labels(found, files, images, parts)
+        if labels is None and not self.given:
+            found.account.notes += layouts.notes_about_tables(
+                file.path for file in files.others if file.path not in fields
+            )
         for file in images:
             own = parts.get(file.path, {})
             if labels is not None and file.path not in labels:
