@@ -121,8 +121,8 @@ def notes_about_tables(names: Iterable[str]) -> list[str]:
     """Return a note for each table next to images without labels, which does not name most of them."""
     tables = (name for name in names if is_table_name(name) and not is_template_name(name))
     return [
-        f"the images have no label, and the table {name!r} does not name most of them: if it has the labels, correct its "
-        "names, in which upper and lower case, leading zeros and accents count"
+        f"the images have no label, and the table {name!r} does not name most of them: if it has the labels, correct "
+        "its names, in which upper and lower case, leading zeros and accents count"
         for name in sorted(tables)
     ]
 
