@@ -38,11 +38,6 @@ def read_ahead_bytes(remote: RemoteOptions, window_bytes: int) -> int:
     return min(remote.read_ahead_bytes or DEFAULT_BYTES, max(1, (remote.cache_bytes - needed) // 2))
 
 
-def _min_cache_bytes(window_bytes: int) -> int:
-    """Return the smallest cache for a window: when it is full, a sixteenth is freed at once."""
-    return window_bytes * 17 // 16
-
-
 @dataclass(frozen=True, slots=True)
 class _Announced:
     """The blocks that a step needs and no earlier step."""

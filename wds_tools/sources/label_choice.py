@@ -20,7 +20,7 @@ from wds_tools.wording import counted
 _List = tuple[Any, ...]  # labels of a sample that has several
 _MIN_ROWS = 20  # with fewer, classes may also differ in each row, as in a demo with one image per class
 _FLAGS = frozenset(["0", "1", "0.0", "1.0", "True", "False"])  # of a column for one class
-_LABELS_PER_ODD = 10  # at least, in a column where a value that cannot be a label is a mistake
+_LABELS_PER_ODD = 10  # a value that cannot be a label counts as a mistake if the column has ten times as many labels
 _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names get an entry
 _MAX_SHOWN = 30  # characters of a value in a message
 _MAX_NUMBERS, _SPARSE = 100, 4  # of classes; numbers per class, at most
@@ -320,7 +320,7 @@ def ambiguous(role: str, where: str, found: Mapping[str, str], part: str = "colu
 
 
 def names_by_number(named: Mapping[int, str]) -> tuple[str, ...] | None:
-    """Return class names by number, the number itself where there is no name; None if too many would be without one.
+    """Return the class names by number, with the number where a name is missing; None if too many are missing.
 
     >>> names_by_number({0: "cat", 2: "dog"})
     ('cat', '1', 'dog')
