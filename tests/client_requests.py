@@ -8,10 +8,13 @@ from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.storage.requests.retry import RetryPolicy
 
 DATA = random.Random(7).randbytes(300_000)
-QUICK = RetryPolicy(
-    seconds=0.5, first_seconds=0.001, most_seconds=0.01, connect_seconds=2, idle_seconds=0.2, progress_bytes=10_000
+# For requests that must succeed on a busy machine as well: PATIENT, or STALLING where the server stops sending.
+PATIENT = RetryPolicy(
+    seconds=60, first_seconds=0.001, most_seconds=0.01, connect_seconds=30, idle_seconds=30, progress_bytes=10_000
 )
-PATIENT = dataclasses.replace(QUICK, seconds=60)
+STALLING = dataclasses.replace(PATIENT, idle_seconds=0.2)
+# For requests that must fail.
+QUICK = dataclasses.replace(STALLING, seconds=0.5, connect_seconds=2)
 
 
 def read(client, start=1000, stop=201_000, name="a.tar", total=300_000):

@@ -14,7 +14,7 @@ import bad_server
 import fsspec
 import pytest
 from bad_server import BadServer, certificates
-from client_requests import DATA, PATIENT, QUICK, client_of, read
+from client_requests import DATA, PATIENT, QUICK, STALLING, client_of, read
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -41,6 +41,13 @@ def server():
 
 @pytest.fixture
 def client(server):
+    opened = client_of(f"{server.url}/d", {}, PATIENT)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def quick_client(server):
     opened = client_of(f"{server.url}/d", {}, QUICK)
     yield opened
     opened.close()
@@ -137,10 +144,10 @@ def test_threads_share_a_client(client, server):
 )
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_fault_that_passes_costs_only_time(server, fault, times):
-    client = client_of(f"{server.url}/d", {}, dataclasses.replace(PATIENT, idle_seconds=0.1))
+    client = client_of(f"{server.url}/d", {}, STALLING)
     server.answers.extend([fault] * times)
     assert read(client) == DATA[1000:201_000]
-    assert client.counts().failures == times
+    assert client.counts().failures >= times
     server.answers.extend([fault] * times)
     if fault not in (bad_server.wrong_range, bad_server.no_content_range):
         assert client.read("a.tar", most_bytes=10**6) == DATA
@@ -180,10 +187,10 @@ def test_retry_after_is_honoured(server):
         assert 0.9 < time.monotonic() - started < 5
 
 
-def test_retry_after_does_not_exceed_the_time_of_the_policy(client, server):
+def test_retry_after_does_not_exceed_the_time_of_the_policy(quick_client, server):
     server.default, started = bad_server.status(429, Retry_After="100000"), time.monotonic()
     with pytest.raises(StoreError, match=r"HTTP 429.*2 attempts in 0\.5 s.*limits the rate"):
-        read(client)
+        read(quick_client)
     assert time.monotonic() - started < 5
 
 
@@ -191,40 +198,40 @@ def test_retry_after_does_not_exceed_the_time_of_the_policy(client, server):
 
 
 @pytest.mark.parametrize("next_name", ["a.tar", "b.tar"])
-def test_a_request_after_others_have_failed_for_all_of_the_time_has_one_attempt(client, server, next_name):
+def test_a_request_after_others_have_failed_for_all_of_the_time_has_one_attempt(quick_client, server, next_name):
     server.default = bad_server.status(503)
     with pytest.raises(StoreError, match=r"[1-9]\d+ attempts in 0\.[5-9] s"):
-        read(client)
+        read(quick_client)
     count = len(server.requests)
     with pytest.raises(StoreError, match=rf"{next_name} cannot be read: HTTP 503 .*{count + 1} attempts in "):
-        read(client, name=next_name)
+        read(quick_client, name=next_name)
     assert len(server.requests) == count + 1
 
 
-def test_an_object_that_fails_while_others_are_read_has_its_time_once(client, server):
+def test_an_object_that_fails_while_others_are_read_has_its_time_once(quick_client, server):
     def choose(request):
         (bad_server.status(503) if request.path == "/d/a.tar" else bad_server.good)(request)
 
     server.default = choose
     for _ in range(2):
         with pytest.raises(StoreError, match="HTTP 503"):
-            read(client)
+            read(quick_client)
         count = len(server.requests)
-        assert client.read("index.json", most_bytes=100) == b'{"a": 1}'
+        assert quick_client.read("index.json", most_bytes=100) == b'{"a": 1}'
     with pytest.raises(StoreError, match="HTTP 503"):
-        read(client)
+        read(quick_client)
     assert len(server.requests) == count + 2
 
 
-def test_after_an_answer_requests_for_other_objects_have_the_whole_time_again(client, server):
+def test_after_an_answer_requests_for_other_objects_have_the_whole_time_again(quick_client, server):
     server.default = bad_server.status(503)
     with pytest.raises(StoreError, match="HTTP 503"):
-        read(client)
+        read(quick_client)
     server.answers.append(bad_server.good)
-    assert client.read("index.json", most_bytes=100) == b'{"a": 1}'
+    assert quick_client.read("index.json", most_bytes=100) == b'{"a": 1}'
     count = len(server.requests)
     with pytest.raises(StoreError, match="HTTP 503"):
-        read(client, name="b.tar")
+        read(quick_client, name="b.tar")
     assert len(server.requests) > count + 10
 
 
@@ -242,10 +249,10 @@ def test_after_an_answer_requests_for_other_objects_have_the_whole_time_again(cl
         (bad_server.html, "an HTML page arrived instead of data"),
     ],
 )
-def test_a_fault_that_stays_is_a_store_error_in_time_that_names_everything(client, server, fault, words):
+def test_a_fault_that_stays_is_a_store_error_in_time_that_names_everything(quick_client, server, fault, words):
     server.default, started = fault, time.monotonic()
     with pytest.raises(StoreError, match=words) as caught:
-        read(client)
+        read(quick_client)
     assert 0.5 <= time.monotonic() - started < 5
     host = server.url.removeprefix("http://")
     assert caught.value.shard == "a.tar"
@@ -423,7 +430,7 @@ def test_a_redirect_to_another_host_gets_no_credentials(server):
     options = {"headers": {"X-Api-Key": "secretkey", "X-Trace": "1"}, "client_kwargs": {"auth": ("me", "password")}}
     with BadServer({"/d/a.tar": DATA}).running() as other:
         server.default = bad_server.redirect(other.url)
-        client = client_of(f"{server.url}/d", options, QUICK)
+        client = client_of(f"{server.url}/d", options, PATIENT)
         for _ in range(2):
             assert read(client) == DATA[1000:201_000]
         assert server.connections == 1
@@ -449,7 +456,7 @@ def test_a_redirect_to_a_file_is_not_followed(client, server):
 
 def test_user_and_password_of_the_url_are_sent_and_never_shown(server):
     url = server.url.replace("http://", "http://me:pass%20word@")
-    client = client_of(f"{url}/d?sig=topsecret", {}, QUICK)
+    client = client_of(f"{url}/d?sig=topsecret", {}, PATIENT)
     assert read(client) == DATA[1000:201_000]
     assert server.requests[0].headers["authorization"] == "Basic bWU6cGFzcyB3b3Jk"
     assert server.requests[0].path == "/d/a.tar?sig=topsecret"
@@ -463,9 +470,9 @@ def test_user_and_password_of_the_url_are_sent_and_never_shown(server):
 
 def test_names_are_quoted_once(server):
     server.objects |= {"/a%20b/x%23%25.tar": DATA, "/a%2520b/x%23.tar": DATA}
-    assert read(client_of(f"{server.url}/a b", {}, QUICK), name="x#%.tar") == DATA[1000:201_000]
-    assert read(client_of(f"{server.url}/a%20b", {}, QUICK), name="x#%.tar") == DATA[1000:201_000]
-    encoded = client_of(f"{server.url}/a%2520b", {"encoded": True}, QUICK)
+    assert read(client_of(f"{server.url}/a b", {}, PATIENT), name="x#%.tar") == DATA[1000:201_000]
+    assert read(client_of(f"{server.url}/a%20b", {}, PATIENT), name="x#%.tar") == DATA[1000:201_000]
+    encoded = client_of(f"{server.url}/a%2520b", {"encoded": True}, PATIENT)
     assert read(encoded, name="x%23.tar") == DATA[1000:201_000]
 
 
@@ -494,7 +501,7 @@ def test_an_invalid_url_is_refused(url):
 def test_a_proxy_of_the_environment_is_used(monkeypatch):
     with BadServer({"http://data.example/d/a.tar": DATA}).running() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://me:word@"))
-        client = client_of("http://data.example/d", {}, QUICK)
+        client = client_of("http://data.example/d", {}, PATIENT)
         assert read(client) == DATA[1000:201_000]
     assert proxy.requests[0].headers["host"] == "data.example"
     assert proxy.requests[0].headers["proxy-authorization"] == "Basic bWU6d29yZA=="
@@ -503,7 +510,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch):
 def test_no_proxy_is_honoured(server, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert read(client_of(f"{server.url}/d", {}, QUICK)) == DATA[1000:201_000]
+    assert read(client_of(f"{server.url}/d", {}, PATIENT)) == DATA[1000:201_000]
 
 
 # TLS
@@ -516,13 +523,13 @@ def test_tls_with_a_certificate_of_an_own_authority(tmp_path, monkeypatch, varia
         monkeypatch.delenv(name, raising=False)
     with BadServer({"/d/a.tar": DATA}).running(context) as server:
         with pytest.raises(StoreError, match=r"certificate of the server is not trusted.*1 attempt.*SSL_CERT_FILE"):
-            read(client_of(f"{server.url}/d", {}, QUICK))
+            read(client_of(f"{server.url}/d", {}, PATIENT))
         monkeypatch.setenv(variable, str(trusted))
-        client = client_of(f"{server.url}/d", {}, QUICK)
+        client = client_of(f"{server.url}/d", {}, STALLING)
         server.answers.extend([bad_server.cut_after(50_000), bad_server.stall_after(20_000)])
         for _ in range(3):
             assert read(client) == DATA[1000:201_000]
-        assert client.counts().failures == 2
+        assert client.counts().failures >= 2
         client.close()
 
 
@@ -532,7 +539,7 @@ def test_chunked_and_closed_answers_under_tls(tmp_path, monkeypatch, tag):
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
     for answer in (bad_server.chunked, bad_server.closing(), bad_server.announced_close):
         with BadServer({"/d/a.tar": DATA}, tag=tag, default=answer).running(context) as server:
-            client = client_of(f"{server.url}/d", {}, QUICK)
+            client = client_of(f"{server.url}/d", {}, PATIENT)
             for _ in range(3):
                 assert read(client) == DATA[1000:201_000]
                 assert client.read("a.tar", most_bytes=10**6) == DATA
@@ -545,7 +552,7 @@ def test_tls_through_a_proxy(tmp_path, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
     with BadServer({"/d/a.tar": DATA}).running(context) as server, bad_server.Tunnel(server.url) as tunnel:
         monkeypatch.setenv("https_proxy", f"http://me:word@{tunnel.address}")
-        client = client_of(server.url.replace("127.0.0.1", "localhost") + "/d", {}, QUICK)
+        client = client_of(server.url.replace("127.0.0.1", "localhost") + "/d", {}, PATIENT)
         assert read(client) == DATA[1000:201_000]
         assert tunnel.heads[0].startswith(f"CONNECT localhost:{server.url.rpartition(':')[2]} HTTP/1.")
         assert "Proxy-Authorization: Basic bWU6d29yZA==" in tunnel.heads[0]
@@ -560,7 +567,7 @@ def test_a_certificate_for_another_name_is_refused(tmp_path, monkeypatch):
         BadServer({"/d/a.tar": DATA}).running(context) as server,
         pytest.raises(StoreError, match=r"certificate of the server is not trusted.*1 attempt"),
     ):
-        read(client_of(f"{server.url}/d", {}, QUICK))
+        read(client_of(f"{server.url}/d", {}, PATIENT))
 
 
 def test_a_redirect_from_https_to_http_is_not_followed(tmp_path, monkeypatch, server):
@@ -570,7 +577,7 @@ def test_a_redirect_from_https_to_http_is_not_followed(tmp_path, monkeypatch, se
         BadServer(default=bad_server.redirect(server.url)).running(context) as secure,
         pytest.raises(StoreError, match="which is not followed from https://"),
     ):
-        read(client_of(f"{secure.url}/d", {}, QUICK))
+        read(client_of(f"{secure.url}/d", {}, PATIENT))
     assert not server.requests
 
 
@@ -579,7 +586,7 @@ def test_a_redirect_from_https_to_http_is_not_followed(tmp_path, monkeypatch, se
 
 def test_close_ends_requests_at_once(server):
     server.default = bad_server.no_answer
-    client = client_of(f"{server.url}/d", {}, dataclasses.replace(PATIENT, idle_seconds=60))
+    client = client_of(f"{server.url}/d", {}, PATIENT)
     ended = []
 
     def work():
@@ -613,7 +620,7 @@ def test_a_shared_event_ends_the_waits_of_a_client(server):
 @pytest.mark.parametrize("scheme", ["http", "memory"])
 def test_a_forked_process_cannot_use_a_client_of_its_parent(client, scheme):
     if scheme == "memory":
-        client = client_of("memory://d", {}, QUICK)
+        client = client_of("memory://d", {}, PATIENT)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads, from Python 3.12 on
         child = os.fork()
@@ -638,7 +645,7 @@ def test_a_client_leaves_no_open_sockets(server, close):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         gc.collect()  # what other tests left
-    client = client_of(f"{server.url}/d", {}, QUICK)
+    client = client_of(f"{server.url}/d", {}, PATIENT)
     server.answers.extend([bad_server.cut_after(5), bad_server.status(503), bad_server.html])
     read(client)
     if close:
@@ -652,7 +659,7 @@ def test_a_client_leaves_no_open_sockets(server, close):
 
 def test_attempts_are_logged_at_debug_level_without_secrets(server, caplog):
     server.answers.append(bad_server.status(503))
-    client = client_of(f"{server.url}/d?sig=topsecret", {}, QUICK)
+    client = client_of(f"{server.url}/d?sig=topsecret", {}, PATIENT)
     with caplog.at_level(logging.DEBUG, "wds_tools"):
         read(client)
     assert "attempt 1 failed" in caplog.text
@@ -666,7 +673,7 @@ def test_attempts_are_logged_at_debug_level_without_secrets(server, caplog):
 def memory():
     system = fsspec.filesystem("memory")
     system.pipe({"/clients/a.tar": DATA, "/clients/index.json": b"{}", "/clients/below/x.tar": b"1"})
-    yield client_of("memory://clients", {}, QUICK)
+    yield client_of("memory://clients", {}, PATIENT)
     system.rm("/clients", recursive=True)
 
 

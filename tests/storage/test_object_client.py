@@ -15,7 +15,7 @@ import client_requests
 import fsspec
 import pytest
 from bad_server import BadServer, certificates
-from client_requests import DATA, client_of, read
+from client_requests import DATA, PATIENT, STALLING, client_of, read
 
 import wds_tools as wt
 from wds_tools.errors import ManifestError, OptionError, StoreError, TruncatedShardError
@@ -28,7 +28,6 @@ from wds_tools.storage.requests.retry import RetryPolicy
 from wds_tools.storage.requests.s3_client import S3Client
 
 QUICK = dataclasses.replace(client_requests.QUICK, connect_seconds=0.5)
-PATIENT = dataclasses.replace(QUICK, seconds=60)
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -59,6 +58,13 @@ def kind(request):
 
 @pytest.fixture
 def client(server, kind):
+    opened = kind(RemoteFolder("s3://b/d", options_for(server), PATIENT))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def quick_client(server, kind):
     opened = kind(RemoteFolder("s3://b/d", options_for(server), QUICK))
     yield opened
     opened.close()
@@ -96,7 +102,7 @@ def test_ranges_and_whole_objects_are_read_without_head(client, server):
     ],
 )
 def test_a_fault_that_passes_costs_only_time(server, kind, fault):
-    client = kind(RemoteFolder("s3://b/d", options_for(server), dataclasses.replace(PATIENT, idle_seconds=0.1)))
+    client = kind(RemoteFolder("s3://b/d", options_for(server), dataclasses.replace(STALLING, connect_seconds=1)))
     server.answers.extend([fault] * 2)
     assert read(client) == DATA[1000:201_000]
     server.answers.extend([fault] * 2)
@@ -116,10 +122,10 @@ def test_a_fault_that_passes_costs_only_time(server, kind, fault):
         (bad_server.no_content_range, "no valid Content-Range"),
     ],
 )
-def test_a_fault_that_stays_is_a_store_error_in_time_that_names_everything(client, server, fault, words):
+def test_a_fault_that_stays_is_a_store_error_in_time_that_names_everything(quick_client, server, fault, words):
     server.default, started = fault, time.monotonic()
     with pytest.raises(StoreError, match=words) as caught:
-        read(client)
+        read(quick_client)
     assert 0.5 <= time.monotonic() - started < 5
     assert caught.value.shard == "a.tar"
     for part in (
@@ -225,12 +231,12 @@ def test_tls_with_a_certificate_of_an_own_authority(tmp_path, monkeypatch, kind)
         with pytest.raises(
             StoreError, match=r"certificate of the server is not trusted.*[12] attempt"
         ):  # a slow handshake is repeated
-            read(kind(RemoteFolder("s3://b/d", options_for(server), QUICK)))
+            read(kind(RemoteFolder("s3://b/d", options_for(server), PATIENT)))
         for verify in (str(trusted), False):
             options = {**options_for(server), "client_kwargs": {"verify": verify}}
-            assert read(kind(RemoteFolder("s3://b/d", options, QUICK))) == DATA[1000:201_000]
+            assert read(kind(RemoteFolder("s3://b/d", options, PATIENT))) == DATA[1000:201_000]
         monkeypatch.setenv("AWS_CA_BUNDLE", str(trusted))
-        assert read(kind(RemoteFolder("s3://b/d", options_for(server), QUICK))) == DATA[1000:201_000]
+        assert read(kind(RemoteFolder("s3://b/d", options_for(server), PATIENT))) == DATA[1000:201_000]
 
 
 # Processes
@@ -259,7 +265,7 @@ def test_the_client_of_s3_signs_urls_unless_the_requester_pays(client):
 
 
 def test_no_message_contains_the_signature_of_a_url(server):
-    client = client_of("s3://b/d", {"key": "AKIAKEY", "secret": "hiddenvalue", "endpoint_url": server.url}, QUICK)
+    client = client_of("s3://b/d", {"key": "AKIAKEY", "secret": "hiddenvalue", "endpoint_url": server.url}, PATIENT)
     assert read(client) == DATA[1000:201_000]
     assert "X-Amz-Signature=" in server.requests[0].path
     server.default = lambda request: request.send(403, f"<Error><Message>{request.path}</Message></Error>".encode())
@@ -398,7 +404,7 @@ def test_options_that_only_s3fs_knows_are_read_through_it(options):
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
 def test_settings_of_fsspec_apply(server, monkeypatch, scheme):
     monkeypatch.setitem(fsspec.config.conf, "s3", {"anon": True, "endpoint_url": "http://127.0.0.1:9"})
-    client = client_of(f"{scheme}://b/d", {"endpoint_url": server.url}, QUICK)
+    client = client_of(f"{scheme}://b/d", {"endpoint_url": server.url}, PATIENT)
     assert read(client) == DATA[1000:201_000]
 
 
@@ -448,7 +454,7 @@ def test_s3_is_read_with_the_settings_of_options_environment_and_profile(moto, m
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
         monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
         monkeypatch.setenv("AWS_PROFILE", "own")
-    client = client_of("s3://bucket/train set", options, dataclasses.replace(PATIENT, idle_seconds=5))
+    client = client_of("s3://bucket/train set", options, PATIENT)
     assert client.list() == ["a.tar", "ü b#%+.tar"]
     assert client.list("below") == ["c.tar"]
     for name in client.list():
@@ -456,7 +462,7 @@ def test_s3_is_read_with_the_settings_of_options_environment_and_profile(moto, m
     assert client.read("below/c.tar", most_bytes=10**6) == DATA
     with pytest.raises(FileNotFoundError, match=r"s3://bucket/train set/none does not exist"):
         client.read("none", most_bytes=9)
-    missing = client_of("s3://nobucket/x", options, QUICK)
+    missing = client_of("s3://nobucket/x", options, PATIENT)
     for request in (lambda: missing.read("none", most_bytes=9), missing.list):
         with pytest.raises(StoreError, match=r"NoSuchBucket.*the bucket or container does not exist: check its name"):
             request()
