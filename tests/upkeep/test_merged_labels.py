@@ -10,9 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from folders import contents
 
 import wds_tools as wt
-from wds_tools.errors import LabelError, SourceError
+from wds_tools.errors import DestinationError, LabelError, SourceError
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.manifest import from_json
 from wds_tools.reading.shardset import open_shards
@@ -146,3 +147,39 @@ def test_index_of_merged_tars_elsewhere_states_that_numbers_and_names_contradict
     caplog.clear()
     assert wt.index_shards(f"{shards}/*.tar", label="json:class").classes == ("ant", "bee", "cat")
     assert "number" not in caplog.text
+    caplog.clear()
+    wt.index_shards(f"{shards}/*.tar", label="cls")
+    assert "--label json:class" in caplog.text
+
+
+@pytest.mark.parametrize("label", [None, "cls", "json:class"])
+def test_an_index_that_another_manifest_lists_is_never_changed(label: str | None, photos: Path, tmp_path: Path) -> None:
+    photo = min(photos.glob("*/*.jpg")).read_bytes()
+    for part in ("fig", "cat"):
+        (tmp_path / part / part).mkdir(parents=True)
+        (tmp_path / part / part / f"{part}.jpg").write_bytes(photo)
+        wt.pack(tmp_path / part, tmp_path / f"packed-{part}", workers=1)
+    merged = tmp_path / "merged"
+    wt.merge([tmp_path / "packed-fig", tmp_path / "packed-cat"], merged)
+    before = contents(merged)
+    with pytest.raises(DestinationError, match=r"manifest.json lists this shard .* which has other labels"):
+        wt.index_shards(f"{merged}/*.tar", manifest="other.json", label=label)
+    assert contents(merged) == before
+
+
+def test_a_second_manifest_uses_the_indexes_of_the_first(merged: Path) -> None:
+    before = contents(merged)
+    one = wt.index_shards(f"{merged}/shard-000000.tar", manifest="one.json", label="cls")
+    assert one.shards == from_json((merged / "manifest.json").read_bytes()).shards[:1]
+    after = contents(merged)
+    assert {name: after[name] for name in before} == before
+    wt.index_shards(f"{merged}/shard-000000.tar", manifest="one.json", label="cls", dots_in_fields=True)
+    assert contents(merged) == after
+
+
+def test_an_index_with_other_labels_than_the_chosen_field_is_kept_even_without_its_manifest(merged: Path) -> None:
+    (merged / "manifest.json").unlink()
+    before = contents(merged)
+    with pytest.raises(DestinationError, match="has labels that differ from the field cls"):
+        wt.index_shards(f"{merged}/*.tar", label="cls")
+    assert contents(merged) == before

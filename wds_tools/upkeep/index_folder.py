@@ -37,6 +37,9 @@ class IndexFolder(Protocol):
 
     name: str
 
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted."""
+
     def size(self, shard: str) -> int:
         """Return the length of a shard in bytes."""
 
@@ -62,6 +65,10 @@ class LocalIndexFolder:
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
         self.folder = folder
+
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted."""
+        return sorted(entry.name for entry in os.scandir(self.folder) if entry.is_file())
 
     def size(self, shard: str) -> int:
         """Return the length of a shard."""

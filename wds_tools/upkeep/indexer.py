@@ -26,7 +26,15 @@ from wds_tools.errors import (
 )
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots
-from wds_tools.format.index import NO_LABEL, Index, from_bytes, index_names, shard_entry, to_bytes
+from wds_tools.format.index import (
+    NO_LABEL,
+    Index,
+    content_checksum,
+    from_bytes,
+    index_names,
+    shard_entry,
+    to_bytes,
+)
 from wds_tools.format.index_edit import add_columns, is_index, relabel
 from wds_tools.format.label import NO_NUMBER, Classes, Labels, LabelType, Numbered
 from wds_tools.format.label_lists import several_in_an_index
@@ -144,11 +152,19 @@ def index_folders(
 
 
 class _Files(NamedTuple):
-    """The files next to a shard: name of its index, whether that exists, and the name of another tool's table."""
+    """The files next to a shard.
+
+    Attributes:
+        index_file: Name of its index.
+        exists: Whether the index exists.
+        table: Name of another tool's table.
+        listed_by: Path of another manifest that lists the index, which therefore stays as it is.
+    """
 
     index_file: str
     exists: bool
     table: str | None
+    listed_by: str | None = None
 
 
 @dataclass(slots=True)
@@ -165,6 +181,7 @@ class _Job:
         labels: The label of each sample of all shards as it is stored.
         texts: The different texts among them, each kept once.
         numbers: int64 [n] for each shard, the labels that its index has.
+        kept: For each shard, whether its existing index stays as it is.
         entries: Entries for the manifest, of the shards that have been indexed so far.
         totals: Totals over them.
     """
@@ -178,6 +195,7 @@ class _Job:
     labels: list[Any] = field(default_factory=list)
     texts: dict[bytes | str, bytes | str] = field(default_factory=dict)
     numbers: list[NDArray[np.int64]] = field(default_factory=list)
+    kept: list[bool] = field(default_factory=list)
     entries: list[ShardEntry] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
 
@@ -194,7 +212,7 @@ def _open(patterns: Sequence[str], manifest: str | None, label: str | None, remo
     for folder, shards in open_folders(patterns, remote):
         old = _old_manifest(folder, name, shards)
         known = old.label if old is not None else None
-        files = [_files_beside(folder, shard) for shard in shards]
+        files = _with_other_manifests(folder, name, [_files_beside(folder, shard) for shard in shards])
         jobs.append(_Job(folder, shards, files, name, old, label or known))
     return jobs
 
@@ -215,7 +233,7 @@ def _index(
     try:
         with _progress_bar(jobs, progress) as bar:
             for job in jobs:
-                _index_folder(job, bar, names, dots_in_fields=dots_in_fields, is_chosen=bool(job.label or label_type))
+                _index_folder(job, bar, names, label_type, dots_in_fields=dots_in_fields)
         numbered = _number(jobs, classes, label_type)
         _check_labels(jobs)
         for note in numbered.notes:
@@ -266,19 +284,23 @@ def _progress_bar(jobs: Sequence[_Job], progress: bool | None) -> Any:
     return tqdm(total=total, unit="B", unit_scale=True, disable=not shows_progress(progress), file=sys.stderr)
 
 
-def _index_folder(job: _Job, bar: Any, names: NamesOfNumbers, *, dots_in_fields: bool, is_chosen: bool) -> None:
-    """Write the index of every shard of a folder; ``is_chosen``: the user has stated where or what labels are."""
+def _index_folder(
+    job: _Job, bar: Any, names: NamesOfNumbers, label_type: LabelType | None, *, dots_in_fields: bool
+) -> None:
+    """Write the index of every shard of a folder."""
     dots = Dots()
+    is_usual = job.source == LabelSource()
+    is_chosen = bool(label_type) or not is_usual or (job.old is not None and job.old.label is not None)
     for shard, files in zip(job.shards, job.files, strict=True):
         with job.folder.open(shard, bar.update) as view:
-            result = scan_shard(view, shard, job.source, None if job.label else names)
-        if files.exists and not is_chosen:
-            _refuse_other_labels(job.folder, result.index, files.index_file)
+            result = scan_shard(view, shard, job.source, names if is_usual else None)
+        kept = _kept_index(job.folder, result.index, files, is_chosen=is_chosen) if files.exists else None
         job.labels += [
             job.texts.setdefault(value, value) if isinstance(value, bytes | str) else value for value in result.labels
         ]
-        job.numbers.append(result.index.label)
-        job.entries.append(_write_index(job.folder, result.index, files))
+        job.numbers.append(result.index.label if kept is None else kept.label)
+        job.kept.append(kept is not None)
+        job.entries.append(_write_index(job.folder, result.index, files, is_kept=kept is not None))
         job.totals.add(result.index)
         dots.add_index(result.index)
         _log_warnings(result)
@@ -290,23 +312,49 @@ def _index_folder(job: _Job, bar: Any, names: NamesOfNumbers, *, dots_in_fields:
         raise ShardError(f"{dots}. {DOTS_REMEDY}")
 
 
-def _refuse_other_labels(folder: IndexFolder, new: Index, name: str) -> None:
-    """Raise an error if an existing index of the same shard has different class numbers, as after `merge`."""
+def _kept_index(folder: IndexFolder, new: Index, files: _Files, *, is_chosen: bool) -> Index | None:
+    """Return the existing index of the same shard if another manifest lists it; None if it may be replaced.
+
+    Args:
+        folder: The folder.
+        new: The new index.
+        files: The files next to the shard.
+        is_chosen: The user has stated where labels are, or what they are.
+
+    Raises:
+        DestinationError: The index is listed, and the new one is different. Or it has other class numbers than the
+            field cls, as after `merge`.
+    """
     try:
-        old = from_bytes(folder.read(name) or b"", name=name)
+        old = from_bytes(folder.read(files.index_file) or b"", name=files.index_file)
     except ManifestError:
-        return  # it is damaged, and is replaced
-    if old.shard_xxh3 != new.shard_xxh3 or len(old) != len(new):
-        return
+        return None  # it is damaged, and is replaced
+    if old.shard_xxh3 != new.shard_xxh3:
+        return None
+    if files.listed_by and content_checksum(replace(old, label=new.label)) != content_checksum(new):
+        raise _in_use(folder, files, new.shard, "other keys or fields")
     differs = np.flatnonzero((old.label != new.label) & (old.label != NO_LABEL) & (new.label != NO_LABEL))
-    if len(differs):
+    if len(differs) and (files.listed_by or not is_chosen):
         row = int(differs[0])
+        labels = f"key {new.keys[row]!r}: {old.label[row]}, and {new.label[row]}"
+        if files.listed_by:
+            raise _in_use(folder, files, new.shard, f"other labels ({labels})")
         raise DestinationError(
-            f"{join(folder.name, name)} has labels that differ from the field cls of the shard (key {new.keys[row]!r}: "
-            f"{old.label[row]}, and {new.label[row]}), as after `wds-tools merge`: keep that index and run the merge "
-            "again; if `wds-tools index` wrote it, repeat its --label (label=)",
+            f"{join(folder.name, files.index_file)} has labels that differ from the field cls of the shard ({labels}), "
+            "as after `wds-tools merge`: keep that index and run the merge again; if `wds-tools index` wrote it, "
+            "repeat its --label (label=), or remove it to replace its labels",
             shard=new.shard,
         )
+    return old if files.listed_by else None
+
+
+def _in_use(folder: IndexFolder, files: _Files, shard: str, difference: str) -> DestinationError:
+    return DestinationError(
+        f"{files.listed_by} lists this shard with the index {files.index_file}, which has {difference}. A shard has "
+        "one index, and another one would damage that dataset: read that manifest, index with the options that it was "
+        f"indexed with, or put links to the shards into another folder than {folder.name}",
+        shard=shard,
+    )
 
 
 def _number(jobs: Sequence[_Job], classes: tuple[str, ...] | None, label_type: LabelType | None) -> Numbered:
@@ -341,12 +389,14 @@ def _divided(numbers: NDArray[np.int64], counts: Sequence[int]) -> list[NDArray[
 
 def _relabel(job: _Job, numbers: NDArray[np.int64]) -> None:
     """Write class numbers to the indexes that have different ones."""
-    parts = _divided(numbers, [len(part) for part in job.numbers])
-    for number, (old, new, entry) in enumerate(zip(job.numbers, parts, job.entries, strict=True)):
-        label = np.where(new == NO_NUMBER, NO_LABEL, new)
-        if np.array_equal(old, label):
-            continue
-        data = relabel(job.folder.read(entry.index) or b"", label, name=join(job.folder.name, entry.index))
+    parts = _divided(np.where(numbers == NO_NUMBER, NO_LABEL, numbers), [len(part) for part in job.numbers])
+    changed = [number for number, part in enumerate(parts) if not np.array_equal(job.numbers[number], part)]
+    for number in changed:
+        if job.kept[number]:
+            raise _in_use(job.folder, job.files[number], job.shards[number], "other labels")
+    for number in changed:
+        entry = job.entries[number]
+        data = relabel(job.folder.read(entry.index) or b"", parts[number], name=join(job.folder.name, entry.index))
         job.folder.write(entry.index, data)
         job.entries[number] = replace(entry, index_bytes=len(data), index_xxh3=xxhash.xxh3_128_hexdigest(data))
 
@@ -413,16 +463,17 @@ def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str]) -> Mani
     return old
 
 
-def _write_index(folder: IndexFolder, index: Index, files: _Files) -> ShardEntry:
-    """Write an index, with the columns of another tool's table; return the entry of the shard."""
-    data = to_bytes(index)
-    if files.table is not None:
+def _write_index(folder: IndexFolder, index: Index, files: _Files, *, is_kept: bool) -> ShardEntry:
+    """Write an index, with the columns of another tool's table, or keep it; return the entry of the shard."""
+    data = (folder.read(files.index_file) or b"") if is_kept else to_bytes(index)
+    if files.table is not None and not is_kept:
         columns = columns_by_key(folder.read(files.table) or b"", index.keys, name=join(folder.name, files.table))
         if columns is None:
             _log.warning("%s has no text column 'key', so its columns are not used", files.table)
         elif columns.num_columns:
             data = add_columns(data, columns)
-    folder.write(files.index_file, data)
+    if not is_kept:
+        folder.write(files.index_file, data)
     return shard_entry(
         index.shard,
         data,
@@ -444,6 +495,22 @@ def _files_beside(folder: IndexFolder, shard: str) -> _Files:
             break
         table = name
     raise DestinationError(f"{join(folder.name, name)} exists and is not an index of wds_tools: move it away first")
+
+
+def _with_other_manifests(folder: IndexFolder, name: str, files: list[_Files]) -> list[_Files]:
+    """Return the files with the other manifest of the folder, if any, that lists an existing index."""
+    listed: dict[str, str] = {}
+    shards = {file.index_file.partition(".")[0] for file in files}
+    for other in folder.names() if any(file.exists for file in files) else ():
+        # Other tools write a small JSON file next to each shard, such as 00000_stats.json.
+        if other == name or not other.endswith(".json") or other.removesuffix(".json").removesuffix("_stats") in shards:
+            continue
+        try:
+            manifest = manifests.from_json(folder.read(other) or b"", name=other)
+        except ManifestError:
+            continue
+        listed.update((entry.index, join(folder.name, other)) for entry in manifest.shards)
+    return [file._replace(listed_by=listed.get(file.index_file)) if file.exists else file for file in files]
 
 
 def _log_warnings(result: ScanResult) -> None:
