@@ -20,7 +20,8 @@ from wds_tools.options import RemoteOptions, check_counts
 from wds_tools.order.selection import Balance, Selection, balance, draw, in_rounds, split_by_class
 from wds_tools.order.where import Where, WhereError, parse
 from wds_tools.reading.names import Dataset
-from wds_tools.reading.shardset import ShardSet, open_shards
+from wds_tools.reading.opening import open_shards
+from wds_tools.reading.shardset import ShardSet
 
 Weights = str | Mapping[Any, float] | Sequence[float] | NDArray[np.floating[Any]]
 """``"balanced"``, weights by class name or class number, or one weight per class."""
