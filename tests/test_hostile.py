@@ -31,7 +31,7 @@ from wds_tools.images.resize import render_region
 from wds_tools.images.views import CenterCrop
 from wds_tools.inspection.stats import format_stats
 from wds_tools.reading import shardset
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 
 LOAD = """
 import sys, torch, wds_tools as wt

@@ -23,8 +23,9 @@ from folders import contents
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, NotADatasetError, SourceError, StoreError
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.reader import Reader
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.rows import Rows
 
 PACK = {"shard_bytes": "60kB", "workers": 1, "images": "keep"}
 COMMANDS = ["merge", "append", "reshard", "add-fields"]
@@ -65,7 +66,7 @@ def kernel() -> None:
 def seen(spec: str | Path) -> Content:
     """Return what readers see: class names, labels with the hash of each image, and the names of fields."""
     shards = open_shards(spec)
-    rows = Reader(shards, block=4).rows(np.arange(shards.manifest.samples))
+    rows = Rows(Reader(shards, block=4), np.arange(shards.manifest.samples))
     labels = np.concatenate([shards.index(number).label for number in range(len(shards.locations))]).tolist()
     images = [xxhash.xxh3_64_hexdigest(bytes(image)) for image in rows.images()]
     return shards.manifest.classes, Counter(zip(labels, images, strict=True)), frozenset(shards.manifest.all_fields)

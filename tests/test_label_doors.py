@@ -28,7 +28,7 @@ from tfrecords import example, frame
 import wds_tools as wt
 from wds_tools.errors import LabelError, OptionError, SampleError, ShardError, SourceError
 from wds_tools.format.index import NO_LABEL
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 
 REFUSED = "refused"

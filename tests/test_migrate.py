@@ -20,7 +20,7 @@ import torch
 from migration_data import CLASSES, Photos
 
 import wds_tools
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "migrate.md"

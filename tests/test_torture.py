@@ -18,8 +18,9 @@ from wds_tools.order.mixture import MixtureOrder
 from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
 from wds_tools.order.selection import Selection, balance
 from wds_tools.order.sequence import Order
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.reader import Reader
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.rows import Rows
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(1800)]
 
@@ -129,7 +130,7 @@ def test_damaged_shards_raise_errors_or_give_the_original_bytes(mutator, photos,
 def _damage_and_read(mutator, folder):
     whole = open_shards(folder)
     ids = np.arange(whole.manifest.shards[0].samples)
-    rows = Reader(whole, block=4).rows(ids)
+    rows = Rows(Reader(whole, block=4), ids)
     expected = [bytes(part) for part in rows.images() + rows.field("json")]
     shard = folder / "shard-000000.tar"
     content = shard.read_bytes()
@@ -137,7 +138,7 @@ def _damage_and_read(mutator, folder):
     for number in range(3_000):
         shard.write_bytes(MUTATORS[mutator](content, random.Random(number)))
         try:
-            rows = Reader(open_shards(folder), block=4).rows(ids)
+            rows = Rows(Reader(open_shards(folder), block=4), ids)
             read = [bytes(part) for part in rows.images() + rows.field("json")]
         except WdsToolsError as error:
             outcomes["named" if "shard-000000.tar" in str(error) else f"not named: case {mutator} {number}"] += 1

@@ -34,7 +34,7 @@ from wds_tools.bench.report import BenchReport, Prepared, Round
 from wds_tools.bench.workloads import WORKER_STAGES, WORKLOADS, Setup
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError, WorkerError
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from wds_tools.format.manifest import Manifest, ShardEntry
 from wds_tools.inspection.forecast import forecast, format_forecast, order_of
 from wds_tools.order.planner import Cursor, EpochPlan, World
 from wds_tools.order.quality import measured_quality
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.select import Choice
-from wds_tools.reading.shardset import ShardSet, open_shards
+from wds_tools.reading.shardset import ShardSet
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,18 @@ def test_the_packages_are_the_requirements_without_extras() -> None:
 
 def test_a_module_that_cannot_be_imported_is_listed_with_the_reason() -> None:
     found = imports("json", "no_such_module")
-    assert found == Imports({"no_such_module": "ModuleNotFoundError: No module named 'no_such_module'"})
+    reason = "ModuleNotFoundError: No module named 'no_such_module'"
+    assert found == Imports({"no_such_module": reason}, missing=frozenset(["no_such_module"]))
+
+
+def test_a_module_that_lacks_another_module_is_broken_and_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needs_another.py").write_text("import no_such_module")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = imports("needs_another")
+    assert found.broken.keys() == {"needs_another"}
+    assert not found.missing
 
 
 def test_a_module_whose_import_kills_the_process_is_broken() -> None:
@@ -104,27 +115,23 @@ def test_facts_about_torch_and_the_compiled_module_are_read_from_the_other_proce
 
 
 @pytest.mark.parametrize(
-    ("broken", "simd", "allowed", "text"),
+    ("imported", "allowed", "text"),
     [
-        ({}, "avx2", True, "compiled, AVX2"),
-        ({}, "neon", True, "compiled, NEON"),
-        ({}, "none", True, "compiled, no SIMD"),
-        ({}, "avx512", True, "compiled, avx512"),
-        ({}, "", True, "compiled"),
-        ({}, "avx2", False, "Python only: WDS_TOOLS_NATIVE=0"),
-        ({NATIVE: "ModuleNotFoundError: No module"}, "", False, "Python only: not compiled"),
-        ({NATIVE: "ImportError: libm.so.6"}, "", True, "Python only: the compiled module cannot be loaded"),
+        (Imports(simd="avx2"), True, "compiled, AVX2"),
+        (Imports(simd="neon"), True, "compiled, NEON"),
+        (Imports(simd="none"), True, "compiled, no SIMD"),
+        (Imports(simd="avx512"), True, "compiled, avx512"),
+        (Imports(), True, "compiled"),
+        (Imports(simd="avx2"), False, "Python only: WDS_TOOLS_NATIVE=0"),
+        (Imports({NATIVE: "No module"}, missing=frozenset([NATIVE])), False, "Python only: not compiled"),
+        (Imports({NATIVE: "libm.so.6"}), True, "Python only: the compiled module cannot be loaded"),
+        (Imports({"torch": "cannot be imported"}, simd="avx2"), True, "compiled, AVX2"),
     ],
 )
-def test_the_decoder_is_described_as_text(broken: dict[str, str], simd: str, allowed: bool, text: str) -> None:
-    assert decoder_text(broken, simd, allowed=allowed) == text
-
-
-def test_the_decoder_does_not_depend_on_other_broken_packages() -> None:
-    assert decoder_text({"torch": "cannot be imported"}, "avx2", allowed=True) == "compiled, AVX2"
+def test_the_decoder_is_described_as_text(imported: Imports, allowed: bool, text: str) -> None:
+    assert decoder_text(imported, allowed=allowed) == text
 
 
 def test_the_active_decoder_is_the_one_that_another_process_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WDS_TOOLS_NATIVE", raising=False)
-    found = imports(NATIVE)
-    assert active_decoder() == decoder_text(found.broken, found.simd, allowed=True)
+    assert active_decoder() == decoder_text(imports(NATIVE), allowed=True)

@@ -21,7 +21,7 @@ import wds_tools as wt
 from wds_tools.errors import ChecksumError, MissingFileError, OptionError, StoreError
 from wds_tools.inspection.forecast import forecast
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 from wds_tools.storage.cache.fetcher import DIRECT_SHARE
 
 BATCH = 16

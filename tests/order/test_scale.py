@@ -15,7 +15,7 @@ from wds_tools.inspection.forecast import forecast
 from wds_tools.loading.load_options import LoadOptions
 from wds_tools.loading.request import open_dataset
 from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 
 def memory():
     status = pathlib.Path("/proc/self/status").read_text()  # ru_maxrss would include the peak of the test process

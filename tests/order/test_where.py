@@ -19,7 +19,7 @@ TABLE = pa.Table.from_pylist(ROWS)
 
 
 def found(where):
-    rows = TABLE.filter(parse(where, columns=COLUMNS, classes=CLASSES)).to_pylist()
+    rows = TABLE.filter(parse(where, columns=COLUMNS, classes=CLASSES).expression).to_pylist()
     return [ROWS.index(row) for row in rows]
 
 
@@ -52,7 +52,14 @@ def test_a_condition_selects_its_rows(where, rows):
 )
 def test_a_null_meets_no_condition(where):
     table = pa.table({"label": pa.array([0, None, 1])})
-    assert table.filter(parse(where, columns=["label"], classes=CLASSES))["label"].to_pylist() == [1]
+    assert table.filter(parse(where, columns=["label"], classes=CLASSES).expression)["label"].to_pylist() == [1]
+
+
+def test_a_condition_names_the_columns_that_it_uses():
+    names = ["width", "label", "cat", "wid", "jpg.size"]
+    assert parse("label == 'cat' and 3 < width", columns=names, classes=CLASSES).columns == {"label", "width"}
+    assert parse("jpg.size > 3", columns=names, classes=CLASSES).columns == {"jpg.size"}
+    assert parse(pc.field("width") < 3, columns=names, classes=CLASSES).columns == set(names)
 
 
 NUMBERS = st.sampled_from(["width", "height", "label", "3", "-1", "256", "2.5"])

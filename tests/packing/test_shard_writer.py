@@ -25,7 +25,7 @@ from wds_tools.errors import DecodeError, DestinationError, ManifestError, Optio
 from wds_tools.format.index import NO_LABEL, from_bytes
 from wds_tools.format.manifest import Manifest, from_json
 from wds_tools.format.tar import END
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 
 REPOSITORY = Path(__file__).parents[2]
 

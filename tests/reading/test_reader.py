@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.errors import ChecksumError, MissingFieldError
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.reader import Reader
-from wds_tools.reading.shardset import check_fields, open_shards
+from wds_tools.reading.rows import Rows
+from wds_tools.reading.shardset import check_fields
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +21,7 @@ def reader(packed):
 def test_any_ids_give_the_bytes_keys_and_labels_of_their_samples_in_order(reader, packed, data):
     samples = reader.shards.manifest.samples
     ids = np.array(data.draw(st.lists(st.integers(0, samples - 1), min_size=1, max_size=30)))
-    rows = reader.rows(ids)
+    rows = Rows(reader, ids)
     images, labels, keys = rows.images(), rows.gather("label"), rows.keys()
     for i, number in enumerate(ids.tolist()):
         shard, row = (int(part[0]) for part in reader.locate(np.array([number])))
@@ -33,7 +35,7 @@ def test_any_ids_give_the_bytes_keys_and_labels_of_their_samples_in_order(reader
 
 
 def test_all_samples_together_are_the_packed_photographs(reader, photos):
-    rows = reader.rows(np.arange(reader.shards.manifest.samples))
+    rows = Rows(reader, np.arange(reader.shards.manifest.samples))
     read = sorted(bytes(image) for image in rows.images())
     assert read == sorted(path.read_bytes() for path in photos.rglob("*") if path.is_file())
 
@@ -50,7 +52,7 @@ def test_a_flipped_bit_is_reported_with_shard_key_and_byte(packed_copy, field):
     path.write_bytes(data)
     reader = Reader(open_shards(packed_copy), block=7)
     first = shards.manifest.shards[0].samples
-    rows = reader.rows(np.arange(first, first + len(index)))
+    rows = Rows(reader, np.arange(first, first + len(index)))
     with pytest.raises(ChecksumError) as caught:
         rows.images() if field == "image" else rows.field(field)
     assert caught.value.shard == "shard-000001.tar"
@@ -61,9 +63,9 @@ def test_a_flipped_bit_is_reported_with_shard_key_and_byte(packed_copy, field):
 
 def test_the_error_for_a_missing_field_lists_the_fields_of_the_sample(reader):
     ids = np.arange(reader.shards.manifest.samples)
-    png = next(i for i, kind in enumerate(reader.rows(ids).kinds()) if kind == "png")
+    png = next(i for i, kind in enumerate(Rows(reader, ids).kinds()) if kind == "png")
     with pytest.raises(MissingFieldError, match=r"no field 'jpg'; it has .*png") as caught:
-        reader.rows(ids[png : png + 1]).field("jpg")
+        Rows(reader, ids[png : png + 1]).field("jpg")
     assert caught.value.key
 
 
@@ -95,12 +97,12 @@ def test_a_damaged_block_of_the_cache_is_fetched_again(packed, tmp_path):
     memory.put(str(packed), "/again", recursive=True)
     remote = RemoteOptions(cache_folder=tmp_path / "blocks")
     try:
-        Reader(open_shards("memory://again", remote=remote), block=5).rows(np.arange(20)).images()
+        Rows(Reader(open_shards("memory://again", remote=remote), block=5), np.arange(20)).images()
         for path in remote.cache_folder.glob("*/[0-9a-f]*"):
             path.write_bytes(bytes(path.stat().st_size))
-        images = Reader(open_shards("memory://again", remote=remote), block=5).rows(np.arange(20)).images()
+        images = Rows(Reader(open_shards("memory://again", remote=remote), block=5), np.arange(20)).images()
     finally:
         memory.rm("/again", recursive=True)
     assert [bytes(i) for i in images] == [
-        bytes(i) for i in Reader(open_shards(packed), block=5).rows(np.arange(20)).images()
+        bytes(i) for i in Rows(Reader(open_shards(packed), block=5), np.arange(20)).images()
     ]

@@ -16,7 +16,7 @@ from wds_tools.errors import (
     TruncatedShardError,
 )
 from wds_tools.format.manifest import MANIFEST_NAME
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 
 
 def names(shards):

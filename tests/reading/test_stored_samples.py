@@ -11,7 +11,7 @@ import wds_tools as wt
 from wds_tools.errors import ChecksumError
 from wds_tools.options import RemoteOptions
 from wds_tools.reading import stored_samples as module
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 from wds_tools.storage import stream
 

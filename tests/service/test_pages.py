@@ -251,7 +251,7 @@ def test_a_condition_that_cannot_be_applied_is_an_error_on_the_page(server: Runn
 def test_the_error_of_a_condition_has_the_position_of_the_mistake() -> None:
     with pytest.raises(WhereError) as error:
         parse("label == 'a' or hieght < 3", columns=["label", "height"], classes=["a"])
-    assert (error.value.start, error.value.stop) == (16, 22)
+    assert error.value.span == (16, 22)
 
 
 def test_a_sample_shows_its_fields_checksums_and_code(server: Running, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 import wds_tools as wt
 from wds_tools.errors import SourceError
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 
 

@@ -23,7 +23,7 @@ from tfrecords import example, frame
 import wds_tools as wt
 from wds_tools.errors import LabelError, MissingFieldError, OptionError, SampleError, SourceError
 from wds_tools.format.field_classes import ClassList
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.detect import open_source

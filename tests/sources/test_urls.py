@@ -18,7 +18,7 @@ from buckets import Bucketful, Vault, each_call_fails_once, empty_s3
 import wds_tools as wt
 from wds_tools.errors import LabelError, OptionError, SourceError, StoreError
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 from wds_tools.sources import files as source_files
 from wds_tools.sources.base import Input, SourceStoreError

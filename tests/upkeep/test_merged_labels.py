@@ -16,7 +16,7 @@ import wds_tools as wt
 from wds_tools.errors import DestinationError, LabelError, SourceError
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.manifest import from_json
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 
 

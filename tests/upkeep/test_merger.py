@@ -29,7 +29,7 @@ from wds_tools.format.index import from_bytes, to_bytes
 from wds_tools.format.index_edit import rename
 from wds_tools.format.manifest import seal
 from wds_tools.packing.packer import pack
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 from wds_tools.upkeep import merger
 from wds_tools.upkeep.merger import MergeReport, merge
 

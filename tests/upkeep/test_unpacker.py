@@ -31,7 +31,7 @@ from wds_tools.errors import (
     SampleError,
     SourceError,
 )
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 from wds_tools.upkeep.unpacker import unpack
 
 REPOSITORY = Path(__file__).parents[2]

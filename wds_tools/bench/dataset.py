@@ -26,8 +26,10 @@ from wds_tools.format.index import NO_LABEL
 from wds_tools.format.jpeg import baseline_frame
 from wds_tools.order.sequence import default_block
 from wds_tools.packing.packer import pack
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.reader import Reader
-from wds_tools.reading.shardset import ShardSet, open_shards
+from wds_tools.reading.rows import Rows
+from wds_tools.reading.shardset import ShardSet
 from wds_tools.terminal import phase_bar
 from wds_tools.upkeep.indexer import index_shards
 
@@ -100,7 +102,7 @@ def _files(source: ShardSet, count: int, workload: str) -> Iterator[tuple[int, i
     """Yield the number and label of each of the first images, with the type and bytes of the file to write for it."""
     reader = Reader(source, block=default_block(source.manifest.samples, source.manifest.bytes))
     for start in range(0, count, _CHUNK):
-        rows = reader.rows(np.arange(start, min(start + _CHUNK, count), dtype=np.int64))
+        rows = Rows(reader, np.arange(start, min(start + _CHUNK, count), dtype=np.int64))
         columns = zip(rows.gather("label").tolist(), rows.kinds(), rows.images(), strict=True)
         for index, (label, kind, data) in enumerate(columns, start):
             if workload == "detect" and square(data, 8) is None:
@@ -226,5 +228,5 @@ def _probes(shards: Path) -> tuple[str, ...]:
     """Return the original paths of the first images in the shards."""
     packed = open_shards(shards)
     reader = Reader(packed, block=default_block(packed.manifest.samples, packed.manifest.bytes))
-    rows = reader.rows(np.arange(min(_PROBES, packed.manifest.samples), dtype=np.int64))
+    rows = Rows(reader, np.arange(min(_PROBES, packed.manifest.samples), dtype=np.int64))
     return tuple(json.loads(bytes(data))["path"] for data in rows.field("json"))

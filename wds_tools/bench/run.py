@@ -22,7 +22,7 @@ from wds_tools.bench.workloads import WORKLOADS, Setup
 from wds_tools.errors import OptionError
 from wds_tools.images import native
 from wds_tools.options import RemoteOptions, check_counts, check_seconds
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 
 
 def bench(

@@ -27,7 +27,7 @@ from wds_tools.images.views import Resize, View
 from wds_tools.loading.factory import make_loader
 from wds_tools.loading.loader import Loader
 from wds_tools.options import RemoteOptions, available_cores, check_counts, check_seconds
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 from wds_tools.terminal import phase_bar
 
 VIEWS = ("train", "eval", "small", "raw")

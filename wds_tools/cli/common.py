@@ -129,7 +129,7 @@ def next_steps(datasets: Sequence[str], manifest: Manifest, indexes: Iterable[In
 
 def indexes_of(dataset: Path | str) -> Iterator[Index]:
     """Yield the indexes of a local dataset, and none of a remote one: they would have to be downloaded."""
-    from wds_tools.reading.shardset import open_shards
+    from wds_tools.reading.opening import open_shards
 
     if isinstance(dataset, Path):
         shards = open_shards(dataset)

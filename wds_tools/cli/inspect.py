@@ -249,8 +249,8 @@ def plan(
     from wds_tools.inspection.forecast import forecast, format_forecast, parse_shuffle
     from wds_tools.inspection.forecast_chart import forecast_chart
     from wds_tools.inspection.svg import check_svg_name, write_svg
+    from wds_tools.reading.opening import open_shards
     from wds_tools.reading.select import Choice, parse_weights
-    from wds_tools.reading.shardset import open_shards
 
     _check_plan_options(context)
     check_writable(plot)

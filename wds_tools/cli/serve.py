@@ -138,7 +138,7 @@ def view(run: Run, dataset: str, port: int, browser: bool, cache_dir: Path | Non
     from wds_tools.errors import OptionError
     from wds_tools.format.manifest import MANIFEST_NAME
     from wds_tools.options import RemoteOptions
-    from wds_tools.reading.shardset import open_shards
+    from wds_tools.reading.opening import open_shards
     from wds_tools.service.config import ServeOptions
 
     _check_installed()

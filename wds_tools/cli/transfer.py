@@ -179,7 +179,7 @@ def export(run: Run, dataset: str, to: str, split: str) -> None:
     """  # noqa: D301 - \b is click's mark for lines that it must not join
     from wds_tools.format.sample import IMAGE_FIELDS
     from wds_tools.reading.names import split_manifest
-    from wds_tools.reading.shardset import open_shards
+    from wds_tools.reading.opening import open_shards
     from wds_tools.storage import join
     from wds_tools.upkeep.exporter import export as export_dataset
     from wds_tools.wording import counted

@@ -15,7 +15,8 @@ from wds_tools.errors import DestinationError, OptionError
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 from wds_tools.loading.factory import make_loader
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.shardset import check_fields, open_shards
+from wds_tools.reading.opening import open_shards
+from wds_tools.reading.shardset import check_fields
 
 VIEWS = ("train", "eval", "whole")
 _GAP = 4  # pixels between tiles

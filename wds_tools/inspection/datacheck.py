@@ -8,7 +8,8 @@ from pathlib import Path
 from wds_tools.errors import NotADatasetError, WdsToolsError
 from wds_tools.inspection.doctor import Finding
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.shardset import ShardSet, open_shards
+from wds_tools.reading.opening import open_shards
+from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage import is_url
 from wds_tools.terminal import phase_bar
 from wds_tools.wording import counted, human_bytes

@@ -151,17 +151,17 @@ def check_fast_path(imports: Imports, *, native: bool, source_tree: str | None =
         native: Whether compiled code may be used.
         source_tree: The source tree that wds_tools is imported from; None if it is installed without it.
     """
-    found = f"{decoder_text(imports.broken, imports.simd, allowed=native)}: loading is slower"
+    found = f"{decoder_text(imports, allowed=native)}: loading is slower"
     if NATIVE in imports.broken:
-        reason, remedy = _one_line(imports.broken[NATIVE]), "install a C compiler, then wds-tools again"
-        if not reason.startswith("ModuleNotFoundError"):
-            found, remedy = f"{found} ({reason})", "install wds-tools again"
+        remedy = "install a C compiler, then wds-tools again"
+        if NATIVE not in imports.missing:
+            found, remedy = f"{found} ({_one_line(imports.broken[NATIVE])})", "install wds-tools again"
         if source_tree:
             found, remedy = f"{found}; Python imports the source tree {source_tree}", _install(source_tree)
         return Finding("fast path", "note", found, remedy)
     if not native:
         return Finding("fast path", "note", found, "unset WDS_TOOLS_NATIVE")
-    return Finding("fast path", "ok", decoder_text(imports.broken, imports.simd, allowed=native))
+    return Finding("fast path", "ok", decoder_text(imports, allowed=native))
 
 
 def _install(source_tree: str) -> str:

@@ -16,7 +16,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +54,7 @@ for name in sys.argv[1:]:
             found["simd"] = module.simd()
     except Exception as error:
         found = {"error": f"{type(error).__name__}: {error}"}
+        found["missing"] = isinstance(error, ModuleNotFoundError) and error.name == name
     print(json.dumps({"name": name, **found}), flush=True)
 """
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*([^;]*)(?:;.*extra\s*==\s*['\"]([\w-]+)['\"])?")
@@ -104,11 +104,13 @@ class Imports:
         broken: Module -> reason why it cannot be imported.
         torch: Facts reported by torch; None if it cannot be imported.
         simd: Instructions that the compiled module uses, a key of `SIMD`; "" if not known.
+        missing: The broken modules that do not exist.
     """
 
     broken: dict[str, str] = field(default_factory=dict)
     torch: Torch | None = None
     simd: str = ""
+    missing: frozenset[str] = frozenset()
 
 
 def packages(distribution: str = "wds-tools") -> list[Package]:
@@ -171,6 +173,7 @@ def read_probe(lines: list[dict[str, Any]], end: str) -> Imports:
         end: How the process ended, which is the reason for an import without a result.
     """
     broken: dict[str, str] = {}
+    missing: set[str] = set()
     found: dict[str, Any] = {}
     for line in lines:
         if "begins" in line:
@@ -179,41 +182,42 @@ def read_probe(lines: list[dict[str, Any]], end: str) -> Imports:
         del broken[line["name"]]
         if "error" in line:
             broken[line["name"]] = line["error"]
+        if line.get("missing"):
+            missing.add(line["name"])
         found |= line
     torch = found.get("torch")
     torch_facts = Torch(**{**torch, "names": tuple(torch.get("names", ()))}) if torch else None
-    return Imports(broken, torch_facts, found.get("simd", ""))
+    return Imports(broken, torch_facts, found.get("simd", ""), frozenset(missing))
 
 
 def active_decoder() -> str:
     """Return whether the compiled decoder is used, and with which instructions, for ``wds-tools --version``."""
-    broken: dict[str, str] = {}
-    simd = ""
     try:
         module = importlib.import_module(NATIVE)
-        simd = module.simd() if hasattr(module, "simd") else ""
+        found = Imports(simd=module.simd() if hasattr(module, "simd") else "")
     except ImportError as error:
-        broken[NATIVE] = f"{type(error).__name__}: {error}"
-    return decoder_text(broken, simd, allowed=use_native())
+        missing = isinstance(error, ModuleNotFoundError) and error.name == NATIVE
+        found = Imports({NATIVE: str(error)}, missing=frozenset([NATIVE] if missing else []))
+    return decoder_text(found, allowed=use_native())
 
 
-def decoder_text(broken: Mapping[str, str], simd: str, *, allowed: bool) -> str:
+def decoder_text(imports: Imports, *, allowed: bool) -> str:
     """Return as text which decoder is used: the compiled one, or Python only and why.
 
-    >>> decoder_text({}, "avx2", allowed=True), decoder_text({}, "avx2", allowed=False)
+    >>> decoder_text(Imports(simd="avx2"), allowed=True), decoder_text(Imports(simd="avx2"), allowed=False)
     ('compiled, AVX2', 'Python only: WDS_TOOLS_NATIVE=0')
 
     Args:
-        broken: `Imports.broken`.
-        simd: `Imports.simd`.
+        imports: Result of importing the compiled module.
         allowed: Whether compiled code may be used.
     """
-    if NATIVE in broken:
-        exists = not broken[NATIVE].startswith("ModuleNotFoundError")
-        return "Python only: the compiled module cannot be loaded" if exists else "Python only: not compiled"
+    if NATIVE in imports.missing:
+        return "Python only: not compiled"
+    if NATIVE in imports.broken:
+        return "Python only: the compiled module cannot be loaded"
     if not allowed:
         return "Python only: WDS_TOOLS_NATIVE=0"
-    return ", ".join(filter(None, ["compiled", SIMD.get(simd, simd)]))
+    return ", ".join(filter(None, ["compiled", SIMD.get(imports.simd, imports.simd)]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from wds_tools.options import RemoteOptions
 from wds_tools.order import planner
 from wds_tools.order.history import History, find_step
 from wds_tools.order.saved_state import check_seal, whole_number
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.select import Choice
-from wds_tools.reading.shardset import open_shards
 
 _KEYS = ("fingerprint", "epoch", "position", "seed", "window")  # by which a state of a loader is recognised
 _MAX_DEPTH = 6

@@ -17,7 +17,7 @@ from wds_tools.format.field_classes import ClassList, to_raw
 from wds_tools.format.index import NO_LABEL, Index
 from wds_tools.format.totals import count_fields
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.opening import open_shards
 from wds_tools.terminal import phase_bar
 from wds_tools.wording import counted, human_bytes
 

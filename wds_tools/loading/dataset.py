@@ -26,6 +26,7 @@ from wds_tools.order import planner, saved_state
 from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.planner import Cursor, EpochPlan, Step, World
 from wds_tools.reading.read_ahead import ReadAhead
+from wds_tools.reading.rows import Rows
 from wds_tools.signatures import method_takes
 
 _CHUNK = 16  # samples that are decoded together
@@ -229,7 +230,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
         """Yield the samples of a step, without the first ``skipped`` ones."""
         assert self._assembler is not None
         if not self.decode:
-            yield from self._assembler.reader.rows(step.ids[skipped:]).stored()
+            yield from Rows(self._assembler.reader, step.ids[skipped:]).stored()
             return
         for start in range(skipped, len(step.ids), _CHUNK):
             part = slice(start, start + _CHUNK)

@@ -18,7 +18,8 @@ from wds_tools.loading.fields.part import Part
 from wds_tools.loading.samples.bad_samples import is_sample_error
 from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.order.history import FoundStep
-from wds_tools.reading.reader import Reader, Rows
+from wds_tools.reading.reader import Reader
+from wds_tools.reading.rows import Rows
 from wds_tools.wording import counted
 
 _Value = TypeVar("_Value")
@@ -189,7 +190,7 @@ class StepExplanation:
         return self._part_of(slice(None))
 
     def _part_of(self, rows: slice) -> Part:
-        found: Rows = self._reader.rows(self.ids[rows])
+        found = Rows(self._reader, self.ids[rows])
         return self._recipe.part(found, epoch=self.epoch, positions=self.positions[rows])
 
     def _by_sample(self, function: _Function[_Value], column: Column) -> list[tuple[_Value, ...]]:

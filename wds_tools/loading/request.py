@@ -30,9 +30,10 @@ from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder,
 from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.reading.names import Dataset
+from wds_tools.reading.opening import join_sets, open_shards
 from wds_tools.reading.read_ahead import read_ahead_bytes
 from wds_tools.reading.select import Choice, banned_ids, checked_ids
-from wds_tools.reading.shardset import ShardSet, check_fields, join_sets, open_shards
+from wds_tools.reading.shardset import ShardSet, check_fields
 
 _MAX_EARLY_INDEXES = 64
 _log = logging.getLogger("wds_tools")

@@ -25,9 +25,10 @@ from wds_tools.order.saved_state import MAX_EPOCH, check_seal, sealed, whole_num
 from wds_tools.order.selection import Selection
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.reading.names import is_pattern
+from wds_tools.reading.opening import open_shards
 from wds_tools.reading.read_ahead import ReadAhead, read_ahead_bytes
 from wds_tools.reading.reader import Reader
-from wds_tools.reading.shardset import open_shards
+from wds_tools.reading.rows import Rows
 
 Handler = Callable[[Exception], bool]
 NameFunction = Callable[[str], Any]
@@ -264,7 +265,7 @@ def _stored(reader: Reader, ids: NDArray[np.int64], handler: Handler) -> Iterato
 
     No sample is yielded inside of ``try``: when Python exits, a generator may end after the names of errors are gone.
     """
-    done, samples = 0, reader.rows(ids).stored()
+    done, samples = 0, Rows(reader, ids).stored()
     while True:
         try:
             sample: dict[str, Any] | None = next(samples, _END)
@@ -278,7 +279,7 @@ def _stored(reader: Reader, ids: NDArray[np.int64], handler: Handler) -> Iterato
         yield sample
     for i in range(done, len(ids)):
         try:
-            sample = next(reader.rows(ids[i : i + 1]).stored())
+            sample = next(Rows(reader, ids[i : i + 1]).stored())
         except WdsToolsError as error:
             sample = None if handler(error) else _END
         yield sample

@@ -9,12 +9,12 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wds_tools.errors import OptionError
+from wds_tools.errors import OptionError, shortened
 
 Where = Any
 """A condition: text, or a ``pyarrow.compute.Expression``."""
@@ -35,25 +35,38 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: lambda a, b: a.cast(pa.float64()) / b.cast(pa.float64()),
 }
 _ASSIGNMENT = re.compile(r"(?<![<>=!])=(?!=)")  # in other languages a comparison
+_MAX_SHOWN = 500  # characters of a condition in a message
 _ALLOWED = "comparisons such as \"width >= 256 and label in (3, 7)\" with and, or, not, in, + - * /, numbers and 'text'"
 
 
 class WhereError(OptionError):
-    """A condition with a mistake at a known position.
+    """A condition with a mistake.
 
     Args:
-        message: What is wrong.
-        start: First character of the part that is wrong.
-        stop: End of this part.
+        where: The condition.
+        problem: What is wrong.
+        span: First character of the part that is wrong, and its end; None if they are not known.
     """
 
-    def __init__(self, message: str, start: int, stop: int) -> None:
-        super().__init__(message)
-        self.start = start
-        self.stop = stop
+    def __init__(self, where: Where, problem: str, span: tuple[int, int] | None = None) -> None:
+        super().__init__(f"where={shortened(repr(where), _MAX_SHOWN)}: {problem}")
+        self.problem = problem
+        self.span = span
 
 
-def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> pc.Expression:
+class Condition(NamedTuple):
+    """A parsed condition.
+
+    Attributes:
+        expression: The condition for pyarrow.
+        columns: The columns that it uses, of those that it may use. An expression does not tell: all of them.
+    """
+
+    expression: pc.Expression
+    columns: frozenset[str]
+
+
+def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> Condition:
     """Turn a condition into a pyarrow expression.
 
     Labels can be compared with class names: ``label == "cat"``, ``label in ("cat", "dog")``.
@@ -64,35 +77,33 @@ def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> pc
         classes: Class names by class number.
 
     Raises:
-        OptionError: ``where`` is not a condition, or names an unknown column or class. It is a `WhereError` if the
-            position of the mistake is known.
+        WhereError: ``where`` is not a condition, or names an unknown column or class.
 
-    >>> parse("width >= 256 and label != 3", columns=["width", "label"], classes=[])
+    >>> parse("width >= 256 and label != 3", columns=["width", "label"], classes=[]).expression
     <pyarrow.compute.Expression ((width >= 256) and (label != 3))>
     """
     if isinstance(where, pc.Expression):
-        return where
+        return Condition(where, frozenset(columns))
     if not isinstance(where, str):
-        raise OptionError(f"where={where!r}; allowed are text, such as 'width >= 256', and a pyarrow expression")
+        raise WhereError(where, "allowed are text, such as 'width >= 256', and a pyarrow expression")
     text = where.strip()
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         remedy = "compare with ==; " if _ASSIGNMENT.search(where) else ""
-        message = f"where={where!r} cannot be parsed ({reason}): {remedy}allowed are {_ALLOWED}"
+        problem, span = f"it cannot be parsed ({reason}); {remedy}allowed are {_ALLOWED}", None
         if isinstance(error, SyntaxError) and error.offset is not None and error.lineno == 1:
             at = min(error.offset - 1, len(text)) if error.offset else len(text)  # 0: the text ends too early
             start = len(where) - len(where.lstrip()) + at
-            raise WhereError(message, start, start + 1) from error
-        raise OptionError(message) from error
+            span = (start, start + 1)
+        raise WhereError(where, problem, span) from error
     converter = _Converter(where, columns, {name: number for number, name in enumerate(classes)})
     try:
-        return converter.convert(tree)
+        return Condition(converter.convert(tree), frozenset(converter.used))
     except (RecursionError, OverflowError) as error:
-        raise OptionError(
-            f"where={where[:100]!r} is nested too deeply, or has a number of more than 64 bits: simplify it"
-        ) from error
+        problem = "it is nested too deeply, or has a number of more than 64 bits; simplify it"
+        raise WhereError(where, problem) from error
 
 
 class _Converter:
@@ -102,6 +113,7 @@ class _Converter:
         self._text = text
         self._columns = columns
         self._class_numbers = class_numbers
+        self.used: set[str] = set()
 
     def convert(self, node: ast.expr) -> pc.Expression:
         """Convert a node with all its children."""
@@ -180,16 +192,17 @@ class _Converter:
     def _column(self, name: str, node: ast.expr) -> str:
         if name not in self._columns:
             raise self._error(f"there is no column {name!r}; the index has {', '.join(self._columns)}", node)
+        self.used.add(name)
         return name
 
-    def _error(self, message: str, node: ast.expr) -> OptionError:
+    def _error(self, problem: str, node: ast.expr) -> WhereError:
         """Return the error for a part of the condition."""
-        message, before = f"where={self._text!r}: {message}", len(self._text) - len(self._text.lstrip())
+        before = len(self._text) - len(self._text.lstrip())
         if node.lineno != 1 or node.end_lineno != 1 or node.end_col_offset is None:
-            return OptionError(message)
+            return WhereError(self._text, problem)
         line = self._text.lstrip().encode()  # ast counts bytes
         start, stop = (len(line[:offset].decode()) for offset in (node.col_offset, node.end_col_offset))
-        return WhereError(message, before + start, before + stop)
+        return WhereError(self._text, problem, (before + start, before + stop))
 
 
 def _literal(node: ast.expr) -> bool | int | float | str | None:

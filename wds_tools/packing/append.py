@@ -23,7 +23,8 @@ from wds_tools.packing.preview import show_account
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
 from wds_tools.reading.names import why_not_a_dataset
-from wds_tools.reading.shardset import classes_of, open_shards
+from wds_tools.reading.opening import open_shards
+from wds_tools.reading.shardset import classes_of
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.files import shown_path

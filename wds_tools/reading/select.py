@@ -18,9 +18,10 @@ from wds_tools.errors import MissingFieldError, OptionError
 from wds_tools.format.index import ABSENT, NO_LABEL, Index
 from wds_tools.options import RemoteOptions, check_counts
 from wds_tools.order.selection import Balance, Selection, balance, draw, in_rounds, split_by_class
-from wds_tools.order.where import Where, parse
+from wds_tools.order.where import Where, WhereError, parse
 from wds_tools.reading.names import Dataset
-from wds_tools.reading.shardset import ShardSet, open_shards
+from wds_tools.reading.opening import open_shards
+from wds_tools.reading.shardset import ShardSet
 
 Weights = str | Mapping[Any, float] | Sequence[float] | NDArray[np.floating[Any]]
 """``"balanced"``, weights by class name or class number, or one weight per class."""
@@ -188,11 +189,11 @@ def _parse(shards: ShardSet, first_shards: int, where: Where) -> tuple[Any, list
     own = columns_of(first, 0).column_names
     further: Sequence[str] = first.columns
     try:
-        expression = parse(where, columns=[*own, *further], classes=classes)
-    except OptionError:
+        condition = parse(where, columns=[*own, *further], classes=classes)
+    except WhereError:
         further = list(dict.fromkeys(name for index in _indexes(shards, first_shards) for name in index.columns))
-        expression = parse(where, columns=[*own, *further], classes=classes)
-    return expression, [name for name in further if name in str(expression)]
+        condition = parse(where, columns=[*own, *further], classes=classes)
+    return condition.expression, [name for name in further if name in condition.columns]
 
 
 def with_columns(

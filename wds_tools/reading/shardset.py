@@ -1,18 +1,11 @@
-"""An opened dataset: its manifest, and the location of each shard and index.
-
-A dataset is given as a folder or URL with a ``manifest.json``, as the manifest itself, or as a
-pattern of shards with indexes. Without a manifest, fields and image sizes come from the indexes,
-and classes have numbers but no names.
-"""
+"""An opened dataset: its manifest, its shards and their indexes; the fields that a user requests."""
 
 from __future__ import annotations
 
 import copy
-import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,24 +13,19 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from wds_tools.errors import ChecksumError, ManifestError, MissingFieldError, MissingFileError, NotADatasetError
-from wds_tools.format.field_classes import DatasetClasses, shared
+from wds_tools.errors import ChecksumError, ManifestError, MissingFieldError, MissingFileError
+from wds_tools.format.field_classes import DatasetClasses
 from wds_tools.format.index import Index, from_bytes
 from wds_tools.format.index_edit import header_bytes, read_columns
 from wds_tools.format.label_lists import LABELS
-from wds_tools.format.manifest import Manifest, ShardEntry, from_json
+from wds_tools.format.manifest import Manifest, ShardEntry
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.format.totals import Totals
 from wds_tools.lru_cache import LRUCache
-from wds_tools.options import RemoteOptions
 from wds_tools.reading.locations import (
     ShardLocation,
-    added_shards,
-    entry_from_index,
-    find_manifest,
     replacement_reported,
 )
-from wds_tools.reading.names import Dataset, is_pattern, listed_shards, name_of_list, split_manifest, why_not_a_dataset
+from wds_tools.reading.names import is_pattern
 from wds_tools.storage import (
     Block,
     Extent,
@@ -45,15 +33,11 @@ from wds_tools.storage import (
     Range,
     Store,
     StoredFile,
-    is_url,
     join,
-    open_store,
-    split_folder,
     whole_file,
 )
 from wds_tools.storage.local import LocalStore
-from wds_tools.storage.lock import unfinished_append, why_unfinished
-from wds_tools.storage.patterns import expand_pattern
+from wds_tools.storage.lock import unfinished_append
 from wds_tools.storage.stream import ObjectStream, stream_object
 
 MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
@@ -337,166 +321,9 @@ def _matches(data: bytes, entry: ShardEntry) -> bool:
     return len(data) == entry.index_bytes and xxhash.xxh3_128_hexdigest(data) == entry.index_xxh3
 
 
-def open_shards(spec: Dataset, *, remote: RemoteOptions | None = None, for_training: bool = False) -> ShardSet:
-    """Open a dataset given by its folder, URL, manifest, pattern or shards.
-
-    Args:
-        spec: Folder or URL with a manifest, the manifest itself, a pattern of indexed shards, or a list of such shards.
-        remote: How URLs are read; None uses the defaults.
-        for_training: Fetch from a URL in a separate process, see `open_store`.
-
-    Raises:
-        NotADatasetError: The folder or manifest does not exist, a shard has no index, the pattern
-            matches nothing, a list is empty, or the dataset has no samples.
-        OptionError: A list has something other than shards.
-        ManifestError: The manifest is invalid.
-        StoreError: The storage fails.
-    """
-    remote = remote or RemoteOptions.of()
-    if not isinstance(spec, str | os.PathLike):
-        names = [os.fspath(name) for name in spec]
-        return _from_shards(listed_shards(names), remote, name=name_of_list(names), for_training=for_training)
-    name = os.fspath(spec)
-    if is_pattern(name):
-        return _from_shards(expand_pattern(name), remote, name=name, for_training=for_training)
-    folder, manifest_name = split_manifest(name)
-    if not is_url(folder) and os.path.isfile(folder):  # noqa: PTH113 - Path would normalize the string
-        raise NotADatasetError(
-            f"{folder} is a file; pass the folder that `wds-tools pack` wrote, its manifest.json, or a pattern of "
-            "shards"
-        )
-    store = open_store(folder, remote=remote, for_training=for_training)
-    try:
-        manifest = from_json(store.read(manifest_name), name=join(folder, manifest_name))
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotADatasetError(
-            why_unfinished(folder, store.read) or why_not_a_dataset(name, folder, manifest_name)
-        ) from None
-    if not manifest.samples:
-        raise NotADatasetError(f"{join(folder, manifest_name)} lists no samples: pack the dataset again")
-    added = added_shards(store, manifest, remote, for_training=for_training)
-    locations = [ShardLocation(store, entry, added=added.get(entry.name, ())) for entry in manifest.shards]
-    return ShardSet(manifest, locations, name=name)
-
-
-def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_training: bool) -> ShardSet:
-    """Open shards: as the manifests of their folders list them, otherwise by their indexes."""
-    stores: dict[str, Store] = {}
-    manifests: dict[str, Manifest | None] = {}
-    listed: dict[str, dict[str, ShardEntry]] = {}
-    added: dict[str, dict[str, tuple[ShardLocation, ...]]] = {}
-    checked: set[str] = set()  # folders with shards that no manifest lists
-    locations, totals = [], Totals()  # totals of the shards that no manifest lists
-    for url in urls:
-        folder, file_name = split_folder(url)
-        if folder not in stores:
-            stores[folder] = open_store(folder, remote=remote, for_training=for_training)
-            found = manifests[folder] = find_manifest(stores[folder])
-            listed[folder] = {entry.name: entry for entry in found.shards} if found else {}
-            added[folder] = added_shards(stores[folder], found, remote, for_training=for_training) if found else {}
-        entry = listed[folder].get(file_name)
-        if entry is None:
-            if folder not in checked and (reason := why_unfinished(folder, stores[folder].read)) is not None:
-                raise NotADatasetError(reason)
-            checked.add(folder)
-            entry = entry_from_index(stores[folder], file_name, totals)
-        locations.append(ShardLocation(stores[folder], entry, added=added[folder].get(file_name, ())))
-    known = [manifest for manifest in manifests.values() if manifest]
-    combined = _combine(known, locations)
-    fields = dict(Counter(combined.fields) + totals.fields)
-    images = None if known else totals.images
-    class_lists = [classes_of(found, folder) for folder, found in manifests.items() if found]
-    return ShardSet(replace(combined, fields=fields, images=images), locations, name=name, class_lists=class_lists)
-
-
-def join_sets(sets: Sequence[ShardSet]) -> ShardSet:
-    """Return several datasets as one; sample ids count through all of them."""
-    locations = [location for shards in sets for location in shards.locations]
-    manifest = _combine([shards.manifest for shards in sets], locations)
-    class_lists = [classes for shards in sets for classes in shards.class_lists]
-    return ShardSet(manifest, locations, name=" + ".join(shards.name for shards in sets), class_lists=class_lists)
-
-
 def classes_of(manifest: Manifest, name: str) -> DatasetClasses:
     """Return all class lists of a dataset."""
     return DatasetClasses(name, manifest.classes, manifest.field_classes, manifest.all_fields)
-
-
-def _combine(manifests: Sequence[Manifest], locations: Sequence[ShardLocation]) -> Manifest:
-    """Return a manifest for some shards of several datasets, without image sizes.
-
-    It has the fields of all datasets; their counts are not for these shards.
-    """
-    fields = {field: count for manifest in manifests for field, count in manifest.fields.items()}
-    classes = {manifest.classes for manifest in manifests}
-    return Manifest(
-        shards=tuple(location.entry for location in locations),
-        fields=fields,
-        classes=classes.pop() if len(classes) == 1 else (),
-        shuffled=bool(manifests) and all(manifest.shuffled for manifest in manifests),
-        label=next((manifest.label for manifest in manifests if manifest.label is not None), None),
-        additions=tuple(addition for manifest in manifests for addition in manifest.additions),
-        field_classes=shared([classes_of(manifest, "") for manifest in manifests]),
-    )
-
-
-MAX_KEYS = 50_000_000
-"""Maximum number of keys that are compared, in the order of the samples; each takes 8 bytes of memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class RepeatedKey:
-    """A key that occurs at least twice.
-
-    Attributes:
-        key: The key.
-        shards: Names of the shards with its first and second occurrence.
-    """
-
-    key: str
-    shards: tuple[str, str]
-
-    def __str__(self) -> str:
-        one, other = self.shards
-        return (
-            f"key {self.key!r} occurs in {one} and in {other}, and other keys may be repeated too. wds_tools reads "
-            "such a dataset, but readers that find samples by key, such as Energon, refuse it: `wds-tools reshard` "
-            "writes the same samples with unique keys"
-        )
-
-
-def find_repeated_key(shards: ShardSet) -> RepeatedKey | None:
-    """Return the first repeated key, or None if there is none among the first `MAX_KEYS`.
-
-    Reads every index.
-
-    Raises:
-        StoreError: An index cannot be read.
-        ChecksumError: An index is not the one that the manifest lists.
-        ManifestError: An index is invalid.
-    """
-    parts, total = [], 0
-    for index in range(len(shards.locations)):
-        if total >= MAX_KEYS:
-            break
-        parts.append(_hashes(shards, index))
-        total += len(parts[-1])
-    hashes = np.concatenate(parts) if parts else np.empty(0, np.uint64)
-    order = np.argsort(hashes, kind="stable")
-    repeated = order[1:][hashes[order[1:]] == hashes[order[:-1]]]  # sample ids whose key has occurred before
-    if not len(repeated):
-        return None
-    second = int(repeated.min())
-    first = int(np.flatnonzero(hashes == hashes[second])[0])
-    edges = np.cumsum([len(part) for part in parts])
-    one, other = (int(np.searchsorted(edges, sample, side="right")) for sample in (first, second))
-    row = second - (int(edges[other - 1]) if other else 0)
-    return RepeatedKey(shards.index(other, keep=False).keys[row], (shards.shard_name(one), shards.shard_name(other)))
-
-
-def _hashes(shards: ShardSet, number: int) -> NDArray[np.uint64]:
-    keys = shards.index(number, keep=False).keys
-    return np.fromiter((xxhash.xxh3_64_intdigest(key.encode()) for key in keys), np.uint64, len(keys))
 
 
 _SEVERAL = (

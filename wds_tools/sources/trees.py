@@ -48,7 +48,6 @@ _NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, f
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
 # gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
-_HIDDEN_FOLDER = "is a hidden folder"
 SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}
 """Hidden folders whose names do not start with a dot, and what they are."""
 
@@ -94,7 +93,7 @@ class Tree:
         for file in self._files():
             if (root := hidden_root(file.path)) is None:
                 files.append(file)
-            elif root != file.path or file.reason == _HIDDEN_FOLDER or is_image_name(root):
+            elif root != file.path or is_image_name(root):
                 hidden.add(root)
             else:
                 hidden.add(root.rpartition("/")[2])  # a .DS_Store in each folder is stated once
@@ -173,7 +172,8 @@ class FolderTree(Tree):
             for entry in entries:
                 path = folder + b"/" + entry.name if folder else entry.name
                 if hidden_root(path_text(entry.name)) is not None:
-                    yield File(path_text(path), 0, (), _HIDDEN_FOLDER if _is_folder(entry) else "")
+                    # A slash at its end tells a folder, whose content is not listed, from a file.
+                    yield File(path_text(path) + ("/" if _is_folder(entry) else ""), 0, ())
                 elif _is_folder(entry):
                     folders.append((path, (*parents, identity)))
                 else:

@@ -25,7 +25,9 @@ from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME, card, may_replace
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.reading.names import is_pattern, split_manifest
-from wds_tools.reading.shardset import ShardSet, find_repeated_key, open_shards
+from wds_tools.reading.opening import open_shards
+from wds_tools.reading.repeated_keys import find_repeated_key
+from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.upload import Bucket
 from wds_tools.terminal import phase_bar, shows_progress

@@ -38,7 +38,8 @@ from wds_tools.packing.encode import encode_field
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.reading.names import is_pattern, split_manifest
-from wds_tools.reading.shardset import ShardSet, open_shards
+from wds_tools.reading.opening import open_shards
+from wds_tools.reading.shardset import ShardSet
 from wds_tools.sources.columns import plain_name
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
 from wds_tools.storage.lock import PLAN_NAME, lock_file

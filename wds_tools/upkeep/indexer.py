@@ -44,7 +44,8 @@ from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import card
 from wds_tools.packing.config import class_names
-from wds_tools.reading.shardset import find_repeated_key, open_shards
+from wds_tools.reading.opening import open_shards
+from wds_tools.reading.repeated_keys import find_repeated_key
 from wds_tools.storage import join
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.index_folder import IndexFolder, not_writable, open_folders

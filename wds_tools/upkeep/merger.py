@@ -35,7 +35,9 @@ from wds_tools.packing.destination import FolderDestination, manifest_of, read_m
 from wds_tools.packing.plan import shard_name
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.work_folder import ShardReport, entry_exists, save_report
-from wds_tools.reading.shardset import RepeatedKey, ShardSet, find_repeated_key, join_sets, open_shards
+from wds_tools.reading.opening import join_sets, open_shards
+from wds_tools.reading.repeated_keys import RepeatedKey, find_repeated_key
+from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage.commit import CommitFile, commit_bytes, sync_folder
 from wds_tools.storage.local import LocalStore
 from wds_tools.terminal import shows_progress

@@ -21,7 +21,8 @@ from wds_tools.format.manifest import Manifest
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.remote_destination import parse_destination
-from wds_tools.reading.shardset import ShardSet, open_shards
+from wds_tools.reading.opening import open_shards
+from wds_tools.reading.shardset import ShardSet
 from wds_tools.reading.stored_samples import StoredSample, stored_samples
 from wds_tools.storage.local import LocalStore
 from wds_tools.storage.lock import UNPACK_NAME

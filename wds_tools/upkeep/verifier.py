@@ -27,7 +27,9 @@ from wds_tools.format.sample import split_name
 from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME
-from wds_tools.reading.shardset import ShardSet, find_repeated_key, open_shards
+from wds_tools.reading.opening import open_shards
+from wds_tools.reading.repeated_keys import find_repeated_key
+from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage import join
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.checksums import ShardChecksums

@@ -20,7 +20,7 @@ from wds_tools.images.decode import decode_stored
 from wds_tools.images.schedule import AnyView, view_at
 from wds_tools.images.views import Regions, View
 from wds_tools.order.keyed_random import key_of, uniform
-from wds_tools.reading.reader import Rows
+from wds_tools.reading.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from wds_tools.errors import OptionError, SampleError, TransformError, printable
-from wds_tools.reading.reader import Rows
+from wds_tools.reading.rows import Rows
 
 Transform: TypeAlias = Callable[..., Any]
 

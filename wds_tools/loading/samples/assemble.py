@@ -25,6 +25,7 @@ from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.loading.samples.sample_transform import call_sample_transform
 from wds_tools.order.keyed_random import key_of
 from wds_tools.reading.reader import Reader
+from wds_tools.reading.rows import Rows
 
 Out: TypeAlias = Sequence[Output]
 """For each column the tensor or tensors [n, ...] to write to, or None to return the values."""
@@ -107,7 +108,7 @@ class Assembler:
         if bucket is None and self.recipe.buckets:
             return self._batch_of_buckets(self.recipe.buckets, epoch=epoch, positions=positions, ids=ids)
         columns = self._columns_in(self.recipe.variant_at(epoch, bucket))
-        part = self.recipe.part(self.reader.rows(ids), epoch=epoch, positions=positions)
+        part = self.recipe.part(Rows(self.reader, ids), epoch=epoch, positions=positions)
         out = [None] * len(columns) if out is None else out
         if self.recipe.sample_transform is None:
             values = [column.spec.load_into(part, column, held) for column, held in zip(columns, out, strict=True)]
@@ -146,7 +147,7 @@ class Assembler:
         self, buckets: Buckets, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> list[Any]:
         """Return the values of each field for samples that may belong to several buckets."""
-        rows = self.reader.rows(ids)
+        rows = Rows(self.reader, ids)
         labels = buckets.bucket_of(rows.gather("width"), rows.gather("height"))
         values: list[list[Any]] = [[None] * len(ids) for _ in self.recipe.columns]
         for label in np.unique(labels).tolist():

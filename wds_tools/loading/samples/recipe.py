@@ -19,7 +19,7 @@ from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.slots import ColumnSpec, SlotLayout, TensorSpec
 from wds_tools.loading.fields.user_functions import Transform
 from wds_tools.loading.samples.columns import buckets_of, phases_of
-from wds_tools.reading.reader import Rows
+from wds_tools.reading.rows import Rows
 
 if TYPE_CHECKING:
     from wds_tools.reading.shardset import ShardSet

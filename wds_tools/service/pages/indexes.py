@@ -108,7 +108,7 @@ def matching(
     """
     if not where:
         return np.flatnonzero(index.label == label)
-    expression = parse(where, columns=table.column_names, classes=classes)
+    expression = parse(where, columns=table.column_names, classes=classes).expression
     try:
         rows: NDArray[np.intp] = table.filter(expression)["id"].to_numpy() - first
     except (
@@ -126,16 +126,16 @@ def matching(
 def check_where(index: Index, *, where: str, classes: list[str]) -> dict[str, Any]:
     """Return where the mistake in a condition is, or the further columns of the index that it uses."""
     try:
-        parse(where, columns=[*columns_of(index, 0).column_names, *index.columns], classes=classes)
+        condition = parse(where, columns=[*columns_of(index, 0).column_names, *index.columns], classes=classes)
     except OptionError as error:
         return mistake(error)
-    return {"further": [name for name in index.columns if name in where]}
+    return {"further": [name for name in index.columns if name in condition.columns]}
 
 
 def mistake(error: OptionError) -> dict[str, Any]:
     """Return an invalid condition as an answer: the message, and the characters that it is about."""
-    start, stop = (error.start, error.stop) if isinstance(error, WhereError) else (None, None)
-    return {"mistake": {"message": shortened(str(error), 1000), "start": start, "stop": stop}}
+    problem, span = (error.problem, error.span) if isinstance(error, WhereError) else (str(error), None)
+    return {"mistake": {"message": shortened(problem, 1000), "span": span}}
 
 
 def shuffle_plan(fingerprint: str, shard_samples: list[int], total_bytes: int, is_shuffled: bool) -> dict[str, Any]:

@@ -146,13 +146,10 @@ def mistake_view(where: str, mistake: dict[str, Any] | None) -> dict[str, Any] |
     """Return a mistake in a condition: the text before it, itself and after it, and the message."""
     if mistake is None:
         return None
-    message = str(mistake["message"])
-    prefix = f"where={where!r}"
-    if message.startswith(prefix):  # the page shows the condition itself
-        message = message[len(prefix) :].lstrip(": ")
-    start, stop = mistake["start"], mistake["stop"]
-    if start is None:
+    message = mistake["message"]
+    if mistake["span"] is None:
         return {"before": where, "wrong": "", "after": "", "message": message}
+    start, stop = mistake["span"]
     wrong = where[start:stop] or " "
     return {"before": where[:start], "wrong": wrong, "after": where[stop:], "message": message, "column": start + 1}
 

@@ -96,7 +96,7 @@ def connect(folder: RemoteFolder) -> tuple[Any, str]:
         failed: Exception = StoreError(f"{scheme}:// needs a package that is not installed: {error}; {remedy}")
     except (TypeError, ValueError) as error:
         reason = failure_of(error, secrets).reason
-        if isinstance(error, ValueError) and "Protocol not known" in str(error):
+        if not _schemes(url) <= {*fsspec.available_protocols(), *fsspec.registry}:
             failed = StoreError(f"{clean_url(url)}: {reason}; allowed are s3://, gs:// and other schemes of fsspec")
         else:
             names = ", ".join(sorted(folder.options)) or "none"
@@ -108,3 +108,8 @@ def connect(folder: RemoteFolder) -> tuple[Any, str]:
     else:
         return system, str(root)
     raise failed
+
+
+def _schemes(url: str) -> set[str]:
+    """Return the schemes of a URL: several, if one file system is used through another."""
+    return {part.partition("://")[0] for part in url.split("::")}
