@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ import torch
 from fake_cuda import Gpu, SlowCopyDriver
 from PIL import Image
 from servers import Running, in_thread, program, request
+from waiting import wait_for
 
 import wds_tools as wt
 from wds_tools.errors import LoaderError, OptionError
@@ -68,6 +69,13 @@ REPORT: dict[str, Any] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no report fail, and no last one be left out, because the machine is busy."""
+    monkeypatch.setattr("wds_tools.reporting._TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr("wds_tools.reporting._JOIN_SECONDS", 60.0)
+
+
 @pytest.fixture(scope="module")
 def server(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with program(few.parent) as running:
@@ -93,22 +101,12 @@ def runs(url: str) -> dict[str, Any]:
     return found
 
 
-def wait_for(check: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """Return the first true value of a function."""
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s")
-        time.sleep(0.2)
-    return found
-
-
 def run_named(url: str, name: str) -> dict[str, Any] | None:
     return next((run for run in runs(url)["runs"] if run["run"] == name), None)
 
 
 def slow_transform(image: Any) -> Any:
-    time.sleep(0.02)
+    time.sleep(0.1)
     return image
 
 
@@ -181,9 +179,8 @@ def test_the_verdict_names_an_injected_cause(
     def is_named() -> bool:
         """Return whether run and page name the cause; the first reports are about the start of the worker."""
         run = run_named(own_server.url, run_name)
-        if run is None or run["main_cause"] != cause or not run["images_per_second"]:
+        if run is None or (run["main_cause"], run["status"]) != (cause, "running") or not run["images_per_second"]:
             return False
-        assert run["status"] == "running"
         (sentence,) = re.findall(r'<h1 class="verdict[^>]*>(.*)</h1>', request(own_server.url, "/").body.decode())
         waits = run["wait_share"] > 0.5
         return (
@@ -194,7 +191,7 @@ def test_the_verdict_names_an_injected_cause(
         thread = threading.Thread(target=train)
         thread.start()
         try:
-            wait_for(is_named, seconds=120)
+            wait_for(is_named)
         finally:
             stop.set()
             thread.join()
@@ -237,7 +234,7 @@ def test_the_verdict_names_the_cause_of_a_wait_that_does_not_end(
         thread = threading.Thread(target=train)
         thread.start()
         try:
-            wait_for(is_named, seconds=120)
+            wait_for(is_named)
         finally:
             ended.set()
             loader.close()
@@ -334,7 +331,7 @@ def test_a_report_that_is_sent_slowly_is_cut_off(few: Path) -> None:
     ):
         head = "POST /api/reports HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
-        connection.settimeout(10)
+        connection.settimeout(60)
         with contextlib.suppress(ConnectionError):
             assert connection.recv(100)[:12] in (b"", b"HTTP/1.1 408")
 
@@ -417,9 +414,10 @@ def run_of(url: str, token: str, name: str) -> dict[str, Any] | None:
 def check_subprocess(dataset: Path, url: str, env: dict[str, str]) -> None:
     """Iterate over a loader in another process, which reports by its environment and ends without close()."""
     code = (
-        "import sys, time, wds_tools as wt\n"
+        "import sys, wds_tools as wt, wds_tools.reporting\n"
+        "wds_tools.reporting._JOIN_SECONDS = 60\n"
         "loader = wt.make_loader(sys.argv[1], batch_size=8, view=wt.CenterCrop(32, resize=40), num_workers=0)\n"
-        "list(loader); time.sleep(0.6)"
+        "list(loader)"
     )
     env = {**os.environ, "WDS_TOOLS_REPORT_TO": url, **env}
     done = preloaded.run(["-c", code, dataset], env=env)
@@ -430,9 +428,8 @@ def test_processes_on_one_port_share_reports_and_metrics_and_end_with_the_one_th
     with program(few.parent, "--processes", "2") as running:
         for number in range(6):
             assert post(running.url, {**REPORT, "run": f"run-{number}"}) == 204
-        time.sleep(0.6)
-        for _ in range(6):
-            assert len(runs(running.url)["runs"]) == 6
+        for _ in range(6):  # whichever process answers
+            wait_for(lambda: len(runs(running.url)["runs"]) == 6)
         # A process counts a request when it has sent the answer, so the client may be earlier.
         counted = b'wds_tools_requests_total{route="runs",status="200"} 6.0'
         wait_for(lambda: counted in request(running.url, "/metrics").body)
@@ -492,7 +489,7 @@ def test_a_dead_server_costs_one_warning_and_the_batches_are_the_same(
             assert [batch.label.tolist() for batch in loader] == expected
         wait_for(lambda: caplog.records)
         started = time.monotonic()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warnings) == 1
     assert "does not accept reports" in caplog.text

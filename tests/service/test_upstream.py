@@ -17,6 +17,7 @@ import mounts
 import pytest
 from bad_server import BadServer
 from servers import in_thread, program, request
+from waiting import wait_for
 
 import wds_tools as wt
 from wds_tools.errors import OptionError
@@ -152,9 +153,7 @@ def test_a_new_version_at_the_upstream_is_served(
         upstream.objects = {f"/photos/{path.name}": path.read_bytes() for path in few.iterdir()}
         upstream.tag = '"two"'
         new = (few / "manifest.json").read_bytes()
-        deadline = time.monotonic() + 30
-        while request(url, "/data/photos/manifest.json").body != new and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_for(lambda: request(url, "/data/photos/manifest.json").body == new)
         content_of(few, url)
 
 
