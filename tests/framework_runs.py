@@ -213,7 +213,7 @@ def timm():
     from timm.data.loader import PrefetchLoader
 
     dist.init_process_group("gloo")
-    proof = str(run_program("timm")["loader"].epoch_proof())
+    proof = str(run_program("timm", batch_size=16)["loader"].epoch_proof())
     loader = make(fields=("image", "label"))
     plain, batches = [list(loader) for _ in range(2)], PrefetchLoader(loader, device=torch.device("cpu"))
     equal = []

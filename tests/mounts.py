@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import preloaded
@@ -27,10 +28,12 @@ def missing(folder: Path) -> str:
     )
 
 
-def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a Python script that can import this module and wds_tools."""
+def run(
+    script: str, *arguments: object, imports: Sequence[str] = preloaded.COMMANDS
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python script that can import this module and wds_tools; ``imports`` are imported before."""
     path = {"PYTHONPATH": str(Path(__file__).parent)}
-    return preloaded.run(["-c", script, *map(str, arguments)], env={**os.environ, **path}, imports=preloaded.COMMANDS)
+    return preloaded.run(["-c", script, *map(str, arguments)], env={**os.environ, **path}, imports=imports)
 
 
 def enter() -> None:

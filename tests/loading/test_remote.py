@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import os
 import pickle
 import signal
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import bad_server
+import mounts
 import preloaded
 import pytest
 from bad_server import BadServer
@@ -453,6 +455,32 @@ def test_a_cache_below_the_shuffle_window_is_refused_with_the_numbers(server, da
 def test_a_cache_that_cannot_be_written_streams_with_a_warning(server, expected, tmp_path):
     (tmp_path / "file").write_text("")
     assert epochs_of(server.url, count=2, cache_dir=tmp_path / "file" / "cache") == expected
+
+
+ON_A_SMALL_DISK = """
+import sys, mounts
+mounts.enter()
+url, disk = sys.argv[1:]
+mounts.make_small(disk, 1500)
+import json
+import wds_tools as wt
+options = {"view": wt.CenterCrop(64, resize=72), "fields": ("image", "__key__"), "num_workers": 2}
+with wt.make_loader(url, batch_size=16, shuffle=True, cache_dir=f"{disk}/cache", **options) as loader:
+    print(json.dumps([(batch.key, batch.image.sum((1, 2, 3)).tolist()) for _ in range(2) for batch in loader]))
+"""
+
+
+def test_a_disk_that_becomes_full_below_the_cache_during_an_epoch_changes_no_batch(
+    server, dataset, expected, tmp_path, can_mount
+):
+    (tmp_path / "disk").mkdir()
+    done = mounts.run(ON_A_SMALL_DISK, server.url, tmp_path / "disk", imports=preloaded.IMPORTS)
+    assert done.returncode == 0, done.stderr
+    assert [tuple(batch) for batch in json.loads(done.stdout)] == expected
+    for line in done.stderr.splitlines():
+        assert line.endswith("blocks cannot be cached: No space left on device; samples are fetched one by one")
+    assert done.stderr
+    assert bytes_of(server) > size_of(dataset)  # the second epoch fetches what the disk lacks
 
 
 def test_a_cache_larger_than_the_window_but_smaller_than_the_dataset_keeps_a_part(server, dataset):
