@@ -30,11 +30,11 @@ from wds_tools.sources.base import (
     SourceStoreError,
     as_read_error,
     as_source_error,
+    import_optional,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, json_object
 from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
 from wds_tools.sources.lmdb_keys import COUNTS, META, Grouped, Pattern, first_split, grouped, image_pattern
-from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
 from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.record_values import PICKLE, Excluded, is_text
