@@ -73,11 +73,6 @@ class LmdbSource(RecordSource):
         self.base = ""  # folders of keys that contain all class folders
 
     def collect(self, found: Collector) -> None:
-        """Add the records in the order of their keys.
-
-        Raises:
-            SourceError: There is no database, or it has no images.
-        """
         data = self.path / "data.mdb" if self.path.is_dir() else self.path
         found.take_files([data])
         with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
@@ -105,19 +100,11 @@ class LmdbSource(RecordSource):
         return replace(self.options, columns={**self.options.columns, role: name})
 
     def items(self) -> Iterator[Item]:
-        """Yield the records in the order of their keys."""
         with self._transaction() as transaction:
             for key, location in self._records:
                 yield Item(path_text(key), location, attempt(self._values, transaction, key, location))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
-        """Return the values of a record.
-
-        Raises:
-            SourceError: The record is damaged.
-            SourceStoreError: The database cannot be read.
-            SourceChangedError: The record was deleted.
-        """
         with as_read_error("cannot be read", ValueError), self._transaction() as transaction:
             values = self._values(transaction, path_bytes(entry.path), entry.location)
             return {name: bytes(one) if isinstance(one, memoryview) else one for name, one in values.items()}

@@ -57,17 +57,11 @@ class TfRecordSource(RecordSource):
         self.paths = find_files(self.path, is_tfrecord, "TFRecord")
 
     def collect(self, found: Collector) -> None:
-        """Add the records of all files.
-
-        Raises:
-            SourceError: A file is truncated or damaged between records, or no record has an image.
-        """
         found.take_files(self.paths)
         super().collect(found)
         self._account_files(found)
 
     def items(self) -> Iterator[Item]:
-        """Yield the records of all files."""
         for file, path in enumerate(self.paths):
             data = self._files[file]
             for number, (start, size) in enumerate(records(data, path)):
@@ -76,11 +70,6 @@ class TfRecordSource(RecordSource):
                 yield Item(f"{path.name}#{number}", location, values, self._files.group(file, start))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
-        """Return the features of a record.
-
-        Raises:
-            SourceError: The checksum does not match.
-        """
         file, start, size = entry.location
         data = self._files.slice(file, start, start + size + 4)
         if masked_crc(data[:size]) != int.from_bytes(data[size:], "little"):
