@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -44,6 +44,14 @@ class LRUCache(Generic[K, V]):
             return None
         self._items.move_to_end(key)
         return item[0]
+
+    def load(self, key: K, read: Callable[[], V], size: Callable[[V], int]) -> V:
+        """Return a value; a missing one is read, and kept with its size in bytes."""
+        value = self.get(key)
+        if value is None:
+            value = read()
+            self.put(key, value, size(value))
+        return value
 
     def pop(self, key: K) -> None:
         """Remove a value, if there is one."""

@@ -1,13 +1,15 @@
 """What the values of an array are, by its type; and arrays that are made of other things: fields of records, lists.
 
 An array here has ``shape``, ``ndim``, ``dtype`` and ``[]`` with a row or a slice of rows, as those of NumPy, h5py and
-Zarr.
+Zarr; and perhaps ``chunks``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -29,13 +31,87 @@ _KINDS = {
     "c": "complex",
     "V": "binary",
 }
+STORED = ("integers", "booleans", "numbers", "complex")
+"""Kinds of values that become fields of their own."""
+
 _LOOKED_AT = 8  # rows whose first bytes are read to find out whether bytes are images
 _ENDS_ITSELF = ("jpg", "png", "gif")  # zeros at the end are never a part of such a file
 
 
+class Rows:
+    """An array whose rows are read by a function.
+
+    Args:
+        shape: Its shape.
+        dtype: Its type.
+        read: Returns a row or a slice of rows.
+        chunks: Its first number is that of the rows that are read together; None if any row is cheap to read.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], dtype: Any, read: Callable[[Any], Any], chunks: Sequence[int] | None = None
+    ) -> None:
+        self.shape, self.ndim, self.dtype, self.chunks = tuple(shape), len(shape), dtype, chunks
+        self._read = read
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self._read(rows)
+
+
+class Items(Rows):
+    """Arrays of different shapes, one for each row. Each has ``shape``, ``dtype`` and ``[()]``."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        super().__init__((len(items),), np.dtype(object), lambda row: np.asarray(items[row][()]))
+        self._items = items
+
+    def row_shape(self, row: int) -> tuple[int, ...]:
+        """Return the shape of a row, without reading it."""
+        return tuple(self._items[row].shape)
+
+    def are_images(self) -> bool:
+        """Return whether each row is uint8 with the shape of an image, or an encoded image."""
+        return all(
+            item.dtype == np.uint8 and (layout_of(tuple(item.shape)) or (item.ndim == 1 and sniff(item[:12].tobytes())))
+            for item in self._items
+        )
+
+
+def of_items(items: Sequence[Any]) -> Rows:
+    """Return arrays, one for each row, as one array: with a further axis if they have one shape and type."""
+    if len({(tuple(item.shape), item.dtype) for item in items}) != 1:
+        return Items(items)
+
+    def read(rows: Any) -> NDArray[Any]:
+        return np.stack([np.asarray(one[()]) for one in items[rows]]) if isinstance(rows, slice) else items[rows][()]
+
+    return Rows((len(items), *items[0].shape), items[0].dtype, read)
+
+
+def fields_of(
+    records: Any, dtype: np.dtype[Any] | None = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Any]]:
+    """Yield the names and arrays of the fields of an array of records, those of records in records too."""
+    dtype = records.dtype if dtype is None else dtype
+    for part in dtype.names or ():
+        if dtype[part].names:
+            yield from fields_of(records, dtype[part], (*path, part))
+        else:
+            yield "/".join((*path, part)), _field(records, dtype[part], (*path, part))
+
+
+def _field(records: Any, dtype: np.dtype[Any], path: tuple[str, ...]) -> Rows:
+    def read(rows: Any) -> Any:
+        only = hasattr(records, "fields")  # h5py reads a single field
+        return reduce(getitem, path[1:], records.fields(path[0])[rows] if only else records[rows][path[0]])
+
+    dtype, shape = dtype.subdtype or (dtype, ())
+    return Rows((records.shape[0], *shape), dtype, read, getattr(records, "chunks", None))
+
+
 def kind_of(array: Any) -> str:
     """Return what the values of an array are."""
-    if type(array) is Items:  # a Stack has a type of its own
+    if isinstance(array, Items):
         return "items"
     metadata = array.dtype.metadata or {}
     if "enum" in metadata:
@@ -50,90 +126,6 @@ def base_kind(array: Any) -> str:
     """Return what the values in the rows of variable length of an HDF5 array are."""
     base = np.dtype(array.dtype.metadata["vlen"])
     return "text" if (base.metadata or {}).get("vlen") in (str, bytes) else _KINDS.get(base.kind, "objects")
-
-
-class Field:
-    """A field of an array of records, as an array."""
-
-    def __init__(self, records: Any, path: tuple[str, ...]) -> None:
-        dtype = records.dtype
-        for part in path:
-            dtype = dtype[part]
-        self._records, self._path = records, path
-        self.dtype, shape = dtype.subdtype or (dtype, ())
-        self.shape = (records.shape[0], *shape)
-        self.ndim = len(self.shape)
-        self.chunks = getattr(records, "chunks", None)
-
-    def __getitem__(self, rows: Any) -> Any:
-        first, *rest = self._path
-        only = hasattr(self._records, "fields")  # h5py reads a single field
-        values = self._records.fields(first)[rows] if only else self._records[rows][first]
-        for part in rest:
-            values = values[part]
-        return values
-
-
-def fields_of(
-    records: Any, dtype: np.dtype[Any] | None = None, path: tuple[str, ...] = ()
-) -> Iterator[tuple[str, Any]]:
-    """Yield the names and arrays of the fields of an array of records, those of records in records too."""
-    dtype = records.dtype if dtype is None else dtype
-    for part in dtype.names or ():
-        inner = dtype[part]
-        if inner.names:
-            yield from fields_of(records, inner, (*path, part))
-        else:
-            yield "/".join((*path, part)), Field(records, (*path, part))
-
-
-class Items:
-    """Arrays of different shapes, one for each row. Each has ``shape``, ``dtype`` and ``[()]``."""
-
-    ndim = 1
-    dtype = np.dtype(object)
-
-    def __init__(self, items: Sequence[Any]) -> None:
-        self._items = items
-        self.shape = (len(items),)
-
-    def __getitem__(self, row: int) -> NDArray[Any]:
-        return np.asarray(self._items[row][()])
-
-    def row_shape(self, row: int) -> tuple[int, ...]:
-        """Return the shape of a row, without reading it."""
-        return tuple(self._items[row].shape)
-
-    def row_bytes(self, row: int) -> int:
-        """Return the bytes of a row in memory."""
-        return int(np.prod(self.row_shape(row), dtype=np.int64)) * int(self._items[row].dtype.itemsize)
-
-    def are_images(self) -> bool:
-        """Return whether each row is uint8 with the shape of an image, or an encoded image."""
-        return all(
-            item.dtype == np.uint8 and (layout_of(tuple(item.shape)) or (item.ndim == 1 and sniff(item[:12].tobytes())))
-            for item in self._items
-        )
-
-
-class Stack(Items):
-    """Arrays of one shape, one for each row, as an array with one more axis."""
-
-    def __init__(self, items: Sequence[Any]) -> None:
-        super().__init__(items)
-        self.shape = (len(items), *items[0].shape)
-        self.ndim = len(self.shape)
-        self.dtype = items[0].dtype
-
-    def __getitem__(self, rows: Any) -> NDArray[Any]:
-        if isinstance(rows, slice):
-            return np.stack([np.asarray(item[()]) for item in self._items[rows]])
-        return super().__getitem__(rows)
-
-
-def of_items(items: Sequence[Any]) -> Items:
-    """Return arrays, one for each row, as one array: with a further axis if they have one shape and type."""
-    return Stack(items) if len({(tuple(item.shape), item.dtype) for item in items}) == 1 else Items(items)
 
 
 def is_encoded(array: Any) -> bool:
@@ -156,9 +148,17 @@ def is_column(array: Any) -> bool:
     return bool(array.ndim and math.prod(array.shape[1:]) == 1)
 
 
-def flat(array: Any) -> Any:
-    """Return the values of an array with one value in each row, as [N]."""
-    return np.asarray(array[:]).reshape(-1)
+def has_scalars(array: Any) -> bool:
+    """Return whether an array has one number, text or boolean in each row."""
+    kinds = ("integers", "booleans", "numbers", "names", "text")
+    return is_column(array) and kind_of(array) in kinds and not is_encoded(array)
+
+
+def is_stored(array: Any) -> bool:
+    """Return whether the values in a row can be stored as an array."""
+    if (kind := kind_of(array)) in ("lists", "bytes"):
+        return array.ndim == 1 and base_kind(array) in STORED
+    return kind in ("items", "names", *STORED)
 
 
 def texts_of(values: Any, what: str) -> list[str]:
@@ -179,7 +179,7 @@ def texts_of(values: Any, what: str) -> list[str]:
     return found
 
 
-def values_of(array: Any, what: str) -> list[Any]:
+def labels_of(array: Any, what: str) -> list[Any]:
     """Return the values of an array as labels: numbers, texts, names of an enumeration, or a list of them in each row.
 
     Raises:
@@ -190,7 +190,7 @@ def values_of(array: Any, what: str) -> list[Any]:
         return [np.asarray(array[row]).tolist() for row in range(array.shape[0])]
     if not is_column(array):
         return list(np.asarray(array[:]))  # rows of 0 and 1, which are not lists of class numbers
-    values = flat(array)
+    values = np.asarray(array[:]).reshape(-1)
     if kind == "text":
         return list(texts_of(values, what))
     if kind == "names":
@@ -206,3 +206,14 @@ def names_of(array: Any) -> dict[int, Label]:
     """Return number -> name for an enumeration, sorted by number."""
     members = sorted((int(number), text) for text, number in array.dtype.metadata["enum"].items())
     return {number: name(text) for number, text in members}
+
+
+def cells_of(array: Any, what: str) -> Any:
+    """Return the values of an array with text, numbers, times or names in each row."""
+    kind = kind_of(array)
+    if kind == "text":
+        values = np.asarray(array[:])
+        return np.array(texts_of(values.reshape(-1), what), object).reshape(values.shape)
+    if kind == "lists":
+        return [texts_of(array[row], what) for row in range(array.shape[0])]
+    return [label.name for label in labels_of(array, what)] if kind == "names" else np.asarray(array[:])

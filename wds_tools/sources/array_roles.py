@@ -1,40 +1,157 @@
-"""Roles of arrays: which is the image, which the label, and what becomes of all others. Types decide, then names.
+"""What a file of arrays has, and roles: which array is the image, which the label, and what becomes of all others.
 
-What could be one thing or another is an error that shows the choices. What is not packed is left out with a reason.
+Types decide, then names. What could be one thing or another is an error that shows the choices. What is not packed is
+left out with a reason.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wds_tools.errors import SourceError
+from wds_tools.format.account import Account
 from wds_tools.sources import array_kinds
-from wds_tools.sources.array_contents import (
-    CLASS_NAMES,
-    Contents,
-    Unusable,
-    in_another_split,
-    role_rank,
-    split_of,
-    words_of,
-)
-from wds_tools.sources.array_kinds import kind_of
+from wds_tools.sources.array_kinds import STORED, has_scalars, is_encoded, kind_of
 from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
-from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name
+from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name, usual_names
 from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x
+from wds_tools.sources.layouts import SPLIT_OF
+from wds_tools.sources.object_classes import names_in
 from wds_tools.sources.pixels import CHANNELS, check_pixels
 from wds_tools.sources.record_values import ARRAY, ENCODED, LIST, PICTURE, TEXT, WHOLE
 from wds_tools.wording import counted
 
 _POSITION = re.compile(r"arr_[0-9]+")  # the names that numpy.savez gives
-_STORED = ("integers", "booleans", "numbers", "complex")  # kinds of values that become fields of their own
 _FLATTENED = 16  # values in a row of two dimensions, from which on it is probably an image without its shape
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_CLASS_NAMES = _set(
+    "classes class_names classnames list_classes label_names labels_names category_names categories target_names"
+)
+_MAPPINGS = _set("class_to_idx idx_to_class")
+_MASKS = _set("mask masks seg segmentation depth gt annotation annotations mean std")
+_MEASURES = _set("num n count counts weight weights score scores confidence prob probs logits")
+_VAGUE = _set("x y data file path url filename filepath")  # part of many other names
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+
+
+class Unusable(NamedTuple):
+    """A part of a file that is not an array with rows.
+
+    Attributes:
+        kind: Kind of the part, as in an account.
+        name: Its name.
+        reason: Why it is not packed.
+        is_array: Whether it would be an array in a file of another kind, so that it could have a role.
+    """
+
+    kind: str
+    name: str
+    reason: str
+    is_array: bool = False
+
+
+@dataclass(slots=True)
+class Contents:
+    """What an open file has.
+
+    Attributes:
+        arrays: Name -> array.
+        unusable: Other parts, which are left out.
+        labels: The label of each row, if it is not in an array.
+        class_names: (kind, name) of an attribute or entry -> class names.
+        used: Further parts that are used: (kind, name, what they are used as).
+        counts_from_one: Whether the program that wrote the file counts from 1.
+    """
+
+    arrays: dict[str, Any] = field(default_factory=dict)
+    unusable: list[Unusable] = field(default_factory=list)
+    labels: list[Any] | None = None
+    class_names: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    used: list[tuple[str, str, str]] = field(default_factory=list)
+    counts_from_one: bool = False
+
+    def add(self, name: str, array: Any, inside: str | None = None) -> None:
+        """Add an array; of records, the fields as arrays of their own, below the name ``inside``; or a single value."""
+        if array.ndim == 0:
+            self.add_entry("array", name, name, array[()])
+        elif array.dtype.names and array.ndim == 1:
+            prefix = f"{name}/" if inside is None else inside
+            self.arrays |= {f"{prefix}{field}": values for field, values in array_kinds.fields_of(array)}
+        else:
+            self.arrays[name] = array
+
+    def add_entry(self, kind: str, name: str, word: str, value: Any) -> None:
+        """Add a value that is not one for each image: class names, by its name in the file, or something unusable."""
+        names = class_names_in(value) if "_".join(words_of(word)) in _CLASS_NAMES | _MAPPINGS else None
+        reason = "is an attribute" if kind == "attribute" else "is a single value, not one for each image"
+        if names is not None:
+            self.class_names[kind, name] = names
+        else:
+            self.unusable.append(Unusable(kind, name, reason))
+
+    def refuse(self, name: str, reason: object) -> None:
+        """Add an array that cannot be used."""
+        self.unusable.append(Unusable("array", name, str(reason), is_array=True))
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of the last part of a path, without those of splits; of an earlier part if none is left.
+
+    >>> words_of("train/X"), words_of("images/test"), words_of("trainLabels"), words_of("y_val")
+    (['x'], ['images'], ['labels'], ['y'])
+    """
+    parts = ([word.lower() for word in _WORD.findall(part)] for part in reversed(name.split("/")))
+    kept = ([word for word in words if word not in SPLIT_OF and word != "set"] for words in parts)  # as in train_set_x
+    return next(filter(None, kept), [])
+
+
+def split_of(name: str) -> frozenset[str]:
+    """Return the splits that a path names.
+
+    >>> sorted(split_of("training/images")), sorted(split_of("y_dev"))
+    (['train'], ['val'])
+    """
+    return frozenset(SPLIT_OF[word] for word in map(str.lower, _WORD.findall(name)) if word in SPLIT_OF)
+
+
+def role_rank(name: str, role: str) -> int:
+    """Return 2 for a usual name of a role, 1 for a name with a word of one, otherwise 0."""
+    words, usual = words_of(name), usual_names(role)
+    if "_".join(words) in usual:
+        return 2
+    excluded = _MASKS | (usual_names(LABEL) if role == IMAGE else _MEASURES | usual_names(IMAGE))
+    return int(bool((usual & {*words}) - _VAGUE) and not {*words} & (excluded - _VAGUE))
+
+
+def class_names_in(value: Any) -> tuple[str, ...] | None:
+    """Return the class names in a list of texts, a mapping with numbers, or JSON of one of them; None for other values.
+
+    >>> class_names_in(["cat", "dog"]), class_names_in('{"cat": 1, "dog": 0}'), class_names_in({0: "cat"})
+    (('cat', 'dog'), ('dog', 'cat'), ('cat',))
+    """
+    if isinstance(value, (bytes, str)):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if isinstance(value, np.ndarray):
+        value = value.tolist() if value.ndim == 1 else None
+    if isinstance(value, (list, tuple)):
+        value = [text.decode() if isinstance(text, bytes) else text for text in value]
+    return names_in(value) or None
 
 
 class Roles:
@@ -49,44 +166,68 @@ class Roles:
         SourceError: There is no array of images, there are several, or what the label is cannot be decided.
 
     Attributes:
-        images: The array of images.
+        image: Name of the array of images.
+        images: This array.
         layout: "HW", "HWC" or "CHW"; "items" for arrays of their own, or "bytes" for encoded images.
         labels: Label of each row; None without labels.
         classes: Class names by number; None without them.
-        rest: Array -> name in records, of those that are neither image nor label nor class names.
-        used: Array -> what it is packed as, of the others.
-        left_out: Array -> the reason why it is not packed.
-        names_in: Which of `Contents.class_names` are the classes.
+        rest: Name in records -> array, of those that are neither image nor label nor class names.
         notes: What the user should know.
     """
 
     def __init__(self, contents: Contents, options: SourceOptions, where: str) -> None:
         self._contents, self._arrays, self._options, self._where = contents, contents.arrays, options, where
-        self._image = self._find_image()
-        self.images = self._arrays[self._image]
+        self.image = self._find_image()
+        self.images = self._arrays[self.image]
         self.layout = self._find_layout()
-        self.used = {self._image: "image"}
-        others = {name: self._not_beside(name, array) for name, array in self._arrays.items() if name != self._image}
-        self.left_out = {name: reason for name, reason in others.items() if reason}
+        self._used = {self.image: "image"}  # array -> what it is packed as
+        others = {name: self._not_beside(name, array) for name, array in self._arrays.items() if name != self.image}
+        self._left_out = {name: reason for name, reason in others.items() if reason}
         self._beside = {name: self._arrays[name] for name, reason in others.items() if not reason}
         self.labels: list[Any] | None = contents.labels if LABEL not in options.columns else None
         self.classes: tuple[str, ...] | None = None
-        self.names_in: list[tuple[str, str]] = []
+        self._names_in: list[tuple[str, str]] = []  # which of `Contents.class_names` are the classes
         self.notes: list[str] = []
         if self.labels is None:
             self._set_label(self._find_label())
+        numbers = {one for one in self.labels or () if type(one) in (int, float) and one >= 0}
+        if self.classes and min(numbers, default=0) == 1:
+            self.notes.append(
+                f"no sample has class 0, {self.classes[0]!r}, and labels begin with 1: if they count from 1, subtract "
+                "1 from them"
+            )
         self.rest: dict[str, str] = {}
         for name, array in self._beside.items():
             self._add_rest(name, array)
+
+    def account(self, account: Account) -> None:
+        """State what becomes of all that the file has, except of `rest`."""
+        contents = self._contents
+        account.notes += self.notes
+        account.declare("array", self._arrays)
+        fates = [(part.kind, part.name, "", part.reason) for part in contents.unusable]
+        fates += [(*used, "") for used in contents.used]
+        reason = "has class names that do not belong to the labels"
+        for part in contents.class_names:
+            fates.append((*part, "class names", "") if part in self._names_in else (*part, "", reason))
+        for kind, name, role, why in fates:
+            account.declare(kind, [name])
+            if role:
+                account.use(kind, name, role)
+            else:
+                account.leave_out(kind, name, why)
+        for name, role in self._used.items():
+            account.use("array", name, role)
+        for name, why in self._left_out.items():
+            account.leave_out("array", name, why)
 
     def _set_label(self, choice: LabelChoice) -> None:
         self.notes += choice.notes
         if choice.label is None:
             return
         self.labels, self.classes = list(choice.values), choice.classes
-        self.used[choice.label] = "label"
-        self.used |= {choice.names: "class names"} if choice.names else {}
-        self._beside = {name: array for name, array in self._beside.items() if name not in self.used}
+        self._used |= {choice.label: "label"} | ({choice.names: "class names"} if choice.names else {})
+        self._beside = {name: array for name, array in self._beside.items() if name not in self._used}
         if choice.classes is None:
             self._find_classes(choice.label)
 
@@ -95,15 +236,16 @@ class Roles:
 
         Its name in records is that below the group of the images, unless its end names a field.
         """
-        last, group = name.rsplit("/", maxsplit=1)[-1], self._image.rpartition("/")[0]
+        last, group = name.rsplit("/", maxsplit=1)[-1], self.image.rpartition("/")[0]
         short = last if field_name(last) else plain_name(name.removeprefix(f"{group}/") if group else name)
-        if other := next((other for other, known in self.rest.items() if known == short), None):
+        if short in self.rest:
             raise SourceError(
-                f"{self._where} has two arrays that would be packed as {short!r}: rename one of {other!r} and {name!r}"
+                f"{self._where} has two arrays that would be packed as {short!r}: rename one of {self.rest[short]!r} "
+                f"and {name!r}"
             )
-        self.rest[name] = short
+        self.rest[short] = name
         is_given = self.labels is not None or LABEL in self._options.columns
-        if not is_given and role_rank(name, LABEL) == 2 and not _holds_scalars(array):
+        if not is_given and role_rank(name, LABEL) == 2 and not has_scalars(array):
             self.notes.append(f"array {name!r} is not the label, because it has not one number or name per image")
 
     # The image
@@ -129,10 +271,9 @@ class Roles:
 
     def _refuse_unusable(self, test: Callable[[Unusable], bool]) -> None:
         """Raise an error for a part that has the name of a role, but cannot be used."""
-        for part in self._contents.unusable:
-            if test(part):
-                remedy = "; --column label= leaves it out" if role_rank(part.name, LABEL) == 2 else ""
-                raise SourceError(f"{self._where}: {part.name!r} cannot be used: it {part.reason}{remedy}")
+        for part in filter(test, self._contents.unusable):
+            remedy = "; --column label= leaves it out" if role_rank(part.name, LABEL) == 2 else ""
+            raise SourceError(f"{self._where}: {part.name!r} cannot be used: it {part.reason}{remedy}")
 
     def _find_layout(self) -> str:
         """Return the layout of a row.
@@ -140,7 +281,7 @@ class Roles:
         Raises:
             SourceError: It is not known, or the type is not that of images.
         """
-        array, what = self.images, f"{self._where}: array {self._image!r}"
+        array, what = self.images, f"{self._where}: array {self.image!r}"
         if kind_of(array) == "items":
             if not array.are_images():
                 raise SourceError(f"{what} has rows of different shapes that are not all uint8 images: convert them")
@@ -148,7 +289,7 @@ class Roles:
                 if len(array.row_shape(row)) > 1:
                     check_pixels(array.row_shape(row), np.dtype(np.uint8), f"{what}, row {row},")
             return "items"
-        if (kind_of(array) == "bytes" and array.ndim == 1) or array_kinds.is_encoded(array):
+        if (kind_of(array) == "bytes" and array.ndim == 1) or is_encoded(array):
             return "bytes"
         shape = tuple(array.shape)
         if array.ndim < 3 or kind_of(array) in ("text", "objects", "names", "lists"):
@@ -156,7 +297,7 @@ class Roles:
                 f"{what} is {array.dtype}{list(shape)}; allowed are uint8 pixels [N, H, W], [N, H, W, C] or [N, C, H, "
                 "W], and encoded images [N]: name another array with --column image=NAME, or reshape it"
             )
-        others = (other for name, other in self._arrays.items() if name != self._image and other.ndim)
+        others = (other for name, other in self._arrays.items() if name != self.image and other.ndim)
         is_alone = not any(other.shape[0] == shape[0] for other in others)
         if array.ndim == 3 and (shape[2] in CHANNELS or (shape[0] in CHANNELS[1:] and is_alone)):
             raise SourceError(
@@ -169,23 +310,28 @@ class Roles:
         """Return why an array does not have the rows of the images; "" if it has."""
         if array.shape[0] != self.images.shape[0]:
             return f"has {counted(array.shape[0], 'row')}, and there are {counted(self.images.shape[0], 'image')}"
-        if in_another_split(name, self._image):
-            return f"belongs to another split than {self._image!r}"
+        if self._in_another_split(name):
+            return f"belongs to another split than {self.image!r}"
         parts, others = name.split("/"), self._other_groups
         paths = ("/".join(parts[: end + 1]) for end in range(len(parts)))
         owner = next((others[path] for path in paths if path in others), None)
         return f"belongs to {owner!r}" if owner else ""
 
+    def _in_another_split(self, name: str) -> bool:
+        """Return whether a path names another split than that of the images."""
+        ours, theirs = split_of(self.image), split_of(name)
+        return bool(ours and theirs) and ours.isdisjoint(theirs)
+
     @cached_property
     def _other_groups(self) -> dict[str, str]:
         """The groups that have images of their own with the same name, and the path of these images."""
-        ours = self._image.split("/")
+        ours = self.image.split("/")
         found: dict[str, str] = {}
         for other, array in self._arrays.items():
             theirs = other.split("/")
             # not images/train and masks/train
-            same_name = theirs[-1] == ours[-1] and words_of(other) == words_of(self._image)
-            if other != self._image and same_name and _is_images(array):
+            same_name = theirs[-1] == ours[-1] and words_of(other) == words_of(self.image)
+            if other != self.image and same_name and _is_images(array):
                 differing = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
                 if differing is not None:
                     found["/".join(theirs[: differing + 1])] = other
@@ -198,66 +344,58 @@ class Roles:
 
         Arrays with a usual name come before those with a usual word in their name.
         """
-        rest, where = self._beside, self._where
-        chosen = self._options.columns.get(LABEL)
-        if chosen == "":
-            return LabelChoice()
+        rest, chosen = self._beside, self._options.columns.get(LABEL)
         if chosen is not None:
-            name = self._named_label(chosen)
-            classes = _names_of_type(rest[name]) if kind_of(rest[name]) == "names" else None
-            return LabelChoice(name, None, _values(rest, name, where), classes)
-        pool = _without_class_names({name: array for name, array in rest.items() if _holds_scalars(array)})
+            return self._named_label(chosen) if chosen else LabelChoice()
+        pool = _without_class_names({name: array for name, array in rest.items() if has_scalars(array)})
         typed = {name: _names_of_type(array) for name, array in pool.items() if kind_of(array) == "names"}
         notes: list[str] = []
         for rank in (2, 1):
             names = [name for name in rest if role_rank(name, LABEL) == rank or is_x(name)]
-            names = [name for name in names if name in pool or (rank == 2 and _holds_several(rest[name]))]
-            values = {name: _values(rest, name, where) for name in dict.fromkeys([*names, *typed])}
-            choice = LabelColumns(where, values, self._options, typed, part="array").choose()
+            names = [name for name in names if name in pool or (rank == 2 and _has_several(rest[name]))]
+            choice = self._columns([*names, *typed], typed).choose()
             if rank == 2 and not {choice.label, choice.names} & {*names}:
                 self._refuse_named_like_labels()
             if choice.label is not None:
                 return choice
             notes += choice.notes
-        return self._unnamed_label(pool)._replace(notes=tuple(notes))
-
-    def _unnamed_label(self, pool: Mapping[str, Any]) -> LabelChoice:
-        """Return the second array of ``numpy.savez(images, labels)``.
-
-        Raises:
-            SourceError: There are other integers that could be labels.
-        """
+        # the second array of numpy.savez(images, labels)
         integers = [name for name, array in pool.items() if kind_of(array) == "integers"]
         names = [name for name in integers if _POSITION.fullmatch(name) or _repeats(pool[name])]
-        values = {name: _values(pool, name, self._where) for name in names}
-        columns = LabelColumns(self._where, values, self._options, part="array")
         if len(names) > 1 or not all(map(_POSITION.fullmatch, names)):
-            raise columns.ambiguous(names)
-        return columns.choose()
+            raise self._columns(names).ambiguous(names)
+        return self._columns(names).choose()._replace(notes=tuple(notes))
 
-    def _named_label(self, name: str) -> str:
+    def _columns(self, names: list[str], typed: Mapping[str, tuple[str, ...]] | None = None) -> LabelColumns:
+        values = {name: self._labels_in(name) for name in dict.fromkeys(names)}
+        return LabelColumns(self._where, values, self._options, typed or {}, part="array")
+
+    def _labels_in(self, name: str) -> list[Any]:
+        return array_kinds.labels_of(self._arrays[name], f"{self._where}: array {name!r}")
+
+    def _named_label(self, name: str) -> LabelChoice:
         """Return the array that the user named, if it has a value for each image."""
         rest, where = self._beside, self._where
         self._refuse_unusable(lambda part: part.name == name)
-        if name in self.left_out:
-            raise SourceError(f"{where}: {name!r} cannot be the label: it {self.left_out[name]}")
+        if name in self._left_out:
+            raise SourceError(f"{where}: {name!r} cannot be the label: it {self._left_out[name]}")
         find_column(LABEL, rest, self._options.columns, where=where)
-        if not _holds_scalars(rest[name]) and not _holds_several(rest[name]):
+        if not has_scalars(rest[name]) and not _has_several(rest[name]):
             raise _label_error(name, rest[name], where)
-        return name
+        classes = _names_of_type(rest[name]) if kind_of(rest[name]) == "names" else None
+        return LabelChoice(name, None, self._labels_in(name), classes)
 
     def _refuse_named_like_labels(self) -> None:
         """Raise an error if an array has the usual name of labels, but they are not those of the images."""
         self._refuse_unusable(lambda part: part.is_array and role_rank(part.name, LABEL) == 2)
-        named = [name for name in self._arrays if name != self._image and role_rank(name, LABEL) == 2]
-        for name in named:
-            array = self._arrays[name]
-            if kind_of(array) not in ("integers", "names", "text", "lists") or in_another_split(name, self._image):
+        for name, array in self._arrays.items():
+            is_other = name == self.image or role_rank(name, LABEL) < 2 or self._in_another_split(name)
+            if is_other or kind_of(array) not in ("integers", "names", "text", "lists"):
                 continue
-            if name not in self._beside and _holds_scalars(array) and "_".join(words_of(name)) not in CLASS_NAMES:
+            if name not in self._beside and has_scalars(array) and "_".join(words_of(name)) not in _CLASS_NAMES:
                 raise SourceError(
                     f"{self._where} has {array.shape[0]:,} labels in {name!r}, but {self.images.shape[0]:,} images in "
-                    f"{self._image!r}; allowed is one label per image: correct the file, or pass --column label= if "
+                    f"{self.image!r}; allowed is one label per image: correct the file, or pass --column label= if "
                     f"{name!r} has no labels"
                 )
             if name in self._beside and (array.ndim == 2 or kind_of(array) == "lists"):
@@ -269,26 +407,31 @@ class Roles:
         """Take the class names from attributes and other arrays."""
         own = {*words_of(label), *(word.removesuffix("s") for word in words_of(label))}
         for name, array in self._arrays.items():
-            words = words_of(name)
-            is_named = _is_class_names(name, array) or (
-                words[-1:] == ["names"] and {word.removesuffix("s") for word in words[:-1]} <= own and len(words) > 1
-            )
-            if name in self.used or not is_named or kind_of(array) != "text" or split_of(name) - split_of(label):
+            if name in self._used or kind_of(array) != "text" or split_of(name) - split_of(label):
                 continue
-            if name in self._beside and not _is_class_names(name, array):
+            *words, last = words_of(name) or [""]
+            is_named = last == "names" and bool(words) and {word.removesuffix("s") for word in words} <= own
+            if not _is_class_names(name, array) and (not is_named or name in self._beside):
                 continue
             self._beside.pop(name, None)
-            names = tuple(array_kinds.texts_of(array_kinds.flat(array), f"{self._where}: array {name!r}"))
+            values = np.asarray(array[:]).reshape(-1)
+            names = tuple(array_kinds.texts_of(values, f"{self._where}: array {name!r}"))
             self._check_not_of_rows(name, names)
             self._take_classes(name, names)
-            self.left_out.pop(name, None)
-            self.used[name] = "class names"
+            self._left_out.pop(name, None)
+            self._used[name] = "class names"
         for part, names in self._contents.class_names.items():
             if not split_of(part[1]) - split_of(label):
                 self._take_classes(part[1], names)
-                self.names_in.append(part)
-        if self._contents.counts_from_one and self.classes:
-            self._check_numbers(label)
+                self._names_in.append(part)
+        # numbers of a program that counts from 1 must not be taken as positions from 0
+        numbers = [value for value in self.labels or () if isinstance(value, (int, float)) and not math.isnan(value)]
+        if self._contents.counts_from_one and self.classes and numbers and min(numbers) > 0:
+            raise SourceError(
+                f"{self._where} has labels from {min(numbers):g} to {max(numbers):g} in {label!r}, and class names: "
+                "MATLAB counts them from 1, and here class numbers begin with 0: subtract 1 from the labels, or save "
+                "the names as labels"
+            )
 
     def _check_not_of_rows(self, name: str, names: tuple[str, ...]) -> None:
         """Check that a list of names is that of the classes by number, not that of the class of each image."""
@@ -312,40 +455,24 @@ class Roles:
             )
         self.classes = names
 
-    def _check_numbers(self, label: str) -> None:
-        """Check that numbers of a program that counts from 1 are not taken as positions from 0."""
-        numbers = [value for value in self.labels or () if isinstance(value, (int, float)) and not math.isnan(value)]
-        if numbers and min(numbers) > 0:
-            raise SourceError(
-                f"{self._where} has labels from {min(numbers):g} to {max(numbers):g} in {label!r}, and class names: "
-                "MATLAB counts them from 1, and here class numbers begin with 0: subtract 1 from the labels, or save "
-                "the names as labels"
-            )
-
     # Other values
 
-    def record_kind(self, name: str) -> str:
+    def record_kind(self, array: Any) -> str:
         """Return what the values in the rows of an array are in a record, or why they are not packed."""
-        array = self._arrays[name]
-        kind, is_column = kind_of(array), array.ndim == 1
-        if array_kinds.is_encoded(array):
+        kind, is_vector = kind_of(array), array.ndim == 1
+        if is_encoded(array):
             return ENCODED
-        if kind == "text" or (kind == "lists" and is_column and array_kinds.base_kind(array) == "text"):
-            return TEXT if kind == "text" and is_column else LIST
-        if kind == "time" or (is_column and kind in ("integers", "booleans", "numbers", "names")):
+        if kind == "text" or (kind == "lists" and is_vector and array_kinds.base_kind(array) == "text"):
+            return TEXT if kind == "text" and is_vector else LIST
+        if kind == "time" or (is_vector and kind in ("integers", "booleans", "numbers", "names")):
             return WHOLE
-        if not _is_stored(array):
+        if not array_kinds.is_stored(array):
             return f"has values of type {array.dtype}, which cannot be packed"
         if math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
             return f"has rows of shape {list(array.shape[1:])}, which are too large"
-        return PICTURE if self._is_mask(array) else ARRAY
-
-    def _is_mask(self, array: Any) -> bool:
-        """Return whether an array is uint8 [H, W] of the size of the images."""
-        if self.layout in ("bytes", "items"):
-            return False
         size = self.images.shape[2:4] if self.layout == "CHW" else self.images.shape[1:3]
-        return bool(array.ndim == 3 and array.dtype == np.uint8 and array.shape[1:3] == size)
+        is_mask = self.layout not in ("bytes", "items") and array.ndim == 3 and array.dtype == np.uint8
+        return PICTURE if is_mask and array.shape[1:3] == size else ARRAY
 
 
 def _type_of(array: Any) -> str:
@@ -356,29 +483,22 @@ def _is_images(array: Any) -> bool:
     """Return whether the type and shape of an array are those of images."""
     if kind_of(array) == "items":
         return bool(array.are_images())
-    return (array.ndim in (3, 4) and array.dtype == np.uint8 and kind_of(array) != "names") or array_kinds.is_encoded(
-        array
-    )
+    return (array.ndim in (3, 4) and array.dtype == np.uint8 and kind_of(array) != "names") or is_encoded(array)
 
 
 def _may_be_images(array: Any) -> bool:
     """Return whether an array with the usual name of images was meant as them: then no other one is taken."""
-    if kind_of(array) in ("bytes", "binary", "items"):
-        return True
     is_number = array.dtype.kind in "iufb"
-    return is_number and (array.ndim > 2 or (array.ndim == 2 and array.shape[1] >= _FLATTENED))
+    is_deep = is_number and (array.ndim > 2 or (array.ndim == 2 and array.shape[1] >= _FLATTENED))
+    return is_deep or kind_of(array) in ("bytes", "binary", "items")
 
 
 def _names_of_type(array: Any) -> tuple[str, ...]:
     return tuple(str(member.name) for member in array_kinds.names_of(array).values())
 
 
-def _values(arrays: Mapping[str, Any], name: str, where: str) -> list[Any]:
-    return array_kinds.values_of(arrays[name], f"{where}: array {name!r}")
-
-
 def _label_error(name: str, array: Any, where: str) -> SourceError:
-    kind = "" if kind_of(array) in (*_STORED, "text") else f", which are {kind_of(array)}"
+    kind = "" if kind_of(array) in (*STORED, "text") else f", which are {kind_of(array)}"
     return SourceError(
         f"{where} has labels of shape {list(array.shape)} in {name!r}{kind}; allowed are one number or name per image, "
         "and rows of 0 and 1 with a value for each class: name others with --column label=NAME, or pass --column "
@@ -386,16 +506,9 @@ def _label_error(name: str, array: Any, where: str) -> SourceError:
     )
 
 
-def _holds_scalars(array: Any) -> bool:
-    """Return whether an array has one number, text or boolean in each row."""
-    kinds = ("integers", "booleans", "numbers", "names", "text")
-    return array_kinds.is_column(array) and kind_of(array) in kinds and not array_kinds.is_encoded(array)
-
-
-def _holds_several(array: Any) -> bool:
+def _has_several(array: Any) -> bool:
     """Return whether an array has several labels in each row: a list of them, or 0 and 1 for each class."""
-    kind = kind_of(array)
-    if kind in ("lists", "items"):
+    if (kind := kind_of(array)) in ("lists", "items"):
         return True
     return array.ndim == 2 and kind in ("integers", "booleans", "numbers") and bool(np.isin(array[:], (0, 1)).all())
 
@@ -408,32 +521,11 @@ def _without_class_names(pool: dict[str, Any]) -> dict[str, Any]:
 
 def _repeats(array: Any) -> bool:
     """Return whether values occur several times, as class numbers do and identifiers do not."""
-    values = array_kinds.flat(array)
-    return 1 < len(np.unique(values)) < len(values)
+    return 1 < len(np.unique(array[:])) < int(array.shape[0])
 
 
 def _is_class_names(name: str, array: Any) -> bool:
-    if "_".join(words_of(name)) not in CLASS_NAMES or kind_of(array) != "text" or not array_kinds.is_column(array):
+    if "_".join(words_of(name)) not in _CLASS_NAMES or kind_of(array) != "text" or not array_kinds.is_column(array):
         return False
-    values = array_kinds.flat(array).tolist()
+    values = np.asarray(array[:]).reshape(-1).tolist()
     return len(set(values)) == len(values)
-
-
-def column_of(array: Any, what: str) -> Any:
-    """Return the values of an array with text, numbers, times or names in each row."""
-    kind = kind_of(array)
-    if kind == "text":
-        values = np.asarray(array[:])
-        return np.array(array_kinds.texts_of(values.reshape(-1), what), object).reshape(values.shape)
-    if kind == "lists":
-        return [array_kinds.texts_of(array[row], what) for row in range(array.shape[0])]
-    if kind == "names":
-        return [label.name for label in array_kinds.values_of(array, what)]
-    return np.asarray(array[:])
-
-
-def _is_stored(array: Any) -> bool:
-    """Return whether the values in a row can be stored as an array."""
-    if (kind := kind_of(array)) in ("lists", "bytes"):
-        return array.ndim == 1 and array_kinds.base_kind(array) in _STORED
-    return kind in ("items", "names", *_STORED)

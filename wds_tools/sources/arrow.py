@@ -1,29 +1,296 @@
-"""Arrow files in the stream format, which ``datasets.save_to_disk`` writes, and in the file format.
+"""Files of Arrow batches with a column of images: Parquet and Arrow.
 
-They are memory-mapped: a record is read without its neighbours, and lengths are exact.
+Sizes of images in Parquet files are estimates: the mean of the row group. The metadata does not contain the lengths of
+images, and reading them would mean to read all data. So shards may be somewhat longer than ``shard_bytes``.
+
+Arrow files are those in the stream format, which ``datasets.save_to_disk`` writes, and in the file format. They are
+memory-mapped: a record is read without its neighbours, and lengths are exact.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from functools import cached_property
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from wds_tools.sources.arrow_columns import file_names, lengths
-from wds_tools.sources.base import as_source_error
-from wds_tools.sources.batches import BatchSource, Group
+from wds_tools.errors import SourceError
+from wds_tools.format.image_header import sniff
+from wds_tools.format.label import NONE
+from wds_tools.sources.arrow_columns import Columns, file_names, lengths, renumbered
+from wds_tools.sources.base import Collector, Input, SourceOptions, as_read_error, as_source_error
+from wds_tools.sources.columns import not_finite
 from wds_tools.sources.files import find_files
+from wds_tools.sources.objects import cell
+from wds_tools.sources.record_roles import Names, Roles
+from wds_tools.sources.record_values import BINARY, ENCODED, TEXT, Excluded, is_text
+from wds_tools.sources.records import RecordSource
 
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_MAX_GROUP_BYTES = 16 << 30
+_FIELD_BYTES = 1024  # upper bound of header and padding of a field of unknown length
 _HEAD_ROWS = 8
 
 
-def is_arrow(name: str) -> bool:
-    """Return whether a file name is that of an Arrow file."""
-    return name.lower().endswith((".arrow", ".feather", ".ipc"))
+class Group(NamedTuple):
+    """Rows that are read together.
+
+    Attributes:
+        sizes: Bytes of the image of each row; None or 0 for a row without one.
+        extras: Bytes of the other fields of each row in a shard.
+    """
+
+    sizes: Sequence[int | None]
+    extras: Sequence[int]
+
+
+class BatchSource(RecordSource):
+    """Files of one split, with columns. A folder ``label=cat`` of a path is a column ``label``.
+
+    Attributes:
+        format: Name of the format, for messages.
+        grouped: Whether the rows of a group can only be read together.
+    """
+
+    unit = "row"
+    part = "column"
+    format: ClassVar[str]
+    grouped: ClassVar[bool]
+    found_roles: Roles
+    byte_lists: frozenset[str] = frozenset()
+    packed: frozenset[str] = frozenset()
+    image_columns: frozenset[str] = frozenset()
+    changes: Mapping[int, Mapping[str, Mapping[int, int]]] = MappingProxyType({})  # of files, see `Columns.changes`
+
+    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
+        super().__init__(src, options)
+        self.path = Path(src)
+        self.paths = self.find()
+        self.partitions = _partitions(self.path, self.paths)
+
+    def find(self) -> tuple[Path, ...]:
+        """Return the files."""
+        raise NotImplementedError
+
+    def schema(self, file: int) -> pa.Schema:
+        """Return the schema of a file."""
+        raise NotImplementedError
+
+    def rows(self, file: int) -> int:
+        """Return the number of rows that a file states."""
+        raise NotImplementedError
+
+    def column(self, file: int, column: str) -> list[Any]:
+        """Return all values of a column."""
+        raise NotImplementedError
+
+    def head(self, file: int, column: str) -> list[Any]:
+        """Return the first values of a column."""
+        raise NotImplementedError
+
+    def groups(self, file: int) -> Iterator[Group]:
+        """Yield the groups of a file."""
+        raise NotImplementedError
+
+    def load(self, file: int, group: int) -> Any:
+        """Return a table or batch with the columns of a group that are packed."""
+        raise NotImplementedError
+
+    def collect(self, found: Collector) -> None:
+        found.take_files(self.paths)
+        with as_source_error(f"{self.path} cannot be read as {self.format}", pa.ArrowException, ValueError):
+            self._add_rows(found)
+
+    def values(self, entry: Input) -> Mapping[str, Any]:
+        file, number, row = entry.location
+        with as_read_error(f"{self.path} cannot be read", pa.ArrowException, ValueError, IndexError, KeyError):
+            table = self.load(file, number)
+            return self.row_values(file, {name: table.column(name)[row].as_py() for name in table.schema.names})
+
+    def row_values(self, file: int, cells: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a row of a file, by column.
+
+        Raises:
+            SourceError: A value of a column of images is not an image.
+        """
+        values = self.partitions[file] | {
+            name: bytes(value) if name in self.byte_lists and isinstance(value, list) else cell(value)
+            for name, value in renumbered(cells, self.changes[file]).items()
+        }
+        for name in self.image_columns & values.keys():
+            data = values[name]
+            if isinstance(data, dict):
+                path = data["path"]
+                values[name] = Excluded(f"a file name, {path!r}, without the bytes of the image") if path else None
+            elif isinstance(data, bytes) and data and not sniff(data) and name != self.found_roles.image:
+                raise SourceError(f"column {name!r} has {len(data)} bytes, not an image")
+        image = cells.get(self.found_roles.image)
+        path = image.get("path") if isinstance(image, dict) else None
+        return {"file_name": path} | values if path else values
+
+    def packed_columns(self, file: int) -> list[str]:
+        """Return the columns of a file that records are made of."""
+        return [name for name in self.schema(file).names if name in self.packed]
+
+    def _add_rows(self, found: Collector) -> None:
+        files = [file for file in range(len(self.paths)) if self.rows(file)] or [0]
+        names = _names(self.path, self.paths)
+        columns = Columns.of([self._schema(file) for file in files], [names[file] for file in files], self.name)
+        self.class_lists, self.byte_lists = columns.classes, columns.byte_lists
+        self.changes = {file: columns.changes(position) for position, file in enumerate(files)}
+        seen = Names(self)
+        for name in columns.types:
+            kind = columns.kind(name, partial(self._head, files, name))
+            if kind == BINARY and seen.may_be_label(name) and all(map(is_text, filter(None, self._head(files, name)))):
+                kind = TEXT
+            seen.declare(name, kind)
+        self.image_columns = frozenset(name for name, kinds in seen.kinds.items() if ENCODED in kinds)
+        for name in seen.labels:
+            for file in files:
+                rows = ({name: value} for value in self._column(file, name))
+                seen.extend(name, (renumbered(row, self.changes[file])[name] for row in rows))
+        roles = self.found_roles = seen.roles()
+        columns.check_complete([roles.image, roles.label, roles.names])
+        found.account.notes += seen.hints(
+            roles,
+            lambda name: self._column(files[0], name) if TEXT in seen.kinds[name] else self._head(files[:1], name),
+        )
+        for name in seen.facts(roles):
+            if TEXT in seen.kinds[name]:
+                seen.add_texts(name, self._values(files, name))
+            if columns.has_fractions(name):
+                seen.lost[name] = sum(not_finite(value) for file in files for value in self._column(file, name))
+        self.packed = frozenset([roles.image, *roles.fields, *seen.facts(roles)])
+        self._add_entries(found, files, names, seen.values_of(roles.label))
+        found.account.given = sum(map(self.rows, files))
+        found.account.notes += columns.notes()
+        seen.account(found, roles)
+
+    def _add_entries(self, found: Collector, files: Sequence[int], names: Sequence[str], labels: Sequence[Any]) -> None:
+        """Add the rows of all files."""
+        total = group = 0
+        for file in files:
+            first = total
+            for number, (sizes, extras) in enumerate(self.groups(file)):
+                for row, (size, extra) in enumerate(zip(sizes, extras, strict=True)):
+                    path = f"{names[file]}#{total - first}"
+                    entry = Input(path, size or 0, None, (file, number, row), group if self.grouped else -1, extra)
+                    if size:
+                        found.add(entry, labels[total] if labels else NONE)
+                    else:
+                        found.skip(path, "is empty")
+                    total += 1
+                group += len(sizes) > 0
+
+    def _column(self, file: int, name: str) -> list[Any]:
+        """Return the values of a column in all rows of a file."""
+        if name in self.schema(file).names:
+            return self.column(file, name)
+        return [self.partitions[file].get(name)] * self.rows(file)
+
+    def _values(self, files: Sequence[int], name: str) -> Iterator[Any]:
+        """Yield the values of a column in all files; the first ones first, which are cheap to read."""
+        yield from self._head(files, name)
+        for file in files:
+            yield from self._column(file, name)
+
+    def _head(self, files: Sequence[int], name: str) -> list[Any]:
+        heads = (self.head(file, name) for file in files if name in self.schema(file).names)
+        return next((values for values in heads if any(value is not None for value in values)), [])
+
+    def _schema(self, file: int) -> pa.Schema:
+        """Return the schema of a file with the columns of its path."""
+        schema = self.schema(file)
+        for name, value in self.partitions[file].items():
+            if name not in schema.names:
+                schema = schema.append(pa.field(name, pa.int64() if isinstance(value, int) else pa.string()))
+        return schema
+
+    @cached_property
+    def _opened(self) -> dict[int, Any]:
+        """The files that are open."""
+        return {}
+
+
+def is_parquet(name: str) -> bool:
+    """Return whether a file name is that of a Parquet file."""
+    return name.lower().endswith((".parquet", ".pq"))
+
+
+class ParquetSource(BatchSource):
+    """Parquet files: a file, a pattern, or a folder with the files of one split, also in folders below it.
+
+    A row group is read at once, and once per worker and window.
+    """
+
+    kind = "parquet"
+    format = "Parquet"
+    grouped = True
+
+    def find(self) -> tuple[Path, ...]:
+        return find_files(self.path, is_parquet, "Parquet")
+
+    def schema(self, file: int) -> pa.Schema:
+        return self._open(file).schema_arrow
+
+    def rows(self, file: int) -> int:
+        return int(self._open(file).metadata.num_rows)
+
+    def column(self, file: int, column: str) -> list[Any]:
+        values: list[Any] = self._open(file).read(columns=[column], use_threads=False).column(column).to_pylist()
+        return values
+
+    def head(self, file: int, column: str) -> list[Any]:
+        batches = self._open(file).iter_batches(_HEAD_ROWS, columns=[column], use_threads=False)
+        heads = (batch.column(column).to_pylist() for batch in batches)
+        return next((values for values in heads if any(value is not None for value in values)), [])
+
+    def groups(self, file: int) -> Iterator[Group]:
+        metadata = self._open(file).metadata
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            if group.total_byte_size > _MAX_GROUP_BYTES:
+                raise SourceError(
+                    f"{self.paths[file]}: row group {number} has {group.total_byte_size:,} bytes; allowed are "
+                    f"{_MAX_GROUP_BYTES:,}, because it is read at once: write the file with smaller row groups"
+                )
+            size, extra = self._mean_bytes(group) if group.num_rows else (0, 0)
+            yield Group([size] * group.num_rows, [extra] * group.num_rows)
+
+    def load(self, file: int, group: int) -> Any:
+        def read() -> Any:
+            return self._open(file).read_row_group(group, columns=self.packed_columns(file), use_threads=False)
+
+        return self._cache.load((file, group), read, lambda table: int(table.nbytes))
+
+    def _open(self, file: int) -> Any:
+        if file not in self._opened:
+            self._opened[file] = pq.ParquetFile(self.paths[file], memory_map=True)
+        return self._opened[file]
+
+    def _mean_bytes(self, group: Any) -> tuple[int, int]:
+        """Return the mean bytes of an image, and of the fields that the other columns become."""
+        roles = self.found_roles
+        image = rest = 0
+        others = self.packed - {roles.image}
+        for index in range(group.num_columns):
+            column = group.column(index)
+            path = column.path_in_schema  # such as mask.png.bytes, for the column mask.png
+            name = max((name for name in self.packed if f"{path}.".startswith(f"{name}.")), key=len, default=None)
+            image += column.total_uncompressed_size if name == roles.image else 0
+            rest += column.total_uncompressed_size if name in others else 0
+        json_keys = sum(len(name) + 8 for name in others - roles.fields.keys())
+        extra = rest // group.num_rows + json_keys + _FIELD_BYTES * len(roles.fields) if others else 0
+        return max(1, image // group.num_rows), extra
 
 
 class ArrowSource(BatchSource):
@@ -40,30 +307,22 @@ class ArrowSource(BatchSource):
             with as_source_error(f"{state} cannot be read", ValueError, KeyError, TypeError):
                 names = [Path(entry["filename"]).name for entry in json.loads(state.read_bytes())["_data_files"]]
             return tuple(self.path / name for name in names)
-        return find_files(self.path, is_arrow, "Arrow")
+        return find_files(self.path, lambda name: name.lower().endswith((".arrow", ".feather", ".ipc")), "Arrow")
 
     def schema(self, file: int) -> pa.Schema:
-        """Return the schema of a file."""
         return self._open(file)[0]
 
     def rows(self, file: int) -> int:
-        """Return the number of rows that a file states."""
         return sum(batch.num_rows for batch in self._open(file)[1])
 
     def column(self, file: int, column: str) -> list[Any]:
-        """Return all values of a column."""
         return [value for batch in self._open(file)[1] for value in batch.column(column).to_pylist()]
 
     def head(self, file: int, column: str) -> list[Any]:
-        """Return the first values of a column."""
-        for batch in self._open(file)[1]:
-            values: list[Any] = batch.column(column).drop_null()[:_HEAD_ROWS].to_pylist()
-            if values:
-                return values
-        return []
+        heads = (batch.column(column).drop_null()[:_HEAD_ROWS].to_pylist() for batch in self._open(file)[1])
+        return next(filter(None, heads), [])
 
     def groups(self, file: int) -> Iterator[Group]:
-        """Yield the batches of a file, with exact lengths."""
         for batch in self._open(file)[1]:
             image = self.found_roles.image
             rest = [name for name in self.packed_columns(file) if name != image]
@@ -74,14 +333,9 @@ class ArrowSource(BatchSource):
             yield Group(lengths(batch.column(image)), extras)
 
     def load(self, file: int, group: int) -> Any:
-        """Return a batch with the columns that are packed."""
         return self._open(file)[1][group].select(self.packed_columns(file))
 
-    @cached_property
-    def _opened(self) -> dict[int, tuple[pa.Schema, list[Any]]]:
-        return {}
-
-    def _open(self, file: int) -> tuple[pa.Schema, list[Any]]:
+    def _open(self, file: int) -> Any:
         """Return the schema and the mapped batches of a file, validated: wrong offsets would read outside the file."""
         if file not in self._opened:
             source = pa.memory_map(str(self.paths[file]))
@@ -95,3 +349,25 @@ class ArrowSource(BatchSource):
                 batch.validate(full=True)
             self._opened[file] = table.schema, batches
         return self._opened[file]
+
+
+def _names(root: Path, paths: Sequence[Path]) -> list[str]:
+    """Return a different name for each file: its own, or its path in the folder."""
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):
+        base = root if root.is_dir() else Path(os.path.commonpath(paths))
+        names = [path.relative_to(base).as_posix() for path in paths]
+    return names
+
+
+def _partitions(root: Path, paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the columns that are folders ``name=value`` in the path of each file."""
+    folders = [(path.relative_to(root) if root.is_dir() else path).parts[:-1] for path in paths]
+    pairs = [[folder.split("=", 1) for folder in parts if "=" in folder] for parts in folders]
+    found = [{name: None if value == _NO_PARTITION else unquote(value) for name, value in one} for one in pairs]
+    values = {pair for columns in found for pair in columns.items()}
+    texts = {name for name, value in values if value is not None and not _NUMBER.fullmatch(value)}
+    return [
+        {name: value if value is None or name in texts else int(value) for name, value in columns.items()}
+        for columns in found
+    ]

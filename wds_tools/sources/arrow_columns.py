@@ -91,10 +91,9 @@ class Columns:
                     )
                 columns._add_image(one.name, one.type, features.get(one.name))
             columns._add_classes(schema, features, file)
-        for name in columns.types:
-            without = [file for schema, file in zip(schemas, names, strict=True) if name not in schema.names]
-            if without:
-                columns.missing[name] = without
+        pairs = [*zip(schemas, names, strict=True)]
+        without = {name: [file for schema, file in pairs if name not in schema.names] for name in columns.types}
+        columns.missing = {name: files for name, files in without.items() if files}
         return columns
 
     def changes(self, file: int) -> dict[str, dict[int, int]]:
@@ -130,17 +129,12 @@ class Columns:
         return bool(pa.types.is_floating(kind))
 
     def check_complete(self, names: Sequence[str | None]) -> None:
-        """Check that all files have some columns.
-
-        Raises:
-            SourceError: One is missing.
-        """
-        for name in names:
-            if name in self.missing:
-                raise SourceError(
-                    f"{self.missing[name][0]} has no column {name!r}, which {self.first[name]} has: add it, or "
-                    "pack the files one at a time"
-                )
+        """Raise an error if a file lacks one of these columns."""
+        if name := next((name for name in names if name in self.missing), None):
+            raise SourceError(
+                f"{self.missing[name][0]} has no column {name!r}, which {self.first[name]} has: add it, or pack the "
+                "files one at a time"
+            )
 
     def notes(self) -> list[str]:
         """Return what a user should know about columns that differ between files."""
@@ -153,7 +147,8 @@ class Columns:
         ]
 
     def _add_image(self, name: str, kind: pa.DataType, feature: Mapping[str, Any] | None) -> None:
-        if _type(feature) == "Image" or (_is_image(kind) and _type(feature) is None):
+        stated = feature.get("_type") if isinstance(feature, Mapping) else None
+        if stated == "Image" or (_is_image(kind) and stated is None):
             self.images[name] = True
         elif _what(kind) == _BINARY or _is_bytes_in_list(kind):
             self.images.setdefault(name, False)
@@ -312,10 +307,4 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, ValueError, TypeError, RecursionError):
         return {}
-    if not isinstance(features, dict):
-        return {}
-    return features
-
-
-def _type(feature: Any) -> Any:
-    return feature.get("_type") if isinstance(feature, Mapping) else None
+    return features if isinstance(features, dict) else {}

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -21,6 +23,7 @@ from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Labels, LabelType, Numbered
 from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
+from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.wording import one_line
 
@@ -328,6 +331,11 @@ class Source:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
+    @cached_property
+    def _cache(self) -> LRUCache[Any, Any]:
+        """What this process has read, and may soon need again."""
+        return LRUCache(max_bytes=WINDOW_BYTES)
+
     def scan(self) -> Listing:
         """List all inputs, once, with their labels.
 
@@ -359,6 +367,24 @@ class Source:
             SourceStoreError: The source fails, so packing ends.
         """
         raise NotImplementedError
+
+
+def import_optional(library: str, what: str) -> Any:
+    """Import a library of the extra ``sources``.
+
+    Args:
+        library: Name of the module.
+        what: Name of the format that needs it, for the error message.
+
+    Raises:
+        OptionError: The library is not installed.
+    """
+    try:
+        return import_module(library)
+    except ImportError as error:
+        raise OptionError(
+            f'{what} needs the package {library}, which is not installed: pip install "wds-tools[sources]"'
+        ) from error
 
 
 @contextmanager

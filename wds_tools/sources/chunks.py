@@ -185,11 +185,6 @@ class ChunkSource(RecordSource):
         raise NotImplementedError
 
     def collect(self, found: Collector) -> None:
-        """Add the items of all files.
-
-        Raises:
-            SourceError: The index or a file is damaged, encrypted, or not of images.
-        """
         files = [self.path / INDEX, *(file.path for file in self._chunks.files)]
         found.take_files(files)
         super().collect(found)
@@ -203,7 +198,6 @@ class ChunkSource(RecordSource):
         return {path.name: type(self)(path, self.options) for path in datasets_in(self.path)}
 
     def items(self) -> Iterator[Item]:
-        """Yield the items of all files."""
         for number, file in enumerate(self._chunks.files):
             for row, location in enumerate(self.locations(number)):
                 values = attempt(self.item, number, location, self._chunks.view)
@@ -211,7 +205,6 @@ class ChunkSource(RecordSource):
                 yield Item(f"{name}#{row}", (number, *location), values, self.group(number))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
-        """Return the values of an item."""
         number, *location = entry.location
         with as_read_error(f"{self.path} cannot be read"):
             return self.item(number, tuple(location), self._chunks.slice)

@@ -413,7 +413,7 @@ KINDS: dict[str, Kind] = {
         "arrow:ArrowSource", _has_extension(".arrow"), "written by `datasets.save_to_disk`; stream or file format"
     ),
     "parquet": Kind(
-        "parquet:ParquetSource",
+        "arrow:ParquetSource",
         _is_parquet,
         "a file, a pattern, or a folder of them; folders such as `label=cat` are columns",
     ),

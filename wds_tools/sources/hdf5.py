@@ -1,7 +1,10 @@
 """HDF5 files: a dataset of images, and optionally labels, in the root group or in others; or a group per class.
 
 Images are uint8 pixels, or encoded images. A file can refer to data in other files; such links and datasets are
-refused. Files of MATLAB 7.3 are HDF5 too.
+refused.
+
+Files of MATLAB 7.3 are HDF5 too: arrays with their axes in reverse, text as numbers, cells as references. MATLAB stores
+the first axis of an array last. Images are usually [H, W, C, N] there, and values for each image [N, 1] or [1, N].
 """
 
 from __future__ import annotations
@@ -11,21 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wds_tools.errors import SourceError
 from wds_tools.format.image_header import sniff
 from wds_tools.format.label import name as class_name
-from wds_tools.sources import matlab
-from wds_tools.sources.array_contents import Contents, Unusable, role_rank
-from wds_tools.sources.array_kinds import kind_of, of_items, to_bytes
+from wds_tools.sources.array_kinds import Rows, kind_of, of_items, to_bytes
+from wds_tools.sources.array_roles import Contents, Unusable, role_rank
 from wds_tools.sources.arrays import ArraySource
-from wds_tools.sources.base import as_read_error
+from wds_tools.sources.base import as_read_error, import_optional
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.layouts import is_split_name
-from wds_tools.sources.optional_dependencies import import_optional
-from wds_tools.sources.pixels import CHANNELS
+from wds_tools.sources.pixels import CHANNELS, layout_of
 
 _ERRORS = (KeyError, ValueError, RuntimeError, TypeError)
+_HEADER_BYTES = 128  # of a MAT-file
+_BLOCK_BYTES = 32 << 20  # of rows that are read together where a row is scattered over the file
+_NUMBERS = frozenset(
+    [*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "single", "double", "logical"]
+)
 
 
 class Hdf5Source(ArraySource):
@@ -37,19 +44,21 @@ class Hdf5Source(ArraySource):
     kind = "hdf5"
 
     def open(self) -> Contents:
-        """Open the file and list all that it has."""
-        matlab.refuse_old(self.path)
+        with as_read_error(f"{self.path} cannot be read"), self.path.open("rb") as stored:
+            header = stored.read(_HEADER_BYTES)
+        if header.startswith(b"MATLAB 5.0 MAT-file"):
+            raise SourceError(
+                f"{self.path} is a MAT-file of version 5, which is not read: save it with -v7.3 in MATLAB, or convert "
+                "it in Python with numpy.savez('x.npz', images=..., labels=...) after scipy.io.loadmat"
+            )
         h5py = import_optional("h5py", "HDF5")
         with as_read_error(f"{self.path} cannot be read as HDF5", *_ERRORS):
             file = h5py.File(self.path, "r", locking=False)
             tree = _Tree(h5py, file, self.path)
-            if matlab.is_matlab(self.path, tree.datasets):
-                contents = matlab.contents(file, tree.datasets | tree.references, tree.unusable)
-            else:
-                contents = _class_groups(tree, self.columns.get(IMAGE), str(self.path)) or _flat_contents(tree)
-        rows = max((array.shape[0] for array in contents.arrays.values()), default=1)
-        contents.mean_bytes = max(1, self.path.stat().st_size // max(1, rows))
-        return contents
+            is_matlab = any("MATLAB_class" in item.attrs for item in tree.datasets.values())
+            if is_matlab or header.startswith(b"MATLAB 7.3 MAT-file"):
+                return _matlab_contents(file, tree)
+            return _class_groups(tree, self.columns.get(IMAGE), str(self.path)) or _flat_contents(tree)
 
 
 class _Tree:
@@ -59,31 +68,35 @@ class _Tree:
         datasets: Path -> dataset with data.
         references: Path -> dataset of references to other objects or regions.
         attributes: Name -> value: ``name`` of the root group, ``path@name`` of others.
-        unusable: Parts without rows.
+        contents: The parts without rows.
     """
 
     def __init__(self, h5py: Any, file: Any, path: Path) -> None:
         self._h5py, self._path = h5py, path
-        self.unusable: list[Unusable] = []
+        self.contents = Contents()
         self.attributes: dict[str, Any] = {}
-        self._add_attributes("", file)
-        names: dict[int, list[str]] = {}
-        items: dict[str, Any] = {}
-        for name, item in self._walk(file):
-            names.setdefault(h5py.h5o.get_info(item.id).addr, []).append(name)
-            items[name] = item
         self.datasets: dict[str, Any] = {}
         self.references: dict[str, Any] = {}
+        self._add_attributes("", file)
+        names: dict[int, dict[str, Any]] = {}
+        for name, item in self._walk(file):
+            names.setdefault(self._address(item), {})[name] = item
         for same in names.values():
             best = max(same, key=lambda name: max(role_rank(name, IMAGE), role_rank(name, LABEL)))
             for name in same:
                 if name != best:
-                    self.unusable.append(Unusable("array", name, f"is the same dataset as {best!r}"))
-            self._add(best, items[best])
+                    self._leave_out("array", name, f"is the same dataset as {best!r}")
+            self._add(best, same[best])
+
+    def _address(self, item: Any) -> int:
+        return int(self._h5py.h5o.get_info(item.id).addr)
+
+    def _leave_out(self, kind: str, name: str, reason: str) -> None:
+        self.contents.unusable.append(Unusable(kind, name, reason))
 
     def _walk(self, root: Any) -> Iterator[tuple[str, Any]]:
         """Yield the path of every dataset, by each of its names. A group is entered once."""
-        entered = {self._h5py.h5o.get_info(root.id).addr}
+        entered = {self._address(root)}
         pending = [("", root)]
         while pending:
             prefix, group = pending.pop()
@@ -92,17 +105,16 @@ class _Tree:
                 name = f"{prefix}{key}"
                 item = self._item(group, key, name)
                 if isinstance(item, self._h5py.Group):
-                    address = self._h5py.h5o.get_info(item.id).addr
-                    if address in entered:
-                        self.unusable.append(Unusable("group", name, "is the same group as another"))
+                    if self._address(item) in entered:
+                        self._leave_out("group", name, "is the same group as another")
                         continue
-                    entered.add(address)
+                    entered.add(self._address(item))
                     self._add_attributes(name, item)
                     below.append((f"{name}/", item))
                 elif isinstance(item, self._h5py.Dataset):
                     yield name, item
                 elif item is not None:
-                    self.unusable.append(Unusable("entry", name, "is a type without data"))
+                    self._leave_out("entry", name, "is a type without data")
             pending += reversed(below)
 
     def _item(self, group: Any, key: str, name: str) -> Any | None:
@@ -115,11 +127,13 @@ class _Tree:
         except KeyError:
             if not isinstance(link, self._h5py.SoftLink):
                 raise
-            self.unusable.append(Unusable("array", name, f"is a link to {link.path!r}, which does not exist", True))
+            self.contents.refuse(name, f"is a link to {link.path!r}, which does not exist")
             return None
 
     def _add_attributes(self, owner: str, item: Any) -> None:
-        for attribute in _attribute_names(item):
+        for attribute in item.attrs:
+            if attribute.startswith(("MATLAB_", "Python.")) or attribute == "H5PATH":
+                continue
             name = f"{owner}@{attribute}" if owner else attribute
             try:
                 self.attributes[name] = item.attrs.get(attribute)
@@ -134,10 +148,10 @@ class _Tree:
         try:
             dtype = item.dtype
         except TypeError as error:
-            self.unusable.append(Unusable("array", name, f"has a type that h5py cannot read ({error})", True))
+            self.contents.refuse(name, f"has a type that h5py cannot read ({error})")
             return
         if item.shape is None:
-            self.unusable.append(Unusable("array", name, "has no data (a null dataspace)", True))
+            self.contents.refuse(name, "has no data (a null dataspace)")
         elif _has_references(self._h5py, dtype):
             self.references[name] = item
         else:
@@ -156,28 +170,25 @@ class _Tree:
                 )
 
 
-def _attribute_names(item: Any) -> list[str]:
-    return [name for name in item.attrs if not name.startswith(("MATLAB_", "Python.")) and name != "H5PATH"]
-
-
 def _has_references(h5py: Any, dtype: Any) -> bool:
-    inner = (dtype[name] for name in dtype.names) if dtype.names else ()
+    inner = (dtype[name] for name in dtype.names or ())
     return h5py.check_ref_dtype(dtype) is not None or any(_has_references(h5py, part) for part in inner)
+
+
+def _without_references(tree: _Tree) -> Contents:
+    for name in tree.references:
+        tree.contents.refuse(name, "has references to other objects or regions")
+    return tree.contents
 
 
 def _flat_contents(tree: _Tree) -> Contents:
     """Return the datasets with rows as arrays, and fields of records as arrays of their own."""
-    contents = Contents({}, _unusable(tree))
+    contents = _without_references(tree)
     for name, item in tree.datasets.items():
         contents.add(name, item)
     for name, value in tree.attributes.items():
         contents.add_entry("attribute", name, name.rpartition("@")[2], value)
     return contents
-
-
-def _unusable(tree: _Tree) -> list[Unusable]:
-    reason = "has references to other objects or regions"
-    return [*tree.unusable, *(Unusable("array", name, reason, True) for name in tree.references)]
 
 
 # One dataset per image, in groups
@@ -191,12 +202,9 @@ def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | Non
     """
     inside = f"{chosen.rstrip('/')}/" if chosen and chosen not in tree.datasets else ""
     groups: dict[str, dict[str, Any]] = {}
-    others: dict[str, Any] = {}
     for name, item in tree.datasets.items():
         if name.startswith(inside):
             groups.setdefault(name.rpartition("/")[0], {})[name] = item
-        else:
-            others[name] = item
     found = {group: items for group, items in groups.items() if all(map(_is_one_image, items.values()))}
     if not found or any(_has_rows_of_images(item) for item in tree.datasets.values()):
         return None
@@ -208,14 +216,13 @@ def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | Non
                 f"{where} has images in group {group!r}, and {other!r}, which is not one; allowed are groups with only "
                 "one dataset per image: remove it, or save all images in one array"
             )
-    rest = {name: item for group, items in groups.items() if group not in found for name, item in items.items()}
     images = {name: item for items in found.values() for name, item in items.items()}
-    contents = Contents({chosen or "images": of_items([_Image(item) for item in images.values()])}, _unusable(tree))
-    contents.arrays["name"] = np.array(list(images))
+    contents = _without_references(tree)
+    contents.arrays = {chosen or "images": of_items([*map(_image, images.values())]), "name": np.array(list(images))}
     contents.labels = [class_name(name[len(inside) :].partition("/")[0]) for name in images]
-    contents.used += [("group", group, "class") for group in found]
-    reason = "is not in a group of images"
-    contents.unusable += [Unusable("array", name, reason) for name in (*others, *rest)]
+    contents.used = [("group", group, "class") for group in found]
+    others = [name for name in tree.datasets if name not in images]
+    contents.unusable += [Unusable("array", name, "is not in a group of images") for name in others]
     contents.unusable += [Unusable("attribute", name, "is an attribute") for name in tree.attributes]
     return contents
 
@@ -244,20 +251,14 @@ def _check_groups(found: Mapping[str, Mapping[str, Any]], inside: str, where: st
         )
 
 
-class _Image:
-    """A dataset with one image, whose pixels or bytes are read when they are needed."""
+def _image(item: Any) -> Rows:
+    """Return a dataset with one image, whose pixels or bytes are read when they are needed."""
+    if item.dtype == np.uint8:
+        return Rows(item.shape, item.dtype, item.__getitem__)
 
-    def __init__(self, item: Any) -> None:
-        self._item = item
-        is_binary = item.dtype != np.uint8
-        self.shape = (item.dtype.itemsize,) if is_binary else item.shape
-        self.ndim = len(self.shape)
-        self.dtype = np.dtype(np.uint8)
-
-    def __getitem__(self, part: Any) -> Any:
-        if self._item.dtype != np.uint8:
-            return np.frombuffer(to_bytes(self._item[()]), np.uint8)[slice(None) if part == () else part]
-        return self._item[part]
+    return Rows(
+        (item.dtype.itemsize,), np.dtype(np.uint8), lambda part: np.frombuffer(to_bytes(item[()]), np.uint8)[part]
+    )
 
 
 def _is_one_image(item: Any) -> bool:
@@ -273,3 +274,162 @@ def _is_one_image(item: Any) -> bool:
 
 def _has_rows_of_images(item: Any) -> bool:
     return kind_of(item) == "bytes" or bool(item.dtype.names) or (item.ndim > 2 and not _is_one_image(item))
+
+
+# Files of MATLAB 7.3
+
+
+def _matlab_contents(file: Any, tree: _Tree) -> Contents:
+    """Return the variables of a file as arrays, with a row for each image."""
+    hidden = sorted({name.partition("/")[0] for name in tree.datasets | tree.references if name.startswith("#")})
+    found = Contents(
+        unusable=[part for part in tree.contents.unusable if not part.name.startswith("#")],
+        used=[("group", name, "contents of cells") for name in hidden],
+        counts_from_one=True,
+    )
+    large: dict[str, Any] = {}
+    for name, item in (tree.datasets | tree.references).items():
+        if name.startswith("#"):
+            continue
+        try:
+            value = _variable(file, item)
+        except SourceError as error:
+            found.refuse(name, error)
+            continue
+        if isinstance(value, str):
+            found.unusable.append(Unusable("array", name, "is a single text, not one for each image"))
+        elif value is item:
+            large[name] = item
+        else:
+            found.arrays[name] = value
+    _orient(found, large)
+    return found
+
+
+def _variable(file: Any, item: Any) -> Any:
+    """Return a vector, texts, or images of cells as an array with rows; other arrays of numbers as they are.
+
+    Raises:
+        SourceError: It has no rows. The message is the reason.
+    """
+    kind = _class_of(item)
+    if item.shape is None or _is_empty(item):
+        raise SourceError("is empty")
+    if "MATLAB_sparse" in item.parent.attrs:
+        raise SourceError("is a part of a sparse matrix, which is not read: save full(x)")
+    if item.dtype.kind == "O":
+        if kind != "cell":
+            raise SourceError("is a field of an array of structs, which is not read: save each field as an array")
+        return _cells(file, item)
+    if kind == "char":
+        texts = _texts(item)
+        return texts[0] if len(texts) == 1 else np.array(texts)
+    if item.dtype.names:
+        raise SourceError("has complex numbers, which are not read: save real(x) and imag(x)")
+    if kind not in _NUMBERS:
+        raise SourceError(
+            f"is of MATLAB's class {kind or 'unknown'!r}, which is not read: save numbers, or text with cellstr(x)"
+        )
+    if item.ndim <= 2 and min(item.shape, default=1) <= 1:
+        values = item[()].reshape(-1)
+        return values.astype(bool) if kind == "logical" else values
+    return item
+
+
+def _is_empty(item: Any) -> bool:
+    return bool(item.attrs.get("MATLAB_empty", 0))
+
+
+def _class_of(item: Any) -> str:
+    kind = item.attrs.get("MATLAB_class", b"")
+    return kind.decode() if isinstance(kind, bytes) else str(kind)
+
+
+def _texts(item: Any) -> list[str]:
+    """Return the rows of an array of characters."""
+    codes = np.atleast_2d(item[()].T).astype("<u2")
+    return [row.tobytes().decode("utf-16-le", "replace").rstrip(" \0") for row in codes]
+
+
+def _cells(file: Any, item: Any) -> Any:
+    """Return a cell array as texts, numbers or images.
+
+    Raises:
+        SourceError: It has values of other types, or more than one axis.
+    """
+    if max(item.shape) != item.size:
+        raise SourceError(f"is a cell array of size {_size(item)}; only lists of cells are read")
+    cells = [file[reference] for reference in item[()].reshape(-1)]
+    kinds = {_class_of(cell) for cell in cells if not _is_empty(cell)}
+    if kinds <= {"char"}:
+        texts = [[""] if _is_empty(cell) else _texts(cell) for cell in cells]
+        if all(len(rows) == 1 for rows in texts):
+            return np.array([rows[0] for rows in texts])
+    elif any(map(_is_empty, cells)):
+        raise SourceError("is a cell array with empty cells, which are not read")
+    elif kinds <= _NUMBERS and all(cell.size == 1 for cell in cells):
+        return np.array([cell[()].item() for cell in cells])
+    elif kinds == {"uint8"}:
+        return of_items([*map(_cell, cells)])
+    raise SourceError(f"is a cell array of {', '.join(sorted(kinds))}; cells of text, numbers or uint8 images are read")
+
+
+def _cell(item: Any) -> Rows:
+    """Return a cell with an image, [H, W], [H, W, C] or the bytes of an encoded image, read when it is needed."""
+    shape = tuple(reversed(item.shape))
+    if len(shape) == 2 and min(shape) == 1 and sniff(item[()].tobytes()[:12]):
+        shape = (item.size,)
+    return Rows(shape, item.dtype, lambda part: item[()].T.reshape(shape)[part])
+
+
+def _orient(found: Contents, large: Mapping[str, Any]) -> None:
+    """Add arrays with several axes, the rows first."""
+    lengths = {array.shape[0] for array in found.arrays.values()}
+    counts = {array.shape[0] for array in found.arrays.values() if array.dtype == object or array.ndim > 1}
+    shapes = {name: tuple(reversed(item.shape)) for name, item in large.items()}
+    axes: dict[str, int | None] = {}
+    for name, shape in sorted(shapes.items(), key=lambda entry: -len(entry[1])):  # four axes show the number of images
+        if len(shape) > 2:
+            axis = axes[name] = _row_axis(shape, lengths)
+            lengths |= {shape[axis]} if axis is not None and len(shape) > 3 else set()
+    counts |= {shapes[name][axis] for name, axis in axes.items() if axis is not None}
+    for name, item in large.items():
+        first, last = shapes[name][0] in counts, shapes[name][-1] in counts
+        axis = axes.get(name, -1 if last and not first else None if first and last else 0)
+        if axis is None:
+            found.refuse(
+                name,
+                f"is of size {_size(item)}, and it is not clear whether its first or its last size is the number of "
+                "images: save it as [H, W, C, N], and labels as long",
+            )
+        else:
+            found.arrays[name] = _oriented(item, axis)
+
+
+def _row_axis(shape: tuple[int, ...], lengths: set[int]) -> int | None:
+    """Return 0 or -1, the axis of the images in an array of MATLAB; None if it is not clear."""
+    inner = {-1: shape[:-1], 0: shape[1:]}
+    options = [axis for axis in inner if len(shape) == 3 or layout_of(inner[axis]) is not None]
+    fitting = [axis for axis in options if shape[axis] in lengths]
+    return fitting[0] if len(fitting) == 1 else options[0] if len(options) == 1 else None
+
+
+def _oriented(item: Any, axis: int) -> Rows:
+    """Return an array of MATLAB with the axis of the images first, and the others in MATLAB's order."""
+    dtype = np.dtype(bool) if _class_of(item) == "logical" else item.dtype
+
+    def read(rows: Any) -> NDArray[Any]:
+        values = item[rows] if axis == -1 else item[..., rows]
+        if isinstance(rows, slice) and axis == -1:
+            return np.asarray(values.transpose(0, *range(item.ndim - 1, 0, -1)), dtype)
+        return np.asarray(values.T, dtype)
+
+    shape = tuple(reversed(item.shape))
+    shape = shape if axis == 0 else (shape[-1], *shape[:-1])
+    row_bytes = max(1, item.size // max(1, shape[0]) * item.dtype.itemsize)
+    chunks = item.chunks[0 if axis == -1 else -1] if item.chunks else 1
+    return Rows(shape, dtype, read, (max(chunks, _BLOCK_BYTES // row_bytes if axis == 0 else 1),))
+
+
+def _size(item: Any) -> str:
+    return "x".join(map(str, reversed(item.shape)))

@@ -44,7 +44,6 @@ class LitDataSource(ChunkSource):
     preferred = MappingProxyType({LABEL: IN_LISTS})  # of items such as (image, label)
 
     def group(self, number: int) -> int:
-        """Return the number of the group of items that are cheap to read together, or -1."""
         return number if self._is_framed(number) else super().group(number)
 
     @cached_property
@@ -65,7 +64,6 @@ class LitDataSource(ChunkSource):
         return config
 
     def find_chunks(self) -> tuple[ChunkFile, ...]:
-        """Return the chunks that the index names."""
         compression = str(self._config.get("compression") or "")
         if compression and not compression.startswith("zstd"):
             raise SourceError(f"{self.path} is compressed by {compression!r}; allowed is zstd")
@@ -118,7 +116,6 @@ class LitDataSource(ChunkSource):
         yield from found
 
     def item(self, number: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
-        """Return the values of an item."""
         form, start, stop = location
         with as_source_error("is damaged", *_DAMAGE):
             if form == _ROW:

@@ -1,19 +1,21 @@
 """LMDB databases whose values are encoded images, messages of Caffe's ``Datum``, or records by msgpack.
 
-Values of several keys can be one record, such as ``image-000000001`` and ``label-000000001``. Labels are among the
-values of a record, or the first folder of its key. Pickles are never read: unpickling can run code.
+Values of several keys can be one record. A key is an id, and perhaps a word before or after it: ``image-000000001`` and
+``label-000000001``, ``7`` and ``7_label``, ``cat/1.jpg`` and ``cat/1.txt``. Labels are among the values of a record, or
+the first folder of its key. Pickles are never read: unpickling can run code.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -30,11 +32,10 @@ from wds_tools.sources.base import (
     SourceStoreError,
     as_read_error,
     as_source_error,
+    import_optional,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, json_object
 from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
-from wds_tools.sources.lmdb_keys import COUNTS, META, Grouped, Pattern, first_split, grouped, image_pattern
-from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import parse_datum
 from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.record_values import PICKLE, Excluded, is_text
@@ -47,6 +48,103 @@ _DATABASE_BYTES = 48  # length of the value that describes a named database
 _MAX_DATABASES = 126
 _ORDERS = ("RGB", "BGR")
 _environments: WeakValueDictionary[tuple[int, ...], Any] = WeakValueDictionary()
+
+# The words of keys. Any other word is the name of a further value of the record.
+_IMAGES = "image images img imgs rgb jpg jpeg png webp tif tiff photo picture"
+_IMAGE_FOLDERS = "image images img imgs"
+_SECOND_IMAGES = (
+    "mask masks seg segm segmentation depth gt target label labels lbl alpha edge edges normal normals flow instance "
+    "semantic annotation"
+)
+_META = b"__len__ __keys__ __meta__ __version__ num-samples num_samples length len keys".split()  # of the database
+_COUNTS = (b"num-samples", b"num_samples")
+_SEPARATOR = re.compile(rb"[-_:./]")
+
+
+class Pattern(NamedTuple):
+    """What is before and after the id in a key, and the name that its value gets in the record."""
+
+    name: str
+    before: bytes = b""
+    after: bytes = b""
+
+    def key(self, id_: bytes) -> bytes:
+        """Return the key for an id."""
+        return self.before + id_ + self.after
+
+    def id_of(self, key: bytes) -> bytes:
+        """Return the id of a key of this pattern."""
+        return key[len(self.before) : len(key) - len(self.after)]
+
+
+_PLAIN = Pattern("image")
+
+
+def patterns_of(key: bytes) -> Iterator[Pattern]:
+    """Yield the ways in which a key can be a word and an id.
+
+    >>> [(pattern.name, pattern.id_of(b"train_1_label")) for pattern in patterns_of(b"train_1_label")]
+    [('train', b'1_label'), ('label', b'train_1')]
+    """
+    found = list(_SEPARATOR.finditer(key))
+    if found and (word := key[: found[0].start()]) and not word.isdigit() and key[found[0].end() :]:
+        yield Pattern(path_text(word).lower(), key[: found[0].end()], b"")
+    if found and (word := key[found[-1].end() :]) and not word.isdigit() and key[: found[-1].start()]:
+        yield Pattern(path_text(word).lower(), b"", key[found[-1].start() :])
+
+
+def image_pattern(key: bytes) -> Pattern:
+    """Return the pattern of an image's key.
+
+    >>> image_pattern(b"image-01").id_of(b"image-01"), image_pattern(b"7/img").id_of(b"7/img")
+    (b'01', b'7')
+    """
+    for one in patterns_of(key):
+        if one.name in (_IMAGE_FOLDERS if one.before.endswith(b"/") else _IMAGES).split():
+            return one._replace(name="image")
+    return _PLAIN
+
+
+def _first_folder(key: bytes) -> str:
+    """Return the first folder of the id in a key; empty without one."""
+    folder, slash, _ = image_pattern(key).id_of(key).partition(b"/")
+    return path_text(folder) if slash else ""
+
+
+def _grouped(
+    images: Sequence[bytes], others: Iterable[bytes]
+) -> tuple[list[tuple[Pattern, bytes, list[Pattern]]], list[bytes]]:
+    """Return which keys belong together.
+
+    Args:
+        images: Keys whose values are images, or records with images.
+        others: All other keys, except those that describe the database.
+
+    Returns:
+        (pattern, key, patterns of further values) of each record, in the order of the keys; and the keys that do not
+        belong to a record with an image.
+    """
+    records: dict[bytes, tuple[Pattern, bytes]] = {}  # by id
+    further: dict[bytes, list[Pattern]] = {}
+
+    def is_joined(key: bytes, *words: str) -> bool:
+        """Add a value to the record that its key names, if there is one."""
+        for one in patterns_of(key):
+            if one.id_of(key) in records and (not words or one.name in words):
+                further.setdefault(one.id_of(key), []).append(one)
+                return True
+        return False
+
+    for key in images:
+        pattern = image_pattern(key)
+        id_ = pattern.id_of(key)
+        records[key if id_ in records else id_] = (_PLAIN if id_ in records else pattern, key)
+    for key in images:
+        if records.get(key) == (_PLAIN, key) and is_joined(key, *_SECOND_IMAGES.split()):
+            del records[key]
+    alone = [key for key in others if not is_joined(key)]
+    found = [(pattern, key, further.get(id_, [])) for id_, (pattern, key) in records.items()]
+    return sorted(found, key=lambda record: record[1]), alone
 
 
 class LmdbSource(RecordSource):
@@ -72,14 +170,12 @@ class LmdbSource(RecordSource):
         self.patterns: list[Pattern] = []
         self.base = ""  # folders of keys that contain all class folders
 
-    def collect(self, found: Collector) -> None:
-        """Add the records in the order of their keys.
+    @property
+    def _data(self) -> Path:
+        return self.path / "data.mdb" if self.path.is_dir() else self.path
 
-        Raises:
-            SourceError: There is no database, or it has no images.
-        """
-        data = self.path / "data.mdb" if self.path.is_dir() else self.path
-        found.take_files([data])
+    def collect(self, found: Collector) -> None:
+        found.take_files([self._data])
         with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
             self._choose_databases(found)
             self._group(found)
@@ -97,7 +193,8 @@ class LmdbSource(RecordSource):
             role = IMAGE
             if len(names) < 2 or not all(map(is_split_name, names)):
                 with self._transaction() as transaction:
-                    names = sorted({split for key, _ in transaction.cursor() if (split := first_split(bytes(key)))})
+                    folders = {_first_folder(bytes(key)) for key, _ in transaction.cursor()}
+                names = sorted(filter(is_split_name, folders))
                 role = "split"
         return {name: LmdbSource(self.path, self._with(role, name)) for name in names} if len(names) > 1 else {}
 
@@ -105,19 +202,11 @@ class LmdbSource(RecordSource):
         return replace(self.options, columns={**self.options.columns, role: name})
 
     def items(self) -> Iterator[Item]:
-        """Yield the records in the order of their keys."""
         with self._transaction() as transaction:
             for key, location in self._records:
                 yield Item(path_text(key), location, attempt(self._values, transaction, key, location))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
-        """Return the values of a record.
-
-        Raises:
-            SourceError: The record is damaged.
-            SourceStoreError: The database cannot be read.
-            SourceChangedError: The record was deleted.
-        """
         with as_read_error("cannot be read", ValueError), self._transaction() as transaction:
             values = self._values(transaction, path_bytes(entry.path), entry.location)
             return {name: bytes(one) if isinstance(one, memoryview) else one for name, one in values.items()}
@@ -168,29 +257,26 @@ class LmdbSource(RecordSource):
     @cached_property
     def _env(self) -> Any:
         """The environment. LMDB allows one per process and file, so all sources of a file share it."""
-        is_folder = self.path.is_dir()
-        data = self.path / "data.mdb" if is_folder else self.path
-        status = data.stat()
+        status = self._data.stat()
         key = (os.getpid(), status.st_dev, status.st_ino)
-        found = _environments.get(key)
-        if found is None:
-            found = _environments[key] = self._open_environment(data, is_folder=is_folder)
-        return found
-
-    def _open_environment(self, data: Path, *, is_folder: bool) -> Any:
-        opened = self._lmdb.open(
-            str(self.path),
-            subdir=is_folder,
-            readonly=True,
-            lock=False,
-            readahead=False,
-            create=False,
-            max_dbs=_MAX_DATABASES,
-        )
-        needed = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
-        if data.stat().st_size < needed:  # reading past the end would kill the process with SIGBUS
-            opened.close()
-            raise SourceError(f"{data} is truncated: it has {data.stat().st_size:,} of {needed:,} bytes, copy it again")
+        opened = _environments.get(key)
+        if opened is None:
+            opened = self._lmdb.open(
+                str(self.path),
+                subdir=self.path.is_dir(),
+                readonly=True,
+                lock=False,
+                readahead=False,
+                create=False,
+                max_dbs=_MAX_DATABASES,
+            )
+            needed = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
+            if status.st_size < needed:  # reading past the end would kill the process with SIGBUS
+                opened.close()
+                raise SourceError(
+                    f"{self._data} is truncated: it has {status.st_size:,} of {needed:,} bytes, copy it again"
+                )
+            _environments[key] = opened
         return opened
 
     @cached_property
@@ -232,7 +318,14 @@ class LmdbSource(RecordSource):
         for database in names:
             if database not in self.databases.values():
                 found.account.leave_out("database", database, "it was not named with --column image=")
-        self._refuse_several_values()
+        for chosen in self.databases.values():
+            database = self._open_database(chosen)
+            with self._env.begin() as transaction:
+                if database.flags(transaction)["dupsort"]:  # of several values, only one would be read
+                    raise SourceError(
+                        f"{self.path}: the database {chosen!r} has several values per key (dupsort); allowed is one: "
+                        "write each value with a key of its own"
+                    )
 
     def _database_names(self) -> tuple[list[str], bool]:
         """Return the named databases, and whether the unnamed one has images."""
@@ -243,17 +336,6 @@ class LmdbSource(RecordSource):
                 if len(value) == _DATABASE_BYTES:
                     possible.append(path_text(bytes(key)))
         return [one for one in possible if self._open_database(one) is not None], has_images
-
-    def _refuse_several_values(self) -> None:
-        """Raise an error if a chosen database may have several values per key, of which only one would be read."""
-        databases = {name: self._open_database(name) for name in self.databases.values()}
-        with self._env.begin() as transaction:
-            for name, database in databases.items():
-                if database.flags(transaction)["dupsort"]:
-                    raise SourceError(
-                        f"{self.path}: the database {name!r} has several values per key (dupsort); allowed is one: "
-                        "write each value with a key of its own"
-                    )
 
     def _group(self, found: Collector) -> None:
         """Find which keys are the records, and account for all others.
@@ -266,10 +348,10 @@ class LmdbSource(RecordSource):
         with self._transaction() as transaction:
             for stored, value in transaction.cursor():
                 key = bytes(stored)
-                if key in META and not image_header.sniff(value):
+                if key in _META and not image_header.sniff(value):
                     found.account.declare("key", [path_text(key)])
                     found.account.leave_out("key", path_text(key), "it describes the database")
-                    stated = bytes(value) if key in COUNTS and bytes(value).isdigit() else stated
+                    stated = bytes(value) if key in _COUNTS and bytes(value).isdigit() else stated
                 elif path_text(key) not in self._opened or IMAGE in self.databases:
                     forms[key] = _form(value)
         before = len(forms)
@@ -278,12 +360,14 @@ class LmdbSource(RecordSource):
             found.account.notes.append(f"{counted(before - len(forms), 'key')} outside {self.split!r} left out")
         if stated and int(stated) != len(keys) and self.split is None:
             found.account.notes.append(f"the database states {int(stated):,} samples, and has {len(keys):,} images")
-        parts = grouped(keys, [key for key in forms if forms[key] == _OTHER])
-        self._skip_alone(found, parts)
-        found.account.given += len(parts.alone)
+        records, alone = _grouped(keys, [key for key in forms if forms[key] == _OTHER])
+        found.account.given += len(alone)
+        with self._transaction() as transaction:
+            for key in alone:
+                found.skip(path_text(key), _reason(transaction.get(key)))
         numbers: dict[Pattern, int] = {}
         self._records = []
-        for pattern, key, further in parts.records:
+        for pattern, key, further in records:
             used = [numbers.setdefault(one, len(numbers)) for one in (pattern, *further)]
             self._records.append((key, (forms[key], *used)))
         self.patterns = list(numbers)
@@ -310,11 +394,6 @@ class LmdbSource(RecordSource):
                 )
             self.base += f"{first.pop()}/"
         return list(ids)
-
-    def _skip_alone(self, found: Collector, parts: Grouped) -> None:
-        with self._transaction() as transaction:
-            for key in parts.alone:
-                found.skip(path_text(key), _reason(transaction.get(key)))
 
     def _values(self, transaction: Any, key: bytes, location: tuple[int, ...]) -> dict[str, Any]:
         """Return the values of a record, as views that are valid in the transaction."""
@@ -369,9 +448,8 @@ def _form(value: memoryview) -> int:
     if _is_pickle(value):
         return _OTHER
     first = value[0] if len(value) else 0
-    is_map = 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
-    if (is_map or 0x90 <= first <= 0x9F or first in (0xDC, 0xDD)) and not is_text(value) and _has_image(value):
-        return _MSGPACK
+    if (0x80 <= first <= 0x9F or 0xDC <= first <= 0xDF) and not is_text(value) and _has_image(value):
+        return _MSGPACK  # a dictionary or a list
     try:
         datum = parse_datum(value)
     except ValueError:

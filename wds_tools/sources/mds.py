@@ -45,7 +45,6 @@ class MdsSource(ChunkSource):
     part = "column"
 
     def item(self, number: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
-        """Return the values of a sample."""
         names, encodings, sizes = self._columns[number]
         with as_source_error("is damaged", ValueError, IndexError, KeyError, RecursionError):
             fields = split_fields(cut(number, *location), sizes)
@@ -54,7 +53,6 @@ class MdsSource(ChunkSource):
             }
 
     def find_chunks(self) -> tuple[ChunkFile, ...]:
-        """Return the shards that the index names."""
         return tuple(self._file(shard) for shard in self._shards)
 
     @cached_property

@@ -7,13 +7,14 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
-from wds_tools.sources.array_contents import Contents, Unusable
+from wds_tools.sources.array_roles import Contents, Unusable
 from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import as_read_error
 from wds_tools.sources.files import map_file
@@ -29,28 +30,22 @@ class NumpySource(ArraySource):
     kind = "numpy"
 
     def open(self) -> Contents:
-        """Open the file and its arrays."""
-        contents = Contents({})
+        contents = Contents()
         with as_read_error(f"{self.path} cannot be read as NumPy", *_READ_ERRORS):
             content = map_file(self.path)
             if bytes(content[:6]) == b"\x93NUMPY":
-                _add(contents, "images", lambda: _array(content, str(self.path)), inside="")
+                _add(contents, "images", partial(_array, content, str(self.path)), inside="")
                 return contents
             with zipfile.ZipFile(self.path) as archive:
                 for info in archive.infolist():
-                    self._add_member(contents, archive, info, content)
+                    name = info.filename.removesuffix(".npy")
+                    if name == info.filename:
+                        contents.unusable.append(Unusable("member", name, "is not an array (.npy)"))
+                        continue
+                    if name in contents.arrays:
+                        raise SourceError(f"{self.path} has two arrays named {name!r}: save it again")
+                    _add(contents, name, partial(self._member, archive, info, content))
         return contents
-
-    def _add_member(
-        self, contents: Contents, archive: zipfile.ZipFile, info: zipfile.ZipInfo, data: memoryview
-    ) -> None:
-        name = info.filename.removesuffix(".npy")
-        if name == info.filename:
-            contents.unusable.append(Unusable("member", name, "is not an array (.npy)"))
-            return
-        if name in contents.arrays:
-            raise SourceError(f"{self.path} has two arrays named {name!r}: save it again")
-        _add(contents, name, lambda: self._member(archive, info, data))
 
     def _member(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, content: memoryview) -> Any:
         """Return an array of a ``.npz`` file: without a copy if it is stored uncompressed."""
@@ -65,33 +60,27 @@ class NumpySource(ArraySource):
                 "with numpy.savez, which does not compress, or as .npy"
             )
         with archive.open(info) as member:
-            data = member.read(info.file_size)
-        return _array(memoryview(data), where)
-
-
-class PickleError(SourceError):
-    """An array of objects, which NumPy stores as a pickle. The message is a reason."""
+            return _array(memoryview(member.read(info.file_size)), where)
 
 
 def _add(contents: Contents, name: str, read: Callable[[], Any], inside: str | None = None) -> None:
     """Add an array, unless it has objects."""
     try:
-        array = read()
-    except PickleError as error:
-        contents.unusable.append(Unusable("array", name, str(error), is_array=True))
-        return
-    contents.add(name, array, inside)
+        contents.add(name, read(), inside)
+    except codecs.ObjectsError:
+        contents.refuse(
+            name,
+            "has objects, which are not read, because they are pickles, which can run code: save text as np.array(x, "
+            "dtype=str), and rows of different lengths in a format such as HDF5",
+        )
 
 
 def _array(data: memoryview, where: str) -> Any:
     """Return the array in a ``.npy`` file, without a copy."""
     try:
         shape, fortran, dtype, start = codecs.npy_header(data)
-    except codecs.ObjectsError as error:
-        raise PickleError(
-            "has objects, which are not read, because they are pickles, which can run code: save text as "
-            "np.array(x, dtype=str), and rows of different lengths in a format such as HDF5"
-        ) from error
+    except codecs.ObjectsError:
+        raise
     except ValueError as error:
         raise SourceError(f"{where}: {error}") from error
     array = np.frombuffer(data, dtype, math.prod(shape), start)

@@ -78,13 +78,6 @@ class ObjectSource(RecordSource):
         self.class_lists = class_lists_of(self._features)
 
     def collect(self, found: Collector) -> None:
-        """Add the items.
-
-        Raises:
-            SourceError: There is no item, an item differs each time it is read, or several entries could be the image
-                or the label.
-            LabelError: Labels do not match the class names of the object.
-        """
         if not len(self._items):
             raise SourceError(f"the {self.name} has no items")
         super().collect(found)
@@ -120,11 +113,6 @@ class ObjectSource(RecordSource):
         return self._classes
 
     def items(self) -> Iterator[Item]:
-        """Yield all items.
-
-        Raises:
-            SourceError: An item differs from what was read before.
-        """
         for number in range(len(self._items)):
             values = attempt(self._values, number)
             digest = digest_of(values)
@@ -133,12 +121,6 @@ class ObjectSource(RecordSource):
             yield Item(f"{self.name}#{number}", (number, digest), values)
 
     def values(self, entry: Input) -> Mapping[str, Any]:
-        """Return the entries of an item.
-
-        Raises:
-            SourceChangedError: They are not as they were listed.
-            SourceStoreError: A file of the item is missing, or its storage fails.
-        """
         number, digest = entry.location
         values = self._values(number)
         if digest_of(values) != digest:

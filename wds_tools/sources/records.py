@@ -90,11 +90,6 @@ class RecordSource(NamedValues):
         return None
 
     def collect(self, found: Collector) -> None:
-        """Add all records.
-
-        Raises:
-            SourceError: No record has an image, or it is not clear which value is the image or the label.
-        """
         roles = None
         with suppress(SourceError, RecursionError):
             guess = Names(self)
@@ -134,11 +129,6 @@ class RecordSource(NamedValues):
         return seen, listed, skipped
 
     def read(self, entry: Input) -> Record:
-        """Read one record.
-
-        Raises:
-            SourceError: It is damaged.
-        """
         assert self.found_roles is not None
         return self.to_record(self.values(entry), self.found_roles)
 

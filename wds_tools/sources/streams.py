@@ -56,12 +56,6 @@ class StreamSource(RecordSource):
         self._next = -1  # the group that `_rows` continues with
 
     def collect(self, found: Collector) -> None:
-        """Add the rows, reading the whole stream.
-
-        Raises:
-            SourceError: There is not exactly one column of images and of labels, or no image.
-            OptionError: The stream cannot be continued in the middle.
-        """
         super().collect(found)
         found.stamp = str(digest_of({entry.path: entry.location for entry in found.inputs}))
         if found.inputs:
@@ -82,11 +76,6 @@ class StreamSource(RecordSource):
             yield Item(f"{self.name}#{row}", (row, digest_of(values)), values, len(self._starts) - 1)
 
     def values(self, entry: Input) -> Mapping[str, Any]:
-        """Return the values of a row.
-
-        Raises:
-            OptionError: The row is another one than was listed.
-        """
         row, number = entry.location
         start, _ = self._starts[entry.group]
         rows = self._group(entry.group)

@@ -99,13 +99,6 @@ class TableSource(TableRows):
         self.times = FileTimes()
 
     def collect(self, found: Collector) -> None:
-        """Add the rows, with the length of each file.
-
-        Raises:
-            SourceError: There is no such table, no row whose files exist, or not exactly one column of images and of
-                labels.
-            LabelError: A row has several labels.
-        """
         found.take_files([self.path])
         self.times = FileTimes()
         self.table = TextTable(self.path, self.options.encoding)
@@ -135,13 +128,6 @@ class TableSource(TableRows):
         names.account(found, roles)
 
     def read(self, entry: Input) -> Record:
-        """Read the image of a row, and its other columns.
-
-        Raises:
-            SourceError: There is nothing at a URL.
-            SourceStoreError: A file is missing or cannot be read, or the storage of a URL fails.
-            SourceChangedError: The image has changed its size since it was listed.
-        """
         assert self.found_roles is not None
         row = self.table.row(entry.location)
         name = str(row[self.found_roles.image])

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.array_contents import Contents, Unusable, class_names_in
 from wds_tools.sources.array_kinds import of_items
+from wds_tools.sources.array_roles import Contents, class_names_in
 from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import SourceStoreError, is_system_error
 
@@ -32,7 +32,6 @@ class TensorSource(ArraySource):
     kind = "tensors"
 
     def open(self) -> Contents:
-        """Open the file."""
         import torch  # noqa: PLC0415 - only this source needs torch
 
         try:
@@ -46,7 +45,7 @@ class TensorSource(ArraySource):
                 f"{self.path} cannot be read as tensors: {_reason(error)}; allowed are tensors, numbers and text in "
                 "dictionaries, lists and tuples"
             ) from error
-        contents = Contents({})
+        contents = Contents()
         _Reader(contents, torch, str(self.path)).add(content)
         if not contents.arrays:
             raise SourceError(f"{self.path} contains no tensor of images; expected {{'images': ..., 'labels': ...}}")
@@ -95,7 +94,7 @@ class _Reader:
             try:
                 array = self._array(value)
             except SourceError as error:
-                self._contents.unusable.append(Unusable("array", name, str(error), is_array=True))
+                self._contents.refuse(name, error)
                 continue
             if array is None:
                 self._contents.add_entry("entry", name, name, value)

@@ -17,11 +17,10 @@ from typing import Any
 
 from wds_tools.errors import SourceError
 from wds_tools.format.tar import Bytes
-from wds_tools.sources.base import MAX_RECORD_BYTES, Collector, Input, SourceOptions, as_source_error
+from wds_tools.sources.base import MAX_RECORD_BYTES, Collector, Input, SourceOptions, as_source_error, import_optional
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.compressed import DecompressedFiles
 from wds_tools.sources.files import MappedFiles, find_files
-from wds_tools.sources.optional_dependencies import import_optional
 from wds_tools.sources.protobuf import Values, parse_example
 from wds_tools.sources.record_values import Repeated
 from wds_tools.sources.records import Item, RecordSource, attempt
@@ -58,17 +57,11 @@ class TfRecordSource(RecordSource):
         self.paths = find_files(self.path, is_tfrecord, "TFRecord")
 
     def collect(self, found: Collector) -> None:
-        """Add the records of all files.
-
-        Raises:
-            SourceError: A file is truncated or damaged between records, or no record has an image.
-        """
         found.take_files(self.paths)
         super().collect(found)
         self._account_files(found)
 
     def items(self) -> Iterator[Item]:
-        """Yield the records of all files."""
         for file, path in enumerate(self.paths):
             data = self._files[file]
             for number, (start, size) in enumerate(records(data, path)):
@@ -77,11 +70,6 @@ class TfRecordSource(RecordSource):
                 yield Item(f"{path.name}#{number}", location, values, self._files.group(file, start))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
-        """Return the features of a record.
-
-        Raises:
-            SourceError: The checksum does not match.
-        """
         file, start, size = entry.location
         data = self._files.slice(file, start, start + size + 4)
         if masked_crc(data[:size]) != int.from_bytes(data[size:], "little"):

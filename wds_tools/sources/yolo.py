@@ -17,7 +17,7 @@ from wds_tools.format.account import Part
 from wds_tools.format.label import Classes, quoted
 from wds_tools.format.objects import Object, bounding_box, numbers_of
 from wds_tools.sources.annotations import Annotations, Collected, text_of
-from wds_tools.sources.optional_dependencies import import_optional
+from wds_tools.sources.base import import_optional
 
 SPLITS = ("train", "val", "test")
 _SPLIT_ALIASES = {"valid": "val", "validation": "val"}

@@ -15,10 +15,10 @@ from typing import Any
 import xxhash
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.array_contents import Contents, Unusable
+from wds_tools.sources.array_kinds import Rows
+from wds_tools.sources.array_roles import Contents
 from wds_tools.sources.arrays import ArraySource
-from wds_tools.sources.base import Collector, SourceStoreError, as_read_error
-from wds_tools.sources.optional_dependencies import import_optional
+from wds_tools.sources.base import Collector, SourceStoreError, as_read_error, import_optional
 
 CODECS = frozenset(
     "blosc zlib gzip zstd lz4 lzma bz2 delta shuffle bitround packbits crc32 crc32c adler32 fletcher32 bytes endian "  # noqa: SIM905 - a list
@@ -34,74 +34,48 @@ class ZarrSource(ArraySource):
     kind = "zarr"
 
     def open(self) -> Contents:
-        """Check the metadata, then open the arrays."""
         zarr = import_optional("zarr", "Zarr")
         for path in _walk(self.path):
             if path.name in _METADATA:
                 _check_metadata(path)
         with as_read_error(f"{self.path} cannot be read as Zarr", KeyError, ValueError, TypeError, RuntimeError):
             node = zarr.open(self.path, mode="r")
-            contents = Contents({})
-            self._add_attributes(contents, "", node)
-            members = [("images", node)] if isinstance(node, zarr.Array) else sorted(node.members(max_depth=None))
-            for name, member in members:
-                if member is not node:
-                    self._add_attributes(contents, f"{name}@", member)
-                if isinstance(member, zarr.Array):
-                    self._add(contents, name, member)
+            contents = Contents()
+            members = [] if isinstance(node, zarr.Array) else sorted(node.members(max_depth=None))
+            self._stored = {
+                name: member for name, member in members or [("images", node)] if isinstance(member, zarr.Array)
+            }
+            for prefix, member in [("", node), *((f"{name}@", member) for name, member in members)]:
+                for word, value in member.attrs.asdict().items():
+                    contents.add_entry("attribute", f"{prefix}{word}", word, value)
+            for name, array in self._stored.items():
+                if array.dtype.kind == "O":
+                    contents.refuse(
+                        name, "has objects, which are not read, because they can be pickles, which can run code"
+                    )
+                else:  # the units of reading are its shards, or its chunks if it has none
+                    chunks = getattr(array, "shards", None) or array.chunks
+                    contents.add(name, Rows(array.shape, array.dtype, array.__getitem__, chunks))
         return contents
 
-    def _add(self, contents: Contents, name: str, array: Any) -> None:
-        if array.dtype.kind == "O":
-            reason = "has objects, which are not read, because they can be pickles, which can run code"
-            contents.unusable.append(Unusable("array", name, reason, is_array=True))
-        else:
-            contents.add(name, _Rows(array))
-
-    def _add_attributes(self, contents: Contents, prefix: str, node: Any) -> None:
-        for word, value in node.attrs.asdict().items():
-            contents.add_entry("attribute", f"{prefix}{word}", word, value)
-
     def files(self) -> list[Path]:
-        """Return the metadata files; `collect` identifies the chunks by name, length and modification time."""
+        # `collect` identifies the chunks by name, length and modification time
         return sorted(path for path in _walk(self.path) if path.name in _METADATA)
 
     def collect(self, found: Collector) -> None:
-        """Add the rows of the array of images."""
         super().collect(found)
-        self._note_missing_chunks(found)
+        images = self._stored.get(self._roles.image)
+        if images is not None and (missing := images.nchunks - images.nchunks_initialized):
+            found.account.notes.append(  # as in a copy that was interrupted: Zarr reads zeros there
+                f"{missing:,} of {images.nchunks:,} chunks of the images are missing, and are read as the fill value; "
+                "Zarr leaves them out if all pixels have this value, but the store can also be incomplete"
+            )
         digest = xxhash.xxh3_128()
         for path in sorted(_walk(self.path)):
             status = path.stat()
             name = os.fsencode(path.relative_to(self.path))
             digest.update(b"%s\0%d\0%d\n" % (name, status.st_size, status.st_mtime_ns))
         found.stamp += digest.hexdigest()
-
-    def _note_missing_chunks(self, found: Collector) -> None:
-        """Add a note if chunks of the images are missing, as in a copy that was interrupted: Zarr reads zeros there."""
-        images = self._roles.images
-        missing, total = images.missing_chunks() if isinstance(images, _Rows) else (0, 0)
-        if missing:
-            found.account.notes.append(
-                f"{missing:,} of {total:,} chunks of the images are missing, and are read as the fill value; Zarr "
-                "leaves them out if all pixels have this value, but the store can also be incomplete"
-            )
-
-
-class _Rows:
-    """An array whose ``chunks`` are the units of reading: its shards, or its chunks if it has none."""
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
-        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
-        self.chunks = getattr(array, "shards", None) or array.chunks
-
-    def __getitem__(self, rows: Any) -> Any:
-        return self._array[rows]
-
-    def missing_chunks(self) -> tuple[int, int]:
-        """Return the number of chunks that are not stored, and of all."""
-        return self._array.nchunks - self._array.nchunks_initialized, self._array.nchunks
 
 
 def _walk(root: Path) -> Iterator[Path]:

@@ -16,11 +16,11 @@ from wds_tools.errors import MissingSourceError, OptionError, SampleError, Shard
 from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.format.sample import split_name
 from wds_tools.packing.encode import encode_field
+from wds_tools.sources.arrow import is_parquet
 from wds_tools.sources.base import as_source_error
 from wds_tools.sources.columns import field_name, is_text_field, plain_name
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.files import find_files
-from wds_tools.sources.parquet import is_parquet
 from wds_tools.sources.text_table import MORE, TextTable
 from wds_tools.sources.webdataset import samples
 from wds_tools.storage.patterns import has_pattern
