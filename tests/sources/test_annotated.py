@@ -616,6 +616,17 @@ def test_folders_that_can_be_masks_or_classes_are_an_error_that_names_both(image
     assert wt.pack(src, tmp_path / "b", kind="folder").manifest.classes == tuple(sorted((image, mask)))
 
 
+def test_a_folder_of_masks_with_other_names_is_refused_although_another_folder_fits(tmp_path):
+    """DRIVE has the field of view of each image in ``mask``, and its vessels in ``1st_manual``."""
+    src = tree_of_masks(tmp_path / "src", "images/2{}_training.tif", "mask/2{}_training_mask.gif")
+    assert wt.pack(src, tmp_path / "dst", images="keep", workers=1).packed == 4
+    tree_of_masks(src, "1st_manual/2{}_manual1.gif")
+    with pytest.raises(
+        SourceError, match=r"masks in '1st_manual'.*'1st_manual/20_manual1.gif' is not one.*--from masks"
+    ):
+        wt.pack(src, tmp_path / "other", workers=1)
+
+
 @pytest.mark.parametrize("names", [["mask/a{}.png", "no_mask/b{}.png"], ["with_mask/{}.png", "without_mask/{}.png"]])
 def test_folders_with_and_without_masks_are_classes(names, tmp_path):
     report = wt.pack(tree_of_masks(tmp_path / "src", *names), tmp_path / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 
 import h5py
@@ -48,6 +49,39 @@ def test_a_format_is_named_with_the_way_out(names: list[str], head: bytes, forma
 def test_files_that_other_programs_wrote_are_named(name: str, format_: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=rf"{name} (is|cannot be read).*{format_}"):
         wt.pack(FOREIGN / "refused" / name, tmp_path / "dst")
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "message"),
+    [
+        ("kitti", "image_2", r"another folder, such as 'label_2/photo 3.txt' \(KITTI\), in a layout that is not read"),
+        ("cvat", "images", r"annotations.xml is about images such as 'photo 3.jpg' \(CVAT for images\), in a layout"),
+    ],
+)
+def test_annotations_next_to_a_folder_of_images_are_named(name: str, folder: str, message: str, tmp_path: Path) -> None:
+    src = shutil.copytree(FOREIGN / "refused" / name, tmp_path / "src")
+    shutil.copytree(FOREIGN / "images", src / folder)
+    with pytest.raises(
+        SourceError, match=rf"{message}.* as COCO, YOLO or VOC.* or pack .*src/{folder} to pack the images"
+    ):
+        wt.pack(src, tmp_path / "dst")
+    alone = wt.pack(src / folder, tmp_path / "dst", images="keep", workers=1).manifest
+    assert (alone.samples, alone.has_labels) == (4, False)
+
+
+def test_annotations_of_images_in_class_folders_are_left_out_with_the_reason(tmp_path: Path) -> None:
+    """Stanford Dogs has files of VOC without extension."""
+    for number, path in enumerate(sorted((FOREIGN / "images").iterdir())):
+        xml = FOREIGN / "voc" / "pascal_voc_writer" / "Annotations" / f"{path.stem}.xml"
+        for folder, name, file in (("Images", path.name, path), ("Annotation", path.stem, xml)):
+            (tmp_path / "src" / folder / f"n{number % 2}").mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, tmp_path / "src" / folder / f"n{number % 2}" / name)
+    report = wt.pack(tmp_path / "src", tmp_path / "dst", images="keep", workers=1)
+    assert report.manifest.classes == ("n0", "n1")
+    assert {skip.reason for skip in report.skipped} == {
+        "has the name of an image in another folder: only files next to an image are its fields"
+    }
+    assert len(report.skipped) == 4
 
 
 @pytest.mark.parametrize(

@@ -259,17 +259,37 @@ def test_a_table_of_classes_is_left_out_even_if_its_numbers_are_names_of_images(
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two tables": (
         {"one.csv": frame("{}"), "two.csv": frame("{}").assign(label="cat")},
-        "several tables that name its images, 'one.csv', 'two.csv'",
+        r"several tables that name its images, 'one.csv' \(id, label\), 'two.csv' \(id, label\): .*--label .*--from",
+    ),
+    "two tables of other images": (
+        {"one.csv": frame("{}.png")[:2], "two.csv": frame("{}.png")[2:4]},
+        "several tables that name its images, 'one.csv' .*, 'two.csv' ",
+    ),
+    "a table of two and one of the others": (
+        {"one.csv": frame("{}.png")[:4], "two.csv": frame("{}.png")[4:]},
+        "several tables that name its images, 'one.csv' .*, 'two.csv' ",
     ),
     "a row of each box": (
         {"boxes.csv": pd.concat([frame("{}"), frame("{}")[:2]])},
         r"boxes.csv has 2 rows for 'images/0.png', and a sample has one row",
     ),
     "few images": ({"best.csv": frame("{}.png")[:2]}, "best.csv names only 2 images of those in"),
+    "few ids": (
+        {"best.csv": frame("{}")[:2]},
+        r"best.csv names 2 images .* in column 'id' \(0, 1\).*: .*--column image=id .*; or pack .*src/images to pack",
+    ),
+    "one of several names": (
+        {"t.csv": frame("photo{}.png").assign(id=["0.png", *names_of("photo{}.png", 5)])},
+        r"t.csv names 1 image .* in column 'id' \(0.png\)",
+    ),
     "no header": ({"anno.csv": "0.png,3\n1.png,4\n2.png,5\n"}, "anno.csv begins with a row of values, 0.png, 3"),
     "pairs": (
         {"pairs.csv": frame("{}.png", "one", two=[f"{5 - row}.png" for row in range(6)])},
-        r"pairs.csv has 2 columns that could be the image: 'one' .*, 'two' ",
+        r"pairs.csv has 2 columns that could be the image: 'one' .*, 'two' .*--column image=one",
+    ),
+    "two usual names": (
+        {"pairs.csv": frame("{}.png", "image", file=[f"{5 - row}.png" for row in range(6)])},
+        r"pairs.csv has 2 columns that could be the image: 'image' .*, 'file' .*--column image=image",
     ),
 }
 
@@ -290,11 +310,18 @@ def test_what_could_be_read_in_two_ways_is_refused_with_the_choices(name: str, t
 LISTS = {
     "train.txt": "".join(f"{row}.png {row % 3}\n" for row in range(COUNT)),
     "list_attr_celeba.txt": "6\nSmiling Young\n" + "".join(f"{row}.png  1 -1\n" for row in range(COUNT)),
-    "labels.json": json.dumps({f"{row}.png": row % 3 for row in range(COUNT)}),
-    "dataset.json": json.dumps({"labels": [[f"images/{row}.png", row % 3] for row in range(COUNT)]}),
+    "val_annotations.txt": frame("{}.png", x=0, y=1).to_csv(sep="\t", header=False, index=False),
     "ids.lst": "".join(f"{row},{row % 3}\n" for row in range(COUNT)),
 }
-"""Lists as Caffe, CelebA, scripts and StyleGAN write them."""
+"""Lists as Caffe, CelebA, Tiny ImageNet and MXNet write them."""
+
+STRUCTURED = {
+    "labels.json": json.dumps({f"{row}.png": row % 3 for row in range(COUNT)}),
+    "dataset.json": json.dumps({"labels": [[f"images/{row}.png", row % 3] for row in range(COUNT)]}),
+    "ids.json": json.dumps({str(row): row % 3 for row in range(COUNT)}),
+    "tasks.json": json.dumps([{"data": {"image": f"/data/{row}.png"}, "annotations": []} for row in range(COUNT)]),
+}
+"""JSON as scripts, StyleGAN and Label Studio write it."""
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -303,8 +330,57 @@ def test_a_list_without_names_of_columns_is_refused_instead_of_losing_the_labels
     (src / "classes.txt").write_text("0 cat\n1 dog\n2 fig\n")
     assert wt.pack(src, tmp_path / "without", workers=1).account.skipped.total() == 1
     (src / name).write_text(LISTS[name])
-    with pytest.raises(SourceError, match=rf"{name} has a value for each image, .* write it as CSV .*--from folder"):
+    with pytest.raises(
+        SourceError, match=rf"{name} has a value for each image, .* write it as CSV .* pack .*src/images"
+    ):
         wt.pack(src, tmp_path / "dst", workers=1)
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_json_about_images_is_refused_instead_of_losing_the_labels(name: str, tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png"))
+    (src / "images.json").write_text(json.dumps(names_of("{}.png")))  # only a list of them
+    (src / "readme.json").write_text(json.dumps({"images": COUNT, "license": "CC0"}))
+    assert wt.pack(src, tmp_path / "without", workers=1).account.skipped.total() == 2
+    (src / name).write_text(STRUCTURED[name])
+    with pytest.raises(SourceError, match=rf"{name} is about images such as .* not read: .*; or pass --from folder"):
+        wt.pack(src, tmp_path / "dst", workers=1)
+    assert wt.pack(src, tmp_path / "given", kind="folder", workers=1).packed == COUNT
+
+
+def test_a_split_without_class_folders_is_not_packed_without_its_list(tmp_path: Path) -> None:
+    """Tiny ImageNet has class folders in ``train``, and a list in ``val``."""
+    src = images(tmp_path / "src", *(f"train/{name}/images/{name}_0.png" for name in NAMES))
+    for name in NAMES:
+        boxes = pd.DataFrame([[f"{name}_0.png", 0, 10, 63, 58]])
+        boxes.to_csv(src / "train" / name / f"{name}_boxes.txt", sep="\t", header=False, index=False)
+    images(src, *names_of("val/images/val_{}.png"), *names_of("test/images/test_{}.png"))
+    assert wt.pack_splits(src, tmp_path / "without", split="folders", workers=1)["train"].manifest.classes == NAMES
+    frame("val_{}.png").to_csv(src / "val" / "val_annotations.txt", sep="\t", header=False, index=False)
+    with pytest.raises(SourceError, match=r"val/val_annotations.txt has a value for each image.* class folders;"):
+        wt.pack_splits(src, tmp_path / "dst", split="folders", workers=1)
+
+
+def test_class_folders_are_classes_whatever_lists_of_their_images_there_are(tmp_path: Path) -> None:
+    """Food-101 has lists of each split, as text and as JSON."""
+    src = images(tmp_path / "src", *names_of("images/cat/1{}.png", 3), *names_of("images/dog/2{}.png", 3))
+    names = pd.DataFrame({"cat": ["cat/10", "cat/11"], "dog": ["dog/20", "dog/21"]})
+    (src / "meta").mkdir()
+    (src / "meta" / "train.json").write_text(json.dumps(names.to_dict("list")))
+    names.melt()["value"].to_csv(src / "meta" / "train.txt", header=False, index=False)
+    report = wt.pack(src, tmp_path / "dst", workers=1, images="keep")
+    assert report.manifest.classes == ("cat", "dog")
+    assert {skip.path for skip in report.skipped} == {"meta/train.json", "meta/train.txt"}
+    assert {skip.reason.split(":")[0] for skip in report.skipped} == {
+        "is named like a list of a split, which is not read"
+    }
+
+
+def test_the_label_of_the_user_chooses_among_tables(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png"))
+    frame("{}").to_csv(src / "one.csv", index=False)
+    frame("{}").assign(label="x", breed=list(LABELS.values())).to_csv(src / "two.csv", index=False)
+    assert labels(packed(src, tmp_path / "dst", columns={"label": "breed"})) == LABELS
 
 
 def test_a_name_that_two_images_have_is_refused_with_both(tmp_path: Path) -> None:

@@ -513,16 +513,20 @@ class Masks(Annotated):
         """
         paths = [file.path for file in files.images]
         found = masks.pairs(paths if masks.may_have_masks(paths) else ())
-        if 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0:
-            return cls()
-        if found.unpaired and (together := masks.folders_together(paths)):
-            example = next(filter(masks.is_mask, found.unpaired), found.unpaired[0])
+        is_most = 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0
+        used = {posixpath.dirname(mask) for _, fields in found.pairs for mask in fields.values()}
+        lost = [name for name in found.unpaired if not masks.is_mask(name) or posixpath.dirname(name) not in used]
+        without = [*(image for image, _ in found.pairs), *lost] if is_most else paths  # the masks of all other folders
+        if found.unpaired and (together := masks.folders_together(without)):
+            example = next(filter(masks.is_mask, lost or found.unpaired), found.unpaired[0])
             raise SourceError(
                 f"{files.where} has images in {together[0]!r} and masks in {together[1]!r}, and only "
                 f"{len(found.pairs)} images have a mask with their name ({example!r} is not one): merge the masks of "
                 "an image into one file with its name; or pass --from masks (kind='masks') to pack only the images "
                 "with such a mask, or --from folder (kind='folder') if the folders are classes"
             )
+        if is_most:
+            return cls()
         if siblings := masks.siblings(paths):
             folders = quoted("/".join(folder) for folder in list(siblings)[:2])
             raise SourceError(

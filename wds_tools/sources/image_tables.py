@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from collections import Counter
@@ -15,9 +14,10 @@ from typing import Any, NamedTuple
 from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.label import quoted
+from wds_tools.format.label_lists import LABELS
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import File, SourceOptions
-from wds_tools.sources.columns import IMAGE, usual_columns
+from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.row_names import (
     RowNames,
@@ -34,7 +34,15 @@ from wds_tools.wording import counted
 
 _MAX_TABLES = 20  # that are looked at, those in the upper folders first
 _MAX_TABLE_BYTES = 1 << 30
-_LISTS = (".txt", ".lst", ".json")
+_LISTS = (*layouts.TABLES, ".txt", ".lst", ".xml")
+_LABEL_FILES = (".cls", f".{LABELS}")
+_TEXTS = re.compile(r'"([^"<>]+)"|>([^<>]+)<')  # of JSON, and attributes and contents of XML
+_MAX_TEXT = 1 << 20  # bytes of JSON or XML that are looked at
+_HEAD = 1000
+_NOT_READ = (
+    "in a layout that is not read: write boxes and outlines as COCO, YOLO or VOC, and class labels as CSV with a first "
+    "line such as path,label"
+)
 LOOKED_AT = 200  # rows
 ENOUGH = 0.5  # share of values that name images
 
@@ -79,20 +87,22 @@ class Rows(NamedTuple):
 
 
 def tables_of(files: Files, options: SourceOptions) -> list[Named]:
-    """Return the tables that name images. One without a split that names few is none, if there are others."""
-    candidates = _candidates(files)
+    """Return the tables that name images. One that names few is none, if the others name all of these."""
+    candidates = _candidates(files, files.others, layouts.TABLES)
     if not candidates:
         return []
     images = without_masks(files)[0]
     named = (_named(files, options, file, images, RowNames(images)) for file in candidates)
     found = [table for table in named if table is not None]
-    if len(found) > 1:
-        found = [
-            table
-            for table in found
-            if split_of_table(table.file.path) or are_most(list(filter(None, table.found)), images)
-        ]
-    return found
+    claimed: set[str] = set()
+    kept = []
+    for table in sorted(found, key=lambda table: -len(list(filter(None, table.found)))):
+        own = list(filter(None, table.found))
+        paths = {image.path for image in own}
+        if len(found) == 1 or split_of_table(table.file.path) or are_most(own, images) or not paths <= claimed:
+            claimed |= paths
+            kept.append(table)
+    return [table for table in found if table in kept]
 
 
 def _named(files: Files, options: SourceOptions, file: File, images: Sequence[File], names: RowNames) -> Named | None:
@@ -114,7 +124,7 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
         raise SourceError(f"{error}; or pass --from folder (kind='folder') to pack the images without it") from error
     if any(names_a_file(column) and names.has(column) for column in rows.columns):
         if rows.is_json:
-            return None  # an object with a value for each image, see `check_lists`
+            return None  # an object with a value for each image, see `check_unread`
         raise SourceError(
             f"{file.path} begins with a row of values, {', '.join(rows.columns[:3])}: its first line must have the "
             "names of the columns, such as path,label; or pass --from folder (kind='folder') to pack without it"
@@ -127,18 +137,18 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
     return Named(file, rows, image, [names.find(value, table=file.path) for value in values])
 
 
-def _candidates(files: Files) -> list[File]:
-    """Return the files that can be a table of all images: not those that describe one image."""
-    tables = [
+def _candidates(files: Files, others: Sequence[File], endings: tuple[str, ...]) -> list[File]:
+    """Return the files with these endings that can be about all images: not those that describe one image."""
+    found = [
         file
-        for file in files.others
-        if layouts.is_table_name(file.path) and not file.reason and 0 < file.size <= _MAX_TABLE_BYTES
+        for file in others
+        if file.path.lower().endswith(endings) and not file.reason and 0 < file.size <= _MAX_TABLE_BYTES
     ]
-    if not tables:
+    if not found:
         return []
     stems = {_stem(CLASS_LISTS_NAME), *(_stem(file.path) for file in files.images)}
-    tables = [file for file in tables if _stem(file.path) not in stems and not layouts.is_template_name(file.path)]
-    return sorted(tables, key=lambda file: (file.path.count("/"), file.path))[:_MAX_TABLES]
+    found = [file for file in found if _stem(file.path) not in stems and not layouts.is_template_name(file.path)]
+    return sorted(found, key=lambda file: (file.path.count("/"), file.path))[:_MAX_TABLES]
 
 
 def _stem(path: str) -> str:
@@ -172,9 +182,11 @@ def _image_column(
     found = [name for name in columns if share_of_names(name, head, names) >= ENOUGH]
     paths = [name for name in found if any(names_a_file(row.get(name)) for row in head)]
     found = paths or found
-    usual = [name for name in usual_columns(IMAGE, found) if name in found]
-    if len(found) < 2 or usual:
-        return usual[0] if usual else next(iter(found), None)
+    found = [name for name in usual_columns(IMAGE, found) if name in found] or found
+    if len(found) < 2:
+        return next(iter(found), None)
+    if table.lower().endswith(".json") and len(found) == len(columns):
+        return None  # lists of names, such as those of the images of each class
     values = {name: [row.get(name) for row in head] for name in found}
     same = {tuple(_named_by(value, names, table) for value in values[name]) for name in found}
     if len(same) > 1:
@@ -213,47 +225,100 @@ def check_folders(files: Files, tables: Sequence[Named]) -> None:
         )
 
 
-def check_lists(files: Files) -> None:
-    """Check that no list without names of columns has values for images that are not in class folders.
+def check_unread(files: Files) -> None:
+    """Check that no other file is about images that are not in class folders: they would be packed without labels.
 
     Raises:
-        SourceError: There is one, such as ``train.txt`` with a path and a number in each line.
+        SourceError: There is a table, a list or an annotation file that names them, or files with their names in
+            another folder.
     """
-    lists = [file for file in files.others if file.path.lower().endswith(_LISTS) and not file.reason]
-    if not lists or first_folders(file.path for file in files.images):
-        return
-    images = without_masks(files)[0]
-    names, stems = RowNames(images), {_stem(file.path) for file in images}
-    lists = [file for file in lists if _stem(file.path) not in stems and file.size <= _MAX_TABLE_BYTES]
-    for file in sorted(lists, key=lambda file: (file.path.count("/"), file.path))[:_MAX_TABLES]:
-        listed = _listed(files.read(file), is_json=file.path.lower().endswith(".json"))
-        found = [(name, value) for name, value in listed if names.has(name)]
-        if all(names_a_file(value) for _, value in found):  # pairs of files, such as images and masks
-            continue
-        are_files = any(names_a_file(name) for name, _ in found)  # numbers may also be those of classes
-        if found and 2 * len(found) > (len(listed) - 1 if are_files else min(LOOKED_AT, len(images))):
-            name, value = found[0]
-            raise SourceError(
-                f"{file.path} has a value for each image, such as {value!r} for {name!r}, and no names of columns, so "
-                "it is not read: write it as CSV with a first line such as path,label, or pass --from folder "
-                "(kind='folder') to pack the images without it"
+    by_split: dict[str, list[File]] = {}
+    for file in without_masks(files)[0] if files.others else ():
+        by_split.setdefault(split_folder(file.path), []).append(file)
+    for split, images in by_split.items():
+        others = [file for file in files.others if not file.reason and split_folder(file.path) in ("", split)]
+        are_labelled = any(file.path.endswith(_LABEL_FILES) for file in others)
+        if not are_labelled and not first_folders(file.path for file in images):
+            _check_unread(files, images, others)
+
+
+def _check_unread(files: Files, images: Sequence[File], others: Sequence[File]) -> None:
+    folder = posixpath.commonpath([posixpath.dirname(file.path) for file in images])
+    alone = f"pack {files.where}/{folder}" if folder and not files.in_archive else "pass --from folder (kind='folder')"
+    without = f"or {alone} to pack the images without it"
+    elsewhere = layouts.elsewhere((file.path for file in others), (file.path for file in images))
+    if 2 * len(elsewhere) >= len(images):
+        known = " (KITTI)" if "label_2" in elsewhere[0].split("/") else ""
+        raise SourceError(
+            f"{files.where} has files with the names of the images in another folder, such as {elsewhere[0]!r}{known}, "
+            f"{_NOT_READ}; move captions next to the images, whose fields they then are; {without}"
+        )
+    names = RowNames(images)
+    for file in _candidates(files, others, _LISTS):
+        data = files.read(file)
+        found = _in_columns(file, data, names) if layouts.is_table_name(file.path) else ""
+        if not found and file.path.lower().endswith((".json", ".xml")):
+            found = _in_texts(data, images, names)
+        elif not found and not layouts.is_table_name(file.path):
+            found = _in_lines(data, images, names)
+        if found:
+            raise SourceError(f"{file.path} {found}; {without}")
+
+
+def _in_columns(file: File, data: bytes, names: RowNames) -> str:
+    """Return what to know of a table with a column of file names, or of ids most of which are names of images."""
+    try:
+        table = TextTable(Path(file.path), None, data)
+        rows = [row for _, row in table.rows()]
+    except SourceError:  # it was already refused, or is JSON that is not a table
+        return ""
+    if table.is_json and any(map(names.has, table.columns)):
+        return ""  # an object with a value for each image
+    for column in table.columns:
+        found = [row[column] for row in rows if names.has(row.get(column))]
+        if found and (not all(map(_is_number, found)) or share_of_names(column, rows, names) >= ENOUGH):
+            return (
+                f"names {counted(len(names.all_of(found)), 'image')} without labels, in column {column!r} "
+                f"({some_of(found)}), and not most: correct the other names, in which upper and lower case, leading "
+                f"zeros and accents count; pass --column image={column} (columns={{'image': {column!r}}}) to pack only "
+                "the images that it names"
             )
+    return ""
 
 
-def _listed(data: bytes, *, is_json: bool) -> list[tuple[str, str]]:
-    """Return the first names in a list, and a value for each; none if it is something else."""
-    if is_json:
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):
-            return []
-        if isinstance(value, dict) and len(value) == 1 and isinstance(inner := next(iter(value.values())), list):
-            value = dict(pair for pair in inner if isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is str)
-        pairs = value.items() if isinstance(value, dict) else ()
-        return [(str(name), str(one)) for name, one in islice(pairs, LOOKED_AT)]
+def _in_texts(data: bytes, images: Sequence[File], names: RowNames) -> str:
+    """Return what to know of JSON or XML that names images, and is not only a list of them."""
+    head = data[:_MAX_TEXT].replace(b"\\/", b"/").decode("utf-8", "replace")
+    texts = {quoted or between for quoted, between in _TEXTS.findall(head)}
+    paths = sorted(text for text in texts if names_a_file(text) and names.has(posixpath.basename(text)))
+    found = paths or sorted(filter(names.has, texts))
+    is_list = len(found) == len(texts) and not _TEXTS.sub("", head).strip(" \t\r\n,[]")
+    if is_list or not found or (not paths and 2 * len(found) <= min(LOOKED_AT, len(images))):
+        return ""
+    known = " (CVAT for images)" if "<annotations" in head[:_HEAD] else ""
+    return f"is about images such as {found[0]!r}{known}, {_NOT_READ}"
+
+
+def _in_lines(data: bytes, images: Sequence[File], names: RowNames) -> str:
+    """Return what to know of a text whose lines have the name of an image and a value."""
     lines = data[: LOOKED_AT * 1000].decode("utf-8", "replace").splitlines()[:LOOKED_AT]
     words = (re.split(r"[\s,;]+", line.strip(), maxsplit=1) for line in lines)
-    return [(pair[0], pair[1]) for pair in words if len(pair) == 2 and pair[1]]
+    listed = [(pair[0], pair[1]) for pair in words if len(pair) == 2 and pair[1]]
+    found = [(name, value) for name, value in listed if names.has(name)]
+    if all(names_a_file(value) for _, value in found):  # pairs of files, such as images and masks
+        return ""
+    are_files = any(names_a_file(name) for name, _ in found)  # numbers may also be those of classes
+    if 2 * len(found) <= (len(listed) - 1 if are_files else min(LOOKED_AT, len(images))):
+        return ""
+    name, value = found[0]
+    return (
+        f"has a value for each image, such as {value!r} for {name!r}, and no names of columns, so it is not read: "
+        "write it as CSV with a first line such as path,label; or move the images into class folders"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) or str(value).strip().isdigit()
 
 
 def check_share(files: Files, tables: Sequence[Named]) -> None:
@@ -270,24 +335,26 @@ def check_share(files: Files, tables: Sequence[Named]) -> None:
         )
 
 
-def planned(files: Files, tables: Sequence[Named]) -> dict[str, Rows]:
+def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> dict[str, Rows]:
     """Return the rows of each split by its name; of a tree without splits, one with an empty name.
 
     Raises:
         SourceError: It is not known which of several tables is meant.
     """
-    by_split: dict[str, list[Named]] = {}
-    for table in tables:
-        by_split.setdefault(split_of_table(table.file.path), []).append(table)
+    by_split = _by_split(tables)
+    if by_split is None:  # the user may have named a label that only one of them has
+        tables = [table for table in tables if options.columns.get(LABEL) in table.rows.columns] or tables
+        by_split = _by_split(tables)
+    if by_split is None:
+        shown = ", ".join(f"{one.file.path!r} ({', '.join(one.rows.columns)})" for one in tables)
+        raise SourceError(
+            f"{files.where} has several tables that name its images, {shown}: pass --label with a column that only one "
+            "has; or keep one, or one for each split, with names such as train.csv and val.csv; or pass --from "
+            "folder (kind='folder') to pack without them"
+        )
     folders: dict[str, dict[str, None]] = {}
     for file in files.images:
         folders.setdefault(split_of(file.path), {})[split_folder(file.path)] = None
-    if len(tables) > len(by_split) or ("" in by_split and len(by_split) > 1):
-        raise SourceError(
-            f"{files.where} has several tables that name its images, {quoted(table.file.path for table in tables)}: "
-            "keep one, or one for each split, with names such as train.csv and val.csv; or pass --from folder "
-            "(kind='folder') to pack without them"
-        )
     for table in tables:
         _check_once(table)
     if list(by_split) == [""]:
@@ -300,10 +367,16 @@ def planned(files: Files, tables: Sequence[Named]) -> dict[str, Rows]:
         reason = f"{note}: add a table that names the images of each, or pack without --split folders" if others else ""
         return {"": Rows(tables[0], [True] * len(tables[0].found), (note,) if others else (), reason)}
     plan = {}
-    for split, (table,) in sorted(by_split.items()):
+    for split, table in sorted(by_split.items()):
         own = [folder for folder in folders.get(split, {}) if folder]
         plan[own[0] if len(own) == 1 else split] = Rows(table, [True] * len(table.found))
     return plan
+
+
+def _by_split(tables: Sequence[Named]) -> dict[str, Named] | None:
+    """Return the table of each split, or one of no split; None if there are more."""
+    found = {split_of_table(table.file.path): table for table in tables}
+    return None if len(found) < len(tables) or ("" in found and len(found) > 1) else found
 
 
 def _by_folder(table: Named) -> dict[str, Rows]:

@@ -17,6 +17,7 @@ from wds_tools.wording import counted
 
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)  # all that ``ImageFolder`` reads, and more
 ARRAY_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".mat", ".npy", ".npz", ".pt", ".pth")
+NOT_NEXT_TO_IT = "has the name of an image in another folder: only files next to an image are its fields"
 NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
 
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
@@ -36,11 +37,15 @@ _MASK_FIELD = re.compile(
     r"((instance_)?train_ids|colou?r|mask_\d+|(mask|seg|segmentation|alpha|matte|labels?|instances?|panoptic)\d*)"
 )
 SHARD_TABLE = "is the table that img2dataset writes about a folder or shard: its values are in the .json files"
-_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")  # of text
+_LISTS = (".txt", ".lst", ".json")
+_LIST_OF_SPLIT = "is named like a list of a split, which is not read: move the images of each split into a folder"
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip", ".7z", ".rar", ".gz")
 _TEMPLATE = re.compile(r"(^|/)[^/]*submission[^/]*\.[a-z]+$", re.IGNORECASE)
 _SHARD_FOLDER = re.compile(r"[0-9]{4,}|(shard|part|chunk)[-_]?[0-9]+")
-_ROLE = re.compile(r"(raw|all)?[-_ ]?(images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|jpegimages|data)", re.IGNORECASE)
+_ROLE = re.compile(
+    r"(raw|all)?[-_ ]?(images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|jpegimages|data)([-_]?\d)?", re.IGNORECASE
+)
 
 
 def is_image_name(name: str) -> bool:
@@ -80,7 +85,7 @@ def stored_name(field: str) -> str:
 
 def is_table_name(name: str) -> bool:
     """Return whether a file name is that of a table of text."""
-    return name.lower().endswith(_TABLES)
+    return name.lower().endswith(TABLES)
 
 
 def is_template_name(name: str) -> bool:
@@ -102,7 +107,7 @@ def why_not_packed(name: str, *, reads_tables: bool = True) -> str:
     lower = name.lower()
     if is_template_name(name):
         return "is a template of predictions, whose labels do not belong to the images"
-    if lower.endswith(_TABLES[:-1]):
+    if lower.endswith(TABLES[:-1]):
         return (
             "is a table that does not name most of the images"
             if reads_tables
@@ -114,7 +119,27 @@ def why_not_packed(name: str, *, reads_tables: bool = True) -> str:
         return "is a Parquet file, which is not read with images next to it: write its rows as CSV or JSON Lines"
     if lower.endswith(_ARCHIVES):
         return "is an archive, which is not read with images next to it: pack it on its own, or unpack it"
-    return NOT_AN_IMAGE
+    is_list = lower.endswith(_LISTS) and is_split_name(lower.rpartition("/")[2].rpartition(".")[0])
+    return _LIST_OF_SPLIT if is_list else NOT_AN_IMAGE
+
+
+def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:
+    """Return the files that have the name of an image, and no image next to them, such as annotations.
+
+    >>> elsewhere(["label_2/1.txt", "ann/1.jpg.json", "image_2/1.txt", "label_2/readme.txt"], ["image_2/1.jpg"])
+    ['label_2/1.txt', 'ann/1.jpg.json']
+    """
+    folders, names = set(), set()
+    for image in images:
+        folder, _, name = image.rpartition("/")
+        folders.add(folder)
+        names |= {name, name.rpartition(".")[0]}
+    pairs = ((path, *path.rpartition("/")[::2]) for path in paths)
+    return [
+        path
+        for path, folder, name in pairs
+        if folder not in folders and not names.isdisjoint((name, name.rpartition(".")[0]))
+    ]
 
 
 def notes_about_tables(names: Iterable[str]) -> list[str]:

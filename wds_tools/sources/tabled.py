@@ -21,7 +21,6 @@ from wds_tools.sources.image_tables import (
     Named,
     Rows,
     check_folders,
-    check_lists,
     check_share,
     planned,
     share_of_names,
@@ -136,11 +135,10 @@ class Table(Layout):
         layout = cls()
         tables = tables_of(files, layout.options)
         if not tables:
-            check_lists(files)
             return None
         check_folders(files, tables)
         check_share(files, tables)
-        layout._plan = planned(files, tables)
+        layout._plan = planned(files, tables, layout.options)
         return layout
 
     def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
@@ -149,7 +147,7 @@ class Table(Layout):
             tables = tables_of(files, self.options)
             if not tables:
                 raise self._no_table(files.where)
-            self._plan = planned(files, tables)
+            self._plan = planned(files, tables, self.options)
         if list(self._plan) == [""]:
             self.no_splits = self._plan[""].no_splits or self.no_splits
             return {}

@@ -209,8 +209,13 @@ class ClassFolders(Layout):
     _level: int | None = None  # of the folders of splits
 
     @classmethod
-    def recognised(cls, files: Files) -> Layout:  # noqa: ARG003 - any files can be arranged so
-        """Return this layout."""
+    def recognised(cls, files: Files) -> Layout:
+        """Return this layout: any files can be arranged so.
+
+        Raises:
+            SourceError: Images are not in class folders, and another file is about them.
+        """
+        imported("image_tables:check_unread")(files)
         return cls()
 
     def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
@@ -252,9 +257,11 @@ class ClassFolders(Layout):
                 self.skip(found, file, "is outside the class folders", own)
             else:
                 self.add_image(found, file, NONE if labels is None else labels[file.path], parts=own)
-        for file in files.others:
-            if file.path not in fields and file is not lists:
-                self.skip(found, file, layouts.why_not_packed(file.path, reads_tables=not self.given))
+        others = [file for file in files.others if file.path not in fields and file is not lists]
+        elsewhere = {*layouts.elsewhere((file.path for file in others), (file.path for file in images))}
+        for file in others:
+            reason = layouts.why_not_packed(file.path, reads_tables=not self.given)
+            self.skip(found, file, layouts.NOT_NEXT_TO_IT if file.path in elsewhere else reason)
 
     def _class_lists(self, found: Collector, files: Files) -> File | None:
         """Take note of the class lists that `unpack` wrote; return their file."""
