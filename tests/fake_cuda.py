@@ -213,9 +213,6 @@ class FakeDriver:
         assert self.device.index is not None
         return self.device.index
 
-    def pci_address(self):
-        return f"0000:{self.index:02x}:00.0"
-
     @contextmanager
     def current(self):
         before, self.gpu.current = self.gpu.current, self.index

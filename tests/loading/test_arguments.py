@@ -36,7 +36,6 @@ WRONG_FOR_THE_LOADER = [
     ("batch_transform", [3, "normalise"]),
     ("device", [3.5, [], True]),
     ("device_prefetch", ["2", 0, None, True]),
-    ("bind_workers", ["numa", 1, None]),
     ("stall_seconds", [-1, 0, "x", None, float("nan"), True]),
     ("multiprocessing_context", ["thread", 3]),
     ("progress", ["yes", 1]),

@@ -15,12 +15,11 @@ from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat
 from worker_processes import worker_processes
 
 import wds_tools as wt
-from wds_tools.errors import DeviceError, LoaderError, OptionError
+from wds_tools.errors import DeviceError, LoaderError
 from wds_tools.loading.fields.slots import SlotLayout, TensorSpec
 from wds_tools.loading.pipeline import autoscale, pipeline
 from wds_tools.loading.pipeline.copier import CudaCopier
 from wds_tools.loading.pipeline.ring import Ring
-from wds_tools.loading.workers import numa
 
 VIEW = wt.RandomResizedCrop(32, flip=True)
 SEVERAL_SIZES = [wt.Schedule({0: wt.Resize((24, 32)), 1: VIEW}), wt.Buckets([(32, 32), (24, 40)], flip=True)]
@@ -639,41 +638,3 @@ def test_a_batch_is_handed_over_while_the_next_one_is_not_ready(few, gpu):
         assert next(batches).image.fake_device == 0  # waits for ever if the second batch is awaited
         gate.opened.set()
         assert len(list(batches)) == 9
-
-
-# Workers near the GPU
-
-
-def sys_folder(root, nodes):
-    """Write the files that describe NUMA nodes: for each address of a device, the node and its list of cores."""
-    for address, (node, cores) in nodes.items():
-        device, folder = root / "sys/bus/pci/devices" / address, root / f"sys/devices/system/node/node{node}"
-        device.mkdir(parents=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        (device / "numa_node").write_text(f"{node}\n")
-        (folder / "cpulist").write_text(f"{cores}\n")
-    return root
-
-
-@pytest.mark.parametrize(("device", "bound"), [("cuda:0", True), ("cuda:1", False)])
-def test_workers_are_bound_to_the_cores_near_their_gpu(few, gpu, tmp_path, monkeypatch, device, bound):
-    usable = os.sched_getaffinity(0)
-    core = min(usable)
-    root = sys_folder(tmp_path, {"0000:00:00.0": (3, f"{core},5000-5002"), "0000:01:00.0": (-1, "")})
-    monkeypatch.setattr(pipeline, "cores_near", lambda address: numa.cores_near(address, root))
-    with wt.make_loader(few, **{**OPTIONS, "num_workers": 2}, device=device, bind_workers=True) as loader:
-        train(loader, gpu)
-        workers = worker_processes()
-        assert len(workers) == 2
-        assert all(os.sched_getaffinity(worker.pid) == ({core} if bound else usable) for worker in workers)
-    assert os.sched_getaffinity(0) == usable
-
-
-def test_binding_workers_needs_a_cuda_device(few):
-    with pytest.raises(OptionError, match=r"bind_workers=True requires a CUDA device, such as device='cuda'"):
-        wt.make_loader(few, **OPTIONS, bind_workers=True)
-
-
-def test_without_workers_there_is_nothing_to_bind(few, gpu, expected):
-    with wt.make_loader(few, **{**OPTIONS, "num_workers": 0}, device="cuda", bind_workers=True) as loader:
-        assert_equal(train(loader, gpu), expected[0])

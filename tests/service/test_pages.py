@@ -472,12 +472,6 @@ def test_the_health_tab_names_a_missing_shard(root: Path, few: Path) -> None:
         assert "shard-000000.tar: " in text
 
 
-def test_the_shuffle_tab_shows_window_and_blocks(server: Running) -> None:
-    text = page(server, "/datasets/few?tab=shuffle")
-    assert "Predicted quality" in text
-    assert text.count("<circle") == 40
-
-
 def test_a_changed_field_is_named(root: Path, few: Path) -> None:
     folder = copy_of(few, root / "changed")
     shard = folder / "shard-000000.tar"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, example
+from wds_tools.cli.common import LOCAL_PATH, as_json_option, example
 
 if TYPE_CHECKING:
     from wds_tools.storage.cache.blocks import CachedDataset
@@ -33,7 +33,7 @@ def cache() -> None:
 
 @cache.command("list", epilog=example("wds-tools cache list"))
 @_folder
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@as_json_option
 def list_(cache_dir: Path | None, as_json: bool) -> None:
     """List the cached datasets, with their size and their last use."""
     from datetime import datetime

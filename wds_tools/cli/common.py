@@ -34,14 +34,13 @@ def _keep_storage_options(context: click.Context, _option: click.Parameter, word
         context.ensure_object(Run).storage_options = parse_storage_options(words)
 
 
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 label_type_option = click.option(
     "--label-type",
     type=click.Choice(["name", "number"]),
     help="Whether labels are names or numbers, where their text could be either; by default 3 and 3.0 are numbers, "
     "and any other text is a name.",
 )
-
-
 storage_option = click.option(
     "--storage-option",
     "storage_options",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,7 @@ from wds_tools.cli.common import (
     PATH_OR_URL,
     Run,
     amount,
+    as_json_option,
     check_writable,
     example,
     first_names,
@@ -27,13 +28,10 @@ if TYPE_CHECKING:
     from wds_tools.options import RemoteOptions
     from wds_tools.upkeep.verifier import VerifyReport
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-_plot = click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also draw the results as a chart.")
-
 
 @click.command(epilog=example("wds-tools info shards/photos"))
 @click.argument("dataset", type=PATH_OR_URL)
-@_as_json
+@as_json_option
 @storage_option
 @click.pass_obj
 def info(run: Run, dataset: str, as_json: bool) -> None:
@@ -50,7 +48,7 @@ def info(run: Run, dataset: str, as_json: bool) -> None:
 
 @click.command(epilog=example("wds-tools verify shards/photos && python train.py"))
 @click.argument("dataset", type=PATH_OR_URL)
-@_as_json
+@as_json_option
 @storage_option
 @click.pass_obj
 def verify(run: Run, dataset: str, as_json: bool) -> int:
@@ -112,16 +110,7 @@ def _verify_text(report: VerifyReport) -> str:
 @click.option("--epoch", default=0, show_default=True, help="Zero-based epoch whose first samples are shown.")
 @storage_option
 @click.pass_obj
-def sample(
-    run: Run,
-    dataset: str,
-    out: Path,
-    view: str,
-    size: int,
-    count: int,
-    seed: int,
-    epoch: int,
-) -> None:
+def sample(run: Run, /, dataset: str, out: Path, view: str, **options: Any) -> None:
     """Write a contact sheet of the images that the loader yields.
 
     It shows the first samples of an epoch of DATASET, in the order and with the crops of a training
@@ -130,16 +119,7 @@ def sample(
     from wds_tools.inspection.contact_sheet import contact_sheet
 
     check_writable(out)
-    shown = contact_sheet(
-        dataset,
-        out,
-        view=view,
-        size=size,
-        count=count,
-        seed=seed,
-        epoch=epoch,
-        remote=run.remote,
-    )
+    shown = contact_sheet(dataset, out, view=view, remote=run.remote, **options)
     click.echo(f"wrote {shown} samples of {dataset} with view {view} to {out}")
 
 
@@ -212,20 +192,16 @@ def _check_plan_options(context: click.Context) -> None:
 )
 @click.option("--epoch", type=click.IntRange(0), help="With --state: zero-based epoch that --step counts from.")
 @click.option("--rank", type=click.IntRange(0), help="With --state: show only the samples of this rank.")
-@_as_json
+@as_json_option
 @click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also draw the shuffle as a chart.")
 @storage_option
 @click.pass_context
 def plan(
     context: click.Context,
+    /,
     dataset: str,
-    batch_size: int,
-    world_size: int,
-    ranks_per_node: int | None,
-    num_workers: int,
     shuffle: str,
     seed: int,
-    tail: str,
     where: str | None,
     subset: float | None,
     class_weights: str | None,
@@ -236,6 +212,7 @@ def plan(
     rank: int | None,
     as_json: bool,
     plot: Path | None,
+    **options: Any,
 ) -> None:
     """Forecast an epoch, or show what a step of a run saw.
 
@@ -254,30 +231,19 @@ def plan(
 
     _check_plan_options(context)
     check_writable(plot)
+    choice = Choice(where, subset, parse_weights(class_weights) if class_weights else None, seed)
     if state is not None and step is not None:
         from wds_tools.inspection.saved_step import SavedStep
 
-        weights = parse_weights(class_weights) if class_weights else None
         wanted = SavedStep(file=state, step=step, epoch=epoch, rank=rank)
-        found = wanted.explain(dataset, Choice(where, subset, weights), context.obj.remote)
+        found = wanted.explain(dataset, choice, context.obj.remote)
         click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
         return
     if plot:
         check_svg_name(plot)
     shards = open_shards(dataset, remote=context.obj.remote)
-    choice = Choice(where, subset, parse_weights(class_weights) if class_weights else None, seed)
-    report = forecast(
-        shards,
-        batch_size=batch_size,
-        world_size=world_size,
-        ranks_per_node=ranks_per_node,
-        num_workers=num_workers,
-        shuffle=parse_shuffle(shuffle),
-        seed=seed,
-        tail=tail,  # type: ignore[arg-type]
-        image_bytes=3 * size * size if size else None,
-        choice=choice,
-    )
+    options |= {"shuffle": parse_shuffle(shuffle), "image_bytes": 3 * size * size if size else None}
+    report = forecast(shards, seed=seed, choice=choice, **options)
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else format_forecast(report))
     if plot:
         write_svg(plot, forecast_chart(shards, report, seed=seed, choice=choice))
@@ -286,7 +252,7 @@ def plan(
 
 @click.command(epilog=example("wds-tools doctor", "wds-tools doctor shards/photos"))
 @click.argument("dataset", required=False, type=PATH_OR_URL)
-@_as_json
+@as_json_option
 @storage_option
 @click.pass_obj
 def doctor(run: Run, dataset: str | None, as_json: bool) -> int:

@@ -33,16 +33,7 @@ _json_file = click.option(
 @_json_file
 @storage_option
 @click.pass_obj
-def tune(
-    run: Run,
-    dataset: str,
-    view: str,
-    batch_size: int | None,
-    device: str | None,
-    rounds: int,
-    seconds: float,
-    json_file: Path | None,
-) -> None:
+def tune(run: Run, /, dataset: str, json_file: Path | None, **options: Any) -> None:
     """Find the number of workers to use.
 
     Measures the loader on DATASET with 0, 1, 2, ... workers, at most one per core. Proposes the
@@ -54,17 +45,7 @@ def tune(
     from wds_tools.bench.tune import tune as run_tune
 
     check_writable(json_file)
-    report = run_tune(
-        dataset,
-        view=view,
-        batch_size=batch_size,
-        device=device,
-        rounds=rounds,
-        seconds=seconds,
-        progress=_print_line,
-        remote=run.remote,
-    )
-    _show(report, json_file)
+    _show(run_tune(dataset, progress=_print_line, remote=run.remote, **options), json_file)
 
 
 @click.command(epilog=example("wds-tools bench shards/photos --against imagefolder,dali --python dali=dali/bin/python"))
@@ -110,16 +91,13 @@ def tune(
 @click.pass_obj
 def bench(
     run: Run,
+    /,
     dataset: str,
-    view: str,
     against: str,
     pythons: tuple[str, ...],
     workers: str,
-    batch_size: int | None,
-    rounds: int,
-    seconds: float,
-    stages: bool,
     json_file: Path | None,
+    **options: Any,
 ) -> None:
     """Compare the speed of our loader with other loaders.
 
@@ -149,16 +127,12 @@ def bench(
     check_writable(json_file)
     report = run_bench(
         dataset,
-        view=view,
         against=_split(against),
         workers=[_parse_int(word, "--workers") for word in _split(workers)],
-        rounds=rounds,
-        seconds=seconds,
-        batch_size=batch_size,
         pythons=dict(_parse_python(word) for word in pythons),
-        stages=stages,
         progress=_print_line,
         remote=run.remote,
+        **options,
     )
     _show(report, json_file)
 

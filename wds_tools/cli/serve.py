@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, example, storage_option
+from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, as_json_option, example, storage_option
 
 if TYPE_CHECKING:
     from wds_tools.service.config import Started
@@ -65,18 +65,12 @@ _DEFAULT_PORT = 8080
 @click.pass_obj
 def serve(
     run: Run,
+    /,
     roots: tuple[Path, ...],
-    host: str,
-    port: int,
-    token_file: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    processes: int,
-    host_names: tuple[str, ...],
     upstreams: tuple[str, ...],
-    access_log: Path | None,
     cache_dir: Path | None,
     cache_bytes: str | None,
+    **given: Any,
 ) -> None:
     """Serve all datasets below the ROOTs over HTTP.
 
@@ -95,24 +89,13 @@ def serve(
     if not upstreams and (cache_bytes is not None or run.storage_options is not None):
         option = "--cache-bytes" if cache_bytes is not None else "--storage-option"
         raise click.UsageError(f"{option} requires --upstream URL.", click.get_current_context())
-    options = ServeOptions(
-        roots=roots,
-        host=host,
-        port=port,
-        token_file=token_file,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        processes=processes,
-        host_names=host_names,
-        upstreams=upstreams,
-        access_log=access_log,
-        remote=RemoteOptions.of(cache_dir, cache_bytes, storage_options=run.storage_options),
-    )
+    remote = RemoteOptions.of(cache_dir, cache_bytes, storage_options=run.storage_options)
+    options = ServeOptions(roots=roots, upstreams=upstreams, remote=remote, **given)
 
     def report(started: Started) -> None:
         where = ", ".join([*map(str, roots), *(url.partition("?")[0] for url in upstreams)])
         click.echo(f"serving {counted(started.datasets, 'dataset')} below {where} at {started.url}")
-        if tls_cert is None and not is_loopback(host):
+        if options.tls_cert is None and not is_loopback(options.host):
             click.echo("warning: without --tls-cert, tokens and data cross the network unencrypted", err=True)
 
     run_server(options, on_start=report)
@@ -131,7 +114,7 @@ def serve(
 def view(run: Run, dataset: str, port: int, browser: bool, cache_dir: Path | None) -> None:
     """Look at a DATASET in the browser.
 
-    It shows samples, classes, fields, checksums and the shuffle plan. A dataset whose manifest is
+    It shows samples, classes, fields and checksums. A dataset whose manifest is
     damaged is an error, as it is for loaders. Only programs on this machine can connect. Ctrl-C
     ends it.
     """
@@ -149,12 +132,8 @@ def view(run: Run, dataset: str, port: int, browser: bool, cache_dir: Path | Non
         raise OptionError(f"{dataset} is a pattern of shards: name their folder, which has the {MANIFEST_NAME}")
     folder = dataset.rstrip("/").removesuffix(f"/{MANIFEST_NAME}")
     is_url = "://" in folder
-    options = ServeOptions(
-        roots=() if is_url else (Path(folder),),
-        port=port,
-        upstreams=(folder,) if is_url else (),
-        remote=remote,
-    )
+    roots, upstreams = ((), (folder,)) if is_url else ((Path(folder),), ())
+    options = ServeOptions(roots=roots, port=port, upstreams=upstreams, remote=remote)
 
     def report(started: Started) -> None:
         url = f"{started.url}datasets/{quote(_dataset_name(folder))}" if started.datasets else started.url
@@ -200,7 +179,6 @@ def _check_installed() -> None:
 _token_file = click.option(
     "--token-file", type=LOCAL_PATH, required=True, metavar="FILE", help="File with the tokens, of mode 0600."
 )
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 @click.group(epilog=example("wds-tools token create --token-file tokens.json --name cluster --expires 90d"))
@@ -221,7 +199,7 @@ def token() -> None:
     help="Datasets that it is for, such as 'imagenet*'; by default all. Repeatable.",
 )
 @click.option("--expires", metavar="TIME", help="Time after which it is invalid, such as 12h or 90d; by default never.")
-@_as_json
+@as_json_option
 def create(token_file: Path, name: str, datasets: tuple[str, ...], expires: str | None, as_json: bool) -> None:
     """Create a token, and print it. It is shown only now: the file contains its SHA-256.
 
@@ -242,7 +220,7 @@ def create(token_file: Path, name: str, datasets: tuple[str, ...], expires: str 
 
 @token.command("list", epilog=example("wds-tools token list --token-file tokens.json"))
 @_token_file
-@_as_json
+@as_json_option
 def list_(token_file: Path, as_json: bool) -> None:
     """List the tokens: id, name, datasets and expiry. Tokens themselves are not stored."""
     from wds_tools.service.tokens import read_tokens

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -20,10 +19,6 @@ from wds_tools.cli.common import (
     storage_option,
 )
 from wds_tools.errors import OptionError
-
-if TYPE_CHECKING:
-    from wds_tools.format.label import LabelType
-    from wds_tools.upkeep.field_adder import Match
 
 
 @click.command(
@@ -55,15 +50,7 @@ if TYPE_CHECKING:
 )
 @storage_option
 @click.pass_obj
-def index(
-    run: Run,
-    patterns: tuple[str, ...],
-    manifest: str | None,
-    label: str | None,
-    label_type: LabelType | None,
-    classes: Path | None,
-    dots_in_fields: bool,
-) -> None:
+def index(run: Run, /, patterns: tuple[str, ...], manifest: str | None, **options: Any) -> None:
     """Write indexes and a manifest for existing tar shards.
 
     PATTERN is a shard, or a quoted pattern of several: 'train-{000000..000009}.tar', 'train-*.tar'.
@@ -82,15 +69,7 @@ def index(
     from wds_tools.wording import counted
 
     run.after_interrupt = "run the same command again to start over"
-    found = index_folders(
-        patterns,
-        manifest=manifest,
-        label=label,
-        label_type=label_type,
-        classes=classes,
-        dots_in_fields=dots_in_fields,
-        storage_options=run.storage_options,
-    )
+    found = index_folders(patterns, manifest=manifest, storage_options=run.storage_options, **options)
     datasets = []
     for folder, result in found.items():
         written = join(folder, manifest or MANIFEST_NAME)
@@ -171,14 +150,12 @@ def reseal(run: Run, dataset: str) -> None:
 @click.pass_obj
 def add_fields(
     run: Run,
+    /,
     dataset: str,
     source: str | None,
-    name: str | None,
-    key: str,
     fields: tuple[str, ...],
-    match: Match,
-    strict: bool,
     remove: str | None,
+    **options: Any,
 ) -> None:
     """Add captions, embeddings or masks to a dataset.
 
@@ -201,7 +178,7 @@ def add_fields(
         if "=" not in value:
             raise OptionError(f"--field {value!r} has no '='; expected FIELD=COLUMN, such as mask.png=png")
     columns = {field: column for field, _, column in (value.partition("=") for value in fields)}
-    report = add(dataset, source, name=name, key=key, fields=columns, match=match, strict=strict)
+    report = add(dataset, source, fields=columns, **options)
     listed = ", ".join(f"{field} ({count:,})" for field, count in report.fields.items())
     click.echo(
         f"added {listed} to {counted(report.samples, 'sample')}, {human_bytes(report.bytes)}, into {report.folder} "

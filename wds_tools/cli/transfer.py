@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from wds_tools.cli.common import PATH_OR_URL, Run, amount, example, first_names, storage_option
-
-if TYPE_CHECKING:
-    from wds_tools.upkeep.unpacker import UnpackLayout
 
 
 @click.command(epilog=example("wds-tools merge shards/2024 shards/2025 -o shards/both"))
@@ -104,14 +101,7 @@ def copy(run: Run, url: str, dst: str) -> None:
 @click.option("--overwrite", is_flag=True, help="Accept a DST that is not empty, and replace files of the same names.")
 @storage_option
 @click.pass_obj
-def unpack(
-    run: Run,
-    dataset: str,
-    dst: str,
-    fields: str | None,
-    layout: UnpackLayout,
-    overwrite: bool,
-) -> None:
+def unpack(run: Run, /, dataset: str, dst: str, fields: str | None, **options: Any) -> None:
     """Write the samples of a dataset to files.
 
     Every byte is verified. DST must be empty, or not exist. Run the same command again to continue an
@@ -128,9 +118,7 @@ def unpack(
 
     run.after_interrupt = "finished files are kept; run the same command again to continue"
     names = None if fields is None else [name.strip() for name in fields.split(",") if name.strip()]
-    report = unpack_dataset(
-        dataset, dst, fields=names, layout=layout, overwrite=overwrite, storage_options=run.storage_options
-    )
+    report = unpack_dataset(dataset, dst, fields=names, storage_options=run.storage_options, **options)
     files = counted(report.written + report.kept, "file")
     kept = f"; {report.kept:,} of them existed already" if report.kept else ""
     click.echo(

@@ -226,7 +226,6 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "retry_seconds": (_or_none(_is_seconds), "numbers above 0, and None"),
     "storage_options": (_or_none(_is_mapping), "dictionaries of fsspec options, such as {'anon': True}, and None"),
     "decode": (_is_bool, "True and False"),
-    "bind_workers": (_is_bool, "True and False"),
     "progress": (_or_none(_is_bool), "True, False and None"),
     "report_to": (_or_none(_is_text), "origins of a server, such as 'http://node1:8080', and None"),
     "path": (_is_path, "paths of files"),
@@ -265,7 +264,7 @@ _DATALOADER_ARGUMENTS = (
     "collate_fn in_order multiprocessing_context n_workers num_workers persistent_workers pin_memory pin_memory_device "
     "prefetch_factor timeout worker_init_fn workers"
 )
-_LOADER_ARGUMENTS = "batch_transform bind_workers device device_prefetch progress report_to stall_seconds"
+_LOADER_ARGUMENTS = "batch_transform device device_prefetch progress report_to stall_seconds"
 DATASET_HINTS = {
     **_HINTS,
     **dict.fromkeys(_DATALOADER_ARGUMENTS.split(), "pass it to the DataLoader that reads this dataset"),

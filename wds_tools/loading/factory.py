@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from wds_tools.errors import OptionError
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import LOADER_HINTS, checked
 from wds_tools.loading.load_options import LoaderOptions
@@ -65,8 +64,6 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             asynchronous, from pinned memory. CUDA is not initialized before the workers have started.
         device_prefetch: For CUDA, maximum number of batches that are copied before the training loop requests them
             (default 2). Each takes the memory of a batch on the device. Other devices do not use this option.
-        bind_workers: For CUDA, let the workers run only on the cores of the NUMA node that the GPU is connected to, for
-            machines with several processors (default False). It changes nothing if the machine reports no node.
         fields: Fields of a batch: ``image``, ``label``, ``__key__``, or any stored field such as ``json`` or
             ``mask.png``. A stored image field is decoded to [channels, height, width], uint16 if it has 16 bits per
             channel, otherwise uint8. With a single name that is not in a list (``fields="image"``), a batch is the
@@ -169,8 +166,6 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
     autoscaler = Autoscaler.from_options(
         options.num_workers, batch_size=options.batch_size, prefetch_factor=options.prefetch_factor
     )
-    if options.bind_workers and check_device(options.device).type != "cuda":
-        raise OptionError("bind_workers=True requires a CUDA device, such as device='cuda'")
     opened = open_dataset(options)
     loader = Loader(
         opened,
@@ -180,7 +175,6 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             batch_size=options.batch_size,
             device=check_device(options.device),
             device_prefetch=options.device_prefetch,
-            bind_workers=options.bind_workers,
             start_method=options.multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
             stall_seconds=options.stall_seconds + (_longest_request(options.remote) if opened.shards.is_remote else 0),
             read_ahead_bytes=opened.read_ahead_bytes,

@@ -109,7 +109,6 @@ class LoaderOptions(LoadOptions):
     prefetch_factor: int = 2
     device: str | int | torch.device | None = None
     device_prefetch: int = 2
-    bind_workers: bool = False
     collate_fn: Callable[[list[Any]], Any] | None = None
     batch_transform: BatchTransform | None = None
     multiprocessing_context: str | None = None

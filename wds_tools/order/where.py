@@ -77,7 +77,8 @@ def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> Co
         classes: Class names by class number.
 
     Raises:
-        WhereError: ``where`` is not a condition, or names an unknown column or class.
+        OptionError: ``where`` is neither text nor an expression.
+        WhereError: The text is not a condition, or names an unknown column or class.
 
     >>> parse("width >= 256 and label != 3", columns=["width", "label"], classes=[]).expression
     <pyarrow.compute.Expression ((width >= 256) and (label != 3))>
@@ -85,7 +86,7 @@ def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> Co
     if isinstance(where, pc.Expression):
         return Condition(where, frozenset(columns))
     if not isinstance(where, str):
-        raise WhereError(where, "allowed are text, such as 'width >= 256', and a pyarrow expression")
+        raise OptionError(f"where={where!r}; allowed are text, such as 'width >= 256', and a pyarrow expression")
     text = where.strip()
     try:
         tree = ast.parse(text, mode="eval").body

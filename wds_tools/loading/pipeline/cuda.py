@@ -78,13 +78,6 @@ class CudaDriver:
 
     device: torch.device
 
-    def pci_address(self) -> str:
-        """Return the address of the device on the PCI bus, as in the names of ``/sys/bus/pci/devices``."""
-        found: Any = torch.cuda.get_device_properties(self.device)
-        if not hasattr(found, "pci_bus_id"):  # an older torch
-            return ""
-        return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
-
     def current(self) -> AbstractContextManager[Any]:
         """Return a context in which the device is the current one."""
         return torch.cuda.device(self.device)

@@ -36,7 +36,6 @@ from wds_tools.loading.pipeline.tasks import (
 )
 from wds_tools.loading.samples.bad_samples import ErrorLog, replace_unreadable
 from wds_tools.loading.samples.recipe import Recipe
-from wds_tools.loading.workers.numa import cores_near
 from wds_tools.loading.workers.pool import WorkerPool
 from wds_tools.order.planner import EpochPlan, Step
 from wds_tools.reading.read_ahead import ReadAhead
@@ -224,8 +223,6 @@ class Pipeline:
         """Return the CUDA device. The workers were started before, so they do not inherit an initialized CUDA."""
         self.device = device_of_process(self.device)
         driver = CudaDriver(self.device)
-        if self._options.bind_workers and isinstance(self.pool, WorkerPool):
-            self.pool.bind(cores_near(driver.pci_address()))
         return _Gpu(driver, CudaCopier(driver, self._ring), StepPacer(driver))
 
     def _copy_to_cuda(self, plan: EpochPlan, gpu: _Gpu) -> Iterator[FinishedBatch]:

@@ -26,7 +26,6 @@ class PipelineOptions:
     batch_size: int
     device: torch.device
     device_prefetch: int
-    bind_workers: bool
     start_method: str
     stall_seconds: float
     read_ahead_bytes: int

@@ -25,7 +25,6 @@ from typing import Any
 
 from wds_tools import stages
 from wds_tools.errors import LoaderError, OptionError, WdsToolsError, WorkerError
-from wds_tools.loading.workers import numa
 from wds_tools.loading.workers.memory import SharedPage
 from wds_tools.loading.workers.messages import Failure, receive_message
 from wds_tools.loading.workers.worker_process import READY, TaskRunner, run_worker
@@ -93,11 +92,6 @@ class WorkerPool:
         except BaseException:
             self.close()
             raise
-
-    def bind(self, cores: frozenset[int]) -> None:
-        """Let the workers run on these cores only; on all cores if there are none."""
-        if cores:
-            numa.bind((worker.process.pid for worker in self._workers if worker.process.pid), cores)
 
     def submit(self, task: Any) -> int:
         """Send a task to the least busy active worker, as soon as one is free; return its number for `result`."""

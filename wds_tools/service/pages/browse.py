@@ -67,7 +67,6 @@ class Opened:
     further: list[str] = field(default_factory=list)
     counting: asyncio.Task[None] | None = None
     error: str = ""
-    plan: dict[str, Any] | None = None
 
     def locate(self, sample: int) -> tuple[int, int]:
         """Return the shard of a sample, and its row there."""
@@ -249,27 +248,6 @@ class Browser:
         is_soon = len(opened.manifest.shards) - opened.counted_shards <= _COUNTED_AT_ONCE
         await asyncio.wait([opened.counting], timeout=_COUNT_SECONDS if is_soon else 0)
         return opened.labels
-
-    async def shuffle_plan(self, opened: Opened) -> dict[str, Any]:
-        """Return what ``shuffle=True`` does with the dataset.
-
-        Raises:
-            BrowseError: It is not known.
-        """
-        if opened.plan is None:
-            manifest = opened.manifest
-            arguments = {
-                "fingerprint": manifest.fingerprint,
-                "shard_samples": [shard.samples for shard in manifest.shards],
-                "total_bytes": manifest.bytes,
-                "is_shuffled": manifest.shuffled,
-            }
-            try:
-                answer, _ = await self._helpers.ask({"question": "plan", "arguments": arguments})
-            except HelperError as error:
-                raise BrowseError(_message(error)) from error
-            opened.plan = answer["plan"]
-        return opened.plan
 
     async def check_lengths(self, opened: Opened, shards: Sequence[ShardEntry]) -> list[str]:
         """Return for each shard what is wrong with it or its index, such as a wrong length; "" if nothing is."""

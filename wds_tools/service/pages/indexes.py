@@ -13,15 +13,12 @@ from wds_tools.errors import OptionError, printable, shortened
 from wds_tools.format.index import ABSENT, NO_LABEL, Index, from_bytes
 from wds_tools.format.index_edit import read_columns
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.quality import TYPICAL_BATCH, predicted, window_of
-from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.where import WhereError, parse
 from wds_tools.reading.select import columns_of, with_columns
 from wds_tools.wording import one_line
 
 _MAX_INDEX_MEMORY = 400 << 20
 _MAX_KEY = 300  # characters of a key that a page shows
-_ORDER_POINTS = 600
 
 
 class Indexes:
@@ -33,8 +30,6 @@ class Indexes:
     def answer(self, message: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Answer one question. ``{"missing": true}`` means: ask again, with the index as payload."""
         question = message["question"]
-        if question == "plan":
-            return {"plan": shuffle_plan(**message["arguments"])}, b""
         index = self._kept.get(message["index"])
         if not payload and (index is None or set(message.get("further", ())) & set(index.columns)):
             return {"missing": True}, b""
@@ -136,31 +131,3 @@ def mistake(error: OptionError) -> dict[str, Any]:
     """Return an invalid condition as an answer: the message, and the characters that it is about."""
     problem, span = (error.problem, error.span) if isinstance(error, WhereError) else (str(error), None)
     return {"mistake": {"message": shortened(problem, 1000), "span": span}}
-
-
-def shuffle_plan(fingerprint: str, shard_samples: list[int], total_bytes: int, is_shuffled: bool) -> dict[str, Any]:
-    """Return what ``shuffle=True`` does with a dataset, and the first samples of epoch 0.
-
-    Args:
-        fingerprint: Fingerprint of the dataset.
-        shard_samples: Samples of each shard.
-        total_bytes: Size of all shards.
-        is_shuffled: Whether packing has shuffled it.
-    """
-    samples = sum(shard_samples)
-    block = default_block(samples, total_bytes)
-    window = window_of(True, block=block, samples=samples, shuffled=is_shuffled)
-    order = Order(fingerprint=fingerprint, shard_samples=shard_samples, seed=0, window=window, block=block)
-    count = min(samples, max(_ORDER_POINTS, 2 * TYPICAL_BATCH))
-    ids = order.ids(0, 0, count)
-    batch = min(TYPICAL_BATCH, samples)
-    starts = np.cumsum(shard_samples)
-    return {
-        "block": block,
-        "window": min(window, samples),
-        "window_bytes": min(window, samples) * total_bytes // samples,
-        "quality": predicted(batch=TYPICAL_BATCH, block=block, window=window, shuffled=is_shuffled),
-        "ids": ids[:: max(1, count // _ORDER_POINTS)].tolist(),
-        "batch": batch,
-        "shards_per_batch": len(np.unique(np.searchsorted(starts, ids[:batch], side="right"))),
-    }

@@ -153,10 +153,6 @@ class PageRoutes:
                 return await self._sample_page(request, opened, int(sample.partition("/")[2]), state)
             if state.tab == "health":
                 return await self._health_page(opened, state)
-            if state.tab == "shuffle":
-                plan = await self._browser.shuffle_plan(opened)
-                points = _points(plan["ids"], opened.manifest.samples)
-                return self._render("shuffle.html", **_common(opened, state), plan=plan, points=points)
             return await self._samples_page(request, opened, state)
         except BrowseError as error:
             return self._error(500, f"{opened.name} cannot be shown: {error}")
@@ -374,9 +370,3 @@ def _origin(request: web.Request) -> str:
 
 def _data_url(request: web.Request, opened: Opened) -> str:
     return f"{_origin(request)}{PREFIX}{quote(opened.name)}"
-
-
-def _points(ids: list[int], samples: int) -> list[tuple[float, float]]:
-    """Return the points of the drawing of a shuffle: position in the epoch, and position in the shards, 0 to 100."""
-    count = max(1, len(ids) - 1)
-    return [(round(100 * i / count, 2), round(100 * number / samples, 2)) for i, number in enumerate(ids)]

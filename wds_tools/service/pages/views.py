@@ -24,7 +24,7 @@ _MIN_SHARE = 0.01
 _MAX_VALUE_CHARACTERS = 4000
 _BARS = 100.0  # width of bars in user units
 MAX_WHERE = 1000
-TABS = ("samples", "health", "shuffle")
+TABS = ("samples", "health")
 _MAX_NUMBER = 10**15
 
 
