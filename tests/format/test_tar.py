@@ -428,7 +428,7 @@ def check_quickly_read_or_refused(data: bytes) -> None:
         assert 0 <= found.offset <= len(data)
     else:
         assert all(m.offset + m.size <= len(data) for m in found)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20
 
 
 def test_the_error_for_data_after_the_end_has_its_offset() -> None:

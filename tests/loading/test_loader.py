@@ -19,6 +19,7 @@ import pytest
 import torch
 from PIL import Image
 from torchvision.transforms import v2
+from waiting import wait_for
 from worker_processes import worker_processes
 
 import wds_tools as wt
@@ -503,7 +504,7 @@ def four_workers(monkeypatch):
 
 def run_until_workers_are_added(loader):
     """Iterate without pauses until a worker is added; return the keys of each epoch."""
-    keys, deadline = [], time.monotonic() + 60
+    keys, deadline = [], time.monotonic() + 120
     while loader.num_workers == 1:
         keys.append(keys_of(loader))
         assert time.monotonic() < deadline, "no second worker for a loop that only waits"
@@ -676,10 +677,8 @@ def test_workers_go_on_while_a_slow_sample_delays_its_batch(packed, tmp_path):
 
     def transform(image):
         (tmp_path / str(int(image.sum()))).touch()
-        deadline = time.monotonic() + 30
-        while int(image.sum()) == slow and len(list(tmp_path.iterdir())) < 36:
-            assert time.monotonic() < deadline, "the other worker had nothing to do"
-            time.sleep(0.01)
+        if int(image.sum()) == slow:
+            wait_for(lambda: len(list(tmp_path.iterdir())) >= 36)  # the other worker has something to do
         return image
 
     with wt.make_loader(packed, num_workers=2, transform=transform, **options) as loader:

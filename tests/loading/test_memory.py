@@ -1,10 +1,10 @@
 """Memory of the workers, and cleanup after any end of the main process."""
 
-import time
 from pathlib import Path
 
 import pytest
 from piped import piped
+from waiting import wait_for
 
 PRIVATE_LIMIT = 300e6  # per worker, without the memory that it shares with others
 
@@ -96,7 +96,4 @@ def test_no_process_or_shared_memory_is_left_after_any_end_of_the_main_process(p
         assert len(workers) == 2
         assert not [line for pid in (process.pid, *workers) for line in named_memory(pid)]
         stdin.write("go on\n")
-    deadline = time.monotonic() + 30
-    while alive(workers) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(workers)
+    wait_for(lambda: not alive(workers))

@@ -18,6 +18,7 @@ import preloaded
 import pytest
 from bad_server import BadServer
 from piped import piped
+from waiting import wait_for
 
 import wds_tools as wt
 from wds_tools.errors import ChecksumError, MissingFileError, OptionError, StoreError
@@ -95,13 +96,6 @@ def fetchers():
             if is_fetcher and cache in (path / "environ").read_bytes().split(b"\0"):
                 found.append(int(path.name))
     return found
-
-
-def wait_until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(("workers", "method"), [(0, None), (3, "fork"), (1, "spawn")])
@@ -192,7 +186,7 @@ def test_the_fetcher_process_ends_with_the_last_loader_without_the_garbage_colle
     try:
         epochs_of(server.url, workers=workers)
         assert fetchers()
-        wait_until(lambda: not fetchers())
+        wait_for(lambda: not fetchers())
     finally:
         gc.enable()
 
@@ -209,7 +203,7 @@ def test_the_fetcher_process_ends_when_the_training_is_killed(server):
         assert output.readline() == "ready\n"
         assert len(fetchers()) == 1
         training.kill()
-    wait_until(lambda: not fetchers())
+    wait_for(lambda: not fetchers())
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -224,12 +218,12 @@ view = wt.CenterCrop(64, resize=72)
 list(wt.make_loader(sys.argv[1], batch_size=8, num_workers=int(sys.argv[2]), view=view))
 """
     training = preloaded.Process(["-c", program, server.url, workers])
-    wait_until(lambda: ranges_of(server))
+    wait_for(lambda: ranges_of(server))
     assert len(fetchers()) == 1
     training.kill()
     assert training.wait() == -signal.SIGKILL
     assert training.stderr == ""
-    wait_until(lambda: not fetchers())
+    wait_for(lambda: not fetchers())
 
 
 def test_a_fetcher_process_whose_parent_was_killed_while_it_started_writes_nothing(tmp_path):
@@ -301,10 +295,7 @@ def test_the_samples_of_the_first_batch_are_requested_before_blocks(server, data
 
 def test_indexes_of_the_first_batch_are_read_before_the_first_iteration(server, dataset):
     with wt.make_loader(server.url, batch_size=BATCH, shuffle=True, num_workers=2, view=VIEW) as loader:
-        deadline = time.monotonic() + 20
-        while not any(request.path.endswith(".parquet") for request in server.requests):
-            assert time.monotonic() < deadline, "no index was requested"
-            time.sleep(0.01)
+        wait_for(lambda: any(request.path.endswith(".parquet") for request in server.requests))
         assert not ranges_of(server)
         next(iter(loader))
     paths = [request.path for request in server.requests if request.path.endswith(".parquet")]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import preloaded
 import pytest
+from waiting import wait_for
+from worker_processes import worker_processes
 
 from wds_tools.errors import DecodeError, WorkerError
 from wds_tools.loading.workers.pool import WorkerPool
@@ -149,10 +151,8 @@ def test_large_tasks_and_results_do_not_block_each_other(pool):
 def test_a_killed_worker_is_reported_at_once_with_its_signal(number, no_leftovers):
     pool = make()
     task_number = pool.submit(("kill", number))
-    start = time.monotonic()
     with pytest.raises(WorkerError, match=rf"worker \d of 2 \(pid \d+\) was killed by {number.name}"):
-        pool.result(task_number)
-    assert time.monotonic() - start < 10  # it takes 0.1 s, but the machine may be busy
+        pool.result(task_number)  # a worker that stalls is reported otherwise, after 60 s
 
 
 def test_a_worker_that_exits_is_reported_with_its_exit_code(no_leftovers):
@@ -169,8 +169,7 @@ def test_a_stalled_worker_is_reported_with_its_stack(no_leftovers):
 
 def test_a_worker_stopped_by_sigstop_is_reported(no_leftovers):
     pool = make(stall_seconds=1.0)
-    pid = pool.result(pool.submit(("pid", 0)))
-    os.kill(pid, signal.SIGSTOP)
+    os.kill(worker_processes()[0].pid, signal.SIGSTOP)
     task_numbers = [pool.submit(("pid", 0)) for _ in range(2)]  # one for each worker
     with pytest.raises(WorkerError, match="sent nothing for 1 s"):
         _ = [pool.result(task_number) for task_number in task_numbers]
@@ -197,9 +196,7 @@ def test_an_exception_that_cannot_be_pickled_is_reported_with_its_text(pool):
 def test_close_stops_workers_in_the_middle_of_a_task(no_leftovers):
     pool = make()
     pool.submit(("hang", 1000))
-    start = time.monotonic()
     pool.close()
-    assert time.monotonic() - start < 10
     pool.close()  # a second call has no effect
 
 
@@ -231,10 +228,7 @@ def test_workers_exit_after_any_end_of_the_main_process(ending):
     done = preloaded.run(["-c", script])
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 2, done.stderr
-    deadline = time.monotonic() + 10
-    while any(_is_running(pid) for pid in pids):
-        assert time.monotonic() < deadline, "a worker outlived its main process"
-        time.sleep(0.05)
+    wait_for(lambda: not any(_is_running(pid) for pid in pids))
 
 
 def _is_running(pid):

@@ -428,10 +428,15 @@ def test_processes_on_one_port_share_reports_and_metrics_and_end_with_the_one_th
     with program(few.parent, "--processes", "2") as running:
         for number in range(6):
             assert post(running.url, {**REPORT, "run": f"run-{number}"}) == 204
-        for _ in range(6):  # whichever process answers
-            wait_for(lambda: len(runs(running.url)["runs"]) == 6)
+        answers = []
+
+        def all_runs_were_shown() -> bool:
+            answers.append(len(runs(running.url)["runs"]))
+            return answers[-6:] == [6] * 6  # whichever process answered
+
+        wait_for(all_runs_were_shown)
         # A process counts a request when it has sent the answer, so the client may be earlier.
-        counted = b'wds_tools_requests_total{route="runs",status="200"} 6.0'
+        counted = f'wds_tools_requests_total{{route="runs",status="200"}} {len(answers)}.0'.encode()
         wait_for(lambda: counted in request(running.url, "/metrics").body)
         running.kill()
         wait_for(lambda: not accepts_connections(running.url))

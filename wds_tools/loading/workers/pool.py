@@ -354,8 +354,10 @@ def _stack_of(worker: _Worker) -> str:
     with contextlib.suppress(OSError):
         os.kill(worker.process.pid or 0, signal.SIGUSR1)
         if worker.stack.poll(1.0):
-            time.sleep(0.1)  # the stack is written line by line
-            return os.read(worker.stack.fileno(), _STACK_BYTES).decode(errors="replace")
+            stack = b""
+            while worker.stack.poll(0.3):  # it is written line by line
+                stack += os.read(worker.stack.fileno(), _STACK_BYTES)
+            return stack.decode(errors="replace")
     return "(no stack: the process does not react; it may be stopped or waiting for storage)"
 
 
