@@ -172,7 +172,7 @@ _USE = {
 @storage_option
 @click.pass_obj
 def export(run: Run, dataset: str, dst: str | None, to: str, split: str, overwrite: bool) -> None:
-    """Write what other readers of shards need, or images with annotation files.
+    """Write files for other readers, or images as COCO and YOLO.
 
     DATASET is a folder or URL with a dataset, or its manifest. For readers of shards, files are
     written next to the shards, from the manifest and the indexes; no shard is read. Run the command
