@@ -12,6 +12,7 @@ import fsspec
 import numpy as np
 import pytest
 import torch
+from annotated_trees import FOREIGN, SPLIT_OF, tree_of
 from PIL import Image
 from torchvision.datasets import CocoDetection, VOCDetection
 
@@ -19,9 +20,7 @@ import wds_tools as wt
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.sources.detect import open_source
 
-FOREIGN = Path(__file__).parent.parent / "foreign"
 NAMES = ("cat", "dog", "fig tree")
-SPLIT_OF = {"photo_1.jpg": "train", "photo 3.jpg": "train", "photo_2.jpg": "val", "photo_4.jpg": "val"}
 BOXES = {  # what the programs were given: left, top, right, bottom, class number
     "photo_1.jpg": [(10, 8, 30, 40, 0), (0, 0, 64, 48, 1)],
     "photo_2.jpg": [(5, 5, 45, 35, 2), (12, 10, 20, 30, 0)],
@@ -34,16 +33,6 @@ FIELDS = {
     "classes": wt.Field("json", path="objects.category", like="boxes"),
     "path": wt.Text("json", path="path"),
 }
-
-
-def tree_of(root, annotations, place):
-    """Copy annotations, and the images to ``place``, a text with {split} and {name}."""
-    shutil.copytree(FOREIGN / annotations, root, dirs_exist_ok=True)
-    for name, split in SPLIT_OF.items():
-        path = root / place.format(split=split, name=name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(FOREIGN / "images" / name, path)
-    return root
 
 
 def samples_of(dataset, fields=FIELDS):

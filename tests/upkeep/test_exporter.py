@@ -262,7 +262,7 @@ def test_a_dataset_at_a_url_is_exported_to_the_url(plain: Path) -> None:
 
 def test_invalid_arguments_are_refused(plain: Path) -> None:
     for to in ("", "tensorflow", "dali,", []):
-        with pytest.raises(OptionError, match="allowed are 'dali', 'energon', 'hf', 'timm', 'wids'"):
+        with pytest.raises(OptionError, match="allowed are 'coco', 'yolo', 'dali', 'energon', 'hf', 'timm', 'wids'"):
             wt.export(plain, to)
     with pytest.raises(OptionError, match="split='a b'"):
         wt.export(plain, "timm", split="a b")

@@ -145,7 +145,7 @@ def test_files_are_renamed_if_hard_links_are_impossible(tmp_path: Path, monkeypa
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     with (
         RestoreFolder(tmp_path),
-        pytest.raises(DestinationError, match="another program is unpacking"),
+        pytest.raises(DestinationError, match="another program is writing"),
         RestoreFolder(tmp_path),
     ):
         pass

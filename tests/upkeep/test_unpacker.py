@@ -343,7 +343,7 @@ def test_another_call_does_not_continue_an_unfinished_one(tmp_path: Path) -> Non
         ("other", {}),
     ]
     for dataset, options in calls:
-        with pytest.raises(DestinationError, match=r"holds an unfinished unpack of another dataset, or with another"):
+        with pytest.raises(DestinationError, match=r"holds an unfinished unpack or export of another"):
             unpack(tmp_path / dataset, tmp_path / "out", **options)
         assert files(tmp_path / "out") == before
     unpack(tmp_path / "other", tmp_path / "out", overwrite=True)

@@ -128,6 +128,8 @@ def unpack(run: Run, /, dataset: str, dst: str, fields: str | None, **options: A
 
 
 _USE = {
+    "coco": "wds-tools pack {dst} SHARDS --from coco",
+    "yolo": "yolo detect train data={dst}/data.yaml (Ultralytics requires the splits train and val)",
     "dali": """fn.readers.webdataset(paths=tars, index_paths=[tar[:-4] + '.idx' for tar in tars], ext=[...]), with
       import json, pathlib; manifest = json.loads(pathlib.Path('{manifest}').read_bytes())
       tars = ['{folder}/' + shard['name'] for shard in manifest['shards']]""",
@@ -139,26 +141,35 @@ _USE = {
 
 
 @click.command(
-    epilog=example("wds-tools export shards/photos --to dali,timm", "wds-tools export s3://bucket/train --to energon")
+    epilog=example(
+        "wds-tools export shards/photos --to dali,timm",
+        "wds-tools export s3://bucket/train --to energon",
+        "wds-tools export shards/coco/val exported --to coco,yolo --split val",
+    )
 )
 @click.argument("dataset", type=PATH_OR_URL)
+@click.argument("dst", type=PATH_OR_URL, required=False)
 @click.option(
     "--to",
     required=True,
-    metavar="READERS",
-    help="Readers, comma-separated: dali, energon, hf (Hugging Face datasets), timm, wids.",
+    metavar="NAMES",
+    help="Comma-separated: coco, yolo, dali, energon, hf (Hugging Face datasets), timm, wids.",
 )
-@click.option("--split", default="train", show_default=True, help="Name of the split, for Energon and timm.")
+@click.option("--split", default="train", show_default=True, help="Name of the split, for all but dali, hf and wids.")
+@click.option("--overwrite", is_flag=True, help="Replace files in DST that exist with other content.")
 @storage_option
 @click.pass_obj
-def export(run: Run, dataset: str, to: str, split: str) -> None:
-    """Write what other readers of shards need.
+def export(run: Run, dataset: str, dst: str | None, to: str, split: str, overwrite: bool) -> None:
+    """Write files for other readers, or images as COCO and YOLO.
 
-    DATASET is a folder or URL with a dataset, or its manifest. The files are written next to the
-    shards, from the manifest and the indexes; no shard is read. Run the command again after samples
-    were appended.
+    DATASET is a folder or URL with a dataset, or its manifest. For readers of shards, files are
+    written next to the shards, from the manifest and the indexes; no shard is read. Run the command
+    again after samples were appended. For coco and yolo, images and annotations are written to the
+    folder DST, which may have other splits.
 
     \b
+    --to coco     images/SPLIT/, annotations/instances_SPLIT.json
+    --to yolo     images/SPLIT/, labels/SPLIT/, data.yaml
     --to dali     an .idx file per shard, as NVIDIA DALI's wds2idx writes it
     --to energon  a .tar.idx file per shard and .nv-meta/, as `energon prepare` writes them
     --to hf       README.md, the dataset card
@@ -172,14 +183,17 @@ def export(run: Run, dataset: str, to: str, split: str) -> None:
     from wds_tools.upkeep.exporter import export as export_dataset
     from wds_tools.wording import counted
 
-    report = export_dataset(dataset, to, split=split, storage_options=run.storage_options)
+    run.after_interrupt = "finished files are kept; run the same command again to continue"
+    report = export_dataset(dataset, to, dst=dst, split=split, overwrite=overwrite, storage_options=run.storage_options)
     fields = open_shards(dataset).manifest.fields if run.storage_options is None else {}
     manifest = join(*split_manifest(dataset))
     images = ";".join(["jpg", *(name for name in IMAGE_FIELDS if name in fields and name != "jpg")])
     for reader, files in report.files.items():
         if files:
             click.echo(f"{reader}: {counted(len(files), 'file')}, {first_names(files)}")
-        use = _USE[reader].format(folder=report.folder, manifest=manifest, split=split, images=images)
+        use = _USE[reader].format(folder=report.folder, dst=report.dst, manifest=manifest, split=split, images=images)
         click.echo(f"      {use}")
+    for note in report.notes:
+        click.echo(note)
     for name in report.kept:
         click.echo(f"kept {name}, which a user has written or edited")

@@ -1,4 +1,4 @@
-"""`export()`: writes the files that other readers need next to the shards, from manifest and indexes alone."""
+"""`export()`: the files that other readers of shards need, next to them; or images with objects as COCO and YOLO."""
 
 from __future__ import annotations
 
@@ -32,11 +32,14 @@ from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.upload import Bucket
 from wds_tools.terminal import phase_bar, shows_progress
 from wds_tools.upkeep import export_formats
+from wds_tools.upkeep.annotation_files import ANNOTATION_FORMATS
 from wds_tools.upkeep.export_formats import write_database
 from wds_tools.upkeep.index_folder import not_writable
 from wds_tools.upkeep.members import StoredKey, stored_keys
+from wds_tools.upkeep.object_export import ObjectExport
 
 READERS = ("dali", "energon", "hf", "timm", "wids")
+CHOICES = (*ANNOTATION_FORMATS, *READERS)
 ENERGON_FOLDER = ".nv-meta"
 TIMM_NAME = "_info.json"
 WIDS_NAME = "shardindex.json"
@@ -50,15 +53,19 @@ class ExportReport:
     Attributes:
         dataset: The argument of `export`.
         folder: Folder or URL of the shards.
-        files: Reader to the names of the files that were written, in the folder.
+        dst: Folder with images and annotations, if they were exported.
+        files: Reader or format to the names of the files that were written, in the folder; folders end with ``/``.
         kept: Names of files that were kept, because a user wrote or edited them.
+        notes: What the formats of annotations cannot hold as it is in the dataset.
         seconds: Duration.
     """
 
     dataset: str
     folder: str
+    dst: Path | None
     files: dict[str, list[str]]
     kept: list[str]
+    notes: list[str]
     seconds: float
 
 
@@ -66,11 +73,15 @@ def export(
     dataset: str | os.PathLike[str],
     to: str | Sequence[str],
     *,
+    dst: str | Path | None = None,
     split: str = "train",
+    overwrite: bool = False,
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ExportReport:
-    """Write what other readers of WebDataset shards need, next to the shards. No shard is read or changed.
+    """Write what other readers of WebDataset shards need, next to the shards, or images with annotation files.
+
+    For readers of shards, no shard is read or changed:
 
     ==========  ==========================================================================================
     ``dali``    ``shard-000000.idx`` for each shard, as NVIDIA DALI's ``wds2idx`` writes it
@@ -83,10 +94,23 @@ def export(
     Existing files are replaced, but not a ``README.md`` or ``.nv-meta/dataset.yaml`` that a user may have written.
     After samples were appended, export again.
 
+    A dataset with objects is written to a folder ``dst`` as images in ``images/SPLIT/`` with:
+
+    ==========  ==========================================================================================
+    ``coco``    ``annotations/instances_SPLIT.json``, and ``captions_SPLIT.json`` if there are captions
+    ``yolo``    ``labels/SPLIT/`` and ``data.yaml``, in which other splits are kept
+    ==========  ==========================================================================================
+
+    Example::
+
+        wds_tools.export("shards/coco/val", "coco,yolo", dst="exported", split="val")
+
     Args:
         dataset: Folder or URL of a dataset, or its manifest.
-        to: Names of readers, as a sequence or separated by commas.
-        split: Name of the split, for Energon and timm. In ``_info.json`` other splits are kept.
+        to: Names of readers and formats, as a sequence or separated by commas.
+        dst: Local folder for ``coco`` and ``yolo``; created if it does not exist. It may have other splits.
+        split: Name of the split, for COCO, YOLO, Energon and timm. In ``_info.json`` other splits are kept.
+        overwrite: Replace files in ``dst`` that exist with other content. They are an error by default.
         progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
         storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
@@ -95,7 +119,9 @@ def export(
 
     Raises:
         OptionError: An unknown reader, a URL that is not writable, or a dataset that a reader cannot read: repeated
-            keys for Energon, white space in field names for DALI, names of more than 100 bytes for wids.
+            keys for Energon, white space in field names for DALI, names of more than 100 bytes for wids, no objects
+            for COCO and YOLO; no ``dst`` for these, or one for the others.
+        SampleError: The objects of a sample are not those of `docs/annotations.md`.
         NotADatasetError: The folder has no manifest, or the name is a pattern.
         ManifestError: Manifest or index is invalid, or the index does not record the tar headers of the shard.
         DestinationError: The folder cannot be written to.
@@ -103,6 +129,7 @@ def export(
     """
     started = time.monotonic()
     readers = _readers(to)
+    folder_of_objects = _folder_of_objects(readers, dst)
     if not split or not split.replace("-", "_").isidentifier():
         raise OptionError(f"split={split!r}; allowed is a name such as 'train' or 'val'")
     spec = os.fspath(dataset)
@@ -113,22 +140,44 @@ def export(
     folder, manifest_name = split_manifest(spec)
     output = _Output(folder, remote)
     run = _Export(shards, output, split, is_default=manifest_name == MANIFEST_NAME, progress=progress)
+    notes: list[str] = []
+    where = folder
     try:
         run.check(readers)
         for reader in readers:
-            run.write(reader)
+            if reader in READERS:
+                run.write(reader)
+        if folder_of_objects is not None:
+            where = str(folder_of_objects)
+            objects = ObjectExport(shards, folder_of_objects, split, overwrite, progress, notes)
+            run.files |= objects.write([name for name in readers if name in ANNOTATION_FORMATS])
     except OSError as error:
         if isinstance(error, WdsToolsError):
             raise
-        raise not_writable(folder, error) from error
-    return ExportReport(spec, folder, run.files, run.kept, time.monotonic() - started)
+        raise not_writable(where, error) from error
+    return ExportReport(spec, folder, folder_of_objects, run.files, run.kept, notes, time.monotonic() - started)
+
+
+def _folder_of_objects(names: Sequence[str], dst: str | Path | None) -> Path | None:
+    """Return the folder for images and annotations, if they are exported."""
+    formats = [name for name in names if name in ANNOTATION_FORMATS]
+    if not formats:
+        if dst is not None:
+            raise OptionError(f"{dst} is for {' and '.join(ANNOTATION_FORMATS)}: other files are written to the shards")
+        return None
+    if dst is None:
+        raise OptionError(f"to={formats[0]!r} requires dst, a folder for images and annotations")
+    folder = parse_destination(dst)
+    if isinstance(folder, str):
+        raise OptionError(f"{dst} is not a local folder; export {formats[0]} to a local folder")
+    return folder
 
 
 def _readers(to: str | Sequence[str]) -> list[str]:
     names = [name.strip() for name in to.split(",")] if isinstance(to, str) else list(to)
-    unknown = [name for name in names if name not in READERS]
+    unknown = [name for name in names if name not in CHOICES]
     if unknown or not names:
-        raise OptionError(f"to={to!r}; allowed are {', '.join(map(repr, READERS))}, several separated by commas")
+        raise OptionError(f"to={to!r}; allowed are {', '.join(map(repr, CHOICES))}, several separated by commas")
     return list(dict.fromkeys(names))
 
 

@@ -50,7 +50,7 @@ class RestoreFolder:
         try:
             self._lock = lock_file(work / "lock")
         except BlockingIOError as error:
-            raise DestinationError(f"another program is unpacking into {self.root}; wait for it to end") from error
+            raise DestinationError(f"another program is writing to {self.root}; wait for it to end") from error
         try:
             self._continues = self._start(work)
         except BaseException:
@@ -66,8 +66,8 @@ class RestoreFolder:
         left = plan.read_bytes() if plan.exists() else None
         if left not in (None, self.plan) and not self.overwrite:
             raise DestinationError(
-                f"{self.root} holds an unfinished unpack of another dataset, or with another --layout or other "
-                "--fields: run that command again to continue, or unpack into another, empty folder"
+                f"{self.root} holds an unfinished unpack or export of another dataset or with other options: run that "
+                "command again to continue, or choose another, empty folder"
             )
         for path in work.iterdir():
             if path.name not in ("lock", PLAN_NAME):
@@ -93,13 +93,14 @@ class RestoreFolder:
         for descriptor in (self._work, self._root, self._lock):
             os.close(descriptor)
 
-    def put(self, path: str, data: bytes | memoryview) -> bool:
+    def put(self, path: str, data: bytes | memoryview, *, overwrite: bool = False) -> bool:
         """Restore one file.
 
         Args:
             path: Relative path with ``/`` between folders; bytes that are not UTF-8 are surrogate
                 escapes.
             data: Content of the file.
+            overwrite: Replace this file even if the others are not replaced.
 
         Returns:
             Whether the file was written; False if it existed with the same content.
@@ -115,12 +116,13 @@ class RestoreFolder:
                 existing = _open_file(folder, name)
             except OSError as error:
                 raise _file_error(path, f"cannot be written: {error.strerror}") from error
-            if existing is not None and self._has_content(path, existing, data):
+            overwrite = overwrite or self.overwrite
+            if existing is not None and self._has_content(path, existing, data, overwrite=overwrite):
                 return False
-            self._write(path, folder, name, data)
+            self._write(path, folder, name, data, overwrite=overwrite)
         return True
 
-    def _has_content(self, path: str, existing: int, data: bytes | memoryview) -> bool:
+    def _has_content(self, path: str, existing: int, data: bytes | memoryview, *, overwrite: bool) -> bool:
         """Return whether an open file has this content, and close it; check that it may be replaced."""
         try:
             status = os.fstat(existing)
@@ -131,11 +133,11 @@ class RestoreFolder:
                 return True
         finally:
             os.close(existing)
-        if not self.overwrite or not is_file:
+        if not overwrite or not is_file:
             raise _file_error(
                 path,
-                "already exists with other content; move it away, choose another folder, or unpack with "
-                "--overwrite (overwrite=True)",
+                "already exists with other content; move it away, choose another folder, or pass --overwrite "
+                "(overwrite=True)",
             )
         return False
 
@@ -163,14 +165,14 @@ class RestoreFolder:
         finally:
             os.close(descriptor)
 
-    def _write(self, path: str, folder: int, name: bytes, data: bytes | memoryview) -> None:
+    def _write(self, path: str, folder: int, name: bytes, data: bytes | memoryview, *, overwrite: bool) -> None:
         temporary = secrets.token_hex(8)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             with open(os.open(temporary, flags, 0o666, dir_fd=self._work), "wb") as file:  # noqa: PTH123
                 file.write(data)
                 status = os.fstat(file.fileno())
-            self._link(temporary, folder, name)
+            self._link(temporary, folder, name, overwrite=overwrite)
         except FileExistsError as error:
             raise _file_error(path, "has just been created by another program") from error
         finally:
@@ -178,9 +180,9 @@ class RestoreFolder:
                 os.unlink(temporary, dir_fd=self._work)
         self._restored.add(_identity(status))
 
-    def _link(self, temporary: str, folder: int, name: bytes) -> None:
+    def _link(self, temporary: str, folder: int, name: bytes, *, overwrite: bool) -> None:
         """Give a file its final name by a link, which never replaces a file, or by a rename if links are impossible."""
-        if not self.overwrite:
+        if not overwrite:
             try:
                 os.link(temporary, name, src_dir_fd=self._work, dst_dir_fd=folder)
             except OSError as error:
