@@ -242,7 +242,7 @@ def _collect(
     running: set[Future[ShardReport]] = set()
     while True:
         # At most one task waits per worker. A task holds thousands of paths, so not all are created at once.
-        running |= _submit(pool, list(islice(tasks, max_pending - len(running))))
+        running |= _submit_tasks(pool, list(islice(tasks, max_pending - len(running))))
         if not running:
             return
         finished, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -251,7 +251,7 @@ def _collect(
             yield future.result()
 
 
-def _submit(pool: ProcessPoolExecutor, tasks: list[ShardTask]) -> set[Future[ShardReport]]:
+def _submit_tasks(pool: ProcessPoolExecutor, tasks: list[ShardTask]) -> set[Future[ShardReport]]:
     with _main_module_hidden():  # the first submission starts the processes
         try:
             return {pool.submit(_run_task, task) for task in tasks}
