@@ -72,6 +72,11 @@ def test_commands_that_read_every_index_show_it(packed: Path, monkeypatch: pytes
     shown = watched(monkeypatch)
     wt.describe(packed)
     assert "reading indexes:   0%|" in shown.getvalue()
+    for options in ((), ("--where", "label > 1"), ("--class-weights", "balanced")):
+        shown = watched(monkeypatch)
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main(["plan", str(packed), "--batch-size", "8", *options])
+        assert shown.getvalue().count("reading indexes:   0%|") == 1 + bool(options)  # also to measure the shuffle
 
 
 @pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"CI": "true"}])

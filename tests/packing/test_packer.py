@@ -1211,6 +1211,22 @@ def test_a_killed_worker_is_an_error_and_a_rerun_continues(
     assert contents(tmp_path / "dst") == contents(packed)
 
 
+def test_a_killed_fork_server_is_an_error(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif any('forkserver' in word for word in sys.orig_argv): os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "wds_tools", "pack", photos, tmp_path / "dst", "--shard-bytes=1MB", "--workers=2"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "error: a worker process died" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_ctrl_c_stops_within_a_shard_and_keeps_finished_shards(photos: Path, packed: Path, tmp_path: Path) -> None:
     dst, mark = tmp_path / "dst", uuid.uuid4().hex
     (tmp_path / "sitecustomize.py").write_text(

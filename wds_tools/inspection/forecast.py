@@ -207,7 +207,7 @@ def order_of(shards: ShardSet, choice: Choice | None, *, seed: int, window: int,
         window=window,
         block=block,
         lanes=lanes,
-        selection=choice.select(shards) if choice else None,
+        selection=choice.select(shards, progress=None) if choice else None,
     )
 
 
@@ -234,7 +234,7 @@ def labels_to_measure(shards: ShardSet, order: Order, global_batch: int) -> NDAr
     """Return the labels to measure a shuffle; None for too many samples or samples without a label."""
     if order.samples > _MAX_MEASURED_SAMPLES or not shards.manifest.has_labels or global_batch > order.samples:
         return None
-    labels = labels_of(shards)
+    labels = labels_of(shards, progress=None)
     return None if (labels == NO_LABEL).any() else labels
 
 

@@ -242,14 +242,21 @@ def _collect(
     running: set[Future[ShardReport]] = set()
     while True:
         # At most one task waits per worker. A task holds thousands of paths, so not all are created at once.
-        with _main_module_hidden():  # the first submission starts the processes
-            running |= {pool.submit(_run_task, task) for task in islice(tasks, max_pending - len(running))}
+        running |= _submit_tasks(pool, list(islice(tasks, max_pending - len(running))))
         if not running:
             return
         finished, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
         poll.report()
         for future in finished:
             yield future.result()
+
+
+def _submit_tasks(pool: ProcessPoolExecutor, tasks: list[ShardTask]) -> set[Future[ShardReport]]:
+    with _main_module_hidden():  # the first submission starts the processes
+        try:
+            return {pool.submit(_run_task, task) for task in tasks}
+        except (EOFError, ConnectionError) as error:
+            raise BrokenProcessPool("the fork server died") from error
 
 
 class _SharedProgress:

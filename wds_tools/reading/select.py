@@ -22,6 +22,7 @@ from wds_tools.order.where import Where, WhereError, parse
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import ShardSet
+from wds_tools.terminal import phase_bar, shows_progress
 
 Weights = str | Mapping[Any, float] | Sequence[float] | NDArray[np.floating[Any]]
 """``"balanced"``, weights by class name or class number, or one weight per class."""
@@ -50,12 +51,15 @@ class Choice:
     def __bool__(self) -> bool:
         return any(part is not None for part in (self.where, self.subset, self.class_weights))
 
-    def select(self, shards: ShardSet, *, first_shards: int | None = None) -> Selection | None:
+    def select(
+        self, shards: ShardSet, *, first_shards: int | None = None, progress: bool | None = False
+    ) -> Selection | None:
         """Return the selected samples of a dataset, or None if all are selected.
 
         Args:
             shards: The dataset.
             first_shards: Select only from the first n shards; None uses all.
+            progress: Show a bar while indexes are read, as for `shows_progress`.
 
         Raises:
             OptionError: An option is invalid, or no sample is selected.
@@ -67,13 +71,13 @@ class Choice:
         if self.where is None:
             ids = _all_ids(sum(entry.samples for entry in entries))
         else:
-            ids = _matching(shards, len(entries), self.where)
+            ids = _matching(shards, len(entries), self.where, progress)
         if self.subset is not None and len(ids):
             ids = _subset(ids, self.subset, total=shards.manifest.samples, seed=self.seed)
         weights = self.class_weights
         return Selection(
             ids,
-            balance=None if weights is None or not len(ids) else _balance(shards, len(entries), ids, weights),
+            balance=None if weights is None or not len(ids) else _balance(shards, len(entries), ids, weights, progress),
             seed=self.seed,
         )
 
@@ -96,9 +100,9 @@ def parse_weights(text: str) -> Weights:
         raise OptionError(f"class_weights={text!r}; allowed are 'balanced' and name=weight,name=weight") from error
 
 
-def labels_of(shards: ShardSet, first_shards: int | None = None) -> NDArray[np.int64]:
+def labels_of(shards: ShardSet, first_shards: int | None = None, progress: bool | None = False) -> NDArray[np.int64]:
     """Return the class number of every sample of the first shards, by default of all: int64 [samples]."""
-    return np.concatenate([index.label for index in _indexes(shards, first_shards)])
+    return np.concatenate([index.label for index in _indexes(shards, first_shards, progress)])
 
 
 def train_test_split(
@@ -159,15 +163,17 @@ def _all_ids(samples: int) -> NDArray[np.int64]:
         ) from error
 
 
-def _indexes(shards: ShardSet, first_shards: int | None) -> Iterator[Index]:
-    return (shards.index(shard) for shard in range(len(shards.locations))[:first_shards])
+def _indexes(shards: ShardSet, first_shards: int | None, progress: bool | None = False) -> Iterator[Index]:
+    numbers = range(len(shards.locations))[:first_shards]
+    shown = phase_bar("reading indexes", numbers, progress=progress) if shows_progress(progress) else numbers
+    return (shards.index(shard) for shard in shown)
 
 
-def _matching(shards: ShardSet, first_shards: int, where: Where) -> NDArray[np.int64]:
+def _matching(shards: ShardSet, first_shards: int, where: Where, progress: bool | None) -> NDArray[np.int64]:
     """Return the ids of the samples that meet a condition: int64 [n]."""
     found, start = [], 0
     expression, further = _parse(shards, first_shards, where)
-    for position, index in enumerate(_indexes(shards, first_shards)):
+    for position, index in enumerate(_indexes(shards, first_shards, progress)):
         table = with_columns(columns_of(index, start), index, further, partial(shards.columns, position))
         try:
             found.append(table.filter(expression)["id"].to_numpy())
@@ -255,8 +261,10 @@ def checked_ids(subset: Any, total: int) -> NDArray[np.int64]:
     return ids.astype(np.int64)
 
 
-def _balance(shards: ShardSet, first_shards: int, ids: NDArray[np.int64], weights: Weights) -> Balance:
-    label = labels_of(shards, first_shards)[ids]
+def _balance(
+    shards: ShardSet, first_shards: int, ids: NDArray[np.int64], weights: Weights, progress: bool | None
+) -> Balance:
+    label = labels_of(shards, first_shards, progress)[ids]
     if (label < 0).any():
         raise MissingFieldError(
             "class_weights= requires a class number for every sample, but some have none; select those with a label "
