@@ -22,9 +22,8 @@ from wds_tools.sources import array_kinds
 from wds_tools.sources.array_kinds import STORED, has_scalars, is_encoded, kind_of
 from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name, usual_names
-from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x
+from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x, names_in
 from wds_tools.sources.layouts import SPLIT_OF
-from wds_tools.sources.object_classes import names_in
 from wds_tools.sources.pixels import CHANNELS, check_pixels
 from wds_tools.sources.record_values import ARRAY, ENCODED, LIST, PICTURE, TEXT, WHOLE
 from wds_tools.wording import counted

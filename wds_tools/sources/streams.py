@@ -17,7 +17,7 @@ from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import quoted
 from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.base import WINDOW_BYTES, Collector, Input, SourceOptions
-from wds_tools.sources.object_classes import class_lists_of
+from wds_tools.sources.label_choice import class_lists_of
 from wds_tools.sources.objects import digest_of, stored_values
 from wds_tools.sources.records import Item, RecordSource
 from wds_tools.wording import one_line
