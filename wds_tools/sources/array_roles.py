@@ -275,11 +275,7 @@ class Roles:
             raise SourceError(f"{self._where}: {part.name!r} cannot be used: it {part.reason}{remedy}")
 
     def _find_layout(self) -> str:
-        """Return the layout of a row.
-
-        Raises:
-            SourceError: It is not known, or the type is not that of images.
-        """
+        """Return the layout of a row."""
         array, what = self.images, f"{self._where}: array {self.image!r}"
         if kind_of(array) == "items":
             if not array.are_images():

@@ -143,11 +143,7 @@ def _remote_kind(url: str, kind: str | None, remote: RemoteOptions) -> str:
 
 
 def _detect_remote(url: str, remote: RemoteOptions) -> str:
-    """Return the kind of a URL: that of the first archive, or a folder of images.
-
-    Raises:
-        SourceError: There is nothing, neither archives nor images.
-    """
+    """Return the kind of a URL: that of the first archive, or a folder of images."""
     if has_pattern(url) or is_tar(url) or "*" in url:
         return _kind_of_archive(find_remote_files(url, is_tar, "tar", remote)[0], remote)
     found = list_objects(url, remote)

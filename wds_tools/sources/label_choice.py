@@ -119,11 +119,7 @@ class LabelColumns:
         return ambiguous(LABEL, self._where, {name: some_of(self.values[name]) for name in names}, self._part)
 
     def _views(self, found: Mapping[str, _Column]) -> tuple[str, str | None]:
-        """Return the label, and the column of its class names, if all columns state the same classes.
-
-        Raises:
-            SourceError: They do not.
-        """
+        """Return the label, and the column of its class names, if all columns state the same classes."""
         typed = [name for name in found if name in self._classes]
         numbers = [name for name, column in found.items() if column.is_number]
         label = next(iter([*typed, *numbers, *found]))

@@ -174,11 +174,7 @@ class ObjectSource(RecordSource):
         return plain(value)
 
     def _tuple_label(self, value: Any, number: int) -> Any:
-        """Return the label of a tuple.
-
-        Raises:
-            LabelError: It is an image, a dictionary, or an array of several dimensions.
-        """
+        """Return the label of a tuple."""
         label = plain(value)
         if isinstance(value, (Mapping, Image.Image)) or (isinstance(label, np.ndarray) and label.size > label.shape[0]):
             raise LabelError(
@@ -275,9 +271,6 @@ def _class_names(items: Any) -> tuple[str, ...]:
 
     A part of a dataset, such as torch's ``Subset``, has those of the dataset; several datasets in one, as in
     ``ConcatDataset``, must have the same.
-
-    Raises:
-        LabelError: ``classes`` and ``class_to_idx``, or the datasets in one, have other names or another order.
     """
     own = _own_names(items)
     if own:

@@ -313,11 +313,7 @@ class Names:
         return self._with_names(choice._replace(notes=(*choice.notes, *notes)))
 
     def _may_have_classes(self, name: str) -> bool:
-        """Return whether values have the types of labels, and are not texts to recognise.
-
-        Raises:
-            SourceError: They are not read.
-        """
+        """Return whether values have the types of labels, and are not texts to recognise."""
         kinds = self.kinds[name].keys() - {MISSING}
         if kinds - ALL_KINDS or kinds == {BINARY}:
             self._check_label(name)
@@ -328,11 +324,7 @@ class Names:
         return name not in self.transcripts
 
     def _check_label(self, label: str) -> None:
-        """Check the values of a label.
-
-        Raises:
-            SourceError: They are images, or values that are not read.
-        """
+        """Check the values of a label."""
         kinds, where = self.kinds[label], self.source.name
         if reason := next((kind for kind in kinds if kind not in ALL_KINDS), None):
             raise SourceError(
@@ -346,11 +338,7 @@ class Names:
             )
 
     def _with_names(self, choice: LabelChoice) -> LabelChoice:
-        """Return a choice with the class names of the format, such as those of ``image/class/text``.
-
-        Raises:
-            SourceError: A number has two texts.
-        """
+        """Return a choice with the class names of the format, such as those of ``image/class/text``."""
         label, source = choice.label, self.source
         text = next((name for name in source.preferred.get("names", ()) if name in self.kinds), None)
         if text is None or label is None or label == text or choice.names is not None:
@@ -376,11 +364,7 @@ class Names:
         return choice._replace(names=text, classes=classes, notes=(*choice.notes, *notes))
 
     def _fields(self, roles: Roles) -> dict[str, str]:
-        """Return the field of each name that becomes one.
-
-        Raises:
-            SourceError: Two names become the same field.
-        """
+        """Return the field of each name that becomes one."""
         fields: dict[str, str] = {}
         for name, kinds in self.kinds.items():
             if name in roles.used:

@@ -84,11 +84,7 @@ class StreamSource(RecordSource):
         return rows[row - start]
 
     def _all(self) -> Iterator[_Row]:
-        """Yield all rows.
-
-        Raises:
-            SourceError: A file of the stream has other columns, or other types of columns, than its features.
-        """
+        """Yield all rows."""
         try:
             yield from self._stream
         except ValueError as error:

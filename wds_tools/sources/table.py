@@ -143,11 +143,7 @@ class TableSource(TableRows):
         return record._replace(fields={**record.fields, **further})
 
     def _check_repeated(self, found: Collector, entries: Sequence[Input | None], labels: Sequence[Any]) -> None:
-        """Note how many images have several rows.
-
-        Raises:
-            SourceError: The labels of an image differ.
-        """
+        """Note how many images have several rows."""
         first: dict[str, Any] = {}
         repeated = set()
         for entry, label in zip(entries, labels, strict=True):
@@ -171,11 +167,7 @@ class TableSource(TableRows):
             )
 
     def _image_column(self) -> str:
-        """Return the column of images: of several with usual names, the one whose files exist.
-
-        Raises:
-            SourceError: There is none, or there are several.
-        """
+        """Return the column of images: of several with usual names, the one whose files exist."""
         names, where = self.table.columns, str(self.path)
         found = usual_columns(IMAGE, names, self.columns, where=where)
         rows = [row for _, row in islice(self.table.rows(), _PROBED_ROWS)]

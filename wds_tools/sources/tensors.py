@@ -102,11 +102,7 @@ class _Reader:
                 self._contents.arrays[name] = array
 
     def _array(self, value: Any) -> Any | None:
-        """Return a tensor, or a list, as an array; None for a single value.
-
-        Raises:
-            SourceError: It has no rows of one type. The message is the reason.
-        """
+        """Return a tensor, or a list, as an array; None for a single value."""
         if isinstance(value, self._torch.Tensor):
             return _to_numpy(value) if value.ndim else None
         return self._array_of(value) if isinstance(value, (list, tuple)) else None
@@ -185,11 +181,7 @@ def _are_labels(value: Any) -> bool:
 
 
 def _to_numpy(tensor: Any) -> Any:
-    """Return a tensor as a NumPy array.
-
-    Raises:
-        SourceError: NumPy has no such type. The message is the reason.
-    """
+    """Return a tensor as a NumPy array."""
     try:
         return tensor.detach().resolve_conj().resolve_neg().numpy()
     except (TypeError, RuntimeError) as error:  # NumPy lacks bfloat16 and smaller types, which fit into float32
