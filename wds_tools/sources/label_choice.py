@@ -231,10 +231,8 @@ class _Column:
 
     def _several(self, value: Any) -> Any | None:
         """Return a list of labels, also one that is written as text; None for other values."""
-        if isinstance(value, (list, tuple, set)) or bool(getattr(value, "ndim", 0)):
-            return value
         try:
-            return items_of(value, self._separator) if isinstance(value, str) else None
+            return value if getattr(value, "ndim", 0) > 1 else items_of(value, self._separator)
         except LabelError:
             return None
 
