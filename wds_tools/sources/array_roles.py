@@ -22,9 +22,8 @@ from wds_tools.sources import array_kinds
 from wds_tools.sources.array_kinds import STORED, has_scalars, is_encoded, kind_of
 from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name, usual_names
-from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x
+from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x, names_in
 from wds_tools.sources.layouts import SPLIT_OF
-from wds_tools.sources.object_classes import names_in
 from wds_tools.sources.pixels import CHANNELS, check_pixels
 from wds_tools.sources.record_values import ARRAY, ENCODED, LIST, PICTURE, TEXT, WHOLE
 from wds_tools.wording import counted
@@ -276,11 +275,7 @@ class Roles:
             raise SourceError(f"{self._where}: {part.name!r} cannot be used: it {part.reason}{remedy}")
 
     def _find_layout(self) -> str:
-        """Return the layout of a row.
-
-        Raises:
-            SourceError: It is not known, or the type is not that of images.
-        """
+        """Return the layout of a row."""
         array, what = self.images, f"{self._where}: array {self.image!r}"
         if kind_of(array) == "items":
             if not array.are_images():

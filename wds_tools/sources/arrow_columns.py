@@ -18,7 +18,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format import image_header
 from wds_tools.format.label import Classes, quoted
 from wds_tools.sources.columns import check_unique
-from wds_tools.sources.object_classes import class_lists_of
+from wds_tools.sources.label_choice import class_lists_of
 from wds_tools.sources.record_values import (
     BINARY,
     DECIMAL,

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from wds_tools.errors import MissingSourceError, SourceError
-from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.base import WINDOW_BYTES, Collector, Input, Source, SourceOptions, as_read_error, as_source_error
+from wds_tools.sources.base import Collector, Input, Source, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.records import Item, RecordSource, attempt
 
@@ -40,81 +39,6 @@ class ChunkFile(NamedTuple):
     codec: str | None
     size: int
     length: int
-
-
-class ChunkFiles:
-    """The content of files: mapped to be listed, and read item by item; compressed ones are decompressed as a whole."""
-
-    def __init__(self, files: tuple[ChunkFile, ...]) -> None:
-        self.files = files
-        self._mapped = MappedFiles(tuple(file.path for file in files))
-        self._contents = LRUCache[int, memoryview](max_bytes=WINDOW_BYTES)
-
-    def __getitem__(self, number: int) -> memoryview:
-        """Return the content of a file.
-
-        Raises:
-            SourceError: It is truncated or damaged.
-        """
-        file = self.files[number]
-        if file.codec is None:
-            data = self._mapped[number]
-        else:
-            found = self._contents.get(number)
-            if found is not None:
-                return found
-            data = _decompress(self._mapped.slice(number, 0, file.path.stat().st_size), file)
-            self._contents.put(number, data, len(data))
-        if len(data) != file.size:
-            raise SourceError(
-                f"{file.path} is truncated or damaged: it has {len(data):,} bytes, but its index states {file.size:,}: "
-                "copy it again"
-            )
-        return data
-
-    def view(self, number: int, start: int, stop: int) -> memoryview:
-        """Return the bytes from ``start`` to ``stop`` of the content of a file that is mapped, to list it."""
-        return self[number][start:stop]
-
-    def slice(self, number: int, start: int, stop: int) -> memoryview:
-        """Return the bytes from ``start`` to ``stop`` of the content of a file, to read an item."""
-        if self.files[number].codec is None:
-            return self._mapped.slice(number, start, stop)
-        return self[number][start:stop]
-
-    def group(self, number: int) -> int:
-        """Return the number of the group of records that are cheap to read together, or -1."""
-        return -1 if self.files[number].codec is None else number
-
-    def items(self, number: int) -> Iterator[tuple[int, int]]:
-        """Yield (start, stop) of each item: a number of items, their offsets, then their bytes.
-
-        Raises:
-            SourceError: The table of offsets is damaged.
-        """
-        file, data = self.files[number], self[number]
-        count = int.from_bytes(data[:4], "little")
-        if count != file.length or len(data) < 4 * (count + 2):
-            raise SourceError(
-                f"{file.path} states {count:,} items, but its index states {file.length:,}: it is damaged or of "
-                "another dataset"
-            )
-        offsets = np.frombuffer(data, "<u4", count + 1, 4).tolist()
-        if offsets[0] < 4 * (count + 2) or offsets[-1] > len(data) or offsets != sorted(offsets):
-            raise SourceError(f"{file.path} is damaged: its offsets are not inside the file")
-        yield from pairwise(offsets)
-
-
-def _decompress(data: memoryview, file: ChunkFile) -> memoryview:
-    """Return the content of a compressed file.
-
-    Raises:
-        SourceError: It is damaged, or longer than its index states.
-    """
-    if not 0 <= file.size <= _MAX_CONTENT_BYTES:
-        raise SourceError(f"{file.path} states {file.size:,} bytes; allowed are {_MAX_CONTENT_BYTES:,}")
-    with as_source_error(f"{file.path} cannot be decompressed", pa.ArrowException, ValueError):
-        return decompressed(data, str(file.codec), file.size)
 
 
 def decompressed(data: Any, codec: str, size: int) -> memoryview:
@@ -168,14 +92,6 @@ class ChunkSource(RecordSource):
         """Return the files that the index names."""
         raise NotImplementedError
 
-    def locations(self, number: int) -> Iterator[tuple[int, ...]]:
-        """Yield where each item of a file is."""
-        return self._chunks.items(number)
-
-    def group(self, number: int) -> int:
-        """Return the number of the group of items that are cheap to read together, or -1."""
-        return self._chunks.group(number)
-
     def item(self, number: int, location: tuple[int, ...], cut: Cut) -> dict[str, Any]:
         """Return the values of an item.
 
@@ -184,12 +100,55 @@ class ChunkSource(RecordSource):
         """
         raise NotImplementedError
 
+    def group(self, number: int) -> int:
+        """Return the number of the group of items that are cheap to read together, or -1."""
+        return -1 if self._files[number].codec is None else number
+
+    def locations(self, number: int) -> Iterator[tuple[int, ...]]:
+        """Yield where each item of a file is, (start, stop): a number of items, their offsets, then their bytes.
+
+        Raises:
+            SourceError: The table of offsets is damaged.
+        """
+        file, data = self._files[number], self.content(number)
+        count = int.from_bytes(data[:4], "little")
+        if count != file.length or len(data) < 4 * (count + 2):
+            raise SourceError(
+                f"{file.path} states {count:,} items, but its index states {file.length:,}: it is damaged or of "
+                "another dataset"
+            )
+        offsets = np.frombuffer(data, "<u4", count + 1, 4).tolist()
+        if offsets[0] < 4 * (count + 2) or offsets[-1] > len(data) or offsets != sorted(offsets):
+            raise SourceError(f"{file.path} is damaged: its offsets are not inside the file")
+        yield from pairwise(offsets)
+
+    def content(self, number: int) -> memoryview:
+        """Return the content of a file: mapped, or decompressed as a whole.
+
+        Raises:
+            SourceError: It is truncated or damaged.
+        """
+        file = self._files[number]
+        is_plain = file.codec is None
+        data = self._mapped[number] if is_plain else self._cache.load(number, lambda: self._decompress(number), len)
+        if len(data) != file.size:
+            raise SourceError(
+                f"{file.path} is truncated or damaged: it has {len(data):,} bytes, but its index states {file.size:,}: "
+                "copy it again"
+            )
+        return data
+
+    def slice(self, number: int, start: int, stop: int) -> memoryview:
+        """Return a part of the content of a file, to read an item."""
+        if self._files[number].codec is None:
+            return self._mapped.slice(number, start, stop)
+        return self.content(number)[start:stop]
+
     def collect(self, found: Collector) -> None:
-        files = [self.path / INDEX, *(file.path for file in self._chunks.files)]
+        files = [self.path / INDEX, *(file.path for file in self._files)]
         found.take_files(files)
         super().collect(found)
-        known = {*files}
-        below = (path for path in self.path.rglob("*") if path not in known and path.is_file())
+        below = (path for path in {*self.path.rglob("*")}.difference(files) if path.is_file())
         for name in sorted(path.relative_to(self.path).as_posix() for path in below):
             found.account.leave_out("file", name, f"{INDEX} does not name it")
 
@@ -198,21 +157,34 @@ class ChunkSource(RecordSource):
         return {path.name: type(self)(path, self.options) for path in datasets_in(self.path)}
 
     def items(self) -> Iterator[Item]:
-        for number, file in enumerate(self._chunks.files):
+        for number, file in enumerate(self._files):
+            name = file.path.relative_to(self.path).as_posix()
             for row, location in enumerate(self.locations(number)):
-                values = attempt(self.item, number, location, self._chunks.view)
-                name = file.path.relative_to(self.path).as_posix()
+                values = attempt(self.item, number, location, lambda file, *part: self.content(file)[slice(*part)])
                 yield Item(f"{name}#{row}", (number, *location), values, self.group(number))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
         number, *location = entry.location
         with as_read_error(f"{self.path} cannot be read"):
-            return self.item(number, tuple(location), self._chunks.slice)
+            return self.item(number, tuple(location), self.slice)
 
     @cached_property
-    def _chunks(self) -> ChunkFiles:
+    def _files(self) -> tuple[ChunkFile, ...]:
         with as_source_error(f"{self.path / INDEX} is damaged", KeyError, TypeError, ValueError, AttributeError):
-            return ChunkFiles(self.find_chunks())
+            return self.find_chunks()
+
+    @cached_property
+    def _mapped(self) -> MappedFiles:
+        return MappedFiles(tuple(file.path for file in self._files))
+
+    def _decompress(self, number: int) -> memoryview:
+        """Return the content of a compressed file, or one byte more than its index states."""
+        file = self._files[number]
+        if not 0 <= file.size <= _MAX_CONTENT_BYTES:
+            raise SourceError(f"{file.path} states {file.size:,} bytes; allowed are {_MAX_CONTENT_BYTES:,}")
+        with as_source_error(f"{file.path} cannot be decompressed", pa.ArrowException, ValueError):
+            data = self._mapped.slice(number, 0, file.path.stat().st_size)
+            return decompressed(data, str(file.codec), file.size)
 
 
 def read_index(folder: Path, what: str) -> dict[str, Any]:
@@ -258,25 +230,18 @@ def child(folder: Path, name: str) -> Path:
     return folder / path
 
 
-def is_mds(path: Path) -> bool:
-    """Return whether a folder, or a folder in it, has an index of MDS."""
-    return _has(path, "shards")
+def has_index_of(entry: str) -> Callable[[Path], bool]:
+    """Return a function that tests for an index with a list of dictionaries, in a folder or in the first one in it."""
 
+    def test(path: Path) -> bool:
+        if path.name == INDEX and path.is_file():
+            path = path.parent
+        if not path.is_dir():
+            return False
+        try:
+            found = read_index(next(iter(datasets_in(path)), path), "").get(entry)
+        except SourceError:
+            return False
+        return isinstance(found, list) and bool(found) and all(isinstance(one, dict) for one in found)
 
-def is_litdata(path: Path) -> bool:
-    """Return whether a folder, or a folder in it, has an index of LitData."""
-    return _has(path, "chunks")
-
-
-def _has(path: Path, entry: str) -> bool:
-    """Return whether the index of a folder, or of the first folder in it, has a list of dictionaries."""
-    if path.name == INDEX and path.is_file():
-        path = path.parent
-    if not path.is_dir():
-        return False
-    folder = next(iter(datasets_in(path)), path)
-    try:
-        found = read_index(folder, "").get(entry)
-    except SourceError:
-        return False
-    return isinstance(found, list) and bool(found) and all(isinstance(one, dict) for one in found)
+    return test

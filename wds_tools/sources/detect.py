@@ -16,7 +16,7 @@ from wds_tools.format.manifest import MANIFEST_NAME, from_json
 from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, SourceOptions, as_source_error
-from wds_tools.sources.chunks import is_litdata, is_mds
+from wds_tools.sources.chunks import has_index_of
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar
 from wds_tools.sources.files import SplitsError, find_remote_files
 from wds_tools.sources.layouts import is_image_name, is_split_name
@@ -143,11 +143,7 @@ def _remote_kind(url: str, kind: str | None, remote: RemoteOptions) -> str:
 
 
 def _detect_remote(url: str, remote: RemoteOptions) -> str:
-    """Return the kind of a URL: that of the first archive, or a folder of images.
-
-    Raises:
-        SourceError: There is nothing, neither archives nor images.
-    """
+    """Return the kind of a URL: that of the first archive, or a folder of images."""
     if has_pattern(url) or is_tar(url) or "*" in url:
         return _kind_of_archive(find_remote_files(url, is_tar, "tar", remote)[0], remote)
     found = list_objects(url, remote)
@@ -370,9 +366,15 @@ _OBJECTS = "images with boxes, outlines, key points or masks, in a folder, an ar
 KINDS: dict[str, Kind] = {
     "zarr": Kind("zarrs:ZarrSource", _is_zarr, "a folder, version 2 or 3, with or without groups"),
     "lmdb": Kind("lmdb:LmdbSource", _is_lmdb, "a folder with `data.mdb`, or the file"),
-    "mds": Kind("mds:MdsSource", is_mds, "MosaicML Streaming: `index.json` and `.mds` shards, plain or compressed"),
+    "mds": Kind(
+        "mds:MdsSource",
+        has_index_of("shards"),
+        "MosaicML Streaming: `index.json` and `.mds` shards, plain or compressed",
+    ),
     "litdata": Kind(
-        "litdata:LitDataSource", is_litdata, "LitData: `index.json` and `chunk-*.bin`, plain or compressed"
+        "litdata:LitDataSource",
+        has_index_of("chunks"),
+        "LitData: `index.json` and `chunk-*.bin`, plain or compressed",
     ),
     "hdf5": Kind("hdf5:Hdf5Source", _is_hdf5, "`.h5`, `.hdf5`, `.mat` of MATLAB 7.3", ("h5", "mat")),
     "numpy": Kind(

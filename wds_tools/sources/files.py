@@ -86,11 +86,7 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
 
 
 def _check_splits(root: Path, paths: Sequence[Path], *, given: str = "") -> None:
-    """Check that files are not those of several splits, unless the user named all of these.
-
-    Raises:
-        SourceError: They are.
-    """
+    """Check that files are not those of several splits, unless the user named all of these."""
     found: dict[str, list[Path]] = {}
     for path in paths:
         name = path.name if given else _name_with_split(root, path)

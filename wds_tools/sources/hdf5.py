@@ -195,11 +195,7 @@ def _flat_contents(tree: _Tree) -> Contents:
 
 
 def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | None:
-    """Return the images of groups that have one dataset per image, with the group as label; None for another layout.
-
-    Raises:
-        SourceError: The groups are not classes.
-    """
+    """Return the images of groups that have one dataset per image, with the group as label; None for another layout."""
     inside = f"{chosen.rstrip('/')}/" if chosen and chosen not in tree.datasets else ""
     groups: dict[str, dict[str, Any]] = {}
     for name, item in tree.datasets.items():
@@ -307,11 +303,7 @@ def _matlab_contents(file: Any, tree: _Tree) -> Contents:
 
 
 def _variable(file: Any, item: Any) -> Any:
-    """Return a vector, texts, or images of cells as an array with rows; other arrays of numbers as they are.
-
-    Raises:
-        SourceError: It has no rows. The message is the reason.
-    """
+    """Return a vector, texts, or images of cells as an array with rows; other arrays of numbers as they are."""
     kind = _class_of(item)
     if item.shape is None or _is_empty(item):
         raise SourceError("is empty")
@@ -352,11 +344,7 @@ def _texts(item: Any) -> list[str]:
 
 
 def _cells(file: Any, item: Any) -> Any:
-    """Return a cell array as texts, numbers or images.
-
-    Raises:
-        SourceError: It has values of other types, or more than one axis.
-    """
+    """Return a cell array as texts, numbers or images."""
     if max(item.shape) != item.size:
         raise SourceError(f"is a cell array of size {_size(item)}; only lists of cells are read")
     cells = [file[reference] for reference in item[()].reshape(-1)]

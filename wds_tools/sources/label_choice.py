@@ -76,34 +76,33 @@ class LabelColumns:
         """Return the column that is the label.
 
         Raises:
-            SourceError: Several columns could be the label.
+            SourceError: Several columns could be the label, or a column has labels and a value that cannot be one.
         """
-        found: dict[str, _Column] = {}
-        refused = {}
         columns = {
             name: _Column(values, is_typed=name in self._classes, separator=self._separator)
             for name, values in self.values.items()
         }
         self._check_odd(columns)
         x = next((name for name, column in columns.items() if is_x(name) and column.has_numbers), None)
-        for name, column in columns.items():
-            reason = column.why_not()
-            if self._is_stated and (column.fraction is not None or column.is_unique):
-                reason = None  # the user has decided what such values are
-            if x is not None and _is_y(name):
-                reason = f"is a coordinate next to {x!r}"
-            if is_x(name):
-                continue
-            if reason is None:
-                found[name] = column
-            else:
-                refused[name] = reason
+        reasons = {name: column.why_not() for name, column in columns.items() if not is_x(name)}
+        for name in reasons:
+            if self._is_stated and (columns[name].fraction is not None or columns[name].is_unique):
+                reasons[name] = None  # the user has decided what such values are
+            if x is not None and name.lower() == "y":
+                reasons[name] = f"is a coordinate next to {x!r}"
+        found = {name: columns[name] for name, reason in reasons.items() if reason is None}
         if not all(column.is_constant for column in found.values()):  # one value in all rows tells nothing
             found = {name: one for name, one in found.items() if not one.is_constant or name in self._classes}
         if not found:
-            notes = tuple(self._not_the_label(name, reason) for name, reason in refused.items())
-            return LabelChoice(notes=notes)
-        return self._chosen(*self._views(found))
+            notes = (
+                f"{self._part} {name!r} is not the label, because it {reason}: pass --label {name} if it is"
+                for name, reason in reasons.items()
+                if reason
+            )
+            return LabelChoice(notes=tuple(notes))
+        label, names = self._views(found)
+        classes, about_names = (self._classes.get(label), ()) if names is None else self._named(label, names)
+        return LabelChoice(label, names, self.values[label], classes, about_names)
 
     def _check_odd(self, columns: Mapping[str, _Column]) -> None:
         """Raise an error if almost all values of a column with a usual name are labels, and one cannot be."""
@@ -119,37 +118,19 @@ class LabelColumns:
         """Return the error that several columns could be the label."""
         return ambiguous(LABEL, self._where, {name: some_of(self.values[name]) for name in names}, self._part)
 
-    def _not_the_label(self, name: str, reason: str) -> str:
-        return f"{self._part} {name!r} is not the label, because it {reason}: pass --label {name} if it is"
-
-    def _chosen(self, label: str, names: str | None) -> LabelChoice:
-        classes: tuple[str, ...] | None = self._classes.get(label)
-        notes: tuple[str, ...] = ()
-        if names is not None:
-            classes, notes = self._named(label, names)
-        return LabelChoice(label, names, self.values[label], classes, notes)
-
     def _views(self, found: Mapping[str, _Column]) -> tuple[str, str | None]:
-        """Return the label, and the column of its class names, if all columns state the same classes.
-
-        Raises:
-            SourceError: They do not.
-        """
+        """Return the label, and the column of its class names, if all columns state the same classes."""
         typed = [name for name in found if name in self._classes]
         numbers = [name for name, column in found.items() if column.is_number]
         label = next(iter([*typed, *numbers, *found]))
-        others = {name: column for name, column in found.items() if name != label}
-        for column in others.values():
-            is_same = column.labels == found[label].labels
-            is_name = found[label].is_number and not column.is_number and found[label].matches(column)
-            if not (is_same or is_name):
+        chosen = found[label]
+        names = [name for name, column in found.items() if chosen.is_number and not column.is_number]
+        for name, column in found.items():
+            if column.labels != chosen.labels and not (name in names and chosen.matches(column)):
                 raise self.ambiguous(found)
-        names = [name for name, column in others.items() if not column.is_number and found[label].is_number]
-        if label in self._classes or not names:
-            return label, None
-        if len(names) > 1:
+        if label not in self._classes and len(names) > 1:
             raise self.ambiguous(found)
-        return label, names[0]
+        return label, names[0] if names and label not in self._classes else None
 
     def _named(self, label: str, names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the class names by number, and what to note about them."""
@@ -243,16 +224,15 @@ class _Column:
                         return reason
                 self.labels.append(parsed[key])
         self.different = {label for label in parsed.values() if label is not None and label != NONE}
-        if self.fraction is not None and not self.has_lists and not any(map(_name_of, self.different)):
+        has_names = any(isinstance(label, Label) and label.name for label in self.different)
+        if self.fraction is not None and not self.has_lists and not has_names:
             return f"has numbers with fractions, such as {self.fraction}"
         return None
 
     def _several(self, value: Any) -> Any | None:
         """Return a list of labels, also one that is written as text; None for other values."""
-        if isinstance(value, (list, tuple, set)) or bool(getattr(value, "ndim", 0)):
-            return value
         try:
-            return items_of(value, self._separator) if isinstance(value, str) else None
+            return value if getattr(value, "ndim", 0) > 1 else items_of(value, self._separator)
         except LabelError:
             return None
 
@@ -293,10 +273,6 @@ def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
 def is_x(name: str) -> bool:
     """Return whether this is the name of the coordinate that decides what ``y`` is."""
     return name.lower() == "x"
-
-
-def _is_y(name: str) -> bool:
-    return name.lower() == "y"
 
 
 def ambiguous(role: str, where: str, found: Mapping[str, str], part: str = "column", remedy: str = "") -> SourceError:
@@ -346,10 +322,6 @@ def _list_of(value: Any) -> _List | str:
     return tuple(values)
 
 
-def _name_of(label: Label | _List) -> str | None:
-    return label.name if isinstance(label, Label) else None
-
-
 def _could_be_classes(values: Sequence[Any]) -> bool:
     """Return whether values are texts that occur several times, as the names of classes do."""
     different = set(values) if all(isinstance(value, str) for value in values) else set()
@@ -374,3 +346,48 @@ def some_of(values: Sequence[Any], count: int = 3) -> str:
         if len(different) == count:
             break
     return ", ".join(different) or "empty"
+
+
+def class_lists_of(features: Mapping[str, Any], path: str = "") -> dict[str, tuple[str, ...]]:
+    """Return path -> class names of each `ClassLabel` of ``datasets``, also in lists and dictionaries.
+
+    Args:
+        features: Name -> feature, as an object or as JSON.
+        path: What is before the names.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for name, outer in features.items():
+        feature = _without_lists(outer)
+        if _of_feature(feature, "_type") == "ClassLabel":
+            found[f"{path}{name}"] = tuple(map(str, _of_feature(feature, "names") or ()))
+        elif isinstance(feature, Mapping):
+            found |= class_lists_of(feature, f"{path}{name}.")
+    return found
+
+
+def _without_lists(feature: Any) -> Any:
+    """Return the feature of the values in a list, at any depth."""
+    inner = feature[0] if isinstance(feature, list) and feature else _of_feature(feature, "feature")
+    return feature if inner is None else _without_lists(inner)
+
+
+def _of_feature(feature: Any, name: str) -> Any:
+    """Return a property of a feature; a dictionary without a type is the features of its entries."""
+    if isinstance(feature, Mapping):
+        return feature.get(name) if isinstance(feature.get("_type"), str) else None
+    return getattr(feature, name, None)
+
+
+def names_in(value: Any) -> tuple[str, ...]:
+    """Return names from a list of them or of their synonyms, or from a dictionary of names and numbers.
+
+    A number that has no name is its own.
+    """
+    if isinstance(value, Mapping):
+        pairs = [(name, number) if isinstance(number, int) else (number, name) for name, number in value.items()]
+        by_number = {number: str(name) for name, number in pairs if isinstance(number, int) and number >= 0}
+        return (names_by_number(by_number) or ()) if len(by_number) == len(pairs) else ()
+    if not isinstance(value, (list, tuple)):
+        return ()
+    names = [", ".join(map(str, name)) if isinstance(name, (list, tuple)) else name for name in value]
+    return tuple(map(str, names)) if all(isinstance(name, (str, int)) for name in names) else ()

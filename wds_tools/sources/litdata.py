@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from wds_tools.errors import SourceError
-from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.base import MAX_RECORD_BYTES, WINDOW_BYTES, as_source_error
+from wds_tools.sources.base import MAX_RECORD_BYTES, as_source_error
 from wds_tools.sources.chunks import INDEX, ChunkFile, ChunkSource, Cut, child, decompressed, read_index, split_fields
 from wds_tools.sources.columns import LABEL
 from wds_tools.sources.record_roles import IN_LISTS
@@ -87,21 +86,13 @@ class LitDataSource(ChunkSource):
             names = list(_names(json.loads(self._config["data_spec"])[1]))
             return list(zip(names, types, strict=True))
 
-    @cached_property
-    def _frames(self) -> LRUCache[tuple[int, int], memoryview]:
-        return LRUCache(max_bytes=WINDOW_BYTES)
-
-    @cached_property
-    def _tables(self) -> LRUCache[int, Any]:
-        return LRUCache(max_bytes=WINDOW_BYTES)
-
     def _is_framed(self, number: int) -> bool:
-        return bytes(self._chunks.slice(number, 0, 8)) == _FRAMED_START
+        return bytes(self.slice(number, 0, 8)) == _FRAMED_START
 
     def locations(self, number: int) -> Iterator[tuple[int, ...]]:
         """Yield how each item of a chunk is found: (form, start, stop)."""
-        file, data = self._chunks.files[number], self._chunks[number]
-        found: list[tuple[int, int, int]]
+        file, data = self._files[number], self.content(number)
+        found: list[tuple[int, ...]]
         if bytes(data[-8:]) == _ARROW_END:
             found = [(_ROW, row, 0) for row in range(self._table(number).num_rows)]
         elif self._is_framed(number):
@@ -110,7 +101,7 @@ class LitDataSource(ChunkSource):
                 offsets = np.frombuffer(data, "<u4", count + 1, _FRAMED_HEAD.size).tolist()
             found = [(_PLAIN, *pair) for pair in pairwise(offsets)]
         else:
-            found = [(_PLAIN, *pair) for pair in self._chunks.items(number)]
+            found = [(_PLAIN, *pair) for pair in super().locations(number)]
         if len(found) != file.length:
             raise SourceError(f"{file.path} has {len(found):,} items, but its index states {file.length:,}")
         yield from found
@@ -132,7 +123,7 @@ class LitDataSource(ChunkSource):
 
     def _framed(self, number: int, start: int, stop: int) -> memoryview:
         """Return an item of a chunk whose groups of items are compressed, by its offsets in the content."""
-        whole = self._chunks[number]
+        whole = self.content(number)
         _, version, _, count, _, frames = _FRAMED_HEAD.unpack_from(whole)
         if version != 1:
             raise ValueError(f"groups of items of version {version}; allowed is 1")
@@ -141,10 +132,10 @@ class LitDataSource(ChunkSource):
         for frame in range(frames):
             _, _, offset, length, size = _FRAME.unpack_from(whole, table + frame * _FRAME.size)
             if start < begin + size:
-                content = self._frames.get((number, frame))
-                if content is None:
-                    content = decompressed(whole[offset : offset + length], "zstd", min(size, MAX_RECORD_BYTES))
-                    self._frames.put((number, frame), content, len(content))
+                stored, limit = whole[offset : offset + length], min(size, MAX_RECORD_BYTES)
+                content: memoryview = self._cache.load(
+                    (number, frame), partial(decompressed, stored, "zstd", limit), len
+                )
                 if len(content) != size or stop > begin + size:
                     raise ValueError(f"a group of items has {len(content):,} of {size:,} bytes")
                 return content[start - begin : stop - begin]
@@ -153,18 +144,18 @@ class LitDataSource(ChunkSource):
 
     def _table(self, number: int) -> Any:
         """Return the rows of a chunk of plain Python values."""
-        found = self._tables.get(number)
-        if found is None:
-            data = self._chunks[number]
-            size = int.from_bytes(data[-12:-8], "little")
-            with as_source_error(f"{self._chunks.files[number].path} is damaged", pa.ArrowException, ValueError):
-                if size > len(data) - 12:
-                    raise ValueError(f"its rows have {size:,} bytes, but it has {len(data):,}")
-                content = pa.py_buffer(data[-12 - size : -12])
-                is_file = bytes(data[-12 - size : -6 - size]) == b"ARROW1"
-                found = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(content).read_all()
-                found.validate(full=True)
-            self._tables.put(number, found, max(1, found.nbytes))
+        return self._cache.load(("rows", number), lambda: self._read_table(number), lambda table: int(table.nbytes))
+
+    def _read_table(self, number: int) -> Any:
+        data = self.content(number)
+        size = int.from_bytes(data[-12:-8], "little")
+        with as_source_error(f"{self._files[number].path} is damaged", pa.ArrowException, ValueError):
+            if size > len(data) - 12:
+                raise ValueError(f"its rows have {size:,} bytes, but it has {len(data):,}")
+            content = pa.py_buffer(data[-12 - size : -12])
+            is_file = bytes(data[-12 - size : -6 - size]) == b"ARROW1"
+            found = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(content).read_all()
+            found.validate(full=True)
         return found
 
 

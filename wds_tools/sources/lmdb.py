@@ -298,11 +298,7 @@ class LmdbSource(RecordSource):
         return self._opened[name]
 
     def _choose_databases(self, found: Collector) -> None:
-        """Find the named databases, and those that the user named.
-
-        Raises:
-            SourceError: There are named databases, and none was chosen.
-        """
+        """Find the named databases, and those that the user named."""
         names, has_images = self._database_names()
         found.account.declare("database", names)
         for role in (IMAGE, LABEL):
@@ -338,11 +334,7 @@ class LmdbSource(RecordSource):
         return [one for one in possible if self._open_database(one) is not None], has_images
 
     def _group(self, found: Collector) -> None:
-        """Find which keys are the records, and account for all others.
-
-        Raises:
-            SourceError: Keys begin with the names of splits, and none was chosen.
-        """
+        """Find which keys are the records, and account for all others."""
         forms: dict[bytes, int] = {}
         stated = b""
         with self._transaction() as transaction:
@@ -415,11 +407,7 @@ class LmdbSource(RecordSource):
         return values
 
     def _datum(self, value: memoryview) -> dict[str, Any]:
-        """Return the image and the label of a Datum.
-
-        Raises:
-            SourceError: It has raw pixels of which the order of colours is not known, or floats.
-        """
+        """Return the image and the label of a Datum."""
         with as_source_error("is not a Datum", ValueError):
             datum = parse_datum(value)
         if image_header.sniff(datum.data):
@@ -475,11 +463,7 @@ def _has_image(value: memoryview) -> bool:
 
 
 def _unpacked(value: memoryview) -> dict[str, Any]:
-    """Return a dictionary or a list by msgpack as names and values.
-
-    Raises:
-        SourceError: It is not one.
-    """
+    """Return a dictionary or a list by msgpack as names and values."""
     msgpack = import_optional("msgpack", "LMDB with values by msgpack")
     values: dict[str, Any] = {}
     with as_source_error("cannot be read as msgpack", ValueError, msgpack.UnpackException, RecursionError):

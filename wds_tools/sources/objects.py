@@ -24,7 +24,7 @@ import xxhash
 from PIL import Image
 
 from wds_tools.errors import LabelError, OptionError, SourceError
-from wds_tools.format.label import parse
+from wds_tools.format.label import parse, quoted
 from wds_tools.sources.base import (
     Collector,
     Input,
@@ -34,7 +34,7 @@ from wds_tools.sources.base import (
     is_system_error,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, json_value
-from wds_tools.sources.object_classes import class_lists_of, class_names
+from wds_tools.sources.label_choice import class_lists_of, names_in
 from wds_tools.sources.record_values import IMAGES, Excluded, Repeated, kind_of, of_pillow
 from wds_tools.sources.records import Item, RecordSource, attempt
 
@@ -72,7 +72,7 @@ class ObjectSource(RecordSource):
         self._items = list(zip(*items, strict=True)) if _is_pair(items) else items
         self._digests: dict[int, int] = {}  # of the items that were read
         self._decoded: set[str] = set()  # entries that are PIL images
-        self._classes = class_names(items)
+        self._classes = _class_names(items)
         features = getattr(items, "features", None)
         self._features: Mapping[str, Any] = features if isinstance(features, Mapping) else MappingProxyType({})
         self.class_lists = class_lists_of(self._features)
@@ -174,11 +174,7 @@ class ObjectSource(RecordSource):
         return plain(value)
 
     def _tuple_label(self, value: Any, number: int) -> Any:
-        """Return the label of a tuple.
-
-        Raises:
-            LabelError: It is an image, a dictionary, or an array of several dimensions.
-        """
+        """Return the label of a tuple."""
         label = plain(value)
         if isinstance(value, (Mapping, Image.Image)) or (isinstance(label, np.ndarray) and label.size > label.shape[0]):
             raise LabelError(
@@ -268,3 +264,40 @@ def digest_of(values: Mapping[str, Any] | str) -> int:
         digest.update(f"{name}\0{value.dtype}{value.shape}".encode() if is_array else name.encode())
         digest.update(np.ascontiguousarray(value).data if is_array else repr(value).encode())
     return digest.intdigest() & _DIGEST_BITS
+
+
+def _class_names(items: Any) -> tuple[str, ...]:
+    """Return the class names of an object by number; empty without them.
+
+    A part of a dataset, such as torch's ``Subset``, has those of the dataset; several datasets in one, as in
+    ``ConcatDataset``, must have the same.
+    """
+    own = _own_names(items)
+    if own:
+        return own
+    if hasattr(items, "dataset") and hasattr(items, "indices"):
+        return _class_names(items.dataset)
+    parts = getattr(items, "datasets", None)
+    if isinstance(parts, (list, tuple)) and hasattr(items, "cumulative_sizes"):
+        names = [_class_names(part) for part in parts]
+        for other in names:
+            if other != names[0]:
+                raise LabelError(
+                    f"the {type(items).__name__} has datasets with different classes ({quoted(names[0])}; "
+                    f"{quoted(other)}), whose numbers differ: pack them one at a time, and merge the results"
+                )
+        return names[0] if names else ()
+    return ()
+
+
+def _own_names(items: Any) -> tuple[str, ...]:
+    names: Any = getattr(items, "classes", None)
+    numbers = getattr(items, "class_to_idx", None)
+    listed = names_in(names.tolist() if hasattr(names, "tolist") else names)
+    by_number = names_in(numbers)
+    if listed and by_number and set(listed) == set(by_number) and listed != by_number:
+        raise LabelError(
+            f"the {type(items).__name__} has its classes in a different order in 'classes' ({quoted(listed)}) than in "
+            f"'class_to_idx' ({quoted(by_number)}): pass classes=[...]"
+        )
+    return listed or by_number

@@ -141,16 +141,18 @@ class Names:
         """Add a record; return its number among those that could be parsed."""
         if isinstance(values, str):
             return -1
-        for name, value, kind in self._found(values):
+        for name, stored in values.items():
+            value = self._value(name, stored)
+            kind = kind_of(value)
             if isinstance(value, Repeated) and kind == LIST:
                 self.lists.add(name)
             if name not in self.kinds:
-                self._add_name(name)
+                self.declare(name)
             self.kinds[name][kind] += 1
-            if kind != TEXT and (count := not_finite(value)):
-                self.lost[name] = self.lost.get(name, 0) + count
             if kind == TEXT:
                 self.add_texts(name, [text_of(value)])
+            elif count := not_finite(value):
+                self.lost[name] = self.lost.get(name, 0) + count
             if name in self.labels:
                 self.extend(name, [value])
         self.total += 1
@@ -159,16 +161,16 @@ class Names:
                 known.append(None)
         return self.total - 1
 
-    def _add_name(self, name: str) -> None:
-        self.kinds[name] = Counter()
-        if self.may_be_label(name):
-            self.labels[name] = [None] * self.total
+    def _value(self, name: str, stored: Any) -> Any:
+        value = resolved(stored, is_list=False)
+        is_number = isinstance(value, np.ndarray) and value.size == 1 and self.may_be_label(name)
+        return value.item() if is_number else value
 
-    def declare(self, name: str, kind: str) -> None:
-        """Add a name whose values are of one kind; those that may be labels follow with `extend`."""
-        self.kinds[name] = Counter([kind])
-        if kind not in IMAGES and self.may_be_label(name):
-            self.labels[name] = []
+    def declare(self, name: str, *kinds: str) -> None:
+        """Add a name, whose values are of these kinds if they are known; those of a label follow with `extend`."""
+        self.kinds[name] = Counter(kinds)
+        if not IMAGES & {*kinds} and self.may_be_label(name):
+            self.labels[name] = [None] * self.total
 
     def extend(self, name: str, values: Iterable[Any]) -> None:
         """Add the values of a name that may be the label. Equal texts are kept once."""
@@ -195,28 +197,11 @@ class Names:
             return [one if isinstance(one, (tuple, str)) or one is None else (one,) for one in labels]
         return labels
 
-    def _found(self, values: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
-        """Return (name, value, kind of value) of a record."""
-        found = []
-        for name, stored in values.items():
-            if type(stored) is str:
-                found.append((name, stored, TEXT))
-                continue
-            value = resolved(stored, is_list=False)
-            if isinstance(value, np.ndarray) and value.size == 1 and self.may_be_label(name):
-                value = value.item()
-            found.append((name, value, kind_of(value)))
-        return found
-
     def may_be_label(self, name: str) -> bool:
         """Return whether a name is one of labels, or has class names."""
         source = self.source
-        named = {
-            source.columns.get(LABEL),
-            *source.class_lists,
-            *source.preferred.get(LABEL, ()),
-            *source.preferred.get("names", ()),
-        }
+        preferred = (*source.preferred.get(LABEL, ()), *source.preferred.get("names", ()))
+        named = {source.columns.get(LABEL), *source.class_lists, *preferred}
         return name in named or is_x(name) or bool(usual_columns(LABEL, [name]))
 
     def roles(self, image: str | None = None) -> Roles:
@@ -252,23 +237,27 @@ class Names:
                     "bytes and path: list files and URLs in a CSV or JSON Lines table"
                 )
             return named
-        kinds = (IMAGES, {SEVERAL_IMAGES}, {BINARY} if self._shape() else set())
-        for allowed in kinds:
+        for allowed in (IMAGES, {SEVERAL_IMAGES}, {BINARY} if self._shape() else set()):
             images = [name for name, found in self.kinds.items() if found.keys() & allowed]
-            known = next((name for name in source.preferred.get(IMAGE, ()) if name in images), None)
-            known = known or next(iter(usual_columns(IMAGE, images)), None)
+            known = self._usual_image(images)
             if known is None and len(images) > 1:
                 raise ambiguous(IMAGE, where, {name: self._described(name) for name in sorted(images)}, source.part)
-            if known or images:
+            if images:
                 return known or images[0]
-        known = next((name for name in source.preferred.get(IMAGE, ()) if name in self.kinds), None)
-        arrays = [name for name, found in self.kinds.items() if found.keys() & {ARRAY, BINARY}]
-        known = known or next(iter(usual_columns(IMAGE, arrays)), None)
+        preferred = source.preferred.get(IMAGE, ())
+        known = self._usual_image([name for name in self.kinds if name in preferred or self._has(name, ARRAY, BINARY)])
         if known and self.kinds[known].keys() - {MISSING}:
             return known  # each record is skipped with its reason
-        texts = usual_columns(IMAGE, [name for name, kinds in self.kinds.items() if TEXT in kinds])
+        texts = usual_columns(IMAGE, [name for name in self.kinds if self._has(name, TEXT)])
         hint = f"; {texts[0]!r} has text: list files and URLs in a CSV or JSON Lines table" if texts else ""
         raise no_image_error(where, [f"{name} ({self._described(name)})" for name in self.kinds], source.part, hint)
+
+    def _usual_image(self, names: Sequence[str]) -> str | None:
+        usual = (*self.source.preferred.get(IMAGE, ()), *usual_columns(IMAGE, names))
+        return next((name for name in usual if name in names), None)
+
+    def _has(self, name: str, *kinds: str) -> bool:
+        return bool(self.kinds[name].keys() & {*kinds})
 
     def _described(self, name: str) -> str:
         return ", ".join(sorted(self.kinds[name])) or MISSING
@@ -276,14 +265,11 @@ class Names:
     def _shape(self) -> tuple[str, ...]:
         """Return the names of height, width and channels, or one name with all of them."""
         by_lower = {name.lower(): name for name in self.kinds}
-        for usual in _SHAPES:
-            if usual in by_lower:
-                return (by_lower[usual],)
-        sides = [next((by_lower[name] for name in usual if name in by_lower), None) for usual in (_HEIGHTS, _WIDTHS)]
-        if None in sides:
-            return ()
-        depth = next((by_lower[name] for name in _DEPTHS if name in by_lower), None)
-        return tuple(name for name in (*sides, depth) if name)
+        shape, height, width, depth = (
+            next((by_lower[name] for name in usual if name in by_lower), "")
+            for usual in (_SHAPES, _HEIGHTS, _WIDTHS, _DEPTHS)
+        )
+        return (shape,) if shape else tuple(filter(None, (height, width, depth))) if height and width else ()
 
     def label(self, image: str) -> LabelChoice:
         """Return which name is the label, and which has the class names.
@@ -313,11 +299,7 @@ class Names:
         return self._with_names(choice._replace(notes=(*choice.notes, *notes)))
 
     def _may_have_classes(self, name: str) -> bool:
-        """Return whether values have the types of labels, and are not texts to recognise.
-
-        Raises:
-            SourceError: They are not read.
-        """
+        """Return whether values have the types of labels, and are not texts to recognise."""
         kinds = self.kinds[name].keys() - {MISSING}
         if kinds - ALL_KINDS or kinds == {BINARY}:
             self._check_label(name)
@@ -328,11 +310,7 @@ class Names:
         return name not in self.transcripts
 
     def _check_label(self, label: str) -> None:
-        """Check the values of a label.
-
-        Raises:
-            SourceError: They are images, or values that are not read.
-        """
+        """Check the values of a label."""
         kinds, where = self.kinds[label], self.source.name
         if reason := next((kind for kind in kinds if kind not in ALL_KINDS), None):
             raise SourceError(
@@ -346,11 +324,7 @@ class Names:
             )
 
     def _with_names(self, choice: LabelChoice) -> LabelChoice:
-        """Return a choice with the class names of the format, such as those of ``image/class/text``.
-
-        Raises:
-            SourceError: A number has two texts.
-        """
+        """Return a choice with the class names of the format, such as those of ``image/class/text``."""
         label, source = choice.label, self.source
         text = next((name for name in source.preferred.get("names", ()) if name in self.kinds), None)
         if text is None or label is None or label == text or choice.names is not None:
@@ -376,11 +350,7 @@ class Names:
         return choice._replace(names=text, classes=classes, notes=(*choice.notes, *notes))
 
     def _fields(self, roles: Roles) -> dict[str, str]:
-        """Return the field of each name that becomes one.
-
-        Raises:
-            SourceError: Two names become the same field.
-        """
+        """Return the field of each name that becomes one."""
         fields: dict[str, str] = {}
         for name, kinds in self.kinds.items():
             if name in roles.used:
@@ -389,18 +359,18 @@ class Names:
             is_file = usual is not None and usual.rpartition(".")[2] in IMAGE_FIELDS
             base = usual if is_file and usual else plain_name(name)
             if kinds.keys() & {*IMAGES, ARRAY, VECTOR}:
-                if other := next((other for other, known in fields.items() if known == base), None):
-                    where = self.source.name
+                for other in (other for other, known in fields.items() if known == base):
                     raise SourceError(
-                        f"{where}: {other!r} and {name!r} would be one field, {base!r}: rename one of them"
+                        f"{self.source.name}: {other!r} and {name!r} would be one field, {base!r}: rename one of them"
                     )
                 fields[name] = base
-            elif usual and usual not in fields.values() and (self.source.names_files or self._is_text(name, usual)):
+            elif (
+                usual
+                and usual not in fields.values()
+                and (self.source.names_files or (is_text_field(usual) and kinds.keys() <= {TEXT, MISSING}))
+            ):
                 fields[name] = usual
         return fields
-
-    def _is_text(self, name: str, usual: str) -> bool:
-        return is_text_field(usual) and self.kinds[name].keys() <= {TEXT, MISSING}
 
     def facts(self, roles: Roles) -> list[str]:
         """Return the names that become entries of ``json``."""
@@ -427,14 +397,14 @@ class Names:
             found.numbered_by = "records"
         account.notes += roles.notes
         for name, kinds in self.kinds.items():
-            left = {kind for kind in kinds if reason_of(kind)}
             if name in roles.used:
-                account.use(part, name, _role(name, roles))
+                known = {roles.image: "image", roles.label: "label", roles.names: "class names"}
+                account.use(part, name, known.get(name, "size of the image"))
                 continue
-            if kinds.keys() - left:
+            if not all(map(reason_of, kinds)):
                 account.use(part, name, self.destination(name, roles))
-            for kind in sorted(left):
-                account.leave_out(part, name, str(reason_of(kind)))
+            for reason in filter(None, map(reason_of, sorted(kinds))):
+                account.leave_out(part, name, reason)
         self.account_facts(found, roles)
         if roles.shape:
             order = "B, G, R" if self.source.bgr else "R, G, B"
@@ -468,11 +438,3 @@ class Names:
 def reason_of(kind: str) -> str | None:
     """Return why values of a kind are left out, or None."""
     return LEFT_OUT.get(kind) or (None if kind in ALL_KINDS else kind)
-
-
-def _role(name: str, roles: Roles) -> str:
-    if name == roles.image:
-        return "image"
-    if name == roles.label:
-        return "label"
-    return "class names" if name == roles.names else "size of the image"

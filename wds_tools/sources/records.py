@@ -191,11 +191,7 @@ class RecordSource(NamedValues):
         return fields, facts
 
     def _image(self, values: Mapping[str, Any], roles: Roles, *, copy: bool) -> bytes | NDArray[np.uint8]:
-        """Return the image of a record: encoded bytes or pixels.
-
-        Raises:
-            SourceError: There is none.
-        """
+        """Return the image of a record: encoded bytes or pixels."""
         value = resolved(values.get(roles.image), is_list=False)
         kind = kind_of(value)
         if kind == ENCODED:
@@ -230,11 +226,7 @@ def _image_field(base: str, kind: str) -> str:
 
 
 def _raw_pixels(data: memoryview, values: Mapping[str, Any], roles: Roles) -> NDArray[np.uint8]:
-    """Return raw pixels [H, W] or [H, W, C].
-
-    Raises:
-        SourceError: Their number does not match the size that the record states.
-    """
+    """Return raw pixels [H, W] or [H, W, C]."""
     sizes: list[Any] = []
     for name in roles.shape:
         value = values.get(name)

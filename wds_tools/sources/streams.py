@@ -17,7 +17,7 @@ from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import quoted
 from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.base import WINDOW_BYTES, Collector, Input, SourceOptions
-from wds_tools.sources.object_classes import class_lists_of
+from wds_tools.sources.label_choice import class_lists_of
 from wds_tools.sources.objects import digest_of, stored_values
 from wds_tools.sources.records import Item, RecordSource
 from wds_tools.wording import one_line
@@ -84,11 +84,7 @@ class StreamSource(RecordSource):
         return rows[row - start]
 
     def _all(self) -> Iterator[_Row]:
-        """Yield all rows.
-
-        Raises:
-            SourceError: A file of the stream has other columns, or other types of columns, than its features.
-        """
+        """Yield all rows."""
         try:
             yield from self._stream
         except ValueError as error:

@@ -8,15 +8,19 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from wds_tools.errors import SourceError
+from wds_tools.errors import SourceError, StoreError, WdsToolsError
 from wds_tools.format.label import NONE
+from wds_tools.lru_cache import LRUCache
+from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     Collector,
@@ -36,14 +40,23 @@ from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import MISSING
 from wds_tools.sources.records import RecordSource
 from wds_tools.sources.text_table import MORE, Row, TextTable
-from wds_tools.sources.urls import URL_BYTES, fetch
-from wds_tools.storage import is_url
+from wds_tools.storage import is_url, split_folder
+from wds_tools.storage.base import MAX_FILE_BYTES
+from wds_tools.storage.requests.clients import Client, open_client
+from wds_tools.storage.requests.failures import clean_url
+from wds_tools.storage.requests.http_client import quote_again
+from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.wording import counted
 
 _NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 _NO_LABEL = (None, "", NONE)
 _HINT_ROWS = 1000  # that are looked at for a label with an unusual name
 _PROBED_ROWS = 20  # whose files are looked for if several columns could have the images
+URL_BYTES = 150_000
+"""Estimated length of an image at a URL. Requesting the real length would take as long as reading it."""
+
+_clients = LRUCache[str, Client](max_items=16)
+"""Clients of recently used folders in this process, so that their connections are used again."""
 
 
 class TableRows(RecordSource):
@@ -143,11 +156,7 @@ class TableSource(TableRows):
         return record._replace(fields={**record.fields, **further})
 
     def _check_repeated(self, found: Collector, entries: Sequence[Input | None], labels: Sequence[Any]) -> None:
-        """Note how many images have several rows.
-
-        Raises:
-            SourceError: The labels of an image differ.
-        """
+        """Note how many images have several rows."""
         first: dict[str, Any] = {}
         repeated = set()
         for entry, label in zip(entries, labels, strict=True):
@@ -171,11 +180,7 @@ class TableSource(TableRows):
             )
 
     def _image_column(self) -> str:
-        """Return the column of images: of several with usual names, the one whose files exist.
-
-        Raises:
-            SourceError: There is none, or there are several.
-        """
+        """Return the column of images: of several with usual names, the one whose files exist."""
         names, where = self.table.columns, str(self.path)
         found = usual_columns(IMAGE, names, self.columns, where=where)
         rows = [row for _, row in islice(self.table.rows(), _PROBED_ROWS)]
@@ -266,3 +271,44 @@ class TableSource(TableRows):
             data, time_ns = file.read(MAX_RECORD_BYTES), os.fstat(file.fileno()).st_mtime_ns
         self.times.check(name, time_ns, shown=f"file {name!r}")
         return data
+
+
+def fetch(url: str, remote: RemoteOptions) -> bytes:
+    """Read the bytes at a URL; failed requests are repeated for `RemoteOptions.retry_seconds`.
+
+    Raises:
+        SourceError: There is no such file, or the URL is not supported.
+        SourceStoreError: The storage fails.
+    """
+    if "::" in url:
+        raise SourceError(f"URL {url!r} is a chain of file systems; allowed are plain URLs")
+    shown = clean_url(url)
+    try:
+        folder, name = _split(url, remote)
+        return _client(folder).read(name, most_bytes=MAX_FILE_BYTES)
+    except FileNotFoundError as error:
+        raise SourceError(f"URL {shown!r} does not exist") from error
+    except StoreError as error:
+        raise SourceStoreError(f"URL {shown!r} cannot be read: {error}") from error
+    except WdsToolsError as error:
+        raise SourceError(f"URL {shown!r} cannot be read: {error}") from error
+
+
+def _split(url: str, remote: RemoteOptions) -> tuple[RemoteFolder, str]:
+    """Return folder and name of a URL. An HTTP URL is percent-encoded, and may have a query."""
+    match = re.fullmatch(r"(?is)(https?://[^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", url)
+    if not match:
+        folder, name = split_folder(url)
+        return RemoteFolder.of(folder, remote), name
+    folder, name = split_folder(match[1] + quote_again(match[2]))
+    found = RemoteFolder.of(folder, remote)
+    return replace(found, options={**found.options, "encoded": True}), name + quote_again(match[3] or "")
+
+
+def _client(folder: RemoteFolder) -> Client:
+    key = f"{os.getpid()} {folder.url} {folder.policy} {sorted(folder.options.items(), key=str)}"
+    client = _clients.get(key)
+    if client is None:
+        client = open_client(folder)
+        _clients.put(key, client)
+    return client

@@ -46,7 +46,12 @@ class TensorSource(ArraySource):
                 "dictionaries, lists and tuples"
             ) from error
         contents = Contents()
-        _Reader(contents, torch, str(self.path)).add(content)
+        reader = _Reader(contents, torch, str(self.path))
+        if isinstance(content, Mapping):
+            reader.refuse_models(content)
+        if isinstance(content, (list, tuple)):
+            content = reader.columns(content)
+        reader.add("", content if isinstance(content, Mapping) else {"images": content})
         if not contents.arrays:
             raise SourceError(f"{self.path} contains no tensor of images; expected {{'images': ..., 'labels': ...}}")
         return contents
@@ -65,31 +70,16 @@ class _Reader:
     def __init__(self, contents: Contents, torch: Any, where: str) -> None:
         self._contents, self._torch, self._where = contents, torch, where
 
-    def add(self, content: Any) -> None:
-        """Add the object that was saved.
-
-        Raises:
-            SourceError: It is a model, or a list that is neither images nor images with labels.
-        """
-        if isinstance(content, Mapping):
-            self._refuse_models(content)
-            self._add_entries("", content)
-        elif isinstance(content, self._torch.Tensor):
-            self._add_entries("", {"images": content})
-        elif isinstance(content, (list, tuple)):
-            self._add_entries("", self._columns(content))
-
-    def _add_entries(self, prefix: str, entries: Mapping[Any, Any]) -> None:
+    def add(self, prefix: str, entries: Mapping[Any, Any]) -> None:
         """Add the entries of a dictionary, those of dictionaries in it with a path."""
         for key, value in entries.items():
             name = f"{prefix}{key}"
             if name in self._contents.arrays:
                 raise SourceError(f"{self._where} has two entries with the name {name!r}: rename one of them")
             if self._is_pair(value):
-                self._add_entries(f"{name}/", dict(zip(_PAIR, value, strict=True)))
-                continue
+                value = dict(zip(_PAIR, value, strict=True))  # noqa: PLW2901
             if isinstance(value, Mapping) and class_names_in(value) is None:
-                self._add_entries(f"{name}/", value)
+                self.add(f"{name}/", value)
                 continue
             try:
                 array = self._array(value)
@@ -102,11 +92,7 @@ class _Reader:
                 self._contents.arrays[name] = array
 
     def _array(self, value: Any) -> Any | None:
-        """Return a tensor, or a list, as an array; None for a single value.
-
-        Raises:
-            SourceError: It has no rows of one type. The message is the reason.
-        """
+        """Return a tensor, or a list, as an array; None for a single value."""
         if isinstance(value, self._torch.Tensor):
             return _to_numpy(value) if value.ndim else None
         return self._array_of(value) if isinstance(value, (list, tuple)) else None
@@ -132,7 +118,7 @@ class _Reader:
             f"is a {type(value).__name__} of {names}; only lists of tensors, of numbers and of text are read"
         )
 
-    def _columns(self, content: Sequence[Any]) -> dict[str, Any]:
+    def columns(self, content: Sequence[Any]) -> dict[str, Any]:
         """Return a list at the top of a file as images and labels."""
         tensor = self._torch.Tensor
         if all(isinstance(item, Mapping) for item in content) and content:
@@ -162,7 +148,7 @@ class _Reader:
         )
         return is_pair and value[0].ndim >= _IMAGE_AXES and _are_labels(value[1]) and len(value[0]) == len(value[1])
 
-    def _refuse_models(self, content: Mapping[Any, Any]) -> None:
+    def refuse_models(self, content: Mapping[Any, Any]) -> None:
         """Raise an error for the weights of a model, whose entries are parameters and no samples."""
         inner = [value for value in content.values() if isinstance(value, Mapping)]
         for entries in (content, *inner):
@@ -185,11 +171,7 @@ def _are_labels(value: Any) -> bool:
 
 
 def _to_numpy(tensor: Any) -> Any:
-    """Return a tensor as a NumPy array.
-
-    Raises:
-        SourceError: NumPy has no such type. The message is the reason.
-    """
+    """Return a tensor as a NumPy array."""
     try:
         return tensor.detach().resolve_conj().resolve_neg().numpy()
     except (TypeError, RuntimeError) as error:  # NumPy lacks bfloat16 and smaller types, which fit into float32

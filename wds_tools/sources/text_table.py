@@ -290,11 +290,7 @@ def _names_images(names: Iterable[str]) -> bool:
 
 
 def _rows_of_document(text: str, where: str) -> list[Row]:
-    """Return the rows of a list of objects, or of an object of columns.
-
-    Raises:
-        SourceError: It is neither.
-    """
+    """Return the rows of a list of objects, or of an object of columns."""
     value = json.loads(text, object_pairs_hook=_unique)
     if isinstance(value, list) and all(isinstance(row, dict) for row in value):
         return value

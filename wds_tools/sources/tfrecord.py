@@ -144,11 +144,7 @@ def masked_crc(data: memoryview) -> int:
 
 
 def _values(data: memoryview) -> dict[str, Any]:
-    """Return the features of a record. Those of a SequenceExample have one value per step.
-
-    Raises:
-        SourceError: It is not a valid message.
-    """
+    """Return the features of a record. Those of a SequenceExample have one value per step."""
     with as_source_error("is not a tf.train.Example", ValueError):
         features = parse_example(data)
     return {name: _repeated(values) for name, values in features.items()}
