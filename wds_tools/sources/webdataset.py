@@ -335,7 +335,7 @@ class _Seen:
         for name in fields:
             role = "image" if name == image else "entries of json" if name == "json" else f"field {name}"
             self._roles.setdefault(name, set()).add(role)
-        if facts is None and not _is_json(fields["json"]):
+        if facts is not None and facts.keys() == {"json"} and not _is_json(fields["json"]):
             self._invalid.append(sample)
         self._several[image, tuple(other for other in _IMAGES if other in fields and other != image)] += 1
         self._folders.add(key.rpartition("/")[0])
@@ -385,7 +385,7 @@ class _Seen:
         if self._invalid:
             account.notes.append(
                 f"{counted(len(self._invalid), 'sample')} with a field json that is not valid JSON, such as "
-                f"{self._invalid[0]!r}: kept as it is, so its entries cannot be loaded"
+                f"{self._invalid[0]!r}: its text is the entry 'json'"
             )
 
 
