@@ -163,7 +163,7 @@ class BatchSource(RecordSource):
             lambda name: self._column(files[0], name) if TEXT in seen.kinds[name] else self._head(files[:1], name),
         )
         for name in seen.facts(roles):
-            if TEXT in seen.kinds[name]:
+            if seen.may_be_splits(name):
                 seen.add_texts(name, self._values(files, name))
         for name in filter(columns.has_fractions, seen.facts(roles)):
             seen.lost[name] = sum(not_finite(value) for file in files for value in self._column(file, name))
