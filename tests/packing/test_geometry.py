@@ -123,6 +123,8 @@ def test_what_is_not_in_the_image_stays_as_it_is(tmp_path: Path) -> None:
         ({"boxes_json": [[1, 2, 3, 4]]}, "field 'boxes.json'"),
         ({"det_json": [{"bbox": [1, 2, 3, 4]}]}, "field 'det.json'"),
         ({"boxes_npy": np.ones((2, 4))}, "field 'boxes.npy'"),
+        ({"bbox_txt": "1 2 9 10"}, "field 'bbox.txt'"),
+        ({"keypoints": b"1 2 9 10"}, "field 'keypoints'"),
         ({"json": {"x": 3, "y": 4}}, "the field 'json'"),
         ({"json": {"face": {"left": 3, "top": 2, "w": 4, "h": 4}}}, "the field 'json'"),
         ({"json": {"regions": [{"shape_attributes": {"x": 1, "y": 2, "width": 3, "height": 4}}]}}, "the field 'json'"),

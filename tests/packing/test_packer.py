@@ -33,6 +33,7 @@ from PIL import Image
 from wds_tools.errors import DestinationError, OptionError, SourceError, StoreError
 from wds_tools.format.index import NO_LABEL, from_bytes
 from wds_tools.packing import packer
+from wds_tools.packing.append import append
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import FolderDestination
 from wds_tools.packing.estimate import process_count
@@ -491,9 +492,20 @@ def rewrite(path: Path) -> None:
     os.utime(path, ns=(later, later))
 
 
+def replace_by_older(path: Path) -> None:
+    """Replace a file by an older one of the same length, as ``cp -p`` does."""
+    other = path.with_name("older")
+    other.write_bytes(path.read_bytes()[::-1])
+    os.utime(other, (1e9, 1e9))
+    time.sleep(0.02)  # the clock of a file system may be coarse
+    subprocess.run(["cp", "-p", other, path], check=True)
+    other.unlink()
+
+
+@pytest.mark.parametrize("change", [rewrite, replace_by_older])
 @pytest.mark.parametrize("kind", ["folder", "captions", "table"])
 def test_a_file_that_is_rewritten_with_the_same_length_while_packing_ends_it(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, change: Callable[[Path], None]
 ) -> None:
     source, changed = small, small / "b" / "01.jpg"
     if kind == "captions":
@@ -504,26 +516,36 @@ def test_a_file_that_is_rewritten_with_the_same_length_while_packing_ends_it(
         source.write_text("path,label\nsmall/a/00.jpg,a\nsmall/b/01.jpg,b\n")
     os.utime(small / "a" / "00.jpg", (4e9, 4e9))  # a time in the future is no change
     with monkeypatch.context() as patch:
-        after_planning(patch, lambda: rewrite(changed))
-        with pytest.raises(StoreError, match=rf"b/{changed.name}.* changed while it was packed: it was modified after"):
+        after_planning(patch, lambda: change(changed))
+        with pytest.raises(StoreError, match=rf"b/{changed.name}.* changed while it was packed: it was modified, "):
             pack(source, tmp_path / "dst", workers=1)
     assert not (tmp_path / "dst" / "manifest.json").exists()
     assert pack(source, tmp_path / "dst", workers=1, fresh=True).packed >= 1
 
 
+@pytest.mark.parametrize("kind", ["folder", "table", "append"])
 def test_an_unfinished_pack_is_not_continued_with_a_file_that_has_changed_since(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     moved = small / "a" / "00.jpg"
+    source, start = small, pack
+    if kind == "table":
+        source = tmp_path / "photos.csv"
+        names = sorted(str(path.relative_to(tmp_path)) for path in small.rglob("*.jpg"))
+        source.write_text("\n".join(["path", *names]))
+    if kind == "append":
+        shutil.copytree(small, tmp_path / "earlier", ignore=shutil.ignore_patterns("00.jpg"))
+        pack(tmp_path / "earlier", tmp_path / "dst", workers=1)
+        source, start = small, partial(append, images="keep")
     with monkeypatch.context() as patch:
         after_planning(patch, lambda: moved.rename(tmp_path / "00.jpg"))
         with pytest.raises(StoreError, match="are finished and kept"):
-            pack(small, tmp_path / "dst", shard_bytes=12_000, workers=1)
+            start(source, tmp_path / "dst", shard_bytes=12_000, workers=1)
     (tmp_path / "00.jpg").rename(moved)
     later = time.time_ns()
     os.utime(small / "b" / "01.jpg", ns=(later, later))
-    with pytest.raises(DestinationError, match=r"unfinished pack .* 1 file .* time, such as 'b/01\.jpg': .*--fresh"):
-        pack(small, tmp_path / "dst", shard_bytes=12_000, workers=1)
+    with pytest.raises(DestinationError, match=r"unfinished pack .* 1 file .* time, such as '.*b/01\.jpg': .*--fresh"):
+        start(source, tmp_path / "dst", shard_bytes=12_000, workers=1)
 
 
 def test_a_class_folder_that_cannot_be_listed_because_storage_fails_ends_packing(

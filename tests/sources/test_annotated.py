@@ -345,6 +345,20 @@ def test_several_coco_files_about_the_same_images_are_refused(src, tmp_path):
         wt.pack(src, tmp_path / "out")
 
 
+def test_boxes_that_are_fractions_are_refused(tmp_path):
+    """As some programs export them; they would be boxes of less than a pixel."""
+    src = shutil.copytree(FOREIGN / "images", tmp_path / "src")
+    path = Path(shutil.copy(FOREIGN / "coco" / "supervision_boxes.json", src))
+    found = json.loads(path.read_bytes())
+    sizes = {image["id"]: (image["width"], image["height"]) * 2 for image in found["images"]}
+    for one in found["annotations"]:
+        sides = sizes[one["image_id"]]
+        one["bbox"] = [edge / side for edge, side in zip(one["bbox"], sides, strict=True)]
+    path.write_text(json.dumps(found))
+    with pytest.raises(SourceError, match=rf"{path.name}: no number of a box .* fractions of the image: multiply them"):
+        wt.pack(src, tmp_path / "dst", workers=1)
+
+
 def test_splits_with_other_categories_are_refused(src, tmp_path):
     (src / "train.json").write_text(coco_file())
     (src / "val.json").write_text(coco_file(categories=[{"id": 3, "name": "dog"}]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import webdataset
 from pictures import encode
 from PIL import Image
+from sources_conformance import stored
 
 import wds_tools as wt
 from wds_tools.errors import SourceError
@@ -111,9 +113,16 @@ def test_a_field_that_is_not_json_and_files_next_to_shards_are_stated(tmp_path: 
     src.rename(src.with_name("00000.tar"))
     pd.DataFrame({"url": ["x"], "caption": ["a cat"]}).to_parquet(tmp_path / "src" / "00000.parquet")
     (tmp_path / "src" / "00000_stats.json").write_text("{}")
-    account = wt.pack(tmp_path / "src", tmp_path / "dst", dry_run=True).account
+    account = wt.pack(tmp_path / "src", tmp_path / "dst", images="keep", workers=1).account
     [note] = (note for note in account.notes if "JSON" in note)
-    assert note.startswith("2 samples with a field json that is not valid JSON, such as '00000.tar/1': kept as it is")
+    assert note == (
+        "2 samples with a field json that is not valid JSON, such as '00000.tar/1': its text is the entry 'json'"
+    )
+    entries = [json.loads(one["json"]) for one in stored(tmp_path / "dst")]
+    assert sorted(str(one.get("json")) if isinstance(one, dict) else str(one) for one in entries) == [
+        "", "None", "[1]", "{'a': 1}",
+    ]  # fmt: skip
+    assert {one["path"] for one in entries if isinstance(one, dict)} == {f"00000.tar/{n}" for n in (0, 1, 3)}
     assert {part.name: part.reason.partition(":")[0] for part in account.parts if part.kind == "file"} == {
         "00000.parquet": "is the table that img2dataset writes about a folder or shard",
         "00000_stats.json": "is not a shard",

@@ -517,17 +517,22 @@ def test_columns_of_minus_one_and_one_are_several_labels(tmp_path: Path) -> None
     assert "labels.json" not in uncertain.fields
 
 
+@pytest.mark.parametrize(
+    ("column", "train", "val"),
+    [("split", "train", "val"), ("Split", 0, 1), ("is_train", True, False), ("fold", 3.0, 4.0)],
+)
 @pytest.mark.parametrize("writer", ["to_csv", "to_parquet"])
-def test_a_column_of_splits_is_named_in_a_note(writer: str, tmp_path: Path) -> None:
+def test_a_column_of_splits_is_named_in_a_note(writer: str, column: str, train: Any, val: Any, tmp_path: Path) -> None:
     src = images(tmp_path / "src", *names_of("{}.png", 300))
-    table = pd.DataFrame({"image": names_of("{}.png", 300), "split": ["train"] * 250 + ["val"] * 50})
+    table = pd.DataFrame({"image": names_of("{}.png", 300), column: [train] * 250 + [val] * 50})
     if writer == "to_parquet":
         table["image"] = [{"bytes": png(0), "path": None}] * 300
     path = (src if writer == "to_csv" else tmp_path) / f"table.{writer.removeprefix('to_')}"
     getattr(table, writer)(path, index=False)
     for where in (src, path) if writer == "to_csv" else (path,):
         lines = wt.pack(where, tmp_path / "dst", dry_run=True).account.notes
-        assert any("column 'split' names splits, 'train', 'val'" in line for line in lines)
+        shown = ", ".join(map(repr, sorted(map(str, (train, val)))))
+        assert any(f"column {column!r} names splits, {shown}" in line for line in lines)
 
 
 def test_a_mask_of_another_size_than_its_image_is_reported(tmp_path: Path) -> None:

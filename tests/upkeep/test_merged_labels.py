@@ -124,7 +124,7 @@ def test_added_labels_of_two_kinds_are_refused(merged: Path, tmp_path: Path) -> 
     assert (tmp_path / "d/manifest.json").read_bytes() == before
 
 
-def test_index_of_merged_tars_elsewhere_states_that_numbers_and_names_contradict_each_other(
+def test_merged_tars_elsewhere_state_that_numbers_and_names_contradict_each_other(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     photo, shards = min(photos.glob("*/*.jpg")).read_bytes(), tmp_path / "shards"
@@ -137,6 +137,12 @@ def test_index_of_merged_tars_elsewhere_states_that_numbers_and_names_contradict
     shards.mkdir()
     for path in (tmp_path / "merged").glob("*.tar"):
         shutil.copy(path, shards)
+    for src in (shards, f"{shards}/*.tar"):
+        with pytest.raises(SourceError, match=r"(number \d is '|'bee' is number ).*--label json:class .* --label cls"):
+            wt.pack(src, tmp_path / "again", workers=1)
+    named = wt.pack(src, tmp_path / "named", columns={"label": "json:class"}, workers=1)
+    assert named.manifest.classes == ("ant", "bee", "cat")
+    assert wt.pack(src, tmp_path / "numbered", columns={"label": "cls"}, workers=1).packed == 4
     caplog.clear()
     wt.index_shards(f"{shards}/shard-000000.tar")
     assert not caplog.records

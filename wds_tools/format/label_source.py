@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wds_tools.errors import OptionError
+from wds_tools.errors import LabelError, OptionError
 from wds_tools.format.codecs import view_npy
-from wds_tools.format.label import name
+from wds_tools.format.label import name, parse
 
 FOLDER = "folder"
 """The label is the name of the class folder in the key, as ``cat`` in ``cat/0001.jpg``."""
@@ -115,15 +115,15 @@ class NamesOfNumbers:
         self._by_number: dict[int, tuple[str, str]] = {}  # the other of number and name, and the key of a sample
         self._by_name: dict[str, tuple[int, str]] = {}
 
-    def add(self, key: str, number: int | None, content: bytes | memoryview) -> None:
-        """Compare a sample with the earlier ones, by its number and the content of its field ``json``."""
-        if self.contradiction or number is None or b'"class"' not in bytes(content):
+    def add(self, key: str, label: Any, content: bytes | memoryview) -> None:
+        """Compare a sample with the earlier ones, by its label and the content of its field ``json``."""
+        if self.contradiction or label is None or b'"class"' not in bytes(content):
             return
         try:
-            named = NAMED.value(key, content)
-        except ValueError:
+            number, named = parse(label).number, NAMED.value(key, content)
+        except (LabelError, ValueError):
             return
-        if not isinstance(named, str):
+        if number is None or not isinstance(named, str):
             return
         first_name, first_key = self._by_number.setdefault(number, (named, key))
         first_number, other_key = self._by_name.setdefault(named, (number, key))

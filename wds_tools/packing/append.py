@@ -15,7 +15,14 @@ from wds_tools.format.label import Classes, LabelType
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.packing.config import AppendOptions, PackOptions
-from wds_tools.packing.destination import APPENDED, FolderDestination, later_files, read_manifest, read_skipped
+from wds_tools.packing.destination import (
+    APPENDED,
+    FolderDestination,
+    check_times,
+    later_files,
+    read_manifest,
+    read_skipped,
+)
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.packer import PackReport, open_input, pack
 from wds_tools.packing.plan import Plan
@@ -94,6 +101,8 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
             finished.remove_leftover_work()
         skipped, seconds = read_skipped(dst), time.monotonic() - started
         return PackReport(onto, dst, 0, skipped, len(onto.shards), seconds, listing.account)
+    if not options.fresh:
+        check_times(FolderDestination(dst), plan, source)
     plan = _continue_numbering(plan, onto, parts)
     plan = replace(plan, deep=options.policy.keeps_all or _has_deep_images(dst))
     with (

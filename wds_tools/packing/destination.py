@@ -135,10 +135,12 @@ def check_times(destination: Destination, plan: Plan, source: Source) -> None:
     Raises:
         DestinationError: A file was.
     """
-    if destination.read_plan() == plan.source and (later := later_files(destination, plan, source, since=_PLAN)):
+    unfinished = destination.read_plan() or {}
+    unfinished = {key: value for key, value in unfinished.items() if key != "onto"}  # of the dataset for `append`
+    if unfinished == plan.source and (later := later_files(destination, plan, source, since=_PLAN)):
         raise DestinationError(
-            f"{destination.name} holds an unfinished pack of these files, and {later}: "
-            "pack with --fresh (fresh=True) to start over"
+            f"{destination.name} holds an unfinished pack of these files, and {later}: run it again with --fresh "
+            "(fresh=True), which starts over"
         )
 
 

@@ -97,20 +97,22 @@ def _stored_name(name: str) -> str:
 def _resized_field(name: str, data: bytes, old: Size, new: Size) -> bytes:
     if _is_mask(name):
         return _resized_mask(name, data, old, new)
-    words, kind = _words(name), name.rpartition(".")[2]
-    if old == new or kind not in ("json", "jsn", *IMAGE_FIELDS):
+    kind = name.rpartition(".")[2]
+    if old == new:
         return data
+    found = {*_words(name), kind}.intersection(_POSITIONS)
     if kind in ("json", "jsn"):
-        found = words.intersection(_POSITIONS) or _positions_in(_parsed(data))
-        if found:
-            raise _not_understood(f"field {name!r}", min(found))
+        found = found or _positions_in(_parsed(data))
+    if found and kind not in IMAGE_FIELDS:
+        raise _not_understood(f"field {name!r}", min(found))
+    if kind not in IMAGE_FIELDS:
         return data
     try:
         info = image_header.probe_array(data)
     except DecodeError:
         info = None  # an array of other dimensions, such as boxes [n, 4, 2], or a damaged file
     if info is None or (info.height, info.width) != old:
-        if kind == "npy" and (found := words.intersection(_POSITIONS)):
+        if kind == "npy" and found:
             raise _not_understood(f"field {name!r}", min(found))
         return data
     if kind == "npy":

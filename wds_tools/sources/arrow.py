@@ -165,7 +165,7 @@ class BatchSource(RecordSource):
             lambda name: self._column(files[0], name) if TEXT in seen.kinds[name] else self._head(files[:1], name),
         )
         for name in seen.facts(roles):
-            if TEXT in seen.kinds[name]:
+            if seen.may_be_splits(name):
                 seen.add_texts(name, self._values(files, name))
             if columns.has_fractions(name):
                 seen.lost[name] = sum(not_finite(value) for file in files for value in self._column(file, name))

@@ -355,8 +355,8 @@ class Source:
         """Return the splits, such as train and val, by name, in a fixed order; empty if the source has none."""
         return {}
 
-    def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:  # noqa: ARG002 - for folders
-        """Return the files of a local folder whose modification time is later, of those that inputs are read from."""
+    def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:  # noqa: ARG002 - for files of images
+        """Return the local image files whose modification time is later, of those that inputs are read from."""
         return []
 
     def read(self, entry: Input) -> Record:
@@ -435,9 +435,10 @@ def check_size(name: str, size: int, listed: int) -> None:
 
 
 class FileTimes:
-    """Modification times of files when they were listed: a file that was changed in place may have the same length.
+    """Times of files when they were listed: a file that was changed or replaced may have the same length.
 
-    Of most files only the latest time is kept, because there may be millions.
+    Of most files only the latest time is kept, because there may be millions. It is that of the change of the inode, or
+    the modification time if this is later: a file that replaces another one may have been modified long before.
 
     Attributes:
         newest_ns: The latest time that is not in the future.
@@ -449,21 +450,37 @@ class FileTimes:
         self.future: dict[str, int] = {}
         self.started_ns = time.time_ns()
 
-    def add(self, name: str, time_ns: int) -> None:
-        """Take note of the time of a file."""
+    def add(self, name: str, status: os.stat_result) -> None:
+        """Take note of the times of a file."""
+        time_ns = max(status.st_mtime_ns, status.st_ctime_ns)
         if time_ns > self.started_ns:
             self.future[name] = time_ns
         else:
             self.newest_ns = max(self.newest_ns, time_ns)
 
-    def check(self, name: str, time_ns: int, *, shown: str) -> None:
-        """Check the time of a file that was read; ``shown`` is its name in messages.
+    def check(self, name: str, status: os.stat_result, *, shown: str) -> None:
+        """Check the times of a file that was read; ``shown`` is its name in messages.
 
         Raises:
-            SourceChangedError: It is later than when the file was listed.
+            SourceChangedError: They are later than when the file was listed.
         """
+        time_ns = max(status.st_mtime_ns, status.st_ctime_ns)
         if time_ns > self.newest_ns and time_ns != self.future.get(name):
-            raise SourceChangedError(f"{shown} changed while it was packed: it was modified after it was listed")
+            raise SourceChangedError(
+                f"{shown} changed while it was packed: it was modified, replaced or given other permissions after it "
+                "was listed"
+            )
+
+    def later(self, paths: Iterable[tuple[str, str | bytes]], time_ns: int) -> list[str]:
+        """Return the files, given by name and path, with a later modification time that is not in the future."""
+        if self.newest_ns <= time_ns:
+            return []
+        return [name for name, path in paths if time_ns < _modified_ns(name, path) <= self.newest_ns]
+
+
+def _modified_ns(name: str, path: str | bytes) -> int:
+    with as_read_error(f"{name} cannot be read"):
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - bytes
 
 
 def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:

@@ -94,6 +94,7 @@ class _Reader:
         self.ids: list[Any] = []
         self.kinds: set[str] = set()
         self.used: dict[Any, _Id] = {}  # category -> an annotation
+        self.largest = 0.0  # number of a box
         try:
             self.text = data.decode("utf-8-sig")
             self.values = self._entries()
@@ -148,6 +149,11 @@ class _Reader:
         """Return what the file contains."""
         images = self._images()
         categories = self._dicts("categories")
+        if 0 < self.largest <= 1:
+            raise SourceError(
+                f"{self.where}: no number of a box (bbox) is larger than {self.largest:g}, so they are fractions of "
+                "the image: multiply them and other positions by its width and height, because COCO counts pixels"
+            )
         self._check_references({image["id"] for image in images})
         categories = self._used_categories(categories)
         numbers = {category["id"]: number for number, category in enumerate(categories)}
@@ -246,6 +252,9 @@ class _Reader:
                     "of 'categories'"
                 )
             self.used.setdefault(category, one.get("id", one["image_id"]))
+            box = part.get("bbox")
+            numbers = [number for number in box if type(number) in (int, float)] if isinstance(box, list) else ()
+            self.largest = max(self.largest, *numbers, 0)
 
     def _used_categories(self, categories: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the categories. Unused ones with the name of another one, as Roboflow writes them, are left out."""

@@ -150,11 +150,11 @@ def json_value(value: Any) -> Any:
 
 
 def json_object(data: bytes | memoryview) -> dict[str, Any] | None:
-    """Return the object in JSON; None if it is something else."""
+    """Return the object in JSON; None if it is something else. Of invalid JSON, the text is the entry ``json``."""
     try:
         found = json.loads(bytes(data))
     except (ValueError, RecursionError):
-        return None
+        return {"json": bytes(data).decode("utf-8", "replace")}
     return found if isinstance(found, dict) else None
 
 

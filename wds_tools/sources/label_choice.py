@@ -19,7 +19,7 @@ from wds_tools.wording import counted
 
 _List = tuple[Any, ...]  # labels of a sample that has several
 _MIN_ROWS = 20  # with fewer, classes may also differ in each row, as in a demo with one image per class
-_FLAGS = frozenset(["0", "1", "0.0", "1.0", "True", "False"])  # of a column for one class
+_FLAGS = frozenset(["0", "1", "-1", "0.0", "1.0", "-1.0", "True", "False"])  # of a column for one class
 _LABELS_PER_ODD = 10  # a value that cannot be a label counts as a mistake if the column has ten times as many labels
 _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names get an entry
 _MAX_SHOWN = 30  # characters of a value in a message
@@ -260,9 +260,10 @@ def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
     flags = [name for name, values in others.items() if values and all(str(one) in _FLAGS for one in values)]
     if not found and len(flags) > 1:
         count = counted(len(flags), part, _PLURALS.get(part))
+        different = sorted({str(one) for name in flags for one in others[name]})
         note = (
-            f"no label: {count} with only 0 and 1 ({quoted(flags)}): if they are classes, write one {part} with "
-            "the name of the class of each row, or a list of names if there are several"
+            f"no label: {count} with only {' and '.join(different)} ({quoted(flags)}): if they are classes, write one "
+            f"{part} with the name of the class of each row, or a list of names if there are several"
         )
         return [note]
     found = found or [name for name, values in others.items() if _could_be_class_numbers(values)]

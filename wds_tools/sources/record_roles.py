@@ -62,6 +62,8 @@ IN_LISTS = (SECOND, FIRST, THIRD)
 _HEIGHTS = ("height", "rows", "h", "image/height", "image_height", "img_height")
 _WIDTHS = ("width", "cols", "columns", "w", "image/width", "image_width", "img_width")
 _DEPTHS = ("depth", "channels", "c", "image/depth", "image/channels", "image_depth", "image_channels")
+_SPLIT_NAMES = ("split", "splits", "subset", "partition", "fold", "train", "is_train", "is_training", "test", "is_test")
+_SPLIT_NUMBERS = frozenset(["true", "false", *map(str, range(10)), *map(str, map(float, range(10)))])
 _SHAPES = ("shape", "image/shape", "image_shape", "img_shape")
 
 
@@ -149,10 +151,10 @@ class Names:
             if name not in self.kinds:
                 self.declare(name)
             self.kinds[name][kind] += 1
-            if kind == TEXT:
-                self.add_texts(name, [text_of(value)])
-            elif count := not_finite(value):
+            if kind != TEXT and (count := not_finite(value)):
                 self.lost[name] = self.lost.get(name, 0) + count
+            if kind == TEXT or self.may_be_splits(name):
+                self.add_texts(name, [text_of(value) if kind == TEXT else value])
             if name in self.labels:
                 self.extend(name, [value])
         self.total += 1
@@ -178,17 +180,23 @@ class Names:
         same = self._same
         self.labels[name] += [same.setdefault(value, value) if isinstance(value, str) else value for value in found]
 
+    def may_be_splits(self, name: str) -> bool:
+        """Return whether the values of a name can be those of splits."""
+        return TEXT in self.kinds[name] or name.lower() in _SPLIT_NAMES
+
     def add_texts(self, name: str, values: Iterable[Any]) -> None:
-        """Keep the different values of a name, as long as all are names of splits."""
+        """Keep the different values of a name, as long as all are names of splits, or numbers of a column of splits."""
         if (found := self.splits.setdefault(name, set())) is None:
             return
         for value in values:
             if value is None or (isinstance(value, str) and not value):
                 continue
-            if not isinstance(value, str) or (value not in found and not is_split_name(value)):
+            text = str(value)
+            is_number = name.lower() in _SPLIT_NAMES and text.lower() in _SPLIT_NUMBERS
+            if text not in found and not is_number and not (isinstance(value, str) and is_split_name(text)):
                 self.splits[name] = None
                 return
-            found.add(value)
+            found.add(text)
 
     def values_of(self, label: str | None) -> list[Any]:
         """Return the label of each record; a list of labels if one record has several."""

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -155,6 +155,18 @@ class TableSource(TableRows):
         record = self.to_record(values, self.found_roles, converted(image))
         return record._replace(fields={**record.fields, **further})
 
+    def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:
+        """Return the local files that rows name whose modification time is later."""
+        names = dict.fromkeys(name for entry in inputs for name in self._files_of(entry) if not is_url(name))
+        return self.times.later(((name, os.fsencode(self._path(name))) for name in names), time_ns)
+
+    def _files_of(self, entry: Input) -> Iterator[str]:
+        """Yield the names of the files of a row."""
+        assert self.found_roles is not None
+        yield entry.path
+        if self.found_roles.fields:
+            yield from map(str, self.divided(self.table.row(entry.location), self.found_roles, self.table)[1].values())
+
     def _check_repeated(self, found: Collector, entries: Sequence[Input | None], labels: Sequence[Any]) -> None:
         """Note how many images have several rows."""
         first: dict[str, Any] = {}
@@ -243,7 +255,7 @@ class TableSource(TableRows):
             if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NOT_A_FILE:
                 raise SourceError(str(error)) from error
             raise
-        self.times.add(name, status.st_mtime_ns)
+        self.times.add(name, status)
         is_file = stat.S_ISREG(status.st_mode)
         if not is_file or not 0 < status.st_size <= MAX_RECORD_BYTES:
             problem = f"has {status.st_size:,} bytes" if is_file else "is not a regular file"
@@ -268,8 +280,8 @@ class TableSource(TableRows):
         if is_url(name):
             return fetch(name, self.remote)
         with as_read_error(f"file {name!r} cannot be read", ValueError), self._path(name).open("rb") as file:
-            data, time_ns = file.read(MAX_RECORD_BYTES), os.fstat(file.fileno()).st_mtime_ns
-        self.times.check(name, time_ns, shown=f"file {name!r}")
+            data, status = file.read(MAX_RECORD_BYTES), os.fstat(file.fileno())
+        self.times.check(name, status, shown=f"file {name!r}")
         return data
 
 

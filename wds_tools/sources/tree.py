@@ -24,6 +24,7 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
+from wds_tools.sources.columns import json_object
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.trees import SYSTEM_FOLDERS, FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
@@ -148,7 +149,9 @@ class Layout:
         fields = {field: as_png(data) if field.endswith(".png") else data for field, data in parts.items()}
         remarks = tuple(remark for field, data in fields.items() if (remark := _damage(field, data)))
         if "json" in fields:
-            facts |= _entries(fields.pop("json"))
+            data = fields.pop("json")
+            entries = json_object(data)
+            facts |= {"json": json.loads(data)} if entries is None else entries
         record = Record(converted(image), fields, facts, remarks)
         for field in filter(layouts.is_mask_field, fields):
             _check_mask(field, fields[field], record.image)
@@ -528,15 +531,6 @@ def _check_mask(field: str, mask: bytes, image: bytes | NDArray[np.uint8]) -> No
             f"its mask {field!r} is {width}x{height}, and the image is {size[0]}x{size[1]} as it is shown (with its "
             "EXIF orientation): correct the mask or the image"
         )
-
-
-def _entries(data: bytes) -> dict[str, Any]:
-    """Return the entries of a ``.json`` file; what is not an object is one entry, and invalid JSON is one text."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        value = data.decode("utf-8", "replace")
-    return value if isinstance(value, dict) else {"json": value}
 
 
 def _damage(field: str, data: bytes) -> str:

@@ -129,22 +129,17 @@ class FolderTree(Tree):
         """Read a file with one call."""
         full = os.fsencode(self.root) + b"/" + path_bytes(path)
         with as_read_error(f"{path_text(full)} cannot be read"):
-            data, time_ns = _read_all(full, size)
+            data, status = _read_all(full, size)
         check_size(path_text(full), len(data), size)
         if self.times is not None:
-            self.times.check(path, time_ns, shown=path_text(full))
+            self.times.check(path, status, shown=path_text(full))
         return data
 
     def later_than(self, paths: Iterable[str], time_ns: int) -> list[str]:
         """Return the files with a later modification time that is not in the future."""
         assert self.times is not None, "a tree is listed before"
-        if self.times.newest_ns <= time_ns:
-            return []
-        return [path for path in paths if time_ns < self._time_ns(path) <= self.times.newest_ns]
-
-    def _time_ns(self, path: str) -> int:
-        with as_read_error(f"{path} cannot be read"):
-            return os.stat(os.fsencode(self.root) + b"/" + path_bytes(path)).st_mtime_ns  # noqa: PTH116 - bytes
+        root = os.fsencode(self.root) + b"/"
+        return self.times.later(((path, root + path_bytes(path)) for path in paths), time_ns)
 
     def _files(self) -> Iterator[File]:
         root = _root_bytes(self.root)
@@ -177,9 +172,7 @@ class FolderTree(Tree):
                 elif _is_folder(entry):
                     folders.append((path, (*parents, identity)))
                 else:
-                    file, time_ns = _local_file(entry, path_text(path))
-                    times.add(file.path, time_ns)
-                    yield file
+                    yield _local_file(entry, path_text(path), times)
 
 
 class RemoteTree(Tree):
@@ -408,21 +401,22 @@ def _raise_failure(error: OSError, path: bytes) -> None:
         raise SourceStoreError(f"{path_text(path)} cannot be listed: {error.strerror or error}") from error
 
 
-def _local_file(entry: os.DirEntry[bytes], path: str) -> tuple[File, int]:
-    """Return a local file with its length, or why it cannot be read; and its modification time."""
+def _local_file(entry: os.DirEntry[bytes], path: str, times: FileTimes) -> File:
+    """Return a local file with its length, or why it cannot be read; ``times`` gets its times."""
     try:
         status = entry.stat()
     except OSError as error:
         if not (entry.is_symlink() and error.errno in (errno.ENOENT, errno.ENOTDIR)):
             _raise_failure(error, entry.path)
-        return File(path, 0, (), "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}"), 0
+        return File(path, 0, (), "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}")
     if not stat.S_ISREG(status.st_mode):
-        return File(path, 0, (), "is not a regular file"), 0
-    return File(path, status.st_size), status.st_mtime_ns
+        return File(path, 0, (), "is not a regular file")
+    times.add(path, status)
+    return File(path, status.st_size)
 
 
-def _read_all(path: bytes, size: int) -> tuple[bytes, int]:
-    """Read a file with one call, and return its modification time too.
+def _read_all(path: bytes, size: int) -> tuple[bytes, os.stat_result]:
+    """Read a file with one call, and return its status too.
 
     One byte more than ``size`` is requested, to notice a file that has grown.
     """
@@ -430,11 +424,11 @@ def _read_all(path: bytes, size: int) -> tuple[bytes, int]:
     try:
         data = os.read(descriptor, size + 1)
         if len(data) == size:
-            return data, os.fstat(descriptor).st_mtime_ns
+            return data, os.fstat(descriptor)
         parts = [data]
         while sum(map(len, parts)) <= size and (data := os.read(descriptor, size + 1)):
             parts.append(data)  # one read returns 2 GiB at most
-        return b"".join(parts), os.fstat(descriptor).st_mtime_ns
+        return b"".join(parts), os.fstat(descriptor)
     finally:
         os.close(descriptor)
 

@@ -23,7 +23,7 @@ from wds_tools.format.field_classes import DatasetClasses, check_same
 from wds_tools.format.index import NO_LABEL, from_bytes
 from wds_tools.format.label import quoted
 from wds_tools.format.label_lists import LABELS
-from wds_tools.format.label_source import INDEX, LabelSource
+from wds_tools.format.label_source import INDEX, LabelSource, NamesOfNumbers
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
@@ -103,7 +103,7 @@ class WebDatasetSource(Source):
         states = states_of((*self.paths, *(self._added.paths if self._added else ())))
         inputs: list[Input] = []
         labels: list[Any] = []
-        dots, seen = Dots(), _Seen()
+        dots, seen, names = Dots(), _Seen(), NamesOfNumbers()
         for number, path in enumerate(self.paths):
             indexed = self._indexed_labels(number)
             added = self._added.spans(path.name) if self._added else []
@@ -128,15 +128,12 @@ class WebDatasetSource(Source):
                     extra += sum(size for _, size in spans)
                     inputs.append(Input(name, len(fields[image]), None, where, group, extra))
                     labels.append(self._label(key, fields, name) if indexed is None else indexed.get(key))
+                    names.add(name, labels[-1], fields.get("json", b""))
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
             raise SourceError(f"{self.name} cannot be packed: {dots}. {_DOTS_REMEDY}")
         if IMAGE not in self.columns:
             found.account.notes += seen.notes_on_images()
-        if LABEL in self.columns and all(label is None for label in labels):
-            raise SourceError(
-                f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
-                "--label cls, json:label or folder"
-            )
+        self._check_labels(labels, names)
         if LABEL not in self.columns and self._stated is None and all(label is None for label in labels):
             found.account.notes += seen.notes_on_labels(len(inputs))
         for entry, label in zip(inputs, self.label.resolved(labels), strict=True):
@@ -151,6 +148,24 @@ class WebDatasetSource(Source):
         found.files = states
         found.stamp = stamp_of(self.paths)
         found.shuffled = self._is_shuffled
+
+    def _check_labels(self, labels: Iterable[Any], names: NamesOfNumbers) -> None:
+        """Check that there are labels if the user chose them, and that class numbers agree with class names.
+
+        Raises:
+            SourceError: No sample has the label; or shards without a manifest were merged.
+        """
+        if LABEL in self.columns and all(label is None for label in labels):
+            raise SourceError(
+                f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
+                "--label cls, json:label or folder"
+            )
+        if names.contradiction and LABEL not in self.columns and not self.indexed:
+            raise SourceError(
+                f"{self.name}: labels are the numbers in the field cls, but {names.contradiction}, by the names in the "
+                "field json, as in shards of `wds-tools merge` without their manifest: pass --label json:class if the "
+                "names are right, or --label cls if the numbers are"
+            )
 
     def _leave_out_others(self, found: Collector) -> None:
         """State files next to the shards in a folder that another tool wrote, such as the tables of img2dataset."""
@@ -335,7 +350,7 @@ class _Seen:
         for name in fields:
             role = "image" if name == image else "entries of json" if name == "json" else f"field {name}"
             self._roles.setdefault(name, set()).add(role)
-        if facts is None and not _is_json(fields["json"]):
+        if facts is not None and facts.keys() == {"json"} and not _is_json(fields["json"]):
             self._invalid.append(sample)
         self._several[image, tuple(other for other in _IMAGES if other in fields and other != image)] += 1
         self._folders.add(key.rpartition("/")[0])
@@ -385,7 +400,7 @@ class _Seen:
         if self._invalid:
             account.notes.append(
                 f"{counted(len(self._invalid), 'sample')} with a field json that is not valid JSON, such as "
-                f"{self._invalid[0]!r}: kept as it is, so its entries cannot be loaded"
+                f"{self._invalid[0]!r}: its text is the entry 'json'"
             )
 
 
