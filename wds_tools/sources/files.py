@@ -326,12 +326,9 @@ class RemoteFiles:
         return self._first_group[number] + offset // CHUNK_BYTES
 
     def _chunk(self, number: int, chunk: int) -> memoryview:
-        data = self._chunks.get((number, chunk))
-        if data is None:
-            start = chunk * CHUNK_BYTES
-            data = self._fetch(number, start, min(start + CHUNK_BYTES, self.files[number].size))
-            self._chunks.put((number, chunk), data, len(data))
-        return data
+        start = chunk * CHUNK_BYTES
+        stop = min(start + CHUNK_BYTES, self.files[number].size)
+        return self._chunks.load((number, chunk), partial(self._fetch, number, start, stop), len)
 
     def _fetch(self, number: int, start: int, stop: int) -> memoryview:
         file = self.files[number]

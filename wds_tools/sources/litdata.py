@@ -156,6 +156,7 @@ class LitDataSource(ChunkSource):
             is_file = bytes(data[-12 - size : -6 - size]) == b"ARROW1"
             found = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(content).read_all()
             found.validate(full=True)
+        self._cache.pop(number)  # the content of a compressed chunk, which is not needed again
         return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -67,7 +68,7 @@ class StreamSource(RecordSource):
         self._starts = [(0, None)]
         for row, cells in enumerate(self._all()):
             values = stored_values(cells)
-            size = sum(len(value) for value in values.values() if isinstance(value, bytes))
+            size = _bytes_in([values])
             if filled and filled + size > WINDOW_BYTES:
                 self._starts.append((row, state))
                 filled = 0
@@ -104,27 +105,21 @@ class StreamSource(RecordSource):
             ) from error
 
     @cached_property
-    def _loaded(self) -> LRUCache[int, list[_Row]]:
-        return LRUCache(max_bytes=2 * WINDOW_BYTES)
+    def _cache(self) -> LRUCache[int, list[_Row]]:
+        return LRUCache(max_bytes=2 * WINDOW_BYTES)  # a window can have parts of two groups
 
     def _group(self, number: int) -> list[_Row]:
+        """Return the rows of a group."""
+        return self._cache.load(number, lambda: self._read_group(number), _bytes_in)
+
+    def _read_group(self, number: int) -> list[_Row]:
         """Return the rows of a group. If it follows the last one read, the stream is continued, not opened again."""
-        rows = self._loaded.get(number)
-        if rows is not None:
-            return rows
         if number != self._next or self._rows is None:
             self._rows = self._from(number)
         start = self._starts[number][0]
         count = self._starts[number + 1][0] - start if number + 1 < len(self._starts) else None
-        rows = []
-        for values in self._rows:
-            rows.append(stored_values(values))
-            if len(rows) == count:
-                break
         self._next = number + 1
-        size = sum(len(value) for row in rows for value in row.values() if isinstance(value, bytes))
-        self._loaded.put(number, rows, size)
-        return rows
+        return [stored_values(values) for values in islice(self._rows, count)]
 
     def _from(self, group: int) -> Iterator[_Row]:
         """Return the rows of the stream, beginning with those of a group."""
@@ -150,3 +145,7 @@ class StreamSource(RecordSource):
             f"row {row} of {self.name} differs when it is read again: pass the stream without shuffle() and without "
             "random functions; pack shuffles the samples itself"
         )
+
+
+def _bytes_in(rows: list[_Row]) -> int:
+    return sum(len(value) for row in rows for value in row.values() if isinstance(value, bytes))

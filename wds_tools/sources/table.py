@@ -319,8 +319,4 @@ def _split(url: str, remote: RemoteOptions) -> tuple[RemoteFolder, str]:
 
 def _client(folder: RemoteFolder) -> Client:
     key = f"{os.getpid()} {folder.url} {folder.policy} {sorted(folder.options.items(), key=str)}"
-    client = _clients.get(key)
-    if client is None:
-        client = open_client(folder)
-        _clients.put(key, client)
-    return client
+    return _clients.load(key, lambda: open_client(folder), lambda _: 0)
