@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tracemalloc
 from collections.abc import Iterator
@@ -319,6 +320,28 @@ def test_folders_of_splits_at_a_url_are_not_taken_for_classes(six_photos: Path, 
     (six_photos / "fig").rename(six_photos / "val")
     with pytest.raises(SourceError, match=r"one folder per split \(train, val\)"):
         wt.pack(f"bucket://{six_photos}", tmp_path / "out", **OPTIONS)
+
+
+@pytest.mark.parametrize(("between", "first"), [("-", "train*.tar"), ("/", "train")])
+@pytest.mark.parametrize("scheme", ["", "bucket://"])
+def test_shards_of_several_splits_are_not_mixed(
+    scheme: str, between: str, first: str, bare: Path, tmp_path: Path
+) -> None:
+    one, *others = sorted(bare.glob("*.tar"))
+    for split, paths in (("train", others), ("val", [one])):
+        for path in paths:
+            place = bare / f"{split}{between}{path.name}"
+            place.parent.mkdir(exist_ok=True)
+            path.rename(place)
+    src = f"{scheme}{bare}"
+    with pytest.raises(SourceError, match=rf"pack with --split folders .*, such as '{src}/{re.escape(first)}'"):
+        wt.pack(src, tmp_path / "dst", **OPTIONS)
+    if between == "-":
+        with pytest.raises(SourceError, match=r"contains several splits \(train, val\): pack one at a time"):
+            wt.pack(f"{src}/*.tar", tmp_path / "dst", **OPTIONS)
+    reports = wt.pack_splits(src, tmp_path / "splits", split="folders", **OPTIONS)
+    assert list(reports) == ["train", "val"]
+    assert reports["train"].packed == wt.pack(f"{src}/{first}", tmp_path / "train", **OPTIONS).packed
 
 
 def test_a_destination_inside_the_source_at_a_url_is_refused(six_photos: Path) -> None:

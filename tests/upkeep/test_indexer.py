@@ -277,7 +277,7 @@ def test_an_empty_shard_among_others_is_indexed(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_239), st.integers(1, 255))
-def test_a_shard_with_any_changed_byte_is_indexed_or_refused_with_a_shard_error(
+def test_a_shard_with_any_changed_byte_is_indexed_or_refused(
     tmp_path_factory: pytest.TempPathFactory, position: int, change: int
 ) -> None:
     path = write_tar(tmp_path_factory.mktemp("flip") / "a.tar", PLAIN)
@@ -286,7 +286,7 @@ def test_a_shard_with_any_changed_byte_is_indexed_or_refused_with_a_shard_error(
     path.write_bytes(data)
     try:
         manifest = index_shards([str(path)])
-    except ShardError:
+    except (ShardError, LabelError):  # a label may have become a name
         return
     assert manifest.shards[0].xxh3 == xxhash.xxh3_128_hexdigest(bytes(data))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import mmap
 import os
+import posixpath
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -67,9 +68,9 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
             mixed by accident.
     """
     if not root.exists() and has_pattern(str(root)):
-        matched = tuple(Path(name) for name in expand_pattern(str(root)))
-        _check_splits(root, matched, given=str(root))
-        return matched
+        matched = expand_pattern(str(root))
+        _check_splits("", matched, given=str(root))
+        return tuple(map(Path, matched))
     if not root.is_dir():
         try:
             root.stat()
@@ -81,50 +82,57 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
     paths = sorted(path for path in found if not path.is_dir())
     if not paths:
         raise MissingSourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
-    _check_splits(root, paths)
+    _check_splits(str(root), [path.relative_to(root).as_posix() for path in paths])
     return tuple(paths)
 
 
-def _check_splits(root: Path, paths: Sequence[Path], *, given: str = "") -> None:
-    """Check that files are not those of several splits, unless the user named all of these."""
-    found: dict[str, list[Path]] = {}
-    for path in paths:
-        name = path.name if given else _name_with_split(root, path)
-        if match := _SPLIT.match(name):
-            found.setdefault(match[1].lower(), []).append(path)
+def _check_splits(root: str, names: Sequence[str], *, given: str = "") -> None:
+    """Check that files are not those of several splits, unless the user named all of these.
+
+    Args:
+        root: A folder or its URL; empty if the user gave a pattern.
+        names: Paths of the files below it, with slashes.
+        given: The pattern.
+    """
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if match := _SPLIT.match(posixpath.basename(name) if given else _name_with_split(name)):
+            found.setdefault(match[1].lower(), []).append(name)
     splits = sorted(found)
     if len(splits) > 1 and not all(split in given.lower() for split in splits):
-        places = {split: _place(split, found[split], paths) for split in splits}
-        known = {split: place for split, place in places.items() if place}
-        are_all = len(known) == len(splits) and sum(map(len, found.values())) == len(paths) and not given
-        by_name = any(given or _name_with_split(root, path) == path.name for path in paths)
-        between = f"{root.parent}/" if given else f"{root}/" + "*/" * (len(paths[0].relative_to(root).parts) - 1)
-        together = f"{between}*{{{','.join(splits)}}}*" if by_name else f"{between}*{paths[0].suffix}"
+        places = {split: _place(split, found[split], names) for split in splits}
+        known = {split: posixpath.join(root, place) for split, place in places.items() if place}
+        are_all = len(known) == len(splits) and sum(map(len, found.values())) == len(names) and not given
+        by_name = any(given or _name_with_split(name) == posixpath.basename(name) for name in names)
+        depth = 0 if given else names[0].count("/")
+        above = posixpath.join(shown_path(root or posixpath.dirname(given)), *["*"] * depth)
+        first = shown_path(known.get(splits[0]) or posixpath.join(above, f"*{splits[0]}*"))
+        together = f"*{{{','.join(splits)}}}*" if by_name else f"*{posixpath.splitext(names[0])[1]}"
         at_once = "with --split folders (pack_splits), or " if are_all else ""
         raise SplitsError(
-            f"{root} contains several splits ({', '.join(splits)}): pack {at_once}one at a time, such as "
-            f"'{known.get(splits[0]) or f'{between}*{splits[0]}*'}'; the pattern '{together}' packs them together",
+            f"{shown_path(given or root)} contains several splits ({', '.join(splits)}): pack {at_once}one at a time, "
+            f"such as '{first}'; the pattern '{posixpath.join(above, together)}' packs them together",
             known if are_all else {},
         )
 
 
-def _place(split: str, own: Sequence[Path], paths: Sequence[Path]) -> str:
+def _place(split: str, own: Sequence[str], names: Sequence[str]) -> str:
     """Return the folder of only the files of a split, or a pattern that matches only these; empty without one."""
-    folder = Path(os.path.commonpath([path.parent for path in own]))
-    if has_pattern(str(folder)):
+    folder = posixpath.commonpath([posixpath.dirname(name) for name in own])
+    if has_pattern(folder):
         return ""
-    if all(path in own for path in paths if path.is_relative_to(folder)):
-        return str(folder)
-    start = own[0].name[: len(split)]
-    pattern = str(folder / f"{start}*{own[0].suffix}")
-    return pattern if start.lower() == split and expand_pattern(pattern) == sorted(map(str, own)) else ""
+    if folder and all(name in own for name in names if name.startswith(f"{folder}/")):
+        return folder
+    start, extension = posixpath.basename(own[0])[: len(split)], posixpath.splitext(own[0])[1]
+    pattern = posixpath.join(folder, f"{start}*{extension}")
+    matched = [name for name in names if fnmatchcase(name, pattern) and posixpath.dirname(name) == folder]
+    return pattern if start.lower() == split and sorted(matched) == sorted(own) else ""
 
 
-def _name_with_split(root: Path, path: Path) -> str:
-    """Return the name that may begin with a split: that of a folder below the root, otherwise that of the file."""
-    folders = path.relative_to(root).parts[:-1]
-    names = (folder.rpartition("=")[2] for folder in folders)  # also of split=train
-    return next(filter(is_split_name, names), path.name)
+def _name_with_split(name: str) -> str:
+    """Return what may begin with a split: the name of a folder, also of ``split=train``, otherwise that of the file."""
+    *folders, last = name.split("/")
+    return next(filter(is_split_name, (folder.rpartition("=")[2] for folder in folders)), last)
 
 
 def find_remote_files(
@@ -139,7 +147,7 @@ def find_remote_files(
         remote: How URLs are read.
 
     Raises:
-        SourceError: There is no file.
+        SourceError: There is no file, or the folder contains several splits.
         StoreError: The storage fails.
     """
     try:
@@ -148,6 +156,11 @@ def find_remote_files(
         raise SourceError(f"{error}; check the URL") from None
     if not files:
         raise SourceError(f"{clean_url(root)} contains no {what} files: check the URL, and the format if you gave one")
+    folder = f"{root.rstrip('/')}/"
+    if all(file.url.startswith(folder) for file in files):
+        _check_splits(folder[:-1], [file.url.removeprefix(folder) for file in files])
+    else:
+        _check_splits("", [file.url for file in files], given=root)
     return tuple(files)
 
 
