@@ -80,8 +80,9 @@ class RestoreFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         work = self.root / UNPACK_NAME
-        # An unfinished run leaves lock and plan, and the next run continues.
-        is_unfinished = kind is not None and (self._continues or bool(self._restored))
+        # An unfinished run leaves lock and plan, and the next run continues. Ctrl-C may come right after a link.
+        is_error = kind is not None and issubclass(kind, Exception)
+        is_unfinished = kind is not None and (not is_error or self._continues or bool(self._restored))
         for path in sorted(work.iterdir(), key=lambda path: path.name == "lock"):
             if path.name not in ("lock", PLAN_NAME) or not is_unfinished:
                 path.unlink(missing_ok=True)
