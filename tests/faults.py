@@ -62,7 +62,7 @@ def run_with_fault(
         words: A module and its arguments.
         call: A key of `CALL_NUMBERS`.
         number: Number of the call, from 1.
-        fault: "KILL", or the name of an error such as "ENOSPC".
+        fault: "KILL", "INT" for Ctrl-C before the call, or the name of an error such as "ENOSPC".
         env: Environment variables.
     """
     ours, theirs = socket.socketpair()
@@ -108,7 +108,9 @@ def answer_calls(listener: int, process: preloaded.Process, number: int, fault: 
             if seen == number and fault == "KILL":
                 os.kill(process.pid, signal.SIGKILL)  # without a response, the call is not executed
                 continue
-            error, flags = (-getattr(errno, fault), 0) if seen == number else (0, CONTINUE)
+            if seen == number and fault == "INT":
+                os.kill(process.pid, signal.SIGINT)
+            error, flags = (-getattr(errno, fault), 0) if seen == number and fault != "INT" else (0, CONTINUE)
             response = notification[:8].tobytes() + struct.pack("=qiI", 0, error, flags)
             fcntl.ioctl(listener, SEND, array.array("B", response))
         except FileNotFoundError:

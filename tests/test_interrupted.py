@@ -6,19 +6,24 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import textwrap
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import bad_server
 import faults
 import mounts
 import numpy as np
 import preloaded
 import pytest
 import xxhash
+from bad_server import BadServer
 from folders import contents
 
 import wds_tools as wt
@@ -53,7 +58,7 @@ class Case:
             shutil.copytree(self.before, dst)
 
     def command(self, dst: Path) -> list[str]:
-        return [str(dst) if word == "DST" else word for word in self.words]
+        return [word.replace("DST", str(dst)) for word in self.words]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -299,3 +304,94 @@ def test_a_failing_call_is_an_error_of_one_line_and_a_rerun_completes_the_datase
             run_again(case, dst)
             assert contents(dst) == case.contents, f"{call} {number}"
             harmless = 0
+
+
+@pytest.fixture(scope="module")
+def server(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> Iterator[BadServer]:
+    """Return a server with the merged dataset."""
+    folder = Path(cases["reshard"].words[1])
+    server = BadServer({f"/{path.name}": path.read_bytes() for path in folder.iterdir()})
+    with server.running():
+        yield server
+
+
+@pytest.fixture(scope="module")
+def more_cases(cases: dict[str, Case], server: BadServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    """Return further commands, which Ctrl-C interrupts."""
+    merged, tars = Path(cases["reshard"].words[1]), tmp_path_factory.mktemp("tars")
+    for path in merged.glob("*.tar"):
+        shutil.copy(path, tars)
+    found = {
+        "unpack": Case(["unpack", str(merged), "DST", "--layout", "shards"], None, {}, []),
+        "index": Case(["index", "DST/*.tar", "--label", "json:class"], tars, {}, []),
+        "copy": Case(["copy", server.url, "DST"], None, {}, []),
+    }
+    for name, case in found.items():
+        dst = tmp_path_factory.mktemp("whole") / name
+        case.start(dst)
+        assert run(case, dst, "write", 100_000, "EIO").returncode == 0
+        case.contents.update(contents(dst))
+    return cases | found
+
+
+def interrupted(stderr: str) -> str:
+    """Return the one line that a command prints after Ctrl-C."""
+    assert "Traceback" not in stderr
+    (line,) = (line for line in stderr.splitlines() if line.startswith("error: "))
+    assert line.startswith("error: interrupted"), stderr
+    return line
+
+
+def interrupt_and_rerun(case: Case, call: str, number: int, dst: Path) -> bool:
+    """Interrupt a run at a call, and run again; return whether work was left."""
+    case.start(dst)
+    done = run(case, dst, call, number, "INT")
+    if done.returncode:
+        assert done.returncode == 130, done.stderr
+        assert "run the same command again" in interrupted(done.stderr)
+    was_left = contents(dst) != case.contents
+    if was_left:
+        assert done.returncode == 130
+        again = run(case, dst, "write", 100_000, "EIO")
+        assert again.returncode == 0, again.stderr
+        assert contents(dst) == case.contents, f"{call} {number}"
+    return was_left
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "number"),
+    [
+        ("merge", "link", 2),
+        ("append", "rename", 5),
+        ("reshard", "rename", 5),
+        ("add-fields", "rename", 2),
+        ("unpack", "link", 2),
+        ("index", "rename", 2),
+        ("copy", "rename", 2),
+    ],
+)
+def test_a_rerun_after_ctrl_c_completes_the_work(name, call, number, more_cases, tmp_path):
+    assert interrupt_and_rerun(more_cases[name], call, number, tmp_path / "dst")
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("call", ["write", "rename", "link", "unlink"])
+@pytest.mark.parametrize("name", [*COMMANDS, "unpack", "index", "copy"])
+def test_a_rerun_after_ctrl_c_at_any_call_completes_the_work(name, call, more_cases, tmp_path):
+    number, complete = 1, 0
+    while complete < 3:
+        complete += not interrupt_and_rerun(more_cases[name], call, number, tmp_path / str(number))
+        number += 1
+
+
+def test_verify_ends_at_once_after_ctrl_c(server):
+    def interrupt(request):
+        if request.path.endswith("1.tar"):
+            os.kill(process.pid, signal.SIGINT)
+        bad_server.good(request)
+
+    server.default = interrupt
+    process = preloaded.Process(["-m", "wds_tools.cli", "verify", server.url], imports=preloaded.COMMANDS)
+    assert process.wait() == 130
+    interrupted(process.stderr)
+    assert process.stdout == ""

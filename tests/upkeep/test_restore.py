@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wds_tools.errors import DestinationError
+from wds_tools.errors import DestinationError, OptionError
 from wds_tools.upkeep.restore import RestoreFolder, check_path
 
 
@@ -54,7 +54,7 @@ def test_a_file_with_other_content_is_replaced_only_with_overwrite(tmp_path: Pat
 def test_one_path_cannot_be_written_twice(tmp_path: Path, overwrite: bool, first: bytes) -> None:
     with RestoreFolder(tmp_path, overwrite=overwrite) as folder:
         folder.put("a", first)
-        with pytest.raises(DestinationError, match="would be written for two samples"):
+        with pytest.raises(OptionError, match="would be written for two samples"):
             folder.put("a", b"same")
     assert (tmp_path / "a").read_bytes() == first
 
@@ -64,7 +64,7 @@ def test_two_paths_of_one_file_cannot_both_be_written(tmp_path: Path) -> None:
     os.link(tmp_path / "a", tmp_path / "A")  # like a file system that ignores case
     with RestoreFolder(tmp_path) as folder:
         folder.put("a", b"x")
-        with pytest.raises(DestinationError, match="would be written for two samples"):
+        with pytest.raises(OptionError, match="would be written for two samples"):
             folder.put("A", b"x")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import preloaded
 import pytest
+from bad_server import BadServer
 from folders import write_tar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from PIL import Image
 from sources_conformance import stored
 
 import wds_tools as wt
+from wds_tools.cli import main
 from wds_tools.errors import (
     ChecksumError,
     DestinationError,
@@ -129,7 +131,7 @@ def test_samples_with_any_keys_are_restored_or_refused_and_never_written_outside
     else:
         assert files(folder / "out" / "deep") == stored | {b"first.txt": b""}
     assert {path.name for path in folder.iterdir()} <= {"in", "out"}
-    assert {path.name for path in (folder / "out").iterdir()} <= {"deep"}
+    assert {path.name for path in (folder / "out").glob("*")} <= {"deep"}
 
 
 def test_fields_are_named_after_the_image_and_omitted_if_the_path_implies_them(tmp_path: Path) -> None:
@@ -265,17 +267,25 @@ def test_a_key_that_leads_outside_is_refused(tmp_path: Path) -> None:
 
 def test_two_samples_with_one_path_are_refused_even_if_they_are_equal(tmp_path: Path) -> None:
     same = {"png": png(), "json": {"path": "cat/1.png"}}
-    write(tmp_path / "in", same, same)
-    with pytest.raises(DestinationError, match=r"key 001: file 'cat/1\.png' would be written for two samples"):
-        unpack(tmp_path / "in", tmp_path / "out")
-    with pytest.raises(DestinationError, match="would be written for two samples"):
-        unpack(tmp_path / "in", tmp_path / "out", overwrite=True)
+    other = {"png": png(1), "json": {"path": "cat/0.png"}}
+    write(tmp_path / "in", other, same, same)
+    for options in ({}, {"overwrite": True}, {"fields": ["image"]}):
+        with pytest.raises(OptionError, match=r"key 002: file 'cat/1\.png' would be written for two samples"):
+            unpack(tmp_path / "in", tmp_path / "out", **options)
+        assert not (tmp_path / "out").exists()
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["unpack", str(tmp_path / "in"), str(tmp_path / "out")])
+    server = BadServer({f"/{path.name}": path.read_bytes() for path in (tmp_path / "in").iterdir()})
+    with server.running(), pytest.raises(OptionError, match=r"key 002: file 'cat/1\.png' would be written for two"):
+        unpack(server.url, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out" / "cat").iterdir()} == {"0.png", "1.png"}
 
 
 def test_layout_shards_restores_samples_of_two_shards_with_one_key(tmp_path: Path) -> None:
     write(tmp_path / "in", {"__key__": "a", "txt": "1"}, {"__key__": "a", "txt": "2"}, maxcount=1)
-    with pytest.raises(DestinationError, match="--layout shards"):
+    with pytest.raises(OptionError, match="--layout shards"):
         unpack(tmp_path / "in", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     unpack(tmp_path / "in", tmp_path / "two", layout="shards")
     assert files(tmp_path / "two") == {b"a-000/a.txt": b"1", b"a-001/a.txt": b"2"}
 
@@ -332,9 +342,10 @@ def test_after_an_error_the_same_call_continues(photos: Path, packed_copy: Path,
 
 def test_another_call_does_not_continue_an_unfinished_one(tmp_path: Path) -> None:
     one, other = {"png": png(1), "json": {"path": "cat/1.png"}}, {"png": png(2), "json": {"path": "cat/2.png"}}
-    write(tmp_path / "in", one, one)  # the second sample is an error after the first one was written
+    below = {"png": png(1), "json": {"path": "cat/1.png/2.png"}}
+    write(tmp_path / "in", one, below)  # the second sample is an error after the first one was written
     write(tmp_path / "other", other)
-    with pytest.raises(DestinationError, match="unpack into another, empty folder with --layout shards"):
+    with pytest.raises(DestinationError, match=r"needs a folder '1\.png'"):
         unpack(tmp_path / "in", tmp_path / "out")
     before = files(tmp_path / "out")
     calls: list[tuple[str, dict[str, Any]]] = [
@@ -353,7 +364,7 @@ def test_another_call_does_not_continue_an_unfinished_one(tmp_path: Path) -> Non
 def test_a_rerun_that_fails_at_once_leaves_the_folder_unfinished(packed_copy: Path, tmp_path: Path) -> None:
     for name in ("shard-000001.tar", "shard-000000.tar"):
         data = (packed_copy / name).read_bytes()
-        (packed_copy / name).write_bytes(data[:600] + b"x" + data[601:] if name.startswith("shard-000000") else b"")
+        (packed_copy / name).write_bytes(data[:600] + bytes([data[600] ^ 1]) + data[601:])
         with pytest.raises(wt.WdsToolsError):
             unpack(packed_copy, tmp_path / "out")
     with pytest.raises(NotADatasetError, match="is unfinished: run the same `wds-tools unpack`"):

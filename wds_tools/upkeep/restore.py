@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from wds_tools.errors import DestinationError
+from wds_tools.errors import DestinationError, OptionError
 from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.lock import PLAN_NAME, UNPACK_NAME, lock_file
 
@@ -80,8 +80,9 @@ class RestoreFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         work = self.root / UNPACK_NAME
-        # An unfinished run leaves lock and plan, and the next run continues.
-        is_unfinished = kind is not None and (self._continues or bool(self._restored))
+        # An unfinished run leaves lock and plan, and the next run continues. Ctrl-C may come right after a link.
+        is_error = kind is not None and issubclass(kind, Exception)
+        is_unfinished = kind is not None and (not is_error or self._continues or bool(self._restored))
         for path in sorted(work.iterdir(), key=lambda path: path.name == "lock"):
             if path.name not in ("lock", PLAN_NAME) or not is_unfinished:
                 path.unlink(missing_ok=True)
@@ -106,8 +107,8 @@ class RestoreFolder:
             Whether the file was written; False if it existed with the same content.
 
         Raises:
-            DestinationError: The path leads outside, there is another file at this path, or this
-                run has already restored a file there.
+            DestinationError: The path leads outside, or there is another file at this path.
+            OptionError: This run has already restored a file there.
             OSError: The file cannot be written, for example because the disk is full.
         """
         *folders, name = check_path(path)
@@ -143,11 +144,7 @@ class RestoreFolder:
 
     def _check_not_restored(self, path: str, status: os.stat_result) -> None:
         if _identity(status) in self._restored:
-            raise _file_error(
-                path,
-                "would be written for two samples; unpack into another, empty folder with --layout shards "
-                "(layout='shards'), which creates a folder per shard",
-            )
+            raise written_twice(path)
 
     @contextmanager
     def _folder(self, path: str, names: list[bytes]) -> Iterator[int]:
@@ -213,9 +210,20 @@ def check_path(path: str) -> list[bytes]:
     return parts
 
 
+def written_twice(path: str) -> OptionError:
+    """Return the error for a file that two samples have."""
+    return OptionError(
+        f"file {_shown(path)} would be written for two samples; unpack into an empty folder with --layout shards "
+        "(layout='shards'), which creates a folder per shard"
+    )
+
+
 def _file_error(path: str, problem: str) -> DestinationError:
-    shown = path if len(path) <= 300 else f"{path[:300]}..."
-    return DestinationError(f"file {shown!r} {problem}")
+    return DestinationError(f"file {_shown(path)} {problem}")
+
+
+def _shown(path: str) -> str:
+    return repr(path if len(path) <= 300 else f"{path[:300]}...")
 
 
 def _open_folder(parent: int, name: bytes) -> int:

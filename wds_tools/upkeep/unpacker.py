@@ -6,16 +6,20 @@ import json
 import os
 import sys
 import time
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from tqdm import tqdm
+from xxhash import xxh3_64_intdigest
 
 from wds_tools.errors import DestinationError, MissingFieldError, OptionError, WdsToolsError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PLACE, ClassList, to_raw
-from wds_tools.format.index import NO_LABEL
+from wds_tools.format.index import ABSENT, NO_LABEL
 from wds_tools.format.label_source import INDEX, LabelSource
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.sample import IMAGE_FIELDS
@@ -26,8 +30,8 @@ from wds_tools.reading.shardset import ShardSet
 from wds_tools.reading.stored_samples import StoredSample, stored_samples
 from wds_tools.storage.local import LocalStore
 from wds_tools.storage.lock import UNPACK_NAME
-from wds_tools.terminal import shows_progress
-from wds_tools.upkeep.restore import RestoreFolder, check_path
+from wds_tools.terminal import phase_bar, shows_progress
+from wds_tools.upkeep.restore import RestoreFolder, check_path, written_twice
 
 UnpackLayout = Literal["paths", "keys", "shards"]
 LAYOUTS = ("paths", "keys", "shards")
@@ -76,7 +80,8 @@ def unpack(
 
     The folder must be empty, or not exist. After an interruption the same call continues: files that exist with the
     same content are kept. A call with a different dataset, layout or fields is refused.
-    Nothing is written outside ``dst``, and two samples are never written to the same file.
+    Nothing is written outside ``dst``, and two samples are never written to the same file: this is checked before the
+    first file is written, except for paths in the ``json`` field of a dataset at a URL.
 
     Example::
 
@@ -98,12 +103,13 @@ def unpack(
         How many files were written and kept.
 
     Raises:
-        OptionError: There is no such layout, or ``dst`` is a URL or the folder of the dataset.
+        OptionError: There is no such layout, ``dst`` is a URL or the folder of the dataset, or two samples have one
+            path.
         NotADatasetError: The path is not a packed dataset.
         MissingFieldError: The dataset has no field of that name.
         ChecksumError: Bytes have changed since they were packed.
-        DestinationError: The folder is not empty, or holds an unfinished call with other arguments; two samples have
-            one path, a path leads outside ``dst``, or the disk is full. The error names shard and key.
+        DestinationError: The folder is not empty, or holds an unfinished call with other arguments; a path leads
+            outside ``dst``, or the disk is full. The error names shard and key.
     """
     started = time.monotonic()
     if layout not in LAYOUTS:
@@ -121,6 +127,7 @@ def unpack(
     report = UnpackReport(dst)
     show = shows_progress(progress)
     total = shards.manifest.samples
+    _check_names(shards, wanted, layout, progress)
     try:
         with RestoreFolder(report.dst, plan=_plan(shards, wanted, layout), overwrite=overwrite) as folder:
             with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
@@ -140,6 +147,64 @@ def unpack(
         ) from error
     report.seconds = time.monotonic() - started
     return report
+
+
+def _check_names(shards: ShardSet, wanted: frozenset[str] | None, layout: UnpackLayout, progress: bool | None) -> None:
+    """Refuse files of one name for two samples, before any file is written.
+
+    Names follow from the indexes and, in layout "paths", from the field ``json``. At a URL, this field would take a
+    request for each sample: there, such names are found when they are written.
+    """
+    if layout == "paths" and "json" in shards.manifest.all_fields and shards.is_remote:
+        return
+    hashes = array("Q")  # one number for each file, instead of its name
+    for number in phase_bar("checking names", range(len(shards.locations)), progress=progress):
+        hashes.extend(xxh3_64_intdigest(path) for _, path in _names(shards, number, wanted, layout))
+    values, counts = np.unique(np.frombuffer(hashes, np.uint64), return_counts=True)
+    repeated = {*values[counts > 1].tolist()}
+    seen: set[bytes] = set()
+    for number in range(len(shards.locations)) if repeated else ():
+        for sample, path in _names(shards, number, wanted, layout):
+            if path in seen:
+                with _named(sample):
+                    raise written_twice(os.fsdecode(path))
+            if xxh3_64_intdigest(path) in repeated:
+                seen.add(path)
+
+
+def _names(
+    shards: ShardSet, number: int, wanted: frozenset[str] | None, layout: UnpackLayout
+) -> Iterator[tuple[StoredSample, bytes]]:
+    """Yield the path of each file of a shard, with its sample, of whose fields only ``json`` is read."""
+    shard, keys = shards.shard_name(number), shards.index(number).keys
+    samples = [StoredSample(shard, key, {}) for key in keys]
+    by_key = dict(zip(keys, samples, strict=True))
+    for part in (number, *(other for other, _ in shards.added(number))):
+        index = shards.index(part)
+        rows = samples if part == number else [by_key[key] for key in index.keys]
+        for name, columns in index.fields.items():
+            present = np.flatnonzero(columns.offset != ABSENT).tolist()
+            contents = [memoryview(b"")] * len(present)
+            if name == "json" and layout == "paths":
+                starts, sizes = columns.offset[present].tolist(), columns.size[present].tolist()
+                contents = shards.fetch(
+                    part, [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+                )
+            for row, content in zip(present, contents, strict=True):
+                rows[row].fields[name] = content
+    for sample in samples:
+        with _named(sample):
+            yield from ((sample, b"/".join(check_path(path))) for path, _ in files_of(sample, wanted, layout))
+
+
+@contextmanager
+def _named(sample: StoredSample) -> Iterator[None]:
+    """Let an error name the shard and the key of a sample."""
+    try:
+        yield
+    except (DestinationError, OptionError) as error:
+        error.shard, error.key = sample.shard, sample.key
+        raise
 
 
 def _plan(shards: ShardSet, wanted: frozenset[str] | None, layout: UnpackLayout) -> bytes:
@@ -193,7 +258,7 @@ def _restore(
 ) -> bool:
     """Write the files of one sample; return whether its class number is one of them."""
     has_number = False
-    try:
+    with _named(sample):
         for path, data in files_of(sample, wanted, layout):
             has_number |= path.endswith(f".{LABEL_PLACE}")
             if folder.put(path, data):
@@ -201,9 +266,6 @@ def _restore(
             else:
                 report.kept += 1
             report.bytes += len(data)
-    except DestinationError as error:
-        error.shard, error.key = sample.shard, sample.key
-        raise
     report.samples += 1
     return has_number
 
