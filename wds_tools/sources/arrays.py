@@ -17,10 +17,9 @@ from wds_tools.sources.array_kinds import cells_of, kind_of, to_bytes
 from wds_tools.sources.array_roles import Contents, Roles
 from wds_tools.sources.base import Collector, Input, Record, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.columns import IMAGE
-from wds_tools.sources.objects import cell
 from wds_tools.sources.pixels import layout_of, png_bound, to_pixels
 from wds_tools.sources.record_roles import Names, reason_of
-from wds_tools.sources.record_values import ARRAY, ENCODED, LIST, PICTURE, TEXT, WHOLE, Pixels
+from wds_tools.sources.record_values import ARRAY, ENCODED, LIST, PICTURE, TEXT, WHOLE, Pixels, cell
 from wds_tools.sources.records import RecordSource
 
 # h5py and Zarr raise these for damaged files.

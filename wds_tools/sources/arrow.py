@@ -29,9 +29,8 @@ from wds_tools.sources.arrow_columns import Columns, file_names, lengths, renumb
 from wds_tools.sources.base import Collector, Input, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.columns import not_finite
 from wds_tools.sources.files import find_files
-from wds_tools.sources.objects import cell
 from wds_tools.sources.record_roles import Names, Roles
-from wds_tools.sources.record_values import BINARY, ENCODED, TEXT, Excluded, is_text
+from wds_tools.sources.record_values import BINARY, ENCODED, TEXT, Excluded, cell, is_text
 from wds_tools.sources.records import RecordSource
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")

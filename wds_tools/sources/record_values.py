@@ -6,8 +6,10 @@ import io
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,6 @@ from PIL import Image
 
 from wds_tools.format import codecs, image_header
 from wds_tools.format.image_header import MAX_PIXELS
-from wds_tools.sources.columns import json_value
 from wds_tools.sources.pixels import layout_of
 
 
@@ -36,6 +37,10 @@ PICTURE, SEVERAL_IMAGES, LOSSY = "pixels of an image", "images", "several binary
 TEXT, WHOLE, DECIMAL, LIST, MAPPING, MISSING = "text", "whole", "decimal", "list", "mapping", "missing"
 SCALARS = {TEXT, WHOLE, MISSING}
 _FOR_JSON = {*SCALARS, DECIMAL, LIST, MAPPING}
+_KEPT = (
+    *(bool, int, float, str, np.generic, np.ndarray, date, time, timedelta, Decimal),
+    *(Mapping, list, tuple, set, frozenset, Image.Image, bytes, bytearray, memoryview),
+)
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 LEFT_OUT = {
     BINARY: "binary, and not an image",
@@ -153,12 +158,53 @@ def text_of(value: Any) -> str:
 
 
 def for_json(value: Any) -> Any:
-    """Return a value for JSON; bytes that are text become text."""
+    """Return a value for JSON: NaN and infinity become null, and what JSON lacks becomes text."""
     if isinstance(value, (bytes, memoryview)):
         return text_of(value)
     if isinstance(value, dict):
         return {str(name): for_json(one) for name, one in value.items()}
-    return [for_json(one) for one in value] if isinstance(value, list) else json_value(value)
+    if isinstance(value, (list, tuple)):
+        return [for_json(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def plain(value: Any) -> Any:
+    """Return a value of an object as a record has it: an array, or what `cell` returns."""
+    if hasattr(value, "detach"):  # a tensor
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "biufc":
+        return value
+    if value is None or isinstance(value, _KEPT):
+        return cell(value)
+    return Excluded(f"of the type {type(value).__name__}, which is not kept")
+
+
+def cell(value: Any) -> Any:
+    """Return a value of a table, or in a list or dictionary, as a record has it: arrays are lists.
+
+    >>> cell([np.int64(3), "cat", b"abc", np.datetime64("2024-05-01", "ns")])
+    [3, 'cat', b'abc', '2024-05-01T00:00:00.000000000']
+    """
+    if isinstance(value, Image.Image):
+        return of_pillow(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, Mapping):
+        if {"bytes", "path"} <= value.keys() and value["bytes"] is not None:  # an image of Hugging Face's datasets
+            return bytes(value["bytes"])
+        return {str(name): cell(one) for name, one in value.items()}
+    if isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind in "mM":  # tolist() returns nanoseconds
+        value = np.where(np.isnat(value), np.array(None), value.astype(str))
+    if isinstance(value, (np.generic, np.ndarray)) or hasattr(value, "detach"):
+        value = value.tolist()
+    if isinstance(value, (set, frozenset)):
+        value = sorted(value, key=repr)
+    if isinstance(value, (list, tuple)):
+        found = [cell(one) for one in value]
+        return Repeated(found) if found and kind_of(found[0]) in IMAGES else found
+    return float(value) if isinstance(value, float) else for_json(value)
 
 
 PICKLE = Excluded("a pickle, which is never read")
