@@ -31,21 +31,38 @@ class DeepPixels(np.ndarray[Any, np.dtype[Any]]):
     mode: str
 
 
-# What a value is. Any other text is the reason why it is not read.
-ENCODED, PIXELS, ARRAY, VECTOR, BINARY = "image", "pixels", "array", "vector", "binary"
-PICTURE, SEVERAL_IMAGES, LOSSY = "pixels of an image", "images", "several binary"
-TEXT, WHOLE, DECIMAL, LIST, MAPPING, MISSING = "text", "whole", "decimal", "list", "mapping", "missing"
-SCALARS = {TEXT, WHOLE, MISSING}
-_FOR_JSON = {*SCALARS, DECIMAL, LIST, MAPPING}
+class Kind:
+    """What a value is. Any other text is the reason why it is not read."""
+
+    ENCODED = "image"
+    PICTURE = "pixels of an image"
+    PIXELS = "pixels"
+    ARRAY = "array"
+    VECTOR = "vector"
+    SEVERAL_IMAGES = "images"
+    BINARY = "binary"
+    LOSSY = "several binary"
+    TEXT = "text"
+    WHOLE = "whole"
+    DECIMAL = "decimal"
+    LIST = "list"
+    MAPPING = "mapping"
+    MISSING = "missing"
+
+
+ALL_KINDS = {value for name, value in vars(Kind).items() if name.isupper()}
+IMAGES = {Kind.ENCODED, Kind.PICTURE, Kind.PIXELS}
+SCALARS = {Kind.TEXT, Kind.WHOLE, Kind.MISSING}
+_FOR_JSON = {*SCALARS, Kind.DECIMAL, Kind.LIST, Kind.MAPPING}
 _KEPT = (
     *(bool, int, float, str, np.generic, np.ndarray, date, time, timedelta, Decimal),
     *(Mapping, list, tuple, set, frozenset, Image.Image, bytes, bytearray, memoryview),
 )
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
-LEFT_OUT = {
-    BINARY: "binary, and not an image",
-    LOSSY: "a list or dictionary with binary values",
-    SEVERAL_IMAGES: "several images per record",
+_LEFT_OUT = {
+    Kind.BINARY: "binary, and not an image",
+    Kind.LOSSY: "a list or dictionary with binary values",
+    Kind.SEVERAL_IMAGES: "several images per record",
 }
 
 
@@ -59,60 +76,58 @@ class Repeated(list[Any]):
     """The values of a name that may have any number of them. If it is one in all records, it is not a list."""
 
 
-IMAGES = {ENCODED, PICTURE, PIXELS}
-ALL_KINDS = {
-    *(ENCODED, PICTURE, PIXELS, ARRAY, VECTOR, BINARY, SEVERAL_IMAGES, LOSSY),
-    *(TEXT, WHOLE, DECIMAL, LIST, MAPPING, MISSING),
-}
-
-
 def kind_of(value: Any) -> str:
     """Return what a value is; the reason if it is `Excluded`."""
     find = _KIND_OF.get(type(value))
-    return MAPPING if find is None else find(value)
+    return Kind.MAPPING if find is None else find(value)
+
+
+def reason_of(kind: str) -> str | None:
+    """Return why values of a kind are left out, or None."""
+    return _LEFT_OUT.get(kind) or (None if kind in ALL_KINDS else kind)
 
 
 def _kind_of_bytes(value: bytes | memoryview) -> str:
     if image_header.sniff(value):
-        return ENCODED
-    return TEXT if is_text(value) else BINARY
+        return Kind.ENCODED
+    return Kind.TEXT if is_text(value) else Kind.BINARY
 
 
 def _kind_of_float(value: float) -> str:
     if math.isnan(value):
-        return MISSING
-    return WHOLE if value.is_integer() else DECIMAL
+        return Kind.MISSING
+    return Kind.WHOLE if value.is_integer() else Kind.DECIMAL
 
 
 def _kind_of_array(value: NDArray[Any]) -> str:
     if value.ndim == 1:
-        return VECTOR
-    return PIXELS if value.dtype == np.uint8 and layout_of(value.shape) else ARRAY
+        return Kind.VECTOR
+    return Kind.PIXELS if value.dtype == np.uint8 and layout_of(value.shape) else Kind.ARRAY
 
 
 def _kind_of_list(value: list[Any]) -> str:
     kinds = {kind_of(one) for one in value}
     if kinds & IMAGES:
-        return SEVERAL_IMAGES
-    return LIST if kinds <= _FOR_JSON else LOSSY
+        return Kind.SEVERAL_IMAGES
+    return Kind.LIST if kinds <= _FOR_JSON else Kind.LOSSY
 
 
 def _kind_of_mapping(value: dict[Any, Any]) -> str:
-    return MAPPING if {kind_of(one) for one in value.values()} <= _FOR_JSON else LOSSY
+    return Kind.MAPPING if {kind_of(one) for one in value.values()} <= _FOR_JSON else Kind.LOSSY
 
 
 _KIND_OF: dict[type, Callable[[Any], str]] = {
     Excluded: lambda value: str(value.reason),
-    type(None): lambda _: MISSING,
+    type(None): lambda _: Kind.MISSING,
     bytes: _kind_of_bytes,
     memoryview: _kind_of_bytes,
-    str: lambda _: TEXT,
-    bool: lambda _: WHOLE,
-    int: lambda _: WHOLE,
+    str: lambda _: Kind.TEXT,
+    bool: lambda _: Kind.WHOLE,
+    int: lambda _: Kind.WHOLE,
     float: _kind_of_float,
     np.ndarray: _kind_of_array,
-    Pixels: lambda _: PICTURE,
-    DeepPixels: lambda _: ARRAY,
+    Pixels: lambda _: Kind.PICTURE,
+    DeepPixels: lambda _: Kind.ARRAY,
     list: _kind_of_list,
     Repeated: _kind_of_list,
     dict: _kind_of_mapping,
@@ -130,7 +145,7 @@ def is_text(data: bytes | memoryview) -> bool:
 
 def resolved(value: Any, *, is_list: bool) -> Any:
     """Return repeated values as one value if no record has more, or if it cannot be in a list."""
-    if isinstance(value, Repeated) and not (is_list and kind_of(value) == LIST):
+    if isinstance(value, Repeated) and not (is_list and kind_of(value) == Kind.LIST):
         value = value[0] if len(value) == 1 else value or None
     if isinstance(value, (bytes, memoryview)) and image_header.sniff(value) == "npy":
         with suppress(ValueError):
@@ -141,15 +156,15 @@ def resolved(value: Any, *, is_list: bool) -> Any:
 
 def label_value(value: Any, kind: str) -> Any:
     """Return a value as a label, for `Labels`: a tuple of several labels, or None if it is none."""
-    if kind in (LIST, VECTOR):
+    if kind in (Kind.LIST, Kind.VECTOR):
         return tuple(for_json(value.tolist() if isinstance(value, np.ndarray) else list(value)))
-    if kind == MAPPING:
+    if kind == Kind.MAPPING:
         return value
-    if kind not in (TEXT, WHOLE, DECIMAL):
+    if kind not in (Kind.TEXT, Kind.WHOLE, Kind.DECIMAL):
         return None
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return text_of(value) if kind == TEXT else value
+    return text_of(value) if kind == Kind.TEXT else value
 
 
 def text_of(value: Any) -> str:
