@@ -25,7 +25,7 @@ from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_
 from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x, names_in
 from wds_tools.sources.layouts import SPLIT_OF
 from wds_tools.sources.pixels import CHANNELS, check_pixels
-from wds_tools.sources.record_values import ARRAY, ENCODED, LIST, PICTURE, TEXT, WHOLE
+from wds_tools.sources.record_values import Kind
 from wds_tools.wording import counted
 
 _POSITION = re.compile(r"arr_[0-9]+")  # the names that numpy.savez gives
@@ -456,18 +456,18 @@ class Roles:
         """Return what the values in the rows of an array are in a record, or why they are not packed."""
         kind, is_vector = kind_of(array), array.ndim == 1
         if is_encoded(array):
-            return ENCODED
+            return Kind.ENCODED
         if kind == "text" or (kind == "lists" and is_vector and array_kinds.base_kind(array) == "text"):
-            return TEXT if kind == "text" and is_vector else LIST
+            return Kind.TEXT if kind == "text" and is_vector else Kind.LIST
         if kind == "time" or (is_vector and kind in ("integers", "booleans", "numbers", "names")):
-            return WHOLE
+            return Kind.WHOLE
         if not array_kinds.is_stored(array):
             return f"has values of type {array.dtype}, which cannot be packed"
         if math.prod(array.shape[1:]) > MAX_RECORD_BYTES // 8:
             return f"has rows of shape {list(array.shape[1:])}, which are too large"
         size = self.images.shape[2:4] if self.layout == "CHW" else self.images.shape[1:3]
         is_mask = self.layout not in ("bytes", "items") and array.ndim == 3 and array.dtype == np.uint8
-        return PICTURE if is_mask and array.shape[1:3] == size else ARRAY
+        return Kind.PICTURE if is_mask and array.shape[1:3] == size else Kind.ARRAY
 
 
 def _type_of(array: Any) -> str:

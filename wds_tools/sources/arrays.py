@@ -17,10 +17,9 @@ from wds_tools.sources.array_kinds import cells_of, kind_of, to_bytes
 from wds_tools.sources.array_roles import Contents, Roles
 from wds_tools.sources.base import Collector, Input, Record, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.columns import IMAGE
-from wds_tools.sources.objects import cell
 from wds_tools.sources.pixels import layout_of, png_bound, to_pixels
-from wds_tools.sources.record_roles import Names, reason_of
-from wds_tools.sources.record_values import ARRAY, ENCODED, LIST, PICTURE, TEXT, WHOLE, Pixels
+from wds_tools.sources.record_roles import Names
+from wds_tools.sources.record_values import Kind, Pixels, cell, reason_of
 from wds_tools.sources.records import RecordSource
 
 # h5py and Zarr raise these for damaged files.
@@ -89,7 +88,7 @@ class ArraySource(RecordSource):
             values = self._columns.get(short)
             if isinstance(values, np.ndarray) and values.dtype.kind == "f":
                 names.lost[short] = int((~np.isfinite(values)).sum())
-            if kind == TEXT:
+            if kind == Kind.TEXT:
                 names.add_texts(short, self._columns[short])
         return names
 
@@ -99,7 +98,7 @@ class ArraySource(RecordSource):
         return {
             short: cells_of(array, f"{self.path}: array {short!r}")
             for short, (array, kind) in self._others.items()
-            if kind in (TEXT, LIST, WHOLE)
+            if kind in (Kind.TEXT, Kind.LIST, Kind.WHOLE)
         }
 
     def _values(self, row: int) -> dict[str, Any]:
@@ -108,12 +107,12 @@ class ArraySource(RecordSource):
         for short, (array, kind) in self._others.items():
             if short in self._columns:
                 values[short] = cell(self._columns[short][row])
-            elif kind == ENCODED:
+            elif kind == Kind.ENCODED:
                 values[short] = to_bytes(self._row(short, array, row)) or None
-            elif kind in (PICTURE, ARRAY):
+            elif kind in (Kind.PICTURE, Kind.ARRAY):
                 value = np.asarray(self._row(short, array, row))
                 value = value.astype(value.dtype.newbyteorder("="), order="C")
-                values[short] = value.view(Pixels) if kind == PICTURE else value
+                values[short] = value.view(Pixels) if kind == Kind.PICTURE else value
         return values
 
     @cached_property

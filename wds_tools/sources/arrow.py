@@ -29,9 +29,8 @@ from wds_tools.sources.arrow_columns import Columns, file_names, lengths, renumb
 from wds_tools.sources.base import Collector, Input, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.columns import not_finite
 from wds_tools.sources.files import find_files
-from wds_tools.sources.objects import cell
 from wds_tools.sources.record_roles import Names, Roles
-from wds_tools.sources.record_values import BINARY, ENCODED, TEXT, Excluded, is_text
+from wds_tools.sources.record_values import Excluded, Kind, cell, is_text
 from wds_tools.sources.records import RecordSource
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
@@ -150,10 +149,14 @@ class BatchSource(RecordSource):
         seen = Names(self)
         for name in columns.types:
             kind = columns.kind(name, partial(self._head, files, name))
-            if kind == BINARY and seen.may_be_label(name) and all(map(is_text, filter(None, self._head(files, name)))):
-                kind = TEXT
+            if (
+                kind == Kind.BINARY
+                and seen.may_be_label(name)
+                and all(map(is_text, filter(None, self._head(files, name))))
+            ):
+                kind = Kind.TEXT
             seen.declare(name, kind)
-        self.image_columns = frozenset(name for name, kinds in seen.kinds.items() if ENCODED in kinds)
+        self.image_columns = frozenset(name for name, kinds in seen.kinds.items() if Kind.ENCODED in kinds)
         for name in seen.labels:
             for file in files:
                 rows = ({name: value} for value in self._column(file, name))
@@ -162,7 +165,7 @@ class BatchSource(RecordSource):
         columns.check_complete([roles.image, roles.label, roles.names])
         found.account.notes += seen.hints(
             roles,
-            lambda name: self._column(files[0], name) if TEXT in seen.kinds[name] else self._head(files[:1], name),
+            lambda name: self._column(files[0], name) if Kind.TEXT in seen.kinds[name] else self._head(files[:1], name),
         )
         for name in seen.facts(roles):
             if seen.may_be_splits(name):

@@ -19,18 +19,7 @@ from wds_tools.format import image_header
 from wds_tools.format.label import Classes, quoted
 from wds_tools.sources.columns import check_unique
 from wds_tools.sources.label_choice import class_lists_of
-from wds_tools.sources.record_values import (
-    BINARY,
-    DECIMAL,
-    ENCODED,
-    LIST,
-    LOSSY,
-    MAPPING,
-    MISSING,
-    SEVERAL_IMAGES,
-    TEXT,
-    WHOLE,
-)
+from wds_tools.sources.record_values import Kind
 
 _VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
 
@@ -114,12 +103,16 @@ class Columns:
         kind = self.types[name]
         what = _what(kind)
         if name in self.images and (self.images[name] or _holds_images(head())):
-            return ENCODED
+            return Kind.ENCODED
         if what == _BINARY:
-            return BINARY
+            return Kind.BINARY
         if _has_binary(kind):
-            return SEVERAL_IMAGES if what == f"{_LISTS}structs" and _is_image(_inner(kind)) else LOSSY
-        return LIST if what.startswith(_LISTS) else _KIND_OF.get(what, DECIMAL)
+            return Kind.SEVERAL_IMAGES if what == f"{_LISTS}structs" and _is_image(_inner(kind)) else Kind.LOSSY
+        return (
+            Kind.LIST
+            if what.startswith(_LISTS)
+            else next((found for known, found, _ in _KINDS if known == what), Kind.DECIMAL)
+        )
 
     def has_fractions(self, name: str) -> bool:
         """Return whether a column has floats, or lists of them."""
@@ -227,19 +220,20 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 _NOTHING, _BINARY, _TEXT, _LISTS = "no values", "binary values", "text", "lists of "
-_KINDS: tuple[tuple[str, tuple[Callable[[pa.DataType], bool], ...]], ...] = (
-    (_NOTHING, (pa.types.is_null,)),
-    ("booleans", (pa.types.is_boolean,)),
-    ("numbers", (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)),
-    (_TEXT, (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)),
-    (_BINARY, (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)),
-    ("times", (pa.types.is_temporal,)),
-    ("structs", (pa.types.is_struct,)),
-    ("maps", (pa.types.is_map,)),
+_KINDS: tuple[tuple[str, str, tuple[Callable[[pa.DataType], bool], ...]], ...] = (
+    (_NOTHING, Kind.MISSING, (pa.types.is_null,)),
+    ("booleans", Kind.WHOLE, (pa.types.is_boolean,)),
+    ("numbers", Kind.WHOLE, (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)),
+    (_TEXT, Kind.TEXT, (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)),
+    (
+        _BINARY,
+        Kind.BINARY,
+        (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
+    ),
+    ("times", Kind.DECIMAL, (pa.types.is_temporal,)),
+    ("structs", Kind.MAPPING, (pa.types.is_struct,)),
+    ("maps", Kind.LIST, (pa.types.is_map,)),
 )
-
-
-_KIND_OF = {_NOTHING: MISSING, "booleans": WHOLE, "numbers": WHOLE, _TEXT: TEXT, "structs": MAPPING, "maps": LIST}
 
 
 def _what(kind: pa.DataType) -> str:
@@ -248,7 +242,7 @@ def _what(kind: pa.DataType) -> str:
     inner = _inner(kind)
     if inner is not None:
         return _LISTS + _what(inner)
-    return next((what for what, tests in _KINDS if any(test(kind) for test in tests)), str(kind))
+    return next((what for what, _, tests in _KINDS if any(test(kind) for test in tests)), str(kind))
 
 
 def _fit(one: str, other: str) -> bool:

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from wds_tools.errors import SourceError
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import field_bytes
@@ -126,27 +124,6 @@ def fact_name(name: str) -> str:
     ('width', 'path_')
     """
     return f"{name}_" if name in ("path", "class") else name
-
-
-def json_value(value: Any) -> Any:
-    """Return a value for JSON: NaN and infinity become null, and values of types that JSON lacks become text.
-
-    >>> json_value([float("nan"), np.int64(3), "cat", b"abc", np.datetime64("2024-05-01", "ns")])
-    [None, 3, 'cat', '3 bytes', '2024-05-01T00:00:00.000000000']
-    """
-    if isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind in "mM":  # tolist() returns nanoseconds
-        value = np.where(np.isnat(value), np.array(None), value.astype(str))
-    if isinstance(value, (np.generic, np.ndarray)) or hasattr(value, "detach"):  # a tensor
-        value = value.tolist()
-    if isinstance(value, dict):
-        return {str(word): json_value(inner) for word, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [json_value(inner) for inner in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    return f"{len(value)} bytes" if isinstance(value, bytes) else str(value)
 
 
 def json_object(data: bytes | memoryview) -> dict[str, Any] | None:

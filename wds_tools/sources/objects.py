@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
-from datetime import date, time, timedelta
-from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
@@ -33,14 +31,12 @@ from wds_tools.sources.base import (
     SourceStoreError,
     is_system_error,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, json_value
+from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.label_choice import class_lists_of, names_in
-from wds_tools.sources.record_values import IMAGES, Excluded, Repeated, kind_of, of_pillow
+from wds_tools.sources.record_values import Excluded, plain
 from wds_tools.sources.records import Item, RecordSource, attempt
 
 _TABLES = ("pandas", "polars", "pyarrow")  # whose [] gives columns
-_SCALARS = (bool, int, float, str, np.generic, np.ndarray, date, time, timedelta, Decimal)
-_KEPT = (*_SCALARS, Mapping, list, tuple, set, frozenset, Image.Image, bytes, bytearray, memoryview)
 _DIGEST_BITS = (1 << 62) - 1
 _FOLLOWS = Excluded("an entry that follows the label")
 
@@ -222,37 +218,6 @@ def _fetched(path: str) -> Any:
         if is_system_error(error) and not isinstance(error, FileNotFoundError):
             raise SourceStoreError(f"{path} cannot be read: {error}") from error
         return Excluded(f"a file that cannot be read, {path}")
-
-
-def plain(value: Any) -> Any:
-    """Return a value as `Item.values` has it."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "biufc":
-        return value
-    if value is None or isinstance(value, _KEPT):
-        return cell(value)
-    return Excluded(f"of the type {type(value).__name__}, which is not kept")
-
-
-def cell(value: Any) -> Any:
-    """Return a value of a table, or in a list or dictionary, where arrays are lists."""
-    if isinstance(value, Image.Image):
-        return of_pillow(value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    if isinstance(value, Mapping):
-        if {"bytes", "path"} <= value.keys() and value["bytes"] is not None:  # an image of Hugging Face's datasets
-            return bytes(value["bytes"])
-        return {str(name): cell(one) for name, one in value.items()}
-    if isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind not in "mM":
-        value = value.tolist()
-    if isinstance(value, (set, frozenset)):
-        value = sorted(value, key=repr)
-    if isinstance(value, (list, tuple)):
-        found = [cell(one) for one in value]
-        return Repeated(found) if found and kind_of(found[0]) in IMAGES else found
-    return float(value) if isinstance(value, float) else json_value(value)
 
 
 def digest_of(values: Mapping[str, Any] | str) -> int:

@@ -32,23 +32,13 @@ from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous,
 from wds_tools.sources.layouts import is_split_name
 from wds_tools.sources.record_values import (
     ALL_KINDS,
-    ARRAY,
-    BINARY,
-    DECIMAL,
     IMAGES,
-    LEFT_OUT,
-    LIST,
-    MAPPING,
-    MISSING,
-    PIXELS,
     SCALARS,
-    SEVERAL_IMAGES,
-    TEXT,
-    VECTOR,
-    WHOLE,
+    Kind,
     Repeated,
     kind_of,
     label_value,
+    reason_of,
     resolved,
     text_of,
 )
@@ -146,15 +136,15 @@ class Names:
         for name, stored in values.items():
             value = self._value(name, stored)
             kind = kind_of(value)
-            if isinstance(value, Repeated) and kind == LIST:
+            if isinstance(value, Repeated) and kind == Kind.LIST:
                 self.lists.add(name)
             if name not in self.kinds:
                 self.declare(name)
             self.kinds[name][kind] += 1
-            if kind != TEXT and (count := not_finite(value)):
+            if kind != Kind.TEXT and (count := not_finite(value)):
                 self.lost[name] = self.lost.get(name, 0) + count
-            if kind == TEXT or self.may_be_splits(name):
-                self.add_texts(name, [text_of(value) if kind == TEXT else value])
+            if kind == Kind.TEXT or self.may_be_splits(name):
+                self.add_texts(name, [text_of(value) if kind == Kind.TEXT else value])
             if name in self.labels:
                 self.extend(name, [value])
         self.total += 1
@@ -182,7 +172,7 @@ class Names:
 
     def may_be_splits(self, name: str) -> bool:
         """Return whether the values of a name can be those of splits."""
-        return TEXT in self.kinds[name] or name.lower() in _SPLIT_NAMES
+        return Kind.TEXT in self.kinds[name] or name.lower() in _SPLIT_NAMES
 
     def add_texts(self, name: str, values: Iterable[Any]) -> None:
         """Keep the different values of a name, as long as all are names of splits, or numbers of a column of splits."""
@@ -239,13 +229,13 @@ class Names:
         source, where = self.source, self.source.name
         if IMAGE in source.columns:
             named = str(find_column(IMAGE, self.kinds, source.columns, where=where))
-            if self.kinds[named].keys() <= {*SCALARS, DECIMAL, MAPPING}:
+            if self.kinds[named].keys() <= {*SCALARS, Kind.DECIMAL, Kind.MAPPING}:
                 raise SourceError(
                     f"{where}: {source.part} {named!r} has {self._described(named)}; images are bytes, or structs of "
                     "bytes and path: list files and URLs in a CSV or JSON Lines table"
                 )
             return named
-        for allowed in (IMAGES, {SEVERAL_IMAGES}, {BINARY} if self._shape() else set()):
+        for allowed in (IMAGES, {Kind.SEVERAL_IMAGES}, {Kind.BINARY} if self._shape() else set()):
             images = [name for name, found in self.kinds.items() if found.keys() & allowed]
             known = self._usual_image(images)
             if known is None and len(images) > 1:
@@ -253,10 +243,11 @@ class Names:
             if images:
                 return known or images[0]
         preferred = source.preferred.get(IMAGE, ())
-        known = self._usual_image([name for name in self.kinds if name in preferred or self._has(name, ARRAY, BINARY)])
-        if known and self.kinds[known].keys() - {MISSING}:
+        may_be = [one for one in self.kinds if one in preferred or self.kinds[one].keys() & {Kind.ARRAY, Kind.BINARY}]
+        known = self._usual_image(may_be)
+        if known and self.kinds[known].keys() - {Kind.MISSING}:
             return known  # each record is skipped with its reason
-        texts = usual_columns(IMAGE, [name for name in self.kinds if self._has(name, TEXT)])
+        texts = usual_columns(IMAGE, [name for name, found in self.kinds.items() if Kind.TEXT in found])
         hint = f"; {texts[0]!r} has text: list files and URLs in a CSV or JSON Lines table" if texts else ""
         raise no_image_error(where, [f"{name} ({self._described(name)})" for name in self.kinds], source.part, hint)
 
@@ -264,11 +255,8 @@ class Names:
         usual = (*self.source.preferred.get(IMAGE, ()), *usual_columns(IMAGE, names))
         return next((name for name in usual if name in names), None)
 
-    def _has(self, name: str, *kinds: str) -> bool:
-        return bool(self.kinds[name].keys() & {*kinds})
-
     def _described(self, name: str) -> str:
-        return ", ".join(sorted(self.kinds[name])) or MISSING
+        return ", ".join(sorted(self.kinds[name])) or Kind.MISSING
 
     def _shape(self) -> tuple[str, ...]:
         """Return the names of height, width and channels, or one name with all of them."""
@@ -308,10 +296,10 @@ class Names:
 
     def _may_have_classes(self, name: str) -> bool:
         """Return whether values have the types of labels, and are not texts to recognise."""
-        kinds = self.kinds[name].keys() - {MISSING}
-        if kinds - ALL_KINDS or kinds == {BINARY}:
+        kinds = self.kinds[name].keys() - {Kind.MISSING}
+        if kinds - ALL_KINDS or kinds == {Kind.BINARY}:
             self._check_label(name)
-        if not kinds or kinds - {TEXT, WHOLE, DECIMAL, LIST, VECTOR, MAPPING}:
+        if not kinds or kinds - {Kind.TEXT, Kind.WHOLE, Kind.DECIMAL, Kind.LIST, Kind.VECTOR, Kind.MAPPING}:
             return False
         if self.source.is_transcription(name, self.labels[name]):
             self.transcripts.add(name)
@@ -325,7 +313,7 @@ class Names:
                 f"{where}: label {label!r} is not read, because it is {reason}: name another label (--label), or write "
                 "it as a number or a text"
             )
-        if kinds.keys() & {*IMAGES, ARRAY, BINARY, MAPPING}:
+        if kinds.keys() & {*IMAGES, Kind.ARRAY, Kind.BINARY, Kind.MAPPING}:
             raise SourceError(
                 f"{where}: label {label!r} is {self._described(label)}; allowed are numbers and names: name another "
                 "label (--label), or write it as text"
@@ -338,7 +326,7 @@ class Names:
         if text is None or label is None or label == text or choice.names is not None:
             return choice
         named: dict[Any, str] = {}
-        is_known = label in source.preferred.get(LABEL, ()) and self.kinds[text].keys() <= {TEXT, MISSING}
+        is_known = label in source.preferred.get(LABEL, ()) and self.kinds[text].keys() <= {Kind.TEXT, Kind.MISSING}
         if is_known and not source.options.classes and source.options.label_type != "number":
             for number, name in zip(choice.values, self.labels[text], strict=True):
                 if None not in (number, name) and named.setdefault(number, name) != name:
@@ -366,7 +354,7 @@ class Names:
             usual = "txt" if name in self.transcripts else field_name(name)
             is_file = usual is not None and usual.rpartition(".")[2] in IMAGE_FIELDS
             base = usual if is_file and usual else plain_name(name)
-            if kinds.keys() & {*IMAGES, ARRAY, VECTOR}:
+            if kinds.keys() & {*IMAGES, Kind.ARRAY, Kind.VECTOR}:
                 for other in (other for other, known in fields.items() if known == base):
                     raise SourceError(
                         f"{self.source.name}: {other!r} and {name!r} would be one field, {base!r}: rename one of them"
@@ -375,7 +363,7 @@ class Names:
             elif (
                 usual
                 and usual not in fields.values()
-                and (self.source.names_files or (is_text_field(usual) and kinds.keys() <= {TEXT, MISSING}))
+                and (self.source.names_files or (is_text_field(usual) and kinds.keys() <= {Kind.TEXT, Kind.MISSING}))
             ):
                 fields[name] = usual
         return fields
@@ -438,11 +426,6 @@ class Names:
             return "entries of json"
         base = roles.fields[name]
         kinds = self.kinds[name].keys()
-        if kinds & {ARRAY, PIXELS, VECTOR}:
+        if kinds & {Kind.ARRAY, Kind.PIXELS, Kind.VECTOR}:
             return f"field {base}.npy"
         return f"image field {base}" if kinds & IMAGES and "." not in base else f"field {base}"
-
-
-def reason_of(kind: str) -> str | None:
-    """Return why values of a kind are left out, or None."""
-    return LEFT_OUT.get(kind) or (None if kind in ALL_KINDS else kind)

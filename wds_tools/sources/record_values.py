@@ -6,8 +6,10 @@ import io
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,6 @@ from PIL import Image
 
 from wds_tools.format import codecs, image_header
 from wds_tools.format.image_header import MAX_PIXELS
-from wds_tools.sources.columns import json_value
 from wds_tools.sources.pixels import layout_of
 
 
@@ -30,17 +31,38 @@ class DeepPixels(np.ndarray[Any, np.dtype[Any]]):
     mode: str
 
 
-# What a value is. Any other text is the reason why it is not read.
-ENCODED, PIXELS, ARRAY, VECTOR, BINARY = "image", "pixels", "array", "vector", "binary"
-PICTURE, SEVERAL_IMAGES, LOSSY = "pixels of an image", "images", "several binary"
-TEXT, WHOLE, DECIMAL, LIST, MAPPING, MISSING = "text", "whole", "decimal", "list", "mapping", "missing"
-SCALARS = {TEXT, WHOLE, MISSING}
-_FOR_JSON = {*SCALARS, DECIMAL, LIST, MAPPING}
+class Kind:
+    """What a value is. Any other text is the reason why it is not read."""
+
+    ENCODED = "image"
+    PICTURE = "pixels of an image"
+    PIXELS = "pixels"
+    ARRAY = "array"
+    VECTOR = "vector"
+    SEVERAL_IMAGES = "images"
+    BINARY = "binary"
+    LOSSY = "several binary"
+    TEXT = "text"
+    WHOLE = "whole"
+    DECIMAL = "decimal"
+    LIST = "list"
+    MAPPING = "mapping"
+    MISSING = "missing"
+
+
+ALL_KINDS = {value for name, value in vars(Kind).items() if name.isupper()}
+IMAGES = {Kind.ENCODED, Kind.PICTURE, Kind.PIXELS}
+SCALARS = {Kind.TEXT, Kind.WHOLE, Kind.MISSING}
+_FOR_JSON = {*SCALARS, Kind.DECIMAL, Kind.LIST, Kind.MAPPING}
+_KEPT = (
+    *(bool, int, float, str, np.generic, np.ndarray, date, time, timedelta, Decimal),
+    *(Mapping, list, tuple, set, frozenset, Image.Image, bytes, bytearray, memoryview),
+)
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
-LEFT_OUT = {
-    BINARY: "binary, and not an image",
-    LOSSY: "a list or dictionary with binary values",
-    SEVERAL_IMAGES: "several images per record",
+_LEFT_OUT = {
+    Kind.BINARY: "binary, and not an image",
+    Kind.LOSSY: "a list or dictionary with binary values",
+    Kind.SEVERAL_IMAGES: "several images per record",
 }
 
 
@@ -54,60 +76,58 @@ class Repeated(list[Any]):
     """The values of a name that may have any number of them. If it is one in all records, it is not a list."""
 
 
-IMAGES = {ENCODED, PICTURE, PIXELS}
-ALL_KINDS = {
-    *(ENCODED, PICTURE, PIXELS, ARRAY, VECTOR, BINARY, SEVERAL_IMAGES, LOSSY),
-    *(TEXT, WHOLE, DECIMAL, LIST, MAPPING, MISSING),
-}
-
-
 def kind_of(value: Any) -> str:
     """Return what a value is; the reason if it is `Excluded`."""
     find = _KIND_OF.get(type(value))
-    return MAPPING if find is None else find(value)
+    return Kind.MAPPING if find is None else find(value)
+
+
+def reason_of(kind: str) -> str | None:
+    """Return why values of a kind are left out, or None."""
+    return _LEFT_OUT.get(kind) or (None if kind in ALL_KINDS else kind)
 
 
 def _kind_of_bytes(value: bytes | memoryview) -> str:
     if image_header.sniff(value):
-        return ENCODED
-    return TEXT if is_text(value) else BINARY
+        return Kind.ENCODED
+    return Kind.TEXT if is_text(value) else Kind.BINARY
 
 
 def _kind_of_float(value: float) -> str:
     if math.isnan(value):
-        return MISSING
-    return WHOLE if value.is_integer() else DECIMAL
+        return Kind.MISSING
+    return Kind.WHOLE if value.is_integer() else Kind.DECIMAL
 
 
 def _kind_of_array(value: NDArray[Any]) -> str:
     if value.ndim == 1:
-        return VECTOR
-    return PIXELS if value.dtype == np.uint8 and layout_of(value.shape) else ARRAY
+        return Kind.VECTOR
+    return Kind.PIXELS if value.dtype == np.uint8 and layout_of(value.shape) else Kind.ARRAY
 
 
 def _kind_of_list(value: list[Any]) -> str:
     kinds = {kind_of(one) for one in value}
     if kinds & IMAGES:
-        return SEVERAL_IMAGES
-    return LIST if kinds <= _FOR_JSON else LOSSY
+        return Kind.SEVERAL_IMAGES
+    return Kind.LIST if kinds <= _FOR_JSON else Kind.LOSSY
 
 
 def _kind_of_mapping(value: dict[Any, Any]) -> str:
-    return MAPPING if {kind_of(one) for one in value.values()} <= _FOR_JSON else LOSSY
+    return Kind.MAPPING if {kind_of(one) for one in value.values()} <= _FOR_JSON else Kind.LOSSY
 
 
 _KIND_OF: dict[type, Callable[[Any], str]] = {
     Excluded: lambda value: str(value.reason),
-    type(None): lambda _: MISSING,
+    type(None): lambda _: Kind.MISSING,
     bytes: _kind_of_bytes,
     memoryview: _kind_of_bytes,
-    str: lambda _: TEXT,
-    bool: lambda _: WHOLE,
-    int: lambda _: WHOLE,
+    str: lambda _: Kind.TEXT,
+    bool: lambda _: Kind.WHOLE,
+    int: lambda _: Kind.WHOLE,
     float: _kind_of_float,
     np.ndarray: _kind_of_array,
-    Pixels: lambda _: PICTURE,
-    DeepPixels: lambda _: ARRAY,
+    Pixels: lambda _: Kind.PICTURE,
+    DeepPixels: lambda _: Kind.ARRAY,
     list: _kind_of_list,
     Repeated: _kind_of_list,
     dict: _kind_of_mapping,
@@ -125,7 +145,7 @@ def is_text(data: bytes | memoryview) -> bool:
 
 def resolved(value: Any, *, is_list: bool) -> Any:
     """Return repeated values as one value if no record has more, or if it cannot be in a list."""
-    if isinstance(value, Repeated) and not (is_list and kind_of(value) == LIST):
+    if isinstance(value, Repeated) and not (is_list and kind_of(value) == Kind.LIST):
         value = value[0] if len(value) == 1 else value or None
     if isinstance(value, (bytes, memoryview)) and image_header.sniff(value) == "npy":
         with suppress(ValueError):
@@ -136,15 +156,15 @@ def resolved(value: Any, *, is_list: bool) -> Any:
 
 def label_value(value: Any, kind: str) -> Any:
     """Return a value as a label, for `Labels`: a tuple of several labels, or None if it is none."""
-    if kind in (LIST, VECTOR):
+    if kind in (Kind.LIST, Kind.VECTOR):
         return tuple(for_json(value.tolist() if isinstance(value, np.ndarray) else list(value)))
-    if kind == MAPPING:
+    if kind == Kind.MAPPING:
         return value
-    if kind not in (TEXT, WHOLE, DECIMAL):
+    if kind not in (Kind.TEXT, Kind.WHOLE, Kind.DECIMAL):
         return None
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return text_of(value) if kind == TEXT else value
+    return text_of(value) if kind == Kind.TEXT else value
 
 
 def text_of(value: Any) -> str:
@@ -153,12 +173,53 @@ def text_of(value: Any) -> str:
 
 
 def for_json(value: Any) -> Any:
-    """Return a value for JSON; bytes that are text become text."""
+    """Return a value for JSON: NaN and infinity become null, and what JSON lacks becomes text."""
     if isinstance(value, (bytes, memoryview)):
         return text_of(value)
     if isinstance(value, dict):
         return {str(name): for_json(one) for name, one in value.items()}
-    return [for_json(one) for one in value] if isinstance(value, list) else json_value(value)
+    if isinstance(value, (list, tuple)):
+        return [for_json(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def plain(value: Any) -> Any:
+    """Return a value of an object as a record has it: an array, or what `cell` returns."""
+    if hasattr(value, "detach"):  # a tensor
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "biufc":
+        return value
+    if value is None or isinstance(value, _KEPT):
+        return cell(value)
+    return Excluded(f"of the type {type(value).__name__}, which is not kept")
+
+
+def cell(value: Any) -> Any:
+    """Return a value of a table, or in a list or dictionary, as a record has it: arrays are lists.
+
+    >>> cell([np.int64(3), "cat", b"abc", np.datetime64("2024-05-01", "ns")])
+    [3, 'cat', b'abc', '2024-05-01T00:00:00.000000000']
+    """
+    if isinstance(value, Image.Image):
+        return of_pillow(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, Mapping):
+        if {"bytes", "path"} <= value.keys() and value["bytes"] is not None:  # an image of Hugging Face's datasets
+            return bytes(value["bytes"])
+        return {str(name): cell(one) for name, one in value.items()}
+    if isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind in "mM":  # tolist() returns nanoseconds
+        value = np.where(np.isnat(value), np.array(None), value.astype(str))
+    if isinstance(value, (np.generic, np.ndarray)) or hasattr(value, "detach"):
+        value = value.tolist()
+    if isinstance(value, (set, frozenset)):
+        value = sorted(value, key=repr)
+    if isinstance(value, (list, tuple)):
+        found = [cell(one) for one in value]
+        return Repeated(found) if found and kind_of(found[0]) in IMAGES else found
+    return float(value) if isinstance(value, float) else for_json(value)
 
 
 PICKLE = Excluded("a pickle, which is never read")

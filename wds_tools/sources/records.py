@@ -22,23 +22,7 @@ from wds_tools.sources.base import Collector, Input, Record, Skip, field_bytes
 from wds_tools.sources.columns import fact_name, facts_bytes, is_text_field, plain_name
 from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
 from wds_tools.sources.record_roles import NamedValues, Names, Roles
-from wds_tools.sources.record_values import (
-    ARRAY,
-    ENCODED,
-    LEFT_OUT,
-    MISSING,
-    PICTURE,
-    PIXELS,
-    SEVERAL_IMAGES,
-    TEXT,
-    VECTOR,
-    DeepPixels,
-    Excluded,
-    for_json,
-    kind_of,
-    resolved,
-    text_of,
-)
+from wds_tools.sources.record_values import DeepPixels, Excluded, Kind, for_json, kind_of, reason_of, resolved, text_of
 
 _GUESSED_FROM = 50  # records from which roles are guessed; the guess is checked against all records
 
@@ -177,16 +161,16 @@ class RecordSource(NamedValues):
                 continue
             value = resolved(stored, is_list=name in roles.lists)
             kind = kind_of(value)
-            if kind == ENCODED:
+            if kind == Kind.ENCODED:
                 _add(fields, _image_field(roles.fields[name], str(image_header.sniff(value))), value, copy=copy)
-            elif kind == PICTURE:
+            elif kind == Kind.PICTURE:
                 png = image_header.encode_png(np.asarray(value)) if copy else bytes(png_bound(value.shape, "HWC"))
                 _add(fields, _image_field(roles.fields[name], "png"), png, copy=False)
-            elif kind in (ARRAY, PIXELS, VECTOR):
+            elif kind in (Kind.ARRAY, Kind.PIXELS, Kind.VECTOR):
                 _add(fields, f"{roles.fields[name]}.npy", codecs.encode_npy(value), copy=False)
-            elif kind == TEXT and is_text_field(roles.fields.get(name, "")):
+            elif kind == Kind.TEXT and is_text_field(roles.fields.get(name, "")):
                 fields[roles.fields[name]] = text_of(value).encode("utf-8", "surrogateescape")
-            elif kind not in LEFT_OUT and not isinstance(value, Excluded):
+            elif reason_of(kind) is None:
                 facts[fact_name(name)] = for_json(value)
         return fields, facts
 
@@ -194,9 +178,9 @@ class RecordSource(NamedValues):
         """Return the image of a record: encoded bytes or pixels."""
         value = resolved(values.get(roles.image), is_list=False)
         kind = kind_of(value)
-        if kind == ENCODED:
+        if kind == Kind.ENCODED:
             return bytes(value) if copy else value
-        if kind == PICTURE:
+        if kind == Kind.PICTURE:
             return np.asarray(value)
         if isinstance(value, DeepPixels):
             raise SourceError(
@@ -248,9 +232,9 @@ def _not_an_image(name: str, value: Any, kind: str) -> str:
     """Return why a value is not an image."""
     if isinstance(value, Excluded):
         return f"{name!r} is not read: it is {value.reason}"
-    if kind == SEVERAL_IMAGES:
+    if kind == Kind.SEVERAL_IMAGES:
         return f"has {len(value)} images in {name!r}; allowed is one per record: write one record per image"
-    if kind == MISSING:
+    if kind == Kind.MISSING:
         return f"has no image: it has no {name!r}"
     if isinstance(value, (bytes, memoryview)) and not len(value):
         return f"has no image: {name!r} is empty"

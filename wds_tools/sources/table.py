@@ -37,7 +37,7 @@ from wds_tools.sources.columns import IMAGE, is_text_field, names_image, no_imag
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.record_roles import Names, Roles
-from wds_tools.sources.record_values import MISSING
+from wds_tools.sources.record_values import Kind
 from wds_tools.sources.records import RecordSource
 from wds_tools.sources.text_table import MORE, Row, TextTable
 from wds_tools.storage import is_url, split_folder
@@ -72,7 +72,7 @@ class TableRows(RecordSource):
         """Return what is known of the columns before rows are added."""
         names = Names(self)
         for column in table.columns:
-            names.declare(column, MISSING)
+            names.declare(column, Kind.MISSING)
         return names
 
     def divided(self, row: Row, roles: Roles, table: TextTable) -> tuple[dict[str, Any], dict[str, Any]]:

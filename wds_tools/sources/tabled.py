@@ -28,7 +28,7 @@ from wds_tools.sources.image_tables import (
     without_masks,
 )
 from wds_tools.sources.record_roles import Roles
-from wds_tools.sources.record_values import ENCODED
+from wds_tools.sources.record_values import Kind
 from wds_tools.sources.row_names import RowNames, names_a_file, split_folder, split_of, split_of_table
 from wds_tools.sources.table import TableRows
 from wds_tools.sources.text_table import MORE, Row
@@ -76,7 +76,7 @@ class _Columns:
         paths = [name for name in rest if any(names_a_file(row.get(name)) for row in self._head)]
         more = [name for name in paths if share_of_names(name, self._head, self._names) >= ENOUGH]
         for name in more:
-            self.names.declare(name, ENCODED)
+            self.names.declare(name, Kind.ENCODED)
         roles = self.names.roles(self.table.image)
         return replace(roles, fields={**roles.fields, **{name: _image_field(name) for name in more}})
 
@@ -99,7 +99,7 @@ class _Columns:
             if file is None:
                 raise SourceError(f"its row names {str(value)!r} in column {column!r}, and there is no such file")
             field = self.roles.fields[column]
-            is_image = ENCODED in self.names.kinds[column]
+            is_image = Kind.ENCODED in self.names.kinds[column]
             files[f"{field}{posixpath.splitext(file.path)[1].lower()}" if is_image else field] = file
         return self._source.to_record(values, self.roles, b""), files
 
