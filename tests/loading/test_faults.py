@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -220,6 +221,29 @@ def test_close_from_another_thread_while_workers_start_takes_effect(make, monkey
     monkeypatch.setattr(loader_module, "Pipeline", start)
     with pytest.raises(LoaderError, match="closed while its workers were started: create a new iterator"):
         next(iter(loader))
+    monkeypatch.undo()
+    assert len(list(loader)) == 10
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("step", [0, 3])
+def test_close_from_another_thread_between_two_batches_is_a_loader_error(make, monkeypatch, workers, step):
+    class Closed(Pipeline):
+        def batches(self, plan, following):
+            batches = super().batches(plan, following)
+            for number in range(len(plan)):
+                if number == step:  # the loader has checked that it is not closed
+                    closer = threading.Thread(target=loader.close)
+                    closer.start()
+                    closer.join()
+                yield next(batches)
+
+    loader = make(num_workers=workers)
+    monkeypatch.setattr(loader_module, "Pipeline", Closed)
+    batches = iter(loader)
+    assert len(list(itertools.islice(batches, step))) == step
+    with pytest.raises(LoaderError, match="the loader was closed"):
+        next(batches)
     monkeypatch.undo()
     assert len(list(loader)) == 10
 

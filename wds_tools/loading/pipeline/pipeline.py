@@ -176,8 +176,10 @@ class Pipeline:
 
         The generator never yields inside a lock or an exception handler, so it may be abandoned at any time.
         """
-        self._unsent = self._steps_to_send(plan, following, first=len(self._sent))
-        gpu = self._gpu = self._gpu or (self._new_gpu() if self.device.type == "cuda" else None)
+        with self._lock:
+            self._check_open()
+            self._unsent = self._steps_to_send(plan, following, first=len(self._sent))
+            gpu = self._gpu = self._gpu or (self._new_gpu() if self.device.type == "cuda" else None)
         batches = self._copy_to_cuda(plan, gpu) if gpu else self._copy_to_user(plan)
         while True:
             if gpu and is_capturing(gpu.driver):
@@ -208,6 +210,7 @@ class Pipeline:
     def _next(self, batches: Iterator[FinishedBatch]) -> FinishedBatch | None:
         """Return the next batch, or None at the end. Any exception closes the pipeline."""
         with self._lock:
+            self._check_open()
             if self._is_in_next:
                 raise LoaderError("the loader is used inside its own transform: create another loader there")
             self._is_in_next = True
@@ -218,6 +221,11 @@ class Pipeline:
                 raise
             finally:
                 self._is_in_next = False
+
+    def _check_open(self) -> None:
+        """Check, with the lock, that no other thread has closed the pipeline since the last batch."""
+        if self.is_closed:
+            raise LoaderError("the loader was closed: create a new iterator with iter(loader)")
 
     def _new_gpu(self) -> _Gpu:
         """Return the CUDA device. The workers were started before, so they do not inherit an initialized CUDA."""
