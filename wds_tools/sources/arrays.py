@@ -1,4 +1,4 @@
-"""Images as pixels in one large array: the common base of the HDF5, NumPy, Zarr and tensor sources.
+"""Images as pixels in one large array: the common base of the HDF5, NumPy, Zarr and tensor sources; NumPy files.
 
 Pixels must be uint8. Other types are refused, because their range is not known: 0.5 may be mid-grey
 or nearly black.
@@ -6,17 +6,25 @@ or nearly black.
 
 from __future__ import annotations
 
-from functools import cached_property
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wds_tools.errors import SourceError
+from wds_tools.format import codecs
 from wds_tools.sources.array_kinds import cells_of, kind_of, to_bytes
-from wds_tools.sources.array_roles import Contents, Roles
-from wds_tools.sources.base import Collector, Input, Record, SourceOptions, as_read_error, as_source_error
+from wds_tools.sources.array_roles import Contents, Roles, Unusable
+from wds_tools.sources.base import Collector, Input, Record, as_read_error, as_source_error
 from wds_tools.sources.columns import IMAGE
+from wds_tools.sources.files import map_file
 from wds_tools.sources.pixels import layout_of, png_bound, to_pixels
 from wds_tools.sources.record_roles import Names
 from wds_tools.sources.record_values import Kind, Pixels, cell, reason_of
@@ -24,6 +32,9 @@ from wds_tools.sources.records import RecordSource
 
 # h5py and Zarr raise these for damaged files.
 _READ_ERRORS = (ValueError, IndexError, KeyError, TypeError, RuntimeError, SystemError)
+_NUMPY_ERRORS = (ValueError, zipfile.BadZipFile, EOFError, struct.error, zlib.error, RuntimeError)
+MAX_UNPACKED_BYTES = 16 << 30
+"""Limit for a compressed array of NumPy, which each worker decompresses into memory."""
 
 
 class ArraySource(RecordSource):
@@ -32,10 +43,6 @@ class ArraySource(RecordSource):
     kind = "arrays"
     unit = "row"
     part = "array"
-
-    def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
-        super().__init__(src, options)
-        self.path = Path(src)
 
     def open(self) -> Contents:
         """Open the file."""
@@ -159,3 +166,69 @@ def _chunk_rows(array: Any) -> int:
     """Return the number of rows of a chunk; 1 without chunks."""
     chunks = getattr(array, "chunks", None)
     return max(1, min(int(chunks[0]), int(array.shape[0]))) if chunks else 1
+
+
+class NumpySource(ArraySource):
+    """A ``.npy`` file with images, or a ``.npz`` file with images and labels. Nothing is unpickled.
+
+    Each worker decompresses a compressed ``.npz`` into its memory.
+    """
+
+    kind = "numpy"
+
+    def open(self) -> Contents:
+        contents = Contents()
+        with as_read_error(f"{self.path} cannot be read as NumPy", *_NUMPY_ERRORS):
+            content = map_file(self.path)
+            if bytes(content[:6]) == b"\x93NUMPY":
+                _add(contents, "images", partial(_array, content, str(self.path)), inside="")
+                return contents
+            with zipfile.ZipFile(self.path) as archive:
+                for info in archive.infolist():
+                    name = info.filename.removesuffix(".npy")
+                    if name == info.filename:
+                        contents.unusable.append(Unusable("member", name, "is not an array (.npy)"))
+                        continue
+                    if name in contents.arrays:
+                        raise SourceError(f"{self.path} has two arrays named {name!r}: save it again")
+                    _add(contents, name, partial(self._member, archive, info, content))
+        return contents
+
+    def _member(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, content: memoryview) -> Any:
+        """Return an array of a ``.npz`` file: without a copy if it is stored uncompressed."""
+        where = f"{self.path}: array {info.filename!r}"
+        if info.compress_type == zipfile.ZIP_STORED:
+            lengths = struct.unpack_from("<HH", content, info.header_offset + 26)
+            start = info.header_offset + 30 + sum(lengths)
+            return _array(content[start : start + info.file_size], where)
+        if info.file_size > MAX_UNPACKED_BYTES:
+            raise SourceError(
+                f"{where} has {info.file_size:,} bytes when decompressed; allowed are {MAX_UNPACKED_BYTES:,}: save it "
+                "with numpy.savez, which does not compress, or as .npy"
+            )
+        with archive.open(info) as member:
+            return _array(memoryview(member.read(info.file_size)), where)
+
+
+def _add(contents: Contents, name: str, read: Callable[[], Any], inside: str | None = None) -> None:
+    """Add an array, unless it has objects."""
+    try:
+        contents.add(name, read(), inside)
+    except codecs.ObjectsError:
+        contents.refuse(
+            name,
+            "has objects, which are not read, because they are pickles, which can run code: save text as np.array(x, "
+            "dtype=str), and rows of different lengths in a format such as HDF5",
+        )
+
+
+def _array(data: memoryview, where: str) -> Any:
+    """Return the array in a ``.npy`` file, without a copy."""
+    try:
+        shape, fortran, dtype, start = codecs.npy_header(data)
+    except codecs.ObjectsError:
+        raise
+    except ValueError as error:
+        raise SourceError(f"{where}: {error}") from error
+    array = np.frombuffer(data, dtype, math.prod(shape), start)
+    return array.reshape(shape, order="F" if fortran else "C")

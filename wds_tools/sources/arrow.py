@@ -72,7 +72,6 @@ class BatchSource(RecordSource):
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
-        self.path = Path(src)
         self.paths = self.find()
         self.partitions = _partitions(self.path, self.paths)
 

@@ -86,7 +86,7 @@ class ChunkSource(RecordSource):
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
-        self.path = Path(src) if Path(src).is_dir() else Path(src).parent
+        self.path = self.path if self.path.is_dir() else self.path.parent
 
     def find_chunks(self) -> tuple[ChunkFile, ...]:
         """Return the files that the index names."""

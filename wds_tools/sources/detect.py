@@ -378,7 +378,7 @@ KINDS: dict[str, Kind] = {
     ),
     "hdf5": Kind("hdf5:Hdf5Source", _is_hdf5, "`.h5`, `.hdf5`, `.mat` of MATLAB 7.3", ("h5", "mat")),
     "numpy": Kind(
-        "numpy_files:NumpySource",
+        "arrays:NumpySource",
         _is_file(".npy", ".npz"),
         "`.npz`, `.npy`, structured arrays included",
         ("npy", "npz"),

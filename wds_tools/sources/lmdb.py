@@ -160,7 +160,6 @@ class LmdbSource(RecordSource):
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
-        self.path = Path(src)
         self.split = self.columns.pop("split", None)
         self.order = self.columns.pop("channels", None)
         if self.order not in (None, *_ORDERS):

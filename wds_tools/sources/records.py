@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs, image_header
 from wds_tools.format.label import NONE, Label, quoted
-from wds_tools.sources.base import Collector, Input, Record, Skip, field_bytes
+from wds_tools.sources.base import Collector, Input, Record, Skip, SourceOptions, field_bytes
 from wds_tools.sources.columns import fact_name, facts_bytes, is_text_field, plain_name
 from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
 from wds_tools.sources.record_roles import NamedValues, Names, Roles
@@ -53,9 +54,17 @@ def attempt(read: Callable[..., Mapping[str, Any]], *arguments: Any) -> Mapping[
 
 
 class RecordSource(NamedValues):
-    """Base of sources whose records map names to values."""
+    """Base of sources whose records map names to values.
+
+    Attributes:
+        path: The file or folder, if it is one.
+    """
 
     found_roles: Roles | None = None
+
+    def __init__(self, src: Any, options: SourceOptions | None = None) -> None:
+        super().__init__(src, options)
+        self.path = Path(self.name)
 
     def items(self) -> Iterator[Item]:
         """Yield all records."""

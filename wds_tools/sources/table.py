@@ -107,7 +107,6 @@ class TableSource(TableRows):
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
-        self.path = Path(src)
         self.remote = self.options.remote
         self.times = FileTimes()
 

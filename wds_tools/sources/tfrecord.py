@@ -53,7 +53,6 @@ class TfRecordSource(RecordSource):
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
-        self.path = Path(src)
         self.paths = find_files(self.path, is_tfrecord, "TFRecord")
 
     def collect(self, found: Collector) -> None:
