@@ -111,6 +111,13 @@ def test_the_error_for_a_missing_dataset_names_it_with_the_next_step(tmp_path, s
     assert all(phrase in message for phrase in phrases), message
 
 
+def test_the_error_for_a_missing_folder_names_the_datasets_next_to_it(tmp_path, packed):
+    shutil.copytree(packed, tmp_path / "train2017")
+    shutil.copytree(packed, tmp_path / "val2017")
+    with pytest.raises(NotADatasetError, match=r"train: no such folder; .*: train2017, val2017"):
+        open_shards(tmp_path / "train")
+
+
 def test_the_error_for_a_folder_of_photographs_suggests_to_pack_it(photos):
     with pytest.raises(NotADatasetError, match="wds-tools pack"):
         open_shards(photos)

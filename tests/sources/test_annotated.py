@@ -78,6 +78,34 @@ def test_a_tree_with_splits_becomes_a_dataset_for_each_with_its_boxes(name, tmp_
     check_boxes(found)
 
 
+@pytest.mark.parametrize(
+    ("annotations", "labels"),
+    [("coco/supervision_boxes.json", None), ("yolo/labelimg", "labels"), ("voc/labelimg", "Annotations")],
+)
+def test_annotations_that_state_no_split_are_divided_by_the_folders_of_the_images(annotations, labels, tmp_path):
+    src, splits = tmp_path / "src", {"train": ["photo_1", "photo_2"], "val": ["photo 3", "photo_4"]}
+    src.mkdir()
+    for path in [FOREIGN / annotations] if labels is None else sorted((FOREIGN / annotations).rglob("*.*")):
+        folder = next((f"{labels}/{split}" for split, names in splits.items() if path.stem in names), "")
+        (src / folder).mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, src / folder)
+    for split, names in splits.items():
+        (src / "images" / split).mkdir(parents=True)
+        for name in names:
+            shutil.copy(FOREIGN / "images" / f"{name}.jpg", src / "images" / split)
+    with pytest.raises(SourceError, match=r"has several splits \(train, val\): pack with --split folders"):
+        wt.pack(src, tmp_path / "dst", workers=1)
+    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", images="keep", workers=1)
+    found = {split: samples_of(tmp_path / "dst" / split) for split in reports}
+    assert {split: sorted(one) for split, one in found.items()} == {
+        split: sorted(f"{name}.jpg" for name in names) for split, names in splits.items()
+    }
+    for report in reports.values():
+        assert report.account.attached == {"annotations": {"coco": 1, "yolo": 3, "voc": 2}[annotations.split("/")[0]]}
+        assert not report.skipped
+    check_boxes({name: one for there in found.values() for name, one in there.items()}, atol=1.01)  # of labelImg
+
+
 def check_boxes(found, atol=0.001):
     for name, boxes in BOXES.items():
         expected = torch.tensor([box[:4] for box in boxes], dtype=torch.float32).reshape(-1, 4)

@@ -75,19 +75,30 @@ def why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
     if not os.path.isdir(folder):  # noqa: PTH112 - Path would normalize the string
         if remedy := broken_url_remedy(name):
             return remedy
-        return f"{folder}: no such folder; pass the folder that `wds-tools pack` wrote"
+        near = _datasets_in(str(Path(folder).parent), manifest_name)
+        there = f", such as one next to it: {_some(near)}" if near else ""
+        return f"{folder}: no such folder; pass the folder that `wds-tools pack` wrote{there}"
     if any(entry.endswith(".tar") for entry in os.listdir(folder)):  # noqa: PTH208
         return (
             f"{folder} contains tar files but no {manifest_name}: "
             f"index them once with `wds-tools index '{folder.rstrip('/')}/*.tar'`"
         )
-    if splits := sorted(path.parent.name for path in Path(folder).glob(f"*/{manifest_name}")):
-        named, more = ", ".join(splits[:_MAX_NAMES]), f" and {len(splits) - _MAX_NAMES:,} more"
+    if splits := _datasets_in(folder, manifest_name):
         return (
             f"{folder} is not one dataset: it holds the {'dataset' if len(splits) == 1 else 'datasets'} "
-            f"{named}{more if len(splits) > _MAX_NAMES else ''}; name one of them, such as {join(folder, splits[0])}"
+            f"{_some(splits)}; name one of them, such as {join(folder, splits[0])}"
         )
     return f"{folder} is not a packed dataset (no {manifest_name}): pack it with `wds-tools pack {folder} DST`"
+
+
+def _datasets_in(folder: str, manifest_name: str) -> list[str]:
+    """Return the names of the datasets in a folder, sorted."""
+    return sorted(path.parent.name for path in Path(folder).glob(f"*/{manifest_name}"))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def _place_in_service(folder: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -51,8 +51,10 @@ class _Split:
         annotations: The annotations of its images.
         images: Name of an image in ``annotations`` -> its file; an image that is missing has none.
         parts: Path of an image -> field -> file.
-        used: Annotation files.
+        used: Files about several images.
         source: What lists the images, for messages.
+        own: Path of an image -> the file about it alone.
+        own_kind: What such a file is, for the note about images without one.
         classes: Path of an image -> class; empty if folders are not classes.
         notes: What a user should know about the split, as well as the notes of ``annotations``.
         missing: Name of a missing image -> file that lists it, if that is not ``source``.
@@ -63,9 +65,22 @@ class _Split:
     parts: Mapping[str, dict[str, File]]
     used: Sequence[File]
     source: str
+    own: Mapping[str, File] = field(default_factory=dict)
+    own_kind: str = ""
     classes: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def there(self) -> list[File]:
+        """Its images, without those that are missing."""
+        return [file for file in self.images.values() if file is not None]
+
+    @property
+    def annotation_files(self) -> list[File]:
+        """The files that are read for its annotations. 1.jpg and 1.png have the same 1.txt."""
+        own = [self.own[image.path] for image in self.there if image.path in self.own]
+        return list({file.path: file for file in (*self.used, *own)}.values())
 
 
 class Annotated(Layout):
@@ -95,13 +110,14 @@ class Annotated(Layout):
             if not self.matches(files):
                 raise SourceError(f"{files.where} is not in the layout {self.kind}: it needs {self.found_by}")
             self._plan = self._read(files)
+            if list(self._plan) == [""]:
+                self._plan = _by_folder(self._plan[""], files.where)
         if list(self._plan) == [""]:
             return {}
         claimed = {}
         for name, part in self._plan.items():
-            images = [file for file in part.images.values() if file is not None]
-            further = [file for image in images for file in part.parts.get(image.path, {}).values()]
-            claimed[name] = {file.path for file in (*images, *further, *part.used)}
+            further = [file for image in part.there for file in part.parts.get(image.path, {}).values()]
+            claimed[name] = {file.path for file in (*part.there, *further, *part.annotation_files)}
         return files.divided(claimed)
 
     def collect(self, found: Collector, files: Files, split: str) -> None:
@@ -113,7 +129,7 @@ class Annotated(Layout):
     def _collect(self, found: Collector, files: Files, split: _Split) -> None:
         self._state(found, files, split)
         reasons = {skip.path: skip.reason for skip in split.annotations.skipped}
-        done = {file.path for file in split.used}
+        done = {file.path for file in split.annotation_files}
         for name, file in split.images.items():
             if file is None:
                 found.account.given += 1
@@ -133,12 +149,16 @@ class Annotated(Layout):
 
     def _state(self, found: Collector, files: Files, split: _Split) -> None:
         """State what the annotation files and their entries become."""
-        annotations = split.annotations
-        if split.used:
-            found.account.attach("annotations", len(set(split.used)))  # 1.jpg and 1.png have the same 1.txt
+        annotations, paths = split.annotations, [file.path for file in split.there]
+        if used := split.annotation_files:
+            found.account.attach("annotations", len(used))
         found.account.parts += dict.fromkeys(annotations.parts)  # of several files, each once
         found.account.notes += [*annotations.notes, *split.notes]
-        paths = [file.path for file in split.images.values() if file is not None]
+        if split.own_kind and (without := [path for path in paths if path not in split.own]):
+            found.account.notes.append(
+                f"{len(without):,} of {len(paths):,} images have no {split.own_kind}, and so no objects, such as "
+                f"{without[0]!r}"
+            )
         folders = set() if split.classes else set(masks.classes(paths).values())
         if len(folders) > 1 and annotations.names:
             found.account.notes.append(
@@ -149,7 +169,7 @@ class Annotated(Layout):
             found.field_classes[PLACE] = ClassList(
                 annotations.names, annotations.ids, tuple(map(json.dumps, annotations.attributes))
             )
-        found.add_to_stamp(map(files.read, split.used))
+        found.add_to_stamp(map(files.read, used))
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
         """Return an image with its objects in pixels.
@@ -172,6 +192,23 @@ class Annotated(Layout):
         if file.path.lower().endswith(self.annotation_ending):
             return "belongs to no image that is packed"
         return layouts.why_not_packed(file.path, reads_tables=False)
+
+
+def _by_folder(split: _Split, where: str) -> dict[str, _Split]:
+    """Return the parts of a split whose images are in folders that are named like splits, or all of it."""
+    names: dict[str, dict[str, File | None]] = {
+        folder: {} for folder in sorted({split_folder(file.path) for file in split.there})
+    }
+    if "" in names and len(names) > 1:
+        outside = next(file.path for file in split.there if not split_folder(file.path))
+        raise SourceError(
+            f"{where} has images in folders named like splits ({quoted(filter(None, names))}), and others such as "
+            f"{outside!r}: put all into splits, or pack the folders separately"
+        )
+    for name, file in split.images.items():
+        folder = split_folder(name if file is None else file.path)
+        names.get(folder, next(iter(names.values()), {}))[name] = file
+    return {folder: replace(split, images=images) for folder, images in names.items()} or {"": split}
 
 
 class Coco(Annotated):
@@ -287,35 +324,28 @@ class Yolo(Annotated):
         images = _yolo_splits(files, stated, data_yaml)
         plan = {}
         for split, members in images.items():
-            own = {file.path: files.by_path.get(yolo.label_path(file.path)) for file in members.images}
-            labels = [label for label in own.values() if label is not None]
+            labels = {file.path: files.by_path.get(yolo.label_path(file.path)) for file in members.images}
             annotations = yolo.annotations_of(
-                ((path, yolo.label_path(path), label and files.read(label)) for path, label in own.items()),
+                ((path, yolo.label_path(path), label and files.read(label)) for path, label in labels.items()),
                 stated,
                 where=data_yaml,
             )
-            notes = _unlabelled(own, "label file") + [
-                f"{source} names images for {other!r}, {entries[0]!r}, and there are none: left out"
-                for other, entries in stated.splits.items()
-                if other not in images
-            ]
             plan[split] = _Split(
                 annotations,
                 members.by_path,
                 {},
-                [*used, *members.lists, *labels],
+                [*used, *members.lists],
                 source,
-                notes=notes,
+                {path: label for path, label in labels.items() if label is not None},
+                "label file",
+                notes=[
+                    f"{source} names images for {other!r}, {entries[0]!r}, and there are none: left out"
+                    for other, entries in stated.splits.items()
+                    if other not in images
+                ],
                 missing=members.missing,
             )
         return plan
-
-
-def _unlabelled(labels: Mapping[str, File | None], what: str) -> list[str]:
-    without = [path for path, label in labels.items() if label is None]
-    if not without:
-        return []
-    return [f"{len(without):,} of {len(labels):,} images have no {what}, and so no objects, such as {without[0]!r}"]
 
 
 def _first_labels(files: Files) -> list[File]:
@@ -433,14 +463,15 @@ class Voc(Annotated):
         everything = voc.annotations_of((path, xml.path if xml else "", xml and files.read(xml)) for path, xml in pairs)
         plan = {}
         for split, members in _image_sets(files, images).items():
-            own = {file.path: annotation.get(file.path) for file in members.images}
+            source = "ImageSets" if split else "Annotations"
             plan[split] = _Split(
                 everything,
                 members.by_path,
                 parts,
-                [*members.lists, *filter(None, own.values())],
-                "ImageSets" if split else "Annotations",
-                notes=_unlabelled(own, "XML file"),
+                members.lists,
+                source,
+                annotation,
+                "XML file",
                 missing=members.missing,
             )
         return plan
@@ -460,7 +491,7 @@ def _xml_files(files: Files) -> dict[str, File]:
 
 
 def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dict[str, _Members]:
-    """Return the images of each split: of the lists in ``ImageSets``, or of folders that are named like splits."""
+    """Return the images of each split that ``ImageSets`` lists; all with an empty name without lists."""
     stems = {posixpath.splitext(posixpath.basename(file.path))[0]: file for file in images}
     known = stems.keys() | {
         posixpath.splitext(posixpath.basename(file.path))[0] for file in files.images if not masks.is_mask(file.path)
@@ -476,20 +507,7 @@ def _image_sets(files: Files, images: Sequence[File], kind: str = "Main") -> dic
                 sets[split] = _Members(there, (file,), {stem: file.path for stem in listed if stem not in known})
     if {"train", "val"} <= sets.keys():
         sets.pop("trainval", None)
-    return sets or _split_folders(images, files.where)
-
-
-def _split_folders(images: Sequence[File], where: str) -> dict[str, _Members]:
-    """Return images by the first folder that is named like a split; all with an empty name without such folders."""
-    sets: dict[str, list[File]] = {}
-    for file in images:
-        sets.setdefault(split_folder(file.path), []).append(file)
-    if "" in sets and len(sets) > 1:
-        raise SourceError(
-            f"{where} has images in folders named like splits ({quoted(sorted(name for name in sets if name))}), and "
-            f"others such as {sets[''][0].path!r}: put all into splits, or pack the folders separately"
-        )
-    return {name: _Members(there) for name, there in sorted(sets.items())}
+    return sets or {"": _Members(images)}
 
 
 class Masks(Annotated):
@@ -548,7 +566,7 @@ class Masks(Annotated):
         sets = _image_sets(files, [files.by_path[path] for path in parts], "Segmentation")
         return {
             split: _Split(
-                Annotations(), members.by_path, parts, members.lists, "a pair", classes, missing=members.missing
+                Annotations(), members.by_path, parts, members.lists, "a pair", classes=classes, missing=members.missing
             )
             for split, members in sets.items()
         }

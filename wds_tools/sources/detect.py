@@ -31,6 +31,7 @@ from wds_tools.storage.requests.listing import RemoteFile, list_objects
 from wds_tools.wording import broken_url_remedy
 
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind
+_MAX_ARCHIVES = 8  # of a folder, that are looked into
 _FILE_KINDS = ("hdf5", "numpy", "tensors")  # read from a file
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _TREES = ("folder", "tar", "zip")
@@ -298,13 +299,14 @@ def _is_indexed(path: Path) -> bool:
 
 
 def _has_samples(kind: str) -> Callable[[Path], bool]:
-    """Return a function that tests for an archive, or the first one in a folder, whether it has samples of a kind."""
+    """Return a function that tests for an archive, or the first ones in a folder, whether one has samples of a kind."""
 
     def test(path: Path) -> bool:
         tars = [path] if path.is_file() else sorted(found for found in path.glob("*") if is_tar(found.name))
         if not tars or not is_tar(tars[0].name):
             return False
-        return _kind_of_archive(tars[0], is_indexed=_is_indexed(path)) == kind
+        is_indexed = _is_indexed(path)
+        return any(_kind_of_archive(tar, is_indexed=is_indexed) == kind for tar in tars[:_MAX_ARCHIVES])
 
     return test
 

@@ -348,10 +348,12 @@ class Names:
     def _fields(self, roles: Roles) -> dict[str, str]:
         """Return the field of each name that becomes one."""
         fields: dict[str, str] = {}
-        for name, kinds in self.kinds.items():
+        usual_of = {name: "txt" if name in self.transcripts else field_name(name) for name in self.kinds}
+        names = sorted(self.kinds, key=lambda name: (name not in self.transcripts, name != usual_of[name], name))
+        for name in names:  # of two texts that would be the field ``txt``, the same one in any order
+            kinds, usual = self.kinds[name], usual_of[name]
             if name in roles.used:
                 continue
-            usual = "txt" if name in self.transcripts else field_name(name)
             is_file = usual is not None and usual.rpartition(".")[2] in IMAGE_FIELDS
             base = usual if is_file and usual else plain_name(name)
             if kinds.keys() & {*IMAGES, Kind.ARRAY, Kind.VECTOR}:

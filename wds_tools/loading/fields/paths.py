@@ -18,6 +18,7 @@ from wds_tools.loading.fields.collate import number_array
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.user_functions import call_for_sample, seeded
 from wds_tools.order.keyed_random import key_of
+from wds_tools.wording import counted
 
 Floats = NDArray[np.float64]
 
@@ -49,11 +50,11 @@ class AtPath(FieldSpec):
         for i, value in enumerate(values):
             try:
                 values[i] = _at(value, self.path.split("."))
-            except (KeyError, IndexError, TypeError) as error:
+            except _MissingError as error:
                 shard, key = part.rows.shard_and_key(i)
-                names = f"its names are {', '.join(map(repr, value))[:500]}" if isinstance(value, dict) else ""
-                reason = f"field {self.field!r} has no {self.path!r}: {names or 'no dictionary'}"
-                raise MissingFieldError(reason, shard=shard, key=key) from error
+                raise MissingFieldError(
+                    f"field {self.field!r} has no {self.path!r}: {error}", shard=shard, key=key
+                ) from error
         return values
 
     def results(
@@ -89,15 +90,22 @@ class AtPath(FieldSpec):
         return SampleError(f"field {self.field!r}{where} has {found}; allowed are {allowed}", shard=shard, key=key)
 
 
-def _at(value: Any, names: list[str]) -> Any:
+class _MissingError(LookupError):
+    """What there is where a name was not found."""
+
+
+def _at(value: Any, names: list[str], start: int = 0) -> Any:
     """Follow names into dictionaries; in a list, a number is an index, and a name is looked up in each element."""
-    for number, name in enumerate(names):
-        if isinstance(value, list):
-            if not name.isdecimal():
-                return [_at(element, names[number:]) for element in value]
-            value = value[int(name)]
-        else:
-            value = value[name]
+    for number, name in enumerate(names[start:], start):
+        if isinstance(value, list) and not name.isdecimal():
+            return [_at(element, names, number) for element in value]
+        try:
+            value = value[int(name)] if isinstance(value, list) else value[name]
+        except (KeyError, IndexError, TypeError) as error:
+            there = counted(len(value), "value") if isinstance(value, list) else "no names"
+            if isinstance(value, dict):
+                there = f"the names {', '.join(map(repr, value))[:500]}"
+            raise _MissingError(f"{repr('.'.join(names[:number])) if number else 'it'} has {there}") from error
     return value
 
 
