@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wds_tools.errors import DestinationError, LabelError, OptionError, SourceError
+from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format.label import Classes, quoted
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import commit_card, split_card
@@ -26,6 +26,7 @@ from wds_tools.sources.detect import open_splits
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.label_choice import names_by_number
 from wds_tools.storage import join
+from wds_tools.storage.commit import write_errors
 from wds_tools.storage.upload import Bucket
 
 FOLDERS = "folders"
@@ -92,10 +93,8 @@ def _write_card(location: Path | str, data: bytes, remote: RemoteOptions) -> Non
     if isinstance(location, str):
         publish_card(Bucket(location, remote=remote), data)
         return
-    try:
+    with write_errors(location, "run the same command again"):
         commit_card(location, data)
-    except OSError as error:
-        raise DestinationError(f"cannot write to {location}: {error.strerror}; run the same command again") from error
 
 
 def parse_shares(split: str | Mapping[str, float]) -> dict[str, Fraction] | None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
+from wds_tools.errors import NotADatasetError, OptionError
 from wds_tools.format.index import ABSENT
 from wds_tools.format.label_source import INDEX
 from wds_tools.format.manifest import MANIFEST_NAME
@@ -28,12 +28,12 @@ from wds_tools.reading.names import is_pattern, split_manifest
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.repeated_keys import find_repeated_key
 from wds_tools.reading.shardset import ShardSet
-from wds_tools.storage.commit import commit_bytes
+from wds_tools.storage.commit import commit_bytes, write_errors
 from wds_tools.storage.upload import Bucket
 from wds_tools.terminal import phase_bar, shows_progress
 from wds_tools.upkeep import export_formats
 from wds_tools.upkeep.export_formats import write_database
-from wds_tools.upkeep.index_folder import not_writable
+from wds_tools.upkeep.index_folder import NOT_WRITABLE
 from wds_tools.upkeep.members import StoredKey, stored_keys
 
 READERS = ("dali", "energon", "hf", "timm", "wids")
@@ -113,14 +113,10 @@ def export(
     folder, manifest_name = split_manifest(spec)
     output = _Output(folder, remote)
     run = _Export(shards, output, split, is_default=manifest_name == MANIFEST_NAME, progress=progress)
-    try:
+    with write_errors(folder, NOT_WRITABLE):
         run.check(readers)
         for reader in readers:
             run.write(reader)
-    except OSError as error:
-        if isinstance(error, WdsToolsError):
-            raise
-        raise not_writable(folder, error) from error
     return ExportReport(spec, folder, run.files, run.kept, time.monotonic() - started)
 
 

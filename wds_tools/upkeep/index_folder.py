@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
-from wds_tools.errors import DestinationError, NotADatasetError, OptionError, TruncatedShardError, WdsToolsError
+from wds_tools.errors import NotADatasetError, OptionError, TruncatedShardError, WdsToolsError
 from wds_tools.format.tar import Bytes
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import commit_card
@@ -26,6 +26,10 @@ from wds_tools.storage.stream import stream_object
 from wds_tools.storage.upload import Bucket
 
 Advance = Callable[[int], object]
+NOT_WRITABLE = (
+    "indexes are written to the folder of the shards: make it writable, or copy the shards to a writable folder"
+)
+"""What to do if the folder of shards is not writable."""
 
 
 class IndexFolder(Protocol):
@@ -235,11 +239,3 @@ def _check_remote_shard(location: str, remote_folder: Callable[[str], RemoteInde
         )
     if name not in remote_folder(url).names():
         raise NotADatasetError(f"shard {location} does not exist; check the URL and the range of the pattern")
-
-
-def not_writable(folder: str, error: OSError) -> DestinationError:
-    """Return the error for a folder to which an index or a manifest cannot be written."""
-    return DestinationError(
-        f"cannot write to {folder}: {error.strerror}; indexes are written to the folder of the shards: make it "
-        "writable, or copy the shards to a writable folder"
-    )

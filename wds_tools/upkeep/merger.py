@@ -38,7 +38,7 @@ from wds_tools.packing.work_folder import ShardReport, entry_exists, save_report
 from wds_tools.reading.opening import join_sets, open_shards
 from wds_tools.reading.repeated_keys import RepeatedKey, find_repeated_key
 from wds_tools.reading.shardset import ShardSet
-from wds_tools.storage.commit import CommitFile, commit_bytes, sync_folder
+from wds_tools.storage.commit import CommitFile, commit_bytes, sync_folder, write_errors
 from wds_tools.storage.local import LocalStore
 from wds_tools.terminal import shows_progress
 
@@ -151,24 +151,17 @@ def merge(
     relabelled = sum(len(shards.locations) for shards, numbers in pairs if numbers is not None)
     if not fresh and (done := _finished(dst, source)) is not None:
         return MergeReport(done, dst, 0, 0, len(done.shards), time.monotonic() - started, relabelled)
-    try:
-        with FolderDestination(dst) as destination:
-            destination.start(source, fresh=fresh)
-            run = _MergeRun(sets, classes, destination, copy)
-            try:
-                repeated = find_repeated_key(run.shards)
-                manifest = run.run(source, progress)
-            except WdsToolsError:
-                if not run.linked + run.copied + run.kept:
-                    destination.roll_back(())  # no shard is finished, so leave the folder free for other inputs
-                raise
-    except OSError as error:
-        if isinstance(error, WdsToolsError):
+    advice = "finished shards are kept: fix the cause, then run the same command again to continue"
+    with write_errors(dst, advice), FolderDestination(dst) as destination:
+        destination.start(source, fresh=fresh)
+        run = _MergeRun(sets, classes, destination, copy)
+        try:
+            repeated = find_repeated_key(run.shards)
+            manifest = run.run(source, progress)
+        except WdsToolsError:
+            if not run.linked + run.copied + run.kept:
+                destination.roll_back(())  # no shard is finished, so leave the folder free for other inputs
             raise
-        raise DestinationError(
-            f"cannot write to {dst}: {error.strerror or error}; finished shards are kept: fix the cause, then run the "
-            "same command again to continue"
-        ) from error
     if repeated is not None:
         _log.warning("%s", repeated)
     seconds = time.monotonic() - started

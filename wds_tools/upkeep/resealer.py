@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError
+from wds_tools.errors import ManifestError, NotADatasetError, OptionError
 from wds_tools.format import manifest as manifests
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.totals import Totals
@@ -19,7 +19,7 @@ from wds_tools.reading.locations import ShardLocation
 from wds_tools.reading.names import is_pattern, split_manifest, why_not_a_dataset
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage import Store, is_url, join, open_store
-from wds_tools.storage.commit import commit_bytes
+from wds_tools.storage.commit import commit_bytes, write_errors
 from wds_tools.storage.upload import Bucket
 from wds_tools.terminal import phase_bar
 
@@ -122,11 +122,7 @@ def _write(folder: str, name: str, data: bytes, remote: RemoteOptions) -> None:
             publish_card(bucket, new_card)
         bucket.write(name, data)
         return
-    try:
+    with write_errors(destination, "check the folder, then try again"):
         if new_card is not None:
             commit_card(destination, new_card)
         commit_bytes(destination / name, data)
-    except OSError as error:
-        raise DestinationError(
-            f"cannot write {destination / name}: {error.strerror}; check the folder, then try again"
-        ) from error

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from wds_tools.errors import DestinationError, MissingFieldError, OptionError, WdsToolsError
+from wds_tools.errors import DestinationError, MissingFieldError, OptionError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PLACE, ClassList, to_raw
 from wds_tools.format.index import NO_LABEL
 from wds_tools.format.label_source import INDEX, LabelSource
@@ -24,6 +24,7 @@ from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.reading.stored_samples import StoredSample, stored_samples
+from wds_tools.storage.commit import write_errors
 from wds_tools.storage.local import LocalStore
 from wds_tools.storage.lock import UNPACK_NAME
 from wds_tools.terminal import shows_progress
@@ -121,23 +122,19 @@ def unpack(
     report = UnpackReport(dst)
     show = shows_progress(progress)
     total = shards.manifest.samples
-    try:
-        with RestoreFolder(report.dst, plan=_plan(shards, wanted, layout), overwrite=overwrite) as folder:
-            with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
-                has_numbers = False
-                for number in range(len(shards.locations)):
-                    for sample in _with_indexed_labels(shards, number):
-                        has_numbers |= _restore(folder, sample, wanted, layout, report)
-                        bar.update()
-                _put_class_lists(folder, shards.manifest, wanted, report, has_numbers=has_numbers)
-            os.sync()  # once at the end: an fsync for each of a million files would take hours
-    except OSError as error:
-        if isinstance(error, WdsToolsError):
-            raise
-        raise DestinationError(
-            f"cannot write to {dst}: {error.strerror or error}; the files so far are kept: fix the cause, then run the "
-            "same command again to continue"
-        ) from error
+    advice = "the files so far are kept: fix the cause, then run the same command again to continue"
+    with (
+        write_errors(dst, advice),
+        RestoreFolder(dst, plan=_plan(shards, wanted, layout), overwrite=overwrite) as folder,
+    ):
+        with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
+            has_numbers = False
+            for number in range(len(shards.locations)):
+                for sample in _with_indexed_labels(shards, number):
+                    has_numbers |= _restore(folder, sample, wanted, layout, report)
+                    bar.update()
+            _put_class_lists(folder, shards.manifest, wanted, report, has_numbers=has_numbers)
+        os.sync()  # once at the end: an fsync for each of a million files would take hours
     report.seconds = time.monotonic() - started
     return report
 
