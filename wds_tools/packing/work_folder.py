@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from wds_tools.errors import DestinationError
 from wds_tools.format.index import index_name
@@ -101,7 +101,7 @@ class WorkFolder:
         self._keep_empty = keep_empty
         self._is_removed = False  # whether the work area was removed; a new one belongs to another packer
 
-    def __enter__(self) -> WorkFolder:
+    def __enter__(self) -> Self:
         self._keep_empty = self._keep_empty and self.folder.exists()
         with write_errors(self.folder, "choose a writable folder"):
             try:
