@@ -256,11 +256,11 @@ _HEADINGS = (
     "pixels",
 )
 _COLUMNS_NOTE = (
-    "our speedup: images/s of 'ours' divided by those of the loader in this row, round by round; by CPU time: the same "
-    "from CPU time, which other work on the machine disturbs less; memory: of all processes, without the page cache; "
+    "our speedup: images/s of 'ours' divided by the images/s of the loader in this row, round by round; by CPU time: the "
+    "same from CPU time, which other work on the machine disturbs less; memory: of all processes, without the page cache; "
     "pixels: mean difference from ours, of 255"
 )
 _STAGES_NOTE = (
-    "stages: read looks up the bytes; those of a local shard are loaded from the disk when verify first touches them. "
+    "stages: read looks up the bytes; a local shard is loaded from the disk when verify first touches the bytes. "
     "other: index, crops and remaining Python code; hand-over: sending tasks, receiving results, making tensors"
 )

@@ -172,7 +172,7 @@ class RunOrder(ABC):
 
         Args:
             epoch: Zero-based epoch.
-            bans: Bans of the run, in the order in which they were made; those of later epochs are ignored.
+            bans: Bans of the run, in the order in which they were made; bans of later epochs are ignored.
 
         Raises:
             OptionError: All its samples are banned.

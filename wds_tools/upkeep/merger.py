@@ -98,7 +98,7 @@ def merge(
     remain when the inputs are removed. Remote shards, and those on other file systems, are copied
     and verified with their checksums.
 
-    Classes are united by name: the result has those of the first input, then the new ones of the others. Where a
+    Classes are united by name: the result has the classes of the first input, then new classes of the others. Where a
     class gets another number, the labels in the indexes are changed, and the manifest states ``"label": "index"``.
     The field ``cls`` in the shards keeps the old number, which other readers see; `reshard` writes the new one.
 
@@ -276,7 +276,7 @@ class _United(NamedTuple):
     """The classes of several datasets.
 
     Attributes:
-        names: Class names by number: those of the first dataset, then the new names of each other one.
+        names: Class names by number: the names of the first dataset, then the new names of each other one.
         numbers: For each dataset, int64 [classes], the new number of each of its classes; None if they keep theirs.
     """
 

@@ -270,7 +270,7 @@ def _check_empty(dst: Path) -> None:
     if not (dst / UNPACK_NAME).exists() and dst.is_dir() and any(dst.iterdir()):
         raise DestinationError(
             f"{dst} is not empty: choose a new or empty folder, or unpack with --overwrite (overwrite=True), which "
-            "keeps other files and replaces those of the same names"
+            "keeps other files and replaces files of the same names"
         )
 
 

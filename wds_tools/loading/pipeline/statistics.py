@@ -299,7 +299,7 @@ class Meter:
         return len(self._requests) - bisect_left(self._requests, time)
 
     def _add_wait(self, times: tuple[int, ...]) -> None:
-        """Add the stages of the training process to the causes; those of waiting for workers were added before."""
+        """Add the stages of the training process to the causes; the waits for workers were added before."""
         totals, device, other = self._totals, times[stages.DEVICE.index], times[stages.OTHER.index]
         totals.stages = list(map(add, totals.stages, times))
         totals.stages[stages.OTHER.index] -= other
