@@ -256,9 +256,9 @@ _HEADINGS = (
     "pixels",
 )
 _COLUMNS_NOTE = (
-    "our speedup: images/s of 'ours' divided by the images/s of the loader in this row, round by round; by CPU time: the "
-    "same from CPU time, which other work on the machine disturbs less; memory: of all processes, without the page cache; "
-    "pixels: mean difference from ours, of 255"
+    "our speedup: images/s of 'ours' divided by the images/s of the loader in this row, round by round; by CPU time: "
+    "the same from CPU time, which other work on the machine disturbs less; memory: of all processes, without the page "
+    "cache; pixels: mean difference from ours, of 255"
 )
 _STAGES_NOTE = (
     "stages: read looks up the bytes; a local shard is loaded from the disk when verify first touches the bytes. "
