@@ -26,11 +26,11 @@ from terminals import watched
 
 import wds_tools as wt
 import wds_tools.bench.dataset
-from wds_tools.bench import BenchReports, bench, dataset, procfs, registry
+from wds_tools.bench import BenchReport, bench, dataset, procfs, registry
 from wds_tools.bench.peers.transforms import WithBoxes
 from wds_tools.bench.process import LoaderProcess
 from wds_tools.bench.registry import ALL, LIMIT, LOADERS, NOT_IN_WHEEL, OURS, PEERS
-from wds_tools.bench.report import BenchReport, Prepared, Round
+from wds_tools.bench.report import Prepared, Round
 from wds_tools.bench.workloads import WORKER_STAGES, WORKLOADS, Setup
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError, WorkerError
 from wds_tools.options import RemoteOptions
@@ -120,21 +120,20 @@ def test_every_loader_is_measured_and_nothing_is_left(few, temporary, view, peer
     found = bench(
         few, view=view, against=peers, rounds=1, seconds=0.1, workers=workers, batch_size=8, progress=lines.append
     )
-    (report,) = found.reports
     names = ["limit", "ours", *peers]
-    assert list(report.rounds) == names
+    assert list(found.rounds) == names
     for phase in ("starting the loaders", "writing formats of their own", "comparing pixels", "measuring"):
         assert f"{phase}:   0%|          | 0/{len(names)} [" in shown.getvalue()
     assert "unpacking the images:   0%|" in shown.getvalue()
-    assert not report.missing
-    for measured in (rounds[0] for rounds in report.rounds.values()):
+    assert not found.missing
+    for measured in (rounds[0] for rounds in found.rounds.values()):
         assert view == "bytes" or measured.images % (8 * workers) == 0  # whole shards are read there
         assert measured.seconds >= 0.1
         assert min(measured.images, measured.cpu_seconds, measured.memory_bytes, measured.first_batch_seconds) > 0
-    assert list(report.pixels) == (peers if view in MAX_DIFFERENCE else [])
-    assert all(0 <= levels <= MAX_DIFFERENCE[view] for levels in report.pixels.values())
-    assert report.mean_bytes == 49_152 + 128 if view == "raw" else report.mean_bytes > 1000
-    values = json.loads(json.dumps(report.to_dict()))
+    assert list(found.pixels) == (peers if view in MAX_DIFFERENCE else [])
+    assert all(0 <= levels <= MAX_DIFFERENCE[view] for levels in found.pixels.values())
+    assert found.mean_bytes == 49_152 + 128 if view == "raw" else found.mean_bytes > 1000
+    values = json.loads(json.dumps(found.to_dict()))
     assert all(values["summary"][name]["images_per_second"]["median"] > 0 for name in names)
     assert all(f"\n{name} " in found.to_text() for name in names)
     assert any("ours" in line and "images/s" in line for line in lines)
@@ -175,10 +174,9 @@ def test_the_boxes_of_a_peer_are_those_of_our_loader(few, temporary):
         assert torch.allclose(boxes, expected, atol=0.01)
 
 
-def assert_own_formats_were_written(found: BenchReports) -> None:
-    (report,) = found.reports
-    stored = [name for name in report.rounds if LOADERS[name].size_ratio or LOADERS[name].stores_floats]
-    assert all(report.prepared[name].bytes > 0 for name in stored)
+def assert_own_formats_were_written(found: BenchReport) -> None:
+    stored = [name for name in found.rounds if LOADERS[name].size_ratio or LOADERS[name].stores_floats]
+    assert all(found.prepared[name].bytes > 0 for name in stored)
     assert found.to_text().count("its own format took") >= len(stored)
 
 
@@ -198,24 +196,17 @@ def assert_own_formats_were_written(found: BenchReports) -> None:
 )
 def test_an_optional_peer_is_measured_where_it_is_installed(few, temporary, peer, view):
     found = bench(few, view=view, against=[peer], rounds=1, seconds=0.1, workers=1, batch_size=8)
-    (report,) = found.reports
-    assert not report.missing
-    assert list(report.rounds) == ["limit", "ours", peer]
+    assert not found.missing
+    assert list(found.rounds) == ["limit", "ours", peer]
     assert_own_formats_were_written(found)
     assert_nothing_left(temporary)
 
 
-@pytest.mark.torture
-def test_several_numbers_of_workers_have_a_table_each_and_a_line_of_scaling(few, temporary):
-    found = bench(few, against=[], rounds=2, seconds=0.1, workers=[2, 1], batch_size=8, stages=True)
-    assert [report.workers for report in found.reports] == [1, 2]
-    assert all(len(rounds) == 2 for report in found.reports for rounds in report.rounds.values())
-    assert found.scaling("ours")[1].median == 1
-    assert "ours: images/s by workers, 1: 1 x, 2: " in found.to_text()
-    for report in found.reports:
-        assert all(report.stages[stage] > 0 for stage in WORKER_STAGES), report.stages
-        assert report.stages["wait"] > 0 < report.stages["hand-over"]
-    assert found.to_text().count("stages of our loader") == 2
+def test_the_stages_of_our_loader_are_measured(few, temporary):
+    found = bench(few, against=[], rounds=1, seconds=0.1, workers=1, batch_size=8, stages=True)
+    assert all(found.stages[stage] > 0 for stage in WORKER_STAGES), found.stages
+    assert found.stages["wait"] > 0 < found.stages["hand-over"]
+    assert found.to_text().count("stages of our loader") == 1
     assert_nothing_left(temporary)
 
 
@@ -237,12 +228,11 @@ def test_peers_that_cannot_be_measured_are_left_out_with_the_reason_and_no_proce
     options = {"against": peers, "rounds": 1, "seconds": 0.1, "workers": 1, "batch_size": 8}
     found = bench(f"vault://{few}", view="bytes", **options, remote=remote, progress=look)
     assert_hidden(json.dumps(found.to_dict()))
-    (report,) = found.reports
-    assert list(report.rounds) == ["limit", "ours"]
-    reason = report.missing.pop("webdataset")
+    assert list(found.rounds) == ["limit", "ours"]
+    reason = found.missing.pop("webdataset")
     assert reason.startswith("not installed: no module webdataset; pip install torch torchvision webdataset")
     assert "--python webdataset=PATH" in reason
-    assert report.missing == {
+    assert found.missing == {
         "ffcv": "workload 'bytes' is not supported, only train, eval, small, raw",
         "imagefolder": NOT_IN_WHEEL,
     }
@@ -321,9 +311,7 @@ def test_the_temporary_folder_is_removed_even_if_the_main_process_is_killed(temp
     [
         ({"view": "nap"}, "allowed are train, eval"),
         ({"against": ["dali9"]}, "unknown peer 'dali9'; allowed are crop-ready, imagefolder"),
-        ({"workers": 0}, "workers=0"),
-        ({"workers": []}, "workers= is empty"),
-        ({"workers": [2, 0]}, "workers=0; allowed are whole numbers of 1"),
+        ({"workers": 0}, "workers=0; allowed are whole numbers of 1"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"pythons": {"dali": sys.executable}}, "'dali' is not one of the peers of this run; these are crop-ready"),
         ({"pythons": {"imagefolder": "/no/python"}}, "imagefolder=/no/python: no such program"),
@@ -382,15 +370,15 @@ def test_the_table_has_median_and_range():
 
 
 def test_pixels_that_differ_and_a_busy_machine_are_noted():
-    text = BenchReports([a_report(pixels={"webdataset": 3.1}, load=2.5)]).to_text()
+    text = a_report(pixels={"webdataset": 3.1}, load=2.5).to_text()
     assert "webdataset: its pixels differ from ours by 3.1 of 255" in text
     assert "the machine was busy before the start: load 2.5" in text
-    assert "differ" not in BenchReports([a_report()]).to_text().replace("mean difference", "")
+    assert "differ" not in a_report().to_text().replace("mean difference", "")
 
 
 def test_a_crop_ready_dataset_is_noted():
-    assert "the dataset is crop-ready" in BenchReports([a_report(crop_ready=True)]).to_text()
-    assert "the dataset is crop-ready" not in BenchReports([a_report()]).to_text()
+    assert "the dataset is crop-ready" in a_report(crop_ready=True).to_text()
+    assert "the dataset is crop-ready" not in a_report().to_text()
 
 
 def test_a_crop_ready_dataset_is_detected(six_photos, temporary, tmp_path):
@@ -405,16 +393,9 @@ def test_a_crop_ready_dataset_is_detected(six_photos, temporary, tmp_path):
 
 
 def test_the_size_of_a_peers_own_format_is_noted():
-    text = BenchReports([a_report(prepared={"webdataset": Prepared(2.5, 240 * 13 * 54_000)})]).to_text()
+    text = a_report(prepared={"webdataset": Prepared(2.5, 240 * 13 * 54_000)}).to_text()
     assert "webdataset: WebDataset()" in text
     assert "its own format took 2.5 s to write and has 50% of the bytes" in text
-
-
-def test_scaling_is_computed_round_by_round():
-    twice = [Round(3000, 2.0, 4.0, 1, 0.2), Round(1800, 2.0, 3.0, 1, 0.2)]
-    found = BenchReports([a_report(workers=1), a_report(workers=2, rounds={**a_report().rounds, "ours": twice})])
-    gain = found.to_dict()["scaling"]["ours"]["2"]
-    assert gain == {"median": 1.9, "lowest": 1.8, "highest": 2.0}
 
 
 def test_cpu_time_and_memory_include_all_descendants():

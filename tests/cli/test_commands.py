@@ -821,7 +821,7 @@ def test_bench_prints_a_table_and_writes_json(call: Call, packed: Path, tmp_path
     result = call(*words, "--batch-size", "32")
     assert result.code == 0, result.err
     assert "limit" in result.out
-    assert [report["workers"] for report in json.loads(out.read_text())["reports"]] == [1]
+    assert json.loads(out.read_text())["workers"] == 1
 
 
 def test_bench_refuses_an_unknown_peer(call: Call, packed: Path) -> None:
@@ -839,9 +839,8 @@ def test_the_message_names_the_signal_that_ended_the_program(
 
 
 def test_bench_refuses_invalid_options_before_it_starts(call: Call, packed: Path) -> None:
-    assert_one_line_error(call("bench", packed, "--workers", "2,many"), 2, "'many'", "1,2,4")
-    assert_one_line_error(call("bench", packed, "--workers", "2,-1"), 2, "workers=-1; allowed are whole numbers of 1")
-    assert_one_line_error(call("bench", packed, "--workers", ""), 2, "workers= is empty", "whole numbers of 1 and more")
+    assert_one_line_error(call("bench", packed, "--workers", "many"), 2, "'many'")
+    assert_one_line_error(call("bench", packed, "--workers", "-1"), 2, "workers=-1; allowed are whole numbers of 1")
     assert_one_line_error(call("bench", packed, "--python", "dali"), 2, "NAME=PATH")
     assert_one_line_error(call("bench", packed / "nowhere", "--rounds", "1"), 2, "nowhere")
 

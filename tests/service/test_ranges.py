@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wds_tools.service.ranges import answer
+from wds_tools.service.ranges import range_response
 
 TAG = '"0123"'
 SIZE = 100
@@ -14,7 +14,7 @@ SIZE = 100
 
 def ask(size: int = SIZE, is_get: bool = True, **headers: str) -> tuple[int, int, int]:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return tuple(answer(named, size=size, etag=TAG, is_get=is_get))  # type: ignore[return-value]
+    return tuple(range_response(named, size=size, etag=TAG, is_get=is_get))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ TEXT = st.text(st.sampled_from('bytes=-,0123456789 \t"W/*x'), max_size=40)
 @given(wanted=TEXT, match=TEXT | st.none(), none_match=TEXT | st.none(), size=st.integers(0, 20))
 def test_every_answer_is_within_the_file(wanted: str, match: str | None, none_match: str | None, size: int) -> None:
     headers = {"Range": wanted, "If-Match": match, "If-None-Match": none_match}
-    found = answer({k: v for k, v in headers.items() if v is not None}, size=size, etag=TAG, is_get=True)
+    found = range_response({k: v for k, v in headers.items() if v is not None}, size=size, etag=TAG, is_get=True)
     assert found.status in (200, 206, 304, 412, 416)
     if found.status == 206:
         assert 0 <= found.start < found.stop <= size

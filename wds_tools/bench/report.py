@@ -79,7 +79,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """Results of `bench` with one number of workers.
+    """Results of `bench`.
 
     Attributes:
         work: Name of the workload.
@@ -137,11 +137,14 @@ class BenchReport:
         return {**asdict(self), "summary": {name: self._summary(name) for name in self.rounds}}
 
     def to_text(self) -> str:
-        """Return the results as a table."""
-        return "\n".join([*self._title(), "", *table([_HEADINGS, *(self._row(name) for name in self.rounds)])])
+        """Return the results as tables, followed by the notes."""
+        measured = "\n".join([*self._title(), "", *table([_HEADINGS, *(self._row(name) for name in self.rounds)])])
+        return "\n\n".join(filter(None, [measured, self._stages_text(), "\n".join(self._notes())]))
 
-    def stages_to_text(self) -> str:
-        """Return the stages of our loader as a table."""
+    def _stages_text(self) -> str:
+        """Return the stages of our loader as a table, if they were measured."""
+        if not self.stages:
+            return ""
         worker = sum(self.stages[stage] for stage in WORKER_STAGES)
         main = sum(self.stages[stage] for stage in MAIN_PROCESS_STAGES)
         rows = [("stages of our loader", "us per image", "share")]
@@ -152,7 +155,7 @@ class BenchReport:
         rows.append((f"main process, {counted(self.workers, 'worker')}", f"{main:,.1f}", f"{1e6 / main:,.0f} images/s"))
         return "\n".join(table(rows))
 
-    def notes(self) -> list[str]:
+    def _notes(self) -> list[str]:
         """Return the remarks that belong to the table."""
         notes = [f"{', '.join(names)}: {reason}" for reason, names in self._names_by_reason().items()]
         notes += [f"{name}: {LOADERS[name].note_for(self.work)}{self._own_format(name)}" for name in self.rounds]
@@ -253,11 +256,11 @@ _HEADINGS = (
     "pixels",
 )
 _COLUMNS_NOTE = (
-    "our speedup: images/s of 'ours' divided by those of the loader in this row, round by round; by CPU time: the same "
-    "from CPU time, which other work on the machine disturbs less; memory: of all processes, without the page cache; "
-    "pixels: mean difference from ours, of 255"
+    "our speedup: images/s of 'ours' divided by the images/s of the loader in this row, round by round; by CPU time: "
+    "the same from CPU time, which other work on the machine disturbs less; memory: of all processes, without the page "
+    "cache; pixels: mean difference from ours, of 255"
 )
 _STAGES_NOTE = (
-    "stages: read looks up the bytes; those of a local shard are loaded from the disk when verify first touches them. "
+    "stages: read looks up the bytes; a local shard is loaded from the disk when verify first touches the bytes. "
     "other: index, crops and remaining Python code; hand-over: sending tasks, receiving results, making tensors"
 )

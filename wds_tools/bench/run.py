@@ -16,7 +16,7 @@ from wds_tools.bench import procfs
 from wds_tools.bench.dataset import BenchDataset, prepare_dataset
 from wds_tools.bench.process import loader_processes
 from wds_tools.bench.registry import LIMIT, LOADERS, OURS, PEERS
-from wds_tools.bench.scaling import BenchReports
+from wds_tools.bench.report import BenchReport
 from wds_tools.bench.session import Progress, Session
 from wds_tools.bench.workloads import WORKLOADS, Setup
 from wds_tools.errors import OptionError
@@ -30,7 +30,7 @@ def bench(
     *,
     view: str = "train",
     against: Sequence[str] = ("crop-ready", "imagefolder", "webdataset"),
-    workers: int | Sequence[int] = 2,
+    workers: int = 2,
     rounds: int = 5,
     seconds: float = 5.0,
     batch_size: int | None = None,
@@ -38,7 +38,7 @@ def bench(
     stages: bool = False,
     progress: Progress | None = None,
     remote: RemoteOptions | None = None,
-) -> BenchReports:
+) -> BenchReport:
     """Measure our loader on a dataset, together with other loaders and the speed of decoding alone.
 
     Each loader runs in its own process. All get the same images, which are unpacked and packed
@@ -52,8 +52,7 @@ def bench(
             ``bytes``.
         against: Peers to compare with, names in `PEERS`. Those that are not installed are skipped
             and reported.
-        workers: Processes or threads that decode, for each loader; several numbers are measured one
-            after another.
+        workers: Processes or threads that decode, for each loader.
         rounds: How often each loader is measured.
         seconds: Minimum duration of a round.
         batch_size: Samples per batch; by default as the workload defines.
@@ -75,9 +74,8 @@ def bench(
 
         print(bench("shards/photos", rounds=3).to_text())
     """
-    counts = sorted({workers} if isinstance(workers, int) else set(workers))
     pythons = pythons or {}
-    _check(view, against, counts, rounds, seconds, batch_size, pythons)
+    _check(view, against, workers, rounds, seconds, batch_size, pythons)
     source = open_shards(dataset, remote=remote)
     progress = progress or (lambda _line: None)
     reasons = {name: LOADERS[name].why_unavailable(view) for name in against}
@@ -89,17 +87,17 @@ def bench(
         loader_processes([LIMIT, OURS, *peers], Path(temporary), pythons) as processes,
     ):
         progress("unpacking and packing the images")
-        size, most = batch_size or WORKLOADS[view].batch_size, counts[-1]
-        copy = prepare_dataset(source, Path(temporary), workload=view, workers=most, batch_size=size, names=peers)
-        session = Session(processes, _setup(Path(temporary), copy, view, most, size), progress)
+        size = batch_size or WORKLOADS[view].batch_size
+        copy = prepare_dataset(source, Path(temporary), workload=view, workers=workers, batch_size=size, names=peers)
+        session = Session(processes, _setup(Path(temporary), copy, view, workers, size), progress)
         session.exclude({name: reason for name, reason in reasons.items() if reason})
         session.load()
         session.prepare()
         session.compare_pixels()
-        session.measure(counts, rounds, seconds)
+        session.measure(rounds, seconds)
         if stages:
-            session.measure_stages(counts, seconds)
-        return session.reports(copy, load, machine())
+            session.measure_stages(seconds)
+        return session.report(copy, load, machine())
 
 
 def _setup(folder: Path, dataset: BenchDataset, workload: str, workers: int, batch_size: int) -> Setup:
@@ -118,7 +116,7 @@ def _setup(folder: Path, dataset: BenchDataset, workload: str, workers: int, bat
 def _check(
     view: str,
     against: Sequence[str],
-    counts: Sequence[int],
+    workers: int,
     rounds: int,
     seconds: float,
     batch_size: int | None,
@@ -129,9 +127,7 @@ def _check(
     unknown = [name for name in against if name not in PEERS]
     if unknown:
         raise OptionError(f"against={tuple(against)!r}: unknown peer {unknown[0]!r}; allowed are {', '.join(PEERS)}")
-    if not counts:
-        raise OptionError("workers= is empty; allowed are whole numbers of 1 and more, such as 2 or [1, 2, 4]")
-    check_counts({"workers": counts[0], "rounds": rounds, "batch_size": batch_size})
+    check_counts({"workers": workers, "rounds": rounds, "batch_size": batch_size})
     check_seconds("seconds", seconds)
     _check_pythons(pythons, against)
     procfs.check_available()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,9 @@ from wds_tools.bench.dataset import BenchDataset
 from wds_tools.bench.process import LoaderProcess
 from wds_tools.bench.registry import LIMIT, OURS
 from wds_tools.bench.report import BenchReport, Prepared, Round
-from wds_tools.bench.scaling import BenchReports
 from wds_tools.bench.workloads import Setup
 from wds_tools.errors import WorkerError
 from wds_tools.terminal import phase_bar
-from wds_tools.wording import counted
 
 _FIRST_BATCH_SECONDS = 120.0  # allowed to a slow loader
 _PREPARE_SECONDS = 1800.0  # allowed to a slow writer of the largest dataset
@@ -30,7 +29,7 @@ class Session:
 
     Args:
         processes: One process per loader, started.
-        setup: What all loaders get; name and number of workers are replaced for each.
+        setup: What all loaders get; the name is replaced for each.
         progress: Called with a line of text after each step.
     """
 
@@ -38,11 +37,11 @@ class Session:
         self._processes = list(processes)
         self._setup = setup
         self._progress = progress
-        self._rounds: dict[int, dict[str, list[Round]]] = {}
+        self._rounds: dict[str, list[Round]] = {}
         self._missing: dict[str, str] = {}
         self._pixels: dict[str, float] = {}
         self._prepared: dict[str, Prepared] = {}
-        self._stages: dict[int, dict[str, float]] = {}
+        self._stages: dict[str, float] = {}
         self._versions: dict[str, str] = {}
 
     def exclude(self, reasons: Mapping[str, str]) -> None:
@@ -79,36 +78,30 @@ class Session:
             self._pixels[name] = float(np.median(differences))
             self._progress(f"{name}: pixels differ from ours by {self._pixels[name]:.2f} of 255")
 
-    def measure(self, counts: Sequence[int], rounds: int, seconds: float) -> None:
-        """Measure each loader once per round with each number of workers."""
-        with phase_bar("measuring", rounds * len(counts) * len(self._processes)) as bar:
-            for number in range(rounds):
-                for workers in counts:
-                    self._measure_round(workers, number, rounds, seconds, bar)
-
-    def _measure_round(self, workers: int, number: int, rounds: int, seconds: float, bar: Any) -> None:
-        results = self._rounds.setdefault(workers, {})
-        values = {"seed": number, "seconds": seconds}
+    def measure(self, rounds: int, seconds: float) -> None:
+        """Measure each loader once per round."""
         timeout = _FIRST_BATCH_SECONDS + 3 * seconds
-        for process, result in self._each(
-            lambda p: p.call("measure_round", {**self._values(p, workers), **values}, timeout=timeout), bar
-        ):
-            measured = Round(**result)
-            results.setdefault(process.name, []).append(measured)
-            self._progress(
-                f"round {number + 1} of {rounds}: {process.name}, {counted(workers, 'worker')}: "
-                f"{measured.speed:,.0f} images/s"
-            )
+        with phase_bar("measuring", rounds * len(self._processes)) as bar:
+            for index in range(rounds):
+                call = partial(self._measure_once, {"seed": index, "seconds": seconds}, timeout)
+                for process, result in self._each(call, bar):
+                    measured = Round(**result)
+                    self._rounds.setdefault(process.name, []).append(measured)
+                    self._progress(f"round {index + 1} of {rounds}: {process.name}: {measured.speed:,.0f} images/s")
 
-    def measure_stages(self, counts: Sequence[int], seconds: float) -> None:
-        """Measure the stages of our loader with each number of workers."""
+    def _measure_once(self, values: dict[str, Any], timeout: float, process: LoaderProcess) -> Any:
+        return process.call("measure_round", {**self._values(process), **values}, timeout=timeout)
+
+    def measure_stages(self, seconds: float) -> None:
+        """Measure the stages of our loader."""
         ours = next(process for process in self._processes if process.name == OURS)
-        for workers in phase_bar("measuring stages", counts):
-            values = {**self._values(ours, workers), "seconds": seconds}
-            self._stages[workers] = ours.call("measure_stages", values, timeout=_FIRST_BATCH_SECONDS + 6 * seconds)
-            self._progress(f"stages of our loader, {counted(workers, 'worker')}: measured")
+        values = {**self._values(ours), "seconds": seconds}
+        with phase_bar("measuring stages", 1) as bar:
+            self._stages = ours.call("measure_stages", values, timeout=_FIRST_BATCH_SECONDS + 6 * seconds)
+            bar.update(1)
+        self._progress("stages of our loader: measured")
 
-    def reports(self, dataset: BenchDataset, load: float, machine: dict[str, str]) -> BenchReports:
+    def report(self, dataset: BenchDataset, load: float, machine: dict[str, str]) -> BenchReport:
         """Return the results.
 
         Args:
@@ -116,26 +109,22 @@ class Session:
             load: Load average of the machine before the start.
             machine: Processor, cores and versions.
         """
-        reports = [
-            BenchReport(
-                work=self._setup.workload,
-                pictures=dataset.images,
-                copies=dataset.copies,
-                mean_bytes=dataset.bytes // (dataset.images * dataset.copies),
-                workers=workers,
-                batch_size=self._setup.batch_size,
-                rounds=rounds,
-                missing=self._missing,
-                pixels=self._pixels,
-                prepared=self._prepared,
-                crop_ready=dataset.crop_ready,
-                stages=self._stages.get(workers, {}),
-                load=load,
-                machine={**machine, **self._versions},
-            )
-            for workers, rounds in self._rounds.items()
-        ]
-        return BenchReports(tuple(reports))
+        return BenchReport(
+            work=self._setup.workload,
+            pictures=dataset.images,
+            copies=dataset.copies,
+            mean_bytes=dataset.bytes // (dataset.images * dataset.copies),
+            workers=self._setup.workers,
+            batch_size=self._setup.batch_size,
+            rounds=self._rounds,
+            missing=self._missing,
+            pixels=self._pixels,
+            prepared=self._prepared,
+            crop_ready=dataset.crop_ready,
+            stages=self._stages,
+            load=load,
+            machine={**machine, **self._versions},
+        )
 
     def _each(self, call: Callable[[LoaderProcess], Any], bar: Any) -> Iterator[tuple[LoaderProcess, Any]]:
         """Call a function for each loader, and exclude a peer for which it fails.
@@ -162,10 +151,9 @@ class Session:
         self._missing[name] = reason
         self._progress(f"{name}: {reason}")
 
-    def _values(self, process: LoaderProcess, workers: int | None = None) -> dict[str, Any]:
+    def _values(self, process: LoaderProcess) -> dict[str, Any]:
         """Return the setup as one loader gets it."""
-        own = replace(self._setup, name=process.name, workers=workers or self._setup.workers)
-        return {"setup": own.to_json()}
+        return {"setup": replace(self._setup, name=process.name).to_json()}
 
     def _pixel_file(self, process: LoaderProcess) -> str:
         return str(Path(self._setup.folder) / f"{process.name}.npy")

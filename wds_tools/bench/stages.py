@@ -14,7 +14,7 @@ from wds_tools.loading.pipeline.statistics import PeriodStats
 def measure_stages(setup: Setup, seconds: float) -> dict[str, float]:
     """Return the microseconds per sample of each stage; 0 for a stage that the workload does not have.
 
-    The stages of a worker are measured in this process, without workers; those of the main process
+    The stages of a worker are measured in this process, without workers, and the stages of the main process
     with workers.
     """
     torch.set_num_threads(1)  # as in a worker

@@ -2,7 +2,7 @@
 
 A peer may be installed in an environment without wds_tools and its dependencies. So this file is
 run by its path and makes only `wds_tools.bench` importable: `wds_tools/__init__` does not run, and
-packages installed next to wds_tools do not hide those of the environment. Worker processes that are
+packages installed next to wds_tools do not hide packages of the environment. Worker processes that are
 spawned run this file again.
 """
 

@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program and exit.
 
     Args:
-        arguments: Command-line arguments; None takes those of the process.
+        arguments: Command-line arguments; None takes the arguments of the process.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

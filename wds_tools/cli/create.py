@@ -138,7 +138,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 )
 @click.option("--keep-order", is_flag=True, help="Keep the order of SRC; by default the samples are shuffled once.")
 @click.option("--task-index", type=int, help="Zero-based index of this task; requires --task-count.")
-@click.option("--task-count", type=int, help="Number of tasks that share DST, such as those of a Slurm array.")
+@click.option("--task-count", type=int, help="Number of tasks that share DST, such as the tasks of a Slurm array.")
 @click.option("--finish", is_flag=True, help="Pack nothing; complete the dataset after all tasks have ended.")
 @click.option(
     "--engine",

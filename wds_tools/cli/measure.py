@@ -71,13 +71,7 @@ def tune(run: Run, /, dataset: str, json_file: Path | None, **options: Any) -> N
     metavar="NAME=PATH",
     help="Python of the environment that has peer NAME; by default this one. Repeatable.",
 )
-@click.option(
-    "--workers",
-    metavar="NUMBERS",
-    default="2",
-    show_default=True,
-    help="Decoding workers of each loader; a list such as 1,2,4 measures each number.",
-)
+@click.option("--workers", default=2, show_default=True, help="Decoding workers of each loader.")
 @click.option(
     "--batch-size", type=int, help="Samples per batch; by default 128 (small, raw, bytes: 256; ssl: 64; detect: 16)."
 )
@@ -95,7 +89,6 @@ def bench(
     dataset: str,
     against: str,
     pythons: tuple[str, ...],
-    workers: str,
     json_file: Path | None,
     **options: Any,
 ) -> None:
@@ -128,7 +121,6 @@ def bench(
     report = run_bench(
         dataset,
         against=_split(against),
-        workers=[_parse_int(word, "--workers") for word in _split(workers)],
         pythons=dict(_parse_python(word) for word in pythons),
         progress=_print_line,
         remote=run.remote,
@@ -152,13 +144,6 @@ def _show(report: Any, json_file: Path | None) -> None:
 
 def _split(words: str) -> list[str]:
     return [word.strip() for word in words.split(",") if word.strip()]
-
-
-def _parse_int(word: str, option: str) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        raise OptionError(f"{option} {word!r}; allowed are whole numbers, comma-separated, such as 1,2,4") from None
 
 
 def _parse_python(word: str) -> tuple[str, str]:

@@ -108,7 +108,7 @@ class Account:
         assert accounted == self.given, f"{self.given} {self.unit}s were given, {accounted} are accounted for"
 
     def of_part(self, packed: int, reasons: Iterable[str]) -> Account:
-        """Return the account of some of the units, such as those of a split."""
+        """Return the account of some of the units, such as the units of a split."""
         skipped = Counter(reasons)
         given = packed + skipped.total()
         return replace(self, given=given, packed=packed, skipped=skipped, attached=Counter())

@@ -340,7 +340,7 @@ class Slice:
 def slice_region(data: bytes | memoryview, frame: Frame, box: Box) -> Slice | None:
     """Copy the restart intervals that a region needs into a new JPEG.
 
-    The decoded pixels inside ``box`` are identical to those of the full image. Restart intervals do
+    The decoded pixels inside ``box`` are identical to the pixels of the full image. Restart intervals do
     not depend on each other, and the slice has at least one extra pixel at each inner edge, which the
     interpolation of chroma needs.
 

@@ -36,7 +36,7 @@ class SavedStep:
         file: JSON or a file of ``torch.save`` that contains the result of ``loader.state_dict()``.
         step: Number of the step, counted from the start of the run, or with ``epoch`` from the start of that epoch.
         epoch: Zero-based epoch.
-        rank: Only the samples of this rank; None takes those of all ranks.
+        rank: Only the samples of this rank; None takes the samples of all ranks.
     """
 
     file: Path

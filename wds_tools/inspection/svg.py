@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wds_tools.errors import DestinationError, OptionError
-from wds_tools.storage.commit import commit_bytes
+from wds_tools.errors import OptionError
+from wds_tools.storage.commit import commit_bytes, write_errors
 
 # The palette of Okabe and Ito, which people with colour blindness can distinguish.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444")
@@ -134,12 +134,8 @@ def write_svg(path: Path, chart: str) -> None:
         DestinationError: The file cannot be written.
     """
     check_svg_name(path)
-    try:
+    with write_errors(path, "choose an existing folder that is writable"):
         commit_bytes(path, chart.encode())
-    except OSError as error:
-        raise DestinationError(
-            f"cannot write {path}: {error.strerror or error}; choose an existing folder that is writable"
-        ) from error
 
 
 def _plot(plot: Plot, top: float) -> tuple[list[str], float]:

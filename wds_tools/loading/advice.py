@@ -67,7 +67,7 @@ def warn_of_batch_sizes(dataset_batch: int, dataloader_batch: int | None) -> Non
     if dataloader_batch is not None and 1 != dataset_batch != dataloader_batch:
         _warn(
             f"StreamingDataset(batch_size={dataset_batch}) is read by a DataLoader with batch_size={dataloader_batch}: "
-            "the batches differ from those of make_loader, and the last batch of each worker may be smaller; use the "
+            "the batches differ from make_loader, and the last batch of each worker may be smaller; use the "
             "same number for both"
         )
 

@@ -39,7 +39,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
     the return value of ``transform``), ``label`` an int, and other fields are decoded by their type.
 
     Each new iteration over the ``DataLoader`` is the next epoch. With ``StreamingDataset(..., batch_size=B)`` and
-    ``DataLoader(dataset, batch_size=B, num_workers=W)``, the batches are those of `make_loader`.
+    ``DataLoader(dataset, batch_size=B, num_workers=W)``, the batches are the same as in `make_loader`.
 
     A ``DataLoader`` does not report which batches the training loop received. For exact resume, use torchdata's
     ``StatefulDataLoader``, which calls `state_dict` in each worker, or `make_loader`, which can also resume with a

@@ -175,7 +175,7 @@ class Loader(OnlyIterable):
     def load_state_dict(self, state: dict[str, Any], *, force: bool = False) -> None:
         """Continue from a saved state with the next sample.
 
-        The number of workers and ranks and the batch size may differ from those of the saved run. If shards were only
+        The number of workers and ranks and the batch size may differ from the saved run. If shards were only
         appended to the dataset since then, the epoch of the state ends without the new samples, and the next epoch
         includes them.
 
@@ -198,7 +198,7 @@ class Loader(OnlyIterable):
             step: Zero-based step, counted from the start of the run over all epochs and resumed runs. With
                 ``epoch``, counted from the start of that epoch.
             epoch: Zero-based epoch.
-            rank: Rank whose samples are returned; None (the default) returns those of all ranks.
+            rank: Rank whose samples are returned; None (the default) returns the samples of all ranks.
 
         Raises:
             OptionError: There is no such step or rank.
@@ -240,7 +240,7 @@ class Loader(OnlyIterable):
     def stats(self) -> LoaderStats:
         """Return how long the loop waited, and for what: in the current or last epoch, and since the last call.
 
-        The figures are those of this rank. They may be read from any thread.
+        The figures are for this rank. They may be read from any thread.
 
         Example::
 

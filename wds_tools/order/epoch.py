@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -125,17 +126,19 @@ class Identity:
 
 def in_segments(starts: Ints, segment: Callable[[int], Part], start: int, stop: int) -> Part:
     """Return a part of an order that is computed in segments, ``segment`` returns a segment by its index."""
-    ids, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
-    number = int(np.searchsorted(starts, start, side="right")) - 1
+    ids, lanes = [], []
+    index = int(np.searchsorted(starts, start, side="right")) - 1
     while start < stop:
-        first, last = int(starts[number]), int(starts[number + 1])
+        first, last = starts[index : index + 2].tolist()
         part = slice(start - first, min(stop, last) - first)
-        segment_ids, segment_lanes = segment(number)
+        segment_ids, segment_lanes = segment(index)
         ids.append(segment_ids[part])
         lanes.append(segment_lanes[part])
         start += len(ids[-1])
-        number += 1
-    return np.concatenate(ids), np.concatenate(lanes)
+        index += 1
+    if len(ids) == 1:
+        return ids[0], lanes[0]
+    return (np.concatenate(ids), np.concatenate(lanes)) if ids else (np.empty(0, np.int64), np.empty(0, np.int16))
 
 
 def nothing_left(samples: int) -> OptionError:
@@ -169,7 +172,7 @@ class RunOrder(ABC):
 
         Args:
             epoch: Zero-based epoch.
-            bans: Bans of the run, in the order in which they were made; those of later epochs are ignored.
+            bans: Bans of the run, in the order in which they were made; bans of later epochs are ignored.
 
         Raises:
             OptionError: All its samples are banned.
@@ -248,7 +251,7 @@ class EpochOrder:
         self.segment_starts = run.segment_starts
         self.reach = run.reach
 
-    @property
+    @cached_property
     def samples(self) -> int:
         """Number of rows."""
         return int(self.segment_starts[-1])

@@ -123,17 +123,18 @@ class EpochPlan:
         start = self.cursor.position + number * size
         stop = min(start + size, self.end)
         ids, lanes = self.order.slice(start, stop)
-        valid = np.zeros(size, np.bool_)
-        valid[: len(ids)] = self.order.valid(start, stop)
-        global_tally = tally(ids[valid[: len(ids)]])
+        valid = self.order.valid(start, stop)
+        global_tally = tally(ids if valid.all() else ids[valid])
         while len(ids) < size:  # padding repeats the order
             first = self._first_repeated
             more_ids, more_lanes = self.order.slice(first, min(first + size - len(ids), self.order.samples))
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
+            valid = np.concatenate([valid, np.zeros(len(more_ids), np.bool_)])
         unit = math.gcd(self.order.identity.group, self.batch_size)  # rows that belong to one rank: samples, or batches
         units = np.sort(divide(lanes[::unit], self.order.identity.lanes, self.world.world_size)[self.world.rank])
-        own = (units[:, None] * unit + np.arange(unit)).ravel()
-        return Step(number, start + own, ids[own], valid[own], global_tally, self.order.bucket_of(ids[own]))
+        own = units if unit == 1 else (units[:, None] * unit + np.arange(unit)).ravel()
+        own_ids = ids[own]
+        return Step(number, start + own, own_ids, valid[own], global_tally, self.order.bucket_of(own_ids))
 
     @property
     def _first_repeated(self) -> int:

@@ -183,7 +183,7 @@ def _has_deep_images(dst: Path) -> bool:
 
 
 def _continue_numbering(plan: Plan, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:
-    """Number shards and samples so that they continue those of the dataset."""
+    """Number shards and samples so that they follow the ones of the dataset."""
     numbers = [int(entry.name.removeprefix("shard-").removesuffix(".tar")) for entry in onto.shards]
     return replace(plan, first_shard=max(numbers) + 1, first_position=sum(part["files"] for part in parts))
 

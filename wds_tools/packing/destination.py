@@ -204,7 +204,7 @@ def _unfinished_error(
     )
 
 
-class FolderDestination:
+class FolderDestination(WorkFolder):
     """A local folder as a `Destination`.
 
     Args:
@@ -215,20 +215,8 @@ class FolderDestination:
     is_bounded = False
 
     def __init__(self, folder: Path, *, task: tuple[int, int] | None = None) -> None:
-        self.folder = folder
-        self.name = str(folder)
-        self.task = task
-        self._work_folder = WorkFolder(folder, self.name, task=task)
+        super().__init__(folder, str(folder), task=task)
         self._plan_is_new = False
-
-    def __enter__(self) -> FolderDestination:
-        self._work_folder.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._work_folder.__exit__(kind, error, trace)
 
     def manifest(self) -> Manifest | None:
         """Return the manifest in the folder."""
@@ -244,9 +232,9 @@ class FolderDestination:
 
     def remove_leftover_work(self) -> None:
         """Remove the work area of a packer that was killed after it had completed the dataset."""
-        if self._work_folder.work.exists():
-            with self._work_folder:
-                self._work_folder.remove_work()
+        if self.work.exists():
+            with self:
+                self.remove_work()
 
     def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
         """Start or resume packing ``source``. See `start_or_resume`."""
@@ -254,7 +242,7 @@ class FolderDestination:
             self._refuse_other_files()
         self._plan_is_new = start_or_resume(self, source, fresh=fresh, onto=onto)
         if self.task is None:
-            self._work_folder.remove_temporary_files()
+            self.remove_temporary_files()
 
     def _refuse_other_files(self) -> None:
         """Refuse a folder with files of something else. A hidden file or a README.md does no harm."""
@@ -265,10 +253,6 @@ class FolderDestination:
                 f"{self.name} has {counted(len(others), 'file')} that pack did not write, such as {others[0]!r}: "
                 "choose an empty or new folder"
             )
-
-    def finished_shards(self) -> dict[int, ShardReport]:
-        """Return the reports of shards that an earlier run has finished and that still exist, by number."""
-        return self._work_folder.finished_shards()
 
     def add_shard(self, report: ShardReport) -> None:
         """Do nothing: the shard is already in the folder."""
@@ -282,21 +266,13 @@ class FolderDestination:
             (self.folder / SKIPPED_NAME).unlink(missing_ok=True)
         commit_card(self.folder, card(manifest))
         commit_bytes(self.folder / MANIFEST_NAME, manifests.to_json(manifest).encode())
-        self._work_folder.remove_work()
+        self.remove_work()
 
     def roll_back(self, packed: Iterable[ShardReport]) -> None:
         """Remove the shards that this run has ``packed``."""
-        self._work_folder.remove_shards(packed)
+        self.remove_shards(packed)
         if self._plan_is_new and self.task is None:
-            self._work_folder.remove_work()
-
-    def read_plan(self) -> dict[str, Any] | None:
-        """Return the source that is being packed, or None."""
-        return self._work_folder.read_plan()
-
-    def write_plan(self, data: bytes) -> None:
-        """Record the source that is being packed."""
-        self._work_folder.write_plan(data)
+            self.remove_work()
 
     def names(self) -> Iterable[str]:
         """Return the names of the files in the folder."""
@@ -321,7 +297,7 @@ class FolderDestination:
         self._clear_work()
 
     def _clear_work(self) -> None:
-        for path in sorted(self._work_folder.work.iterdir(), key=lambda path: path.name == PLAN_NAME):
+        for path in sorted(self.work.iterdir(), key=lambda path: path.name == PLAN_NAME):
             if path.name != "lock":
                 path.unlink()
 

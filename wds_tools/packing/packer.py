@@ -88,7 +88,7 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
             input: at most one per core, or with ``images="keep"`` at most one per two cores and 8 in total.
         classes: Class names by number, or the path of a text file with one name per line. By default the names of
             the class folders, sorted. If the source has its own names, and another number for a given name, names
-            are matched and labels get new numbers; otherwise the given names replace those of the source.
+            are matched and labels get new numbers; otherwise the given names replace the names of the source.
         strict: Raise an error if any file cannot be packed, and pack nothing. The error names the first ten such
             files; if there are more, warnings before it name all of them. By default, such files are skipped and
             listed in ``skipped.jsonl``.
@@ -107,7 +107,7 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
             the user's cache directory. Only for URLs.
         shuffle: Store the samples in random order. If False, they keep the order of the source.
         task: (index, count) with a zero-based index: pack only every count-th shard, as one of several tasks that
-            share ``dst``, such as those of a Slurm array. A last call with ``finish`` completes the dataset.
+            share ``dst``, such as the tasks of a Slurm array. A last call with ``finish`` completes the dataset.
         finish: Pack nothing; complete the dataset from the shards that the tasks have packed.
         engine: ``local`` for processes on this machine, or ``ray`` for tasks of Ray Core. With Ray, all machines must
             share the folder ``dst``.

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from wds_tools.errors import DestinationError, LabelError, OptionError, SourceError
+from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format.label import Classes, quoted
-from wds_tools.options import RemoteOptions
-from wds_tools.packing.card import commit_card, split_card
+from wds_tools.packing.card import split_card
 from wds_tools.packing.config import PackOptions, SplitOptions
 from wds_tools.packing.estimate import packs_deep
+from wds_tools.packing.output_folder import open_folder
 from wds_tools.packing.packer import PackReport, check_place, open_input, pack_listing
 from wds_tools.packing.preview import show_account
-from wds_tools.packing.remote_destination import parse_destination, publish_card
+from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import check_labels, check_strict, list_inputs
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
@@ -26,7 +26,7 @@ from wds_tools.sources.detect import open_splits
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.label_choice import names_by_number
 from wds_tools.storage import join
-from wds_tools.storage.upload import Bucket
+from wds_tools.storage.commit import write_errors
 
 FOLDERS = "folders"
 _INVERSE_GOLDEN = (5**0.5 - 1) / 2
@@ -84,18 +84,10 @@ def pack_splits(given: SplitOptions) -> dict[str, PackReport]:  # noqa: D417 - c
         for name, (source, listing) in parts.items()
     }
     if not options.dry_run:
-        _write_card(location, split_card({name: report.manifest for name, report in reports.items()}), options.remote)
+        with write_errors(location, "run the same command again"):
+            new_card = split_card({name: report.manifest for name, report in reports.items()})
+            open_folder(str(location), options.remote).write_card(new_card)
     return reports
-
-
-def _write_card(location: Path | str, data: bytes, remote: RemoteOptions) -> None:
-    if isinstance(location, str):
-        publish_card(Bucket(location, remote=remote), data)
-        return
-    try:
-        commit_card(location, data)
-    except OSError as error:
-        raise DestinationError(f"cannot write to {location}: {error.strerror}; run the same command again") from error
 
 
 def parse_shares(split: str | Mapping[str, float]) -> dict[str, Fraction] | None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from wds_tools.errors import DestinationError
 from wds_tools.format.index import index_name
@@ -22,7 +22,7 @@ from wds_tools.format.manifest import MANIFEST_NAME, ImageStats, ShardEntry
 from wds_tools.packing.card import CARD_NAME
 from wds_tools.packing.plan import shard_name
 from wds_tools.sources.base import Skip
-from wds_tools.storage.commit import commit_bytes, final_name
+from wds_tools.storage.commit import commit_bytes, final_name, write_errors
 from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, lock_file
 
 SKIPPED_NAME = "skipped.jsonl"
@@ -101,20 +101,17 @@ class WorkFolder:
         self._keep_empty = keep_empty
         self._is_removed = False  # whether the work area was removed; a new one belongs to another packer
 
-    def __enter__(self) -> WorkFolder:
+    def __enter__(self) -> Self:
         self._keep_empty = self._keep_empty and self.folder.exists()
-        try:
-            self._locks = [lock_file(self.work / "lock", shared=self.task is not None)]
-            if self.task:
-                self._locks.append(lock_file(self.work / f"task-{self.task[0]}-of-{self.task[1]}.lock"))
-        except BlockingIOError as error:
-            raise DestinationError(
-                f"another packer is writing into {self.name}; wait until it ends, or choose another folder"
-            ) from error
-        except OSError as error:
-            raise DestinationError(
-                f"cannot write to {self.folder}: {error.strerror}; choose a writable folder"
-            ) from error
+        with write_errors(self.folder, "choose a writable folder"):
+            try:
+                self._locks = [lock_file(self.work / "lock", shared=self.task is not None)]
+                if self.task:
+                    self._locks.append(lock_file(self.work / f"task-{self.task[0]}-of-{self.task[1]}.lock"))
+            except BlockingIOError as error:
+                raise DestinationError(
+                    f"another packer is writing into {self.name}; wait until it ends, or choose another folder"
+                ) from error
         return self
 
     def __exit__(

@@ -47,7 +47,7 @@ MAX_INDEX_BYTES = 2 << 30  # memory of all open indexes; an index may take far m
 class ShardSet:
     """The shards of a dataset. Indexes are read and verified when they are first needed.
 
-    Shards have numbers: first those of ``locations``, and after them those with fields that were added later. Methods
+    Shards are numbered: first the shards of ``locations``, then the shards with fields that were added later. Methods
     that read bytes or an index accept both.
 
     Args:

@@ -18,9 +18,9 @@ from functools import lru_cache
 from aiohttp import web
 
 from wds_tools.options import TOKEN_REALM
-from wds_tools.service.answers import error_answer
 from wds_tools.service.config import Limits
 from wds_tools.service.contents import Target, names_of
+from wds_tools.service.responses import error_response
 from wds_tools.service.tokens import Token, TokenChecker
 
 NOT_FOUND = "no such dataset or file: the catalogue at /api/datasets lists the datasets, their manifests the files"
@@ -70,13 +70,13 @@ class Access:
         needs_all: The token has to be for all datasets.
         target_of: Returns the dataset that the token has to be for; None if the path has no valid name of one. Without
             this function, the route shows only what the `Grant` of a request allows.
-        refuse: Makes the answer to a request that is refused, from status and message.
+        refuse: Makes the response to a request that is refused, from status and message.
     """
 
     needs_token: bool = True
     needs_all: bool = False
     target_of: Callable[[web.Request], Target | None] | None = None
-    refuse: Callable[[int, str], web.Response] = error_answer
+    refuse: Callable[[int, str], web.Response] = error_response
 
 
 PUBLIC = Access(needs_token=False)
@@ -84,7 +84,9 @@ ANY_TOKEN = Access()
 ALL_DATASETS = Access(needs_all=True)
 
 
-def dataset_after(prefix: str, *, parts: int = 1, refuse: Callable[[int, str], web.Response] = error_answer) -> Access:
+def dataset_after(
+    prefix: str, *, parts: int = 1, refuse: Callable[[int, str], web.Response] = error_response
+) -> Access:
     """Return what a request needs if its path has a prefix, the name of a dataset, and some more parts."""
     return Access(
         target_of=lambda request: names_of(request.rel_url.raw_path.removeprefix(prefix), parts=parts), refuse=refuse
@@ -128,20 +130,20 @@ class Gate:
         self._tokens = tokens
 
     def check(self, request: web.Request, access: Access) -> web.Response | None:
-        """Return the answer to a request that is refused; None if it is allowed. Then `GRANT` and `TARGET` are set."""
+        """Return the response to a refused request; None if it is allowed. Then `GRANT` and `TARGET` are set."""
         if access.target_of is not None and (target := access.target_of(request)) is not None:
             request[TARGET] = target
         return self._check_head(request) or self._check_token(request, access) or _check_grant(request, access)
 
     def _check_head(self, request: web.Request) -> web.Response | None:
         if sum(len(name) + len(value) + 4 for name, value in request.raw_headers) > self._limits.head_bytes:
-            return error_answer(431, f"the headers have more than {self._limits.head_bytes:,} bytes")
+            return error_response(431, f"the headers have more than {self._limits.head_bytes:,} bytes")
         if not self._is_own_host(request.headers.get("Host", "")):
-            return error_answer(
+            return error_response(
                 421, "the name in the header Host is not a name of this service: start it with --allow-host NAME"
             )
         if request.method not in _SAFE_METHODS and not _is_same_origin(request):
-            return error_answer(403, "the request comes from a page of another site")
+            return error_response(403, "the request comes from a page of another site")
         return None
 
     def _check_token(self, request: web.Request, access: Access) -> web.Response | None:
@@ -154,7 +156,7 @@ class Gate:
         token = self._tokens.find(secret)
         if token is None:
             fact = "the token is wrong, has expired or was revoked" if secret else "the request has no token"
-            return error_answer(401, f"{fact}: {_HOW_TO_AUTHORIZE}", _CHALLENGE)
+            return error_response(401, f"{fact}: {_HOW_TO_AUTHORIZE}", _CHALLENGE)
         request[GRANT] = Grant(token)
         return None
 

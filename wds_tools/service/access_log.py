@@ -18,7 +18,7 @@ from aiohttp import web
 
 from wds_tools.errors import OptionError
 from wds_tools.service.access import GRANT, TARGET
-from wds_tools.service.sending import FileAnswer
+from wds_tools.service.sending import FileResponse
 from wds_tools.service.tokens import PREFIX
 
 STANDARD_OUTPUT = Path("-")
@@ -57,7 +57,7 @@ class AccessLog:
 
         Args:
             request: The request.
-            response: Its answer; None: the client disconnected before there was one.
+            response: Its response; None: the client disconnected before there was one.
             route: Name of the route.
             seconds: Duration, the body included.
         """
@@ -85,8 +85,8 @@ class AccessLog:
 
 
 def _body_bytes(request: web.Request, response: web.StreamResponse | None) -> int:
-    """Return the length of the body that was sent; for answers in one piece, of the body that is about to be sent."""
-    if isinstance(response, FileAnswer):
+    """Return the length of the body that was sent; for responses in one piece, of the body that is about to be sent."""
+    if isinstance(response, FileResponse):
         return response.sent_bytes
     if response is None or request.method == "HEAD":
         return 0

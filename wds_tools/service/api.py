@@ -10,12 +10,12 @@ from aiohttp import web
 
 from wds_tools.reporting import REPORT_PATH
 from wds_tools.service.access import ALL_DATASETS, ANY_TOKEN, GRANT, PUBLIC, Route
-from wds_tools.service.answers import error_answer, json_answer
 from wds_tools.service.config import Limits
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Summary
 from wds_tools.service.metrics import CONTENT_TYPE, Metrics
 from wds_tools.service.reports import InvalidReportError, ReportTable, check_report, packs_of, runs_of, verdict
+from wds_tools.service.responses import error_response, json_response
 
 
 class ApiRoutes:
@@ -49,29 +49,29 @@ class ApiRoutes:
         grant = request[GRANT]
         datasets = [_entry(summary) for summary in self._library.summaries() if grant.allows(summary.name)]
         problems = [{"name": name, "problem": text} for name, text in self._library.problems().items()]
-        return json_answer({"datasets": datasets, "problems": problems if grant.allows_all else []})
+        return json_response({"datasets": datasets, "problems": problems if grant.allows_all else []})
 
     async def get_runs(self, request: web.Request) -> web.Response:
         """Return the runs that a token may see."""
         reports = self._table.visible(request[GRANT])
         runs = runs_of(reports)
-        return json_answer({"verdict": verdict(runs), "runs": runs, "packs": packs_of(reports)})
+        return json_response({"verdict": verdict(runs), "runs": runs, "packs": packs_of(reports)})
 
     async def post_report(self, request: web.Request) -> web.Response:
         """Accept a report."""
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            return error_answer(400, "the report is compressed: send it without Content-Encoding")
+            return error_response(400, "the report is compressed: send it without Content-Encoding")
         if request.content_type != "application/json":
-            return error_answer(415, "a report has the Content-Type application/json")
+            return error_response(415, "a report has the Content-Type application/json")
         try:
             async with asyncio.timeout(self._limits.report_seconds):
                 body = await request.read()
             self._table.add(request[GRANT].owner, request.remote or "", check_report(body))
         except TimeoutError:
             Connection.of(request).abort()  # otherwise it could send slowly forever
-            return error_answer(408, f"the report did not arrive within {self._limits.report_seconds:.0f} s")
+            return error_response(408, f"the report did not arrive within {self._limits.report_seconds:.0f} s")
         except InvalidReportError as error:
-            return error_answer(400, f"the report is invalid: {error}")
+            return error_response(400, f"the report is invalid: {error}")
         return web.Response(status=204)
 
     async def get_metrics(self, _request: web.Request) -> web.Response:

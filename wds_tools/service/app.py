@@ -14,7 +14,6 @@ from aiohttp.typedefs import Middleware
 
 from wds_tools.service.access import ANY_TOKEN, Access, Gate, Route
 from wds_tools.service.access_log import AccessLog
-from wds_tools.service.answers import add_security_headers, error_answer
 from wds_tools.service.api import ApiRoutes
 from wds_tools.service.catalogue import Catalogue
 from wds_tools.service.config import ServeOptions
@@ -25,6 +24,7 @@ from wds_tools.service.local_files import LocalLibrary
 from wds_tools.service.metrics import FOLDER_VARIABLE, Metrics
 from wds_tools.service.pages.routes import PageRoutes
 from wds_tools.service.reports import ReportTable
+from wds_tools.service.responses import add_security_headers, error_response
 from wds_tools.service.tokens import TokenChecker
 
 LIBRARY = web.AppKey("library", Libraries)
@@ -94,7 +94,7 @@ def _guard(gate: Gate, access: Mapping[str, Access], metrics: Metrics, log: Acce
         try:
             with Connection.of(request).busy():
                 needed = access.get(route, ANY_TOKEN)  # a path without a route does not show that there is none
-                response = gate.check(request, needed) or await _answer(request, handler)
+                response = gate.check(request, needed) or await _respond(request, handler)
                 return response
         finally:
             seconds = time.perf_counter() - started
@@ -105,18 +105,18 @@ def _guard(gate: Gate, access: Mapping[str, Access], metrics: Metrics, log: Acce
     return guard
 
 
-async def _answer(request: web.Request, handler: _Handler) -> web.StreamResponse:
+async def _respond(request: web.Request, handler: _Handler) -> web.StreamResponse:
     """Call a route. All errors become JSON, without tracebacks and without parts of the request."""
     try:
         return await handler(request)
     except web.HTTPException as error:
         headers = {name: value for name, value in error.headers.items() if name in ("Allow", "Location")}
-        return error_answer(error.status, error.reason, headers)
+        return error_response(error.status, error.reason, headers)
     except ConnectionError:
         raise
     except Exception:
         _log.exception("a request failed")
-        return error_answer(500, "an error of the service, which its log shows")
+        return error_response(500, "an error of the service, which its log shows")
 
 
 def _scanning(seconds: float) -> Callable[[web.Application], AsyncIterator[None]]:

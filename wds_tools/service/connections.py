@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from wds_tools.service.answers import SECURITY_HEADERS, error_answer
 from wds_tools.service.config import Limits
 from wds_tools.service.metrics import Metrics
+from wds_tools.service.responses import SECURITY_HEADERS, error_response
 
 _silent = logging.getLogger("wds_tools.service.http")
 _silent.addHandler(logging.NullHandler())
@@ -148,8 +148,8 @@ class Connection(RequestHandler):
     ) -> web.StreamResponse:
         """Answer a request that is malformed, or one that failed outside of the application."""
         if request.writer.output_size > 0:
-            raise ConnectionError("the head of the answer has been sent")
+            raise ConnectionError("the head of the response has been sent")
         text = "the request is malformed or too long" if status < 500 else "an error of the service"
-        answer = error_answer(status, text, SECURITY_HEADERS)
-        answer.force_close()
-        return answer
+        response = error_response(status, text, SECURITY_HEADERS)
+        response.force_close()
+        return response

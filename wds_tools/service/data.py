@@ -12,13 +12,13 @@ from urllib.parse import quote
 from aiohttp import web
 
 from wds_tools.service.access import NOT_FOUND, TARGET, Route, dataset_after
-from wds_tools.service.answers import error_answer
 from wds_tools.service.config import Limits
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Content, DamagedFileError, Library, UnavailableError
 from wds_tools.service.metrics import Metrics
-from wds_tools.service.ranges import answer
-from wds_tools.service.sending import FileAnswer, SlowClientError
+from wds_tools.service.ranges import range_response
+from wds_tools.service.responses import error_response
+from wds_tools.service.sending import FileResponse, SlowClientError
 from wds_tools.storage.requests.failures import DAMAGED
 
 _log = logging.getLogger("wds_tools")
@@ -60,47 +60,47 @@ class DataRoutes:
         """Answer GET and HEAD."""
         dataset, file = request[TARGET]
         try:
-            return await (self._answer(request, dataset, file) if file else self._list(dataset))
+            return await (self._respond(request, dataset, file) if file else self._list(dataset))
         except DamagedFileError as error:
             _log.warning("%s/%s cannot be sent: %s", dataset, file, error)
-            return error_answer(500, f"the file is damaged on the server: {error}", reason=DAMAGED)
+            return error_response(500, f"the file is damaged on the server: {error}", reason=DAMAGED)
         except UnavailableError as error:
-            return error_answer(503, str(error), {"Retry-After": str(error.retry_seconds)})
+            return error_response(503, str(error), {"Retry-After": str(error.retry_seconds)})
 
-    async def _answer(self, request: web.Request, dataset: str, file: str) -> web.StreamResponse:
+    async def _respond(self, request: web.Request, dataset: str, file: str) -> web.StreamResponse:
         content = await self._library.open(dataset, file)
-        return error_answer(404, NOT_FOUND) if content is None else await self._send(request, content, file)
+        return error_response(404, NOT_FOUND) if content is None else await self._send(request, content, file)
 
     async def _list(self, dataset: str) -> web.StreamResponse:
         files = await self._library.files(dataset)
         if not files:
-            return error_answer(404, NOT_FOUND)
+            return error_response(404, NOT_FOUND)
         return web.Response(text=_page(dataset, files), content_type="text/html")
 
     async def _send(self, request: web.Request, content: Content, name: str) -> web.StreamResponse:
         etag = f'"{content.checksum}"'
         conditions = {key: ", ".join(request.headers.getall(key)) for key in _CONDITIONS if key in request.headers}
-        found = answer(conditions, size=content.size, etag=etag, is_get=request.method == "GET")
+        found = range_response(conditions, size=content.size, etag=etag, is_get=request.method == "GET")
         headers = {"ETag": etag, "Accept-Ranges": "bytes"}
         if found.status == 304:
             return web.Response(status=304, headers=headers)
         if found.status == 412:
-            return error_answer(412, "the file has a different ETag: it was replaced", headers)
+            return error_response(412, "the file has a different ETag: it was replaced", headers)
         if found.status == 416:
             headers["Content-Range"] = f"bytes */{content.size}"
-            return error_answer(416, f"the range begins beyond the end: the file has {content.size:,} bytes", headers)
+            return error_response(416, f"the range begins beyond the end: the file has {content.size:,} bytes", headers)
         if found.status == 206:
             headers["Content-Range"] = f"bytes {found.start}-{found.stop - 1}/{content.size}"
         headers["Content-Length"] = str(found.stop - found.start)
         headers["Content-Type"] = _TYPES.get(name.rpartition(".")[2], "application/octet-stream")
         headers["Content-Disposition"] = "attachment"
-        response = FileAnswer(found.status, headers)
+        response = FileResponse(found.status, headers)
         if request.method == "GET":
             await self._send_body(request, response, content, found.start, found.stop)
         return response
 
     async def _send_body(
-        self, request: web.Request, response: FileAnswer, content: Content, start: int, stop: int
+        self, request: web.Request, response: FileResponse, content: Content, start: int, stop: int
     ) -> None:
         """Send head and body. Once the head is sent, an error can only be shown by closing the connection."""
         try:

@@ -19,7 +19,7 @@ from wds_tools.service.connections import Connection, ConnectionTable
 from wds_tools.service.metrics import Metrics
 
 _BACKLOG = 1024
-_STOP_SECONDS = 5.0  # in which answers that have begun may end
+_STOP_SECONDS = 5.0  # in which responses that have begun may end
 _HANDSHAKE_SECONDS = 10.0
 
 

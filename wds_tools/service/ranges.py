@@ -15,7 +15,7 @@ _TAG_LIST = re.compile(rf"[ \t,]*{_ENTITY_TAG.pattern}(?:[ \t]*,[ \t,]*{_ENTITY_
 _ONE_RANGE = re.compile(r"bytes=[ \t]*(?:([0-9]{1,19})-([0-9]{0,19})|-([0-9]{1,19}))[ \t]*", re.IGNORECASE)
 
 
-class Answer(NamedTuple):
+class RangeResponse(NamedTuple):
     """How a GET or HEAD request is answered.
 
     Attributes:
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
     stop: int = 0
 
 
-def answer(headers: Mapping[str, str], *, size: int, etag: str, is_get: bool) -> Answer:
+def range_response(headers: Mapping[str, str], *, size: int, etag: str, is_get: bool) -> RangeResponse:
     """Return how a request is answered, in the order of section 13.2.2.
 
     Args:
@@ -39,34 +39,34 @@ def answer(headers: Mapping[str, str], *, size: int, etag: str, is_get: bool) ->
         etag: Its strong ETag, with quotes.
         is_get: Whether the method is GET: ranges have no meaning for others.
 
-    >>> answer({"Range": "bytes=2-4"}, size=10, etag='"a"', is_get=True)
-    Answer(status=206, start=2, stop=5)
+    >>> range_response({"Range": "bytes=2-4"}, size=10, etag='"a"', is_get=True)
+    RangeResponse(status=206, start=2, stop=5)
     """
     if_match, if_none_match = headers.get("If-Match"), headers.get("If-None-Match")
     if if_match is not None and not _matches(if_match, etag, weak=False):
-        return Answer(412)
+        return RangeResponse(412)
     if if_none_match is not None and _matches(if_none_match, etag, weak=True):
-        return Answer(304)
+        return RangeResponse(304)
     wanted = headers.get("Range")
     if wanted is None or not is_get or headers.get("If-Range", etag).strip() != etag:
-        return Answer(200, 0, size)
+        return RangeResponse(200, 0, size)
     return _range_of(wanted, size)
 
 
-def _range_of(wanted: str, size: int) -> Answer:
+def _range_of(wanted: str, size: int) -> RangeResponse:
     match = _ONE_RANGE.fullmatch(wanted.strip())
     if match is None:
-        return Answer(200, 0, size)
+        return RangeResponse(200, 0, size)
     first, last, suffix = match.groups()
     if suffix is not None:
         start, stop = max(0, size - int(suffix)), size
-        return Answer(206, start, stop) if int(suffix) and size else Answer(416)
+        return RangeResponse(206, start, stop) if int(suffix) and size else RangeResponse(416)
     start = int(first)
     if last and int(last) < start:
-        return Answer(200, 0, size)  # invalid, so it is ignored
+        return RangeResponse(200, 0, size)  # invalid, so it is ignored
     if start >= size:
-        return Answer(416)
-    return Answer(206, start, min(size, int(last) + 1) if last else size)
+        return RangeResponse(416)
+    return RangeResponse(206, start, min(size, int(last) + 1) if last else size)
 
 
 def _matches(field: str, etag: str, *, weak: bool) -> bool:

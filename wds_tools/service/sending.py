@@ -19,9 +19,9 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from wds_tools.service.answers import SECURITY_HEADERS
 from wds_tools.service.config import Limits
 from wds_tools.service.contents import FilePiece, Piece
+from wds_tools.service.responses import SECURITY_HEADERS
 
 _CALL_BYTES = 4 << 20  # of one call of sendfile, so that a fast client does not hold the event loop
 _READ_BYTES = 1 << 20
@@ -32,12 +32,12 @@ class SlowClientError(ConnectionError):
     """The client received too few bytes for too long."""
 
 
-class FileAnswer(web.StreamResponse):
-    """An answer with bytes of files. It writes its head itself, which takes a third of aiohttp's time.
+class FileResponse(web.StreamResponse):
+    """A response with bytes of files. It writes its head itself, which takes a third of aiohttp's time.
 
     Args:
         status: HTTP status.
-        headers: Its headers; the headers of every answer are added.
+        headers: Its headers; the headers of every response are added.
     """
 
     def __init__(self, status: int, headers: Mapping[str, str]) -> None:
@@ -170,11 +170,11 @@ class _Sendfile:
         with contextlib.suppress(OSError):  # the connection was lost
             self._of_transport.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
-    async def send(self, piece: FilePiece, answer: FileAnswer) -> None:
-        """Send one piece of an answer. Most fit into the buffer of the socket, so that nothing has to be waited for."""
+    async def send(self, piece: FilePiece, response: FileResponse) -> None:
+        """Send one piece of a response. Most fit into the buffer of the socket, so that nothing has to wait."""
         if self._transport.is_closing():
             raise ConnectionResetError("the client has disconnected")
-        self._answer, self._piece, self._offset, self._left = answer, piece, piece.offset, piece.count
+        self._response, self._piece, self._offset, self._left = response, piece, piece.offset, piece.count
         if not self._try():
             await self._wait()
 
@@ -210,7 +210,7 @@ class _Sendfile:
         self._offset += sent
         self._left -= sent
         self._window_bytes += sent
-        self._answer.sent_bytes += sent
+        self._response.sent_bytes += sent
         return not self._left
 
     def _check_speed(self) -> None:

@@ -159,7 +159,7 @@ class _Process:
         return started
 
     def start_to_stop(self) -> None:
-        """Let the process complete the answers that have begun; one that does not listen yet is killed."""
+        """Let the process complete the responses that have begun; one that does not listen yet is killed."""
         if not self._is_started and not self.pipe.poll():
             self._process.kill()
         self.pipe.close()  # the process sees the end of the pipe

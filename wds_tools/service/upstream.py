@@ -36,7 +36,7 @@ from wds_tools.storage.requests.retry import RetryPolicy
 
 _log = logging.getLogger("wds_tools")
 REFRESH_SECONDS = 30.0  # after which a manifest is read again
-_POLICY = RetryPolicy(seconds=3.0, connect_seconds=3.0)  # then the answer is 503, and the client repeats its request
+_POLICY = RetryPolicy(seconds=3.0, connect_seconds=3.0)  # then the response is 503, and the client repeats its request
 _THREADS = 32
 _BLOCKS_AHEAD = 3
 _CLAIMED_SECONDS = 0.02  # between two looks at a block that another process fetches

@@ -11,9 +11,12 @@ import errno
 import os
 import re
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
+
+from wds_tools.errors import DestinationError, WdsToolsError
 
 BUFFER_BYTES = 1 << 18  # joins headers and labels into large writes; 64 KiB to 1 MiB were equally fast
 
@@ -99,3 +102,22 @@ def final_name(name: str) -> str | None:
     """
     match = _TEMPORARY.fullmatch(name)
     return match[1] if match else None
+
+
+@contextlib.contextmanager
+def write_errors(where: Path | str, advice: str) -> Iterator[None]:
+    """Let an error of the system, such as a full disk, state what cannot be written and what to do.
+
+    Args:
+        where: The file or folder.
+        advice: What to do next.
+
+    Raises:
+        DestinationError: The system cannot write.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, WdsToolsError | ConnectionError):
+            raise
+        raise DestinationError(f"cannot write to {where}: {error.strerror or error}; {advice}") from error

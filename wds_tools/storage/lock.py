@@ -70,7 +70,7 @@ WORK_NAME = ".packing"
 PLAN_NAME = "plan.json"
 COPY_NAME = ".copying"
 UNPACK_NAME = ".unpacking"
-"""The work areas of a packer, of `copy` and of `unpack`; those of a packer and of `unpack` have a plan."""
+"""The work areas of a packer, of `copy` and of `unpack`; the first and the last have a plan."""
 
 WRITER_LOCK_NAME = ".{}.writing"
 """Name of the lock file of a `ShardWriter`, by that of its manifest."""

@@ -216,7 +216,7 @@ class Bucket:
 
 
 class _Progress(fsspec.Callback):  # type: ignore[misc]
-    """Reports the number of uploaded bytes to a function; subtracts those of a failed attempt."""
+    """Reports the number of uploaded bytes to a function; subtracts the bytes of a failed attempt."""
 
     def __init__(self, advance: Callable[[int], None]) -> None:
         super().__init__()

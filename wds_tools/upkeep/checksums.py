@@ -53,7 +53,7 @@ class ShardChecksums:
         self._changed: list[tuple[int, int]] = []  # field, and the checksum that was found
 
     def add(self, offset: int, data: memoryview) -> None:
-        """Add the bytes at ``offset``, which follow those of the call before."""
+        """Add the bytes at ``offset``, which follow the bytes of the call before."""
         for start in range(0, len(data), _STEP_BYTES):
             self._add_step(offset + start, data[start : start + _STEP_BYTES])
 

@@ -29,7 +29,7 @@ from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.reading.names import split_manifest
 from wds_tools.storage import StoredFile, is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
-from wds_tools.storage.commit import commit_bytes, sync_folder
+from wds_tools.storage.commit import commit_bytes, sync_folder, write_errors
 from wds_tools.storage.lock import COPY_NAME, lock_file
 from wds_tools.storage.requests.clients import Client, open_client
 from wds_tools.storage.requests.remote_folder import RemoteFolder
@@ -128,17 +128,13 @@ def copy_dataset(
 
 
 def _run(copy: _Copy, show: bool) -> None:
-    try:
-        with copy:
-            total = sum(file.bytes for file in copy.files)
-            with tqdm(total=total, unit="B", unit_scale=True, disable=not show, file=sys.stderr) as bar:
-                copy.run(bar)
-    except OSError as error:
-        if error.errno is None or isinstance(error, (ConnectionError, DestinationError)):
-            raise
-        raise DestinationError(
-            f"cannot write to {copy.folder}: {error.strerror or error}; fix the cause; {_CONTINUE}"
-        ) from error
+    total = sum(file.bytes for file in copy.files)
+    with (
+        write_errors(copy.folder, f"fix the cause; {_CONTINUE}"),
+        copy,
+        tqdm(total=total, unit="B", unit_scale=True, disable=not show, file=sys.stderr) as bar,
+    ):
+        copy.run(bar)
 
 
 def _files_of(manifest: Manifest) -> list[StoredFile]:

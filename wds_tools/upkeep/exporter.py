@@ -16,25 +16,24 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
+from wds_tools.errors import NotADatasetError, OptionError
 from wds_tools.format.index import ABSENT
 from wds_tools.format.label_source import INDEX
 from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.format.tar import MAX_USTAR_NAME
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME, card, may_replace
-from wds_tools.packing.remote_destination import parse_destination
+from wds_tools.packing.output_folder import BucketFolder, LocalFolder, open_folder
 from wds_tools.reading.names import is_pattern, split_manifest
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.repeated_keys import find_repeated_key
 from wds_tools.reading.shardset import ShardSet
-from wds_tools.storage.commit import commit_bytes
-from wds_tools.storage.upload import Bucket
+from wds_tools.storage.commit import write_errors
 from wds_tools.terminal import phase_bar, shows_progress
 from wds_tools.upkeep import export_formats
 from wds_tools.upkeep.annotation_files import ANNOTATION_FORMATS
 from wds_tools.upkeep.export_formats import write_database
-from wds_tools.upkeep.index_folder import not_writable
+from wds_tools.upkeep.index_folder import NOT_WRITABLE
 from wds_tools.upkeep.members import StoredKey, stored_keys
 from wds_tools.upkeep.object_export import ObjectExport
 
@@ -138,23 +137,18 @@ def export(
     remote = RemoteOptions.of(None, 1, storage_options=storage_options)
     shards = open_shards(spec, remote=remote)
     folder, manifest_name = split_manifest(spec)
-    output = _Output(folder, remote)
+    output = open_folder(folder, remote)
     run = _Export(shards, output, split, is_default=manifest_name == MANIFEST_NAME, progress=progress)
     notes: list[str] = []
-    where = folder
-    try:
+    with write_errors(folder, NOT_WRITABLE):
         run.check(readers)
         for reader in readers:
             if reader in READERS:
                 run.write(reader)
-        if folder_of_objects is not None:
-            where = str(folder_of_objects)
+    if folder_of_objects is not None:
+        with write_errors(folder_of_objects, "make it writable, or choose another folder"):
             objects = ObjectExport(shards, folder_of_objects, split, overwrite, progress, notes)
             run.files |= objects.write([name for name in readers if name in ANNOTATION_FORMATS])
-    except OSError as error:
-        if isinstance(error, WdsToolsError):
-            raise
-        raise not_writable(where, error) from error
     return ExportReport(spec, folder, folder_of_objects, run.files, run.kept, notes, time.monotonic() - started)
 
 
@@ -181,43 +175,6 @@ def _readers(to: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-class _Output:
-    """The folder of the shards, local or at a URL, to which files are written."""
-
-    def __init__(self, folder: str, remote: RemoteOptions) -> None:
-        location = parse_destination(folder)
-        self.folder = location if isinstance(location, Path) else None
-        self._bucket = Bucket(location, remote=remote) if isinstance(location, str) else None
-
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a file; None if it does not exist."""
-        if self._bucket is not None:
-            return self._bucket.read(name)
-        assert self.folder is not None
-        try:
-            return (self.folder / name).read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file; it appears complete, or not at all."""
-        if self._bucket is not None:
-            self._bucket.write(name, data)
-            return
-        assert self.folder is not None
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        commit_bytes(path, data)
-
-    def put(self, path: Path, name: str) -> None:
-        """Move a local file here."""
-        if self._bucket is not None:
-            self._bucket.put(path, name)
-            return
-        assert self.folder is not None
-        path.replace(self.folder / name)
-
-
 @dataclass
 class _Export:
     """One export.
@@ -228,7 +185,7 @@ class _Export:
     """
 
     shards: ShardSet
-    output: _Output
+    output: LocalFolder | BucketFolder
     split: str
     is_default: bool
     progress: bool | None

@@ -41,7 +41,7 @@ from wds_tools.reading.names import is_pattern, split_manifest
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.sources.columns import plain_name
-from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
+from wds_tools.storage.commit import commit_bytes, final_name, sync_folder, write_errors
 from wds_tools.storage.lock import PLAN_NAME, lock_file
 from wds_tools.storage.lock import WORK_NAME as UNFINISHED_NAME
 from wds_tools.terminal import shows_progress
@@ -188,15 +188,11 @@ def remove_fields(dataset: str | os.PathLike[str], name: str) -> Addition:
     if found is None:
         names = ", ".join(repr(addition.folder) for addition in old.additions) or "none"
         raise OptionError(f"{folder} has no added fields {name!r}; it has {names}")
-    try:
-        lists = {
-            place: one for place, one in old.field_classes.items() if LabelSource.parse(place).field not in found.fields
-        }
+    lists = {
+        place: one for place, one in old.field_classes.items() if LabelSource.parse(place).field not in found.fields
+    }
+    with write_errors(folder, "the dataset is unchanged"):
         _write_additions(path, [addition for addition in old.additions if addition is not found], lists)
-    except OSError as error:
-        raise DestinationError(
-            f"cannot write to {folder}: {error.strerror or error}; the dataset is unchanged"
-        ) from error
     _remove_files(folder / name, old.shards)
     return found
 

@@ -6,77 +6,43 @@ import glob
 import mmap
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Protocol
 
-from wds_tools.errors import DestinationError, NotADatasetError, OptionError, TruncatedShardError, WdsToolsError
+from wds_tools.errors import NotADatasetError, OptionError, TruncatedShardError, WdsToolsError
 from wds_tools.format.tar import Bytes
 from wds_tools.options import RemoteOptions
-from wds_tools.packing.card import commit_card
-from wds_tools.packing.remote_destination import parse_destination, publish_card
+from wds_tools.packing.output_folder import BucketFolder, LocalFolder
+from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.storage import join, open_store, split_folder
-from wds_tools.storage.commit import commit_bytes
 from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.storage.stream import stream_object
-from wds_tools.storage.upload import Bucket
 
 Advance = Callable[[int], object]
+NOT_WRITABLE = (
+    "indexes are written to the folder of the shards: make it writable, or copy the shards to a writable folder"
+)
+"""What to do if the folder of shards is not writable."""
 
 
-class IndexFolder(Protocol):
-    """Files of one folder, by name.
-
-    Attributes:
-        name: Path or URL.
-    """
-
-    name: str
-
-    def names(self) -> list[str]:
-        """Return the names of all files, sorted."""
-
-    def size(self, shard: str) -> int:
-        """Return the length of a shard in bytes."""
-
-    def open(self, shard: str, advance: Advance) -> AbstractContextManager[Bytes]:
-        """Open a shard, to be read once from start to end; ``advance`` is called with the number of bytes read."""
-
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a small file; None if it does not exist."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file; it appears complete, or not at all."""
-
-    def write_card(self, data: bytes) -> None:
-        """Write the dataset card, unless a user wrote or edited the README.md."""
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Remove files, if they exist."""
-
-
-class LocalIndexFolder:
-    """A local folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.name = str(folder)
-        self.folder = folder
+class LocalIndexFolder(LocalFolder):
+    """A local folder of shards."""
 
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
         return sorted(entry.name for entry in os.scandir(self.folder) if entry.is_file())
 
     def size(self, shard: str) -> int:
-        """Return the length of a shard."""
+        """Return the length of a shard in bytes."""
         return (self.folder / shard).stat().st_size
 
     @contextmanager
     def open(self, shard: str, advance: Advance) -> Iterator[Bytes]:
-        """Map a shard into memory."""
+        """Open a shard, to be read once from start to end; ``advance`` is called with the number of bytes read."""
         path = self.folder / shard
         try:
             with path.open("rb") as file:
@@ -91,36 +57,14 @@ class LocalIndexFolder:
         yield memoryview(mapped)
         advance(len(mapped))
 
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a file."""
-        try:
-            return (self.folder / name).read_bytes()
-        except FileNotFoundError:
-            return None
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file."""
-        commit_bytes(self.folder / name, data)
+class RemoteIndexFolder(BucketFolder):
+    """A folder of shards at a URL. Shards are read in ranges, and nothing of them is written to the local disk."""
 
-    def write_card(self, data: bytes) -> None:
-        """Write the dataset card."""
-        commit_card(self.folder, data)
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Remove files."""
-        for name in names:
-            with suppress(OSError):  # such as a read-only folder; the caller raises the first error
-                (self.folder / name).unlink(missing_ok=True)
-
-
-class RemoteIndexFolder:
-    """A folder at a URL. Shards are read in ranges, and nothing of them is written to the local disk."""
-
-    def __init__(self, bucket: Bucket, remote: RemoteOptions) -> None:
-        self.name = bucket.url
-        self._bucket = bucket
-        self._sizes = bucket.sizes()
-        self._store = open_store(bucket.url, remote=replace(remote, cache_bytes=1))  # every byte is read only once
+    def __init__(self, url: str, remote: RemoteOptions) -> None:
+        super().__init__(url, remote)
+        self._sizes = self.bucket.sizes()
+        self._store = open_store(self.name, remote=replace(remote, cache_bytes=1))  # every byte is read only once
 
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
@@ -139,20 +83,10 @@ class RemoteIndexFolder:
 
     def read(self, name: str) -> bytes | None:
         """Return the content of an object."""
-        return self._bucket.read(name) if name in self._sizes or "/" in name else None
+        return super().read(name) if name in self._sizes or "/" in name else None
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write an object."""
-        self._bucket.write(name, data)
 
-    def write_card(self, data: bytes) -> None:
-        """Write the dataset card."""
-        publish_card(self._bucket, data)
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Remove objects."""
-        with suppress(WdsToolsError):  # the caller raises the first error
-            self._bucket.remove(names)
+IndexFolder = LocalIndexFolder | RemoteIndexFolder
 
 
 def _refuse_empty(size: int, shard: str) -> None:
@@ -172,7 +106,7 @@ def open_folders(patterns: Sequence[str], remote: RemoteOptions) -> list[tuple[I
 
     def remote_folder(url: str) -> RemoteIndexFolder:
         if url not in remote_folders:
-            remote_folders[url] = RemoteIndexFolder(Bucket(url, remote=remote), remote)
+            remote_folders[url] = RemoteIndexFolder(url, remote)
         return remote_folders[url]
 
     locations = [location for pattern in patterns for location in _expand(pattern, remote_folder)]
@@ -242,11 +176,3 @@ def _check_remote_shard(location: str, remote_folder: Callable[[str], RemoteInde
         )
     if name not in remote_folder(url).names():
         raise NotADatasetError(f"shard {location} does not exist; check the URL and the range of the pattern")
-
-
-def not_writable(folder: str, error: OSError) -> DestinationError:
-    """Return the error for a folder to which an index or a manifest cannot be written."""
-    return DestinationError(
-        f"cannot write to {folder}: {error.strerror}; indexes are written to the folder of the shards: make it "
-        "writable, or copy the shards to a writable folder"
-    )

@@ -22,7 +22,6 @@ from wds_tools.errors import (
     OptionError,
     ShardError,
     StoreError,
-    WdsToolsError,
 )
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots
@@ -47,8 +46,9 @@ from wds_tools.packing.config import class_names
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.repeated_keys import find_repeated_key
 from wds_tools.storage import join
+from wds_tools.storage.commit import write_errors
 from wds_tools.terminal import shows_progress
-from wds_tools.upkeep.index_folder import IndexFolder, not_writable, open_folders
+from wds_tools.upkeep.index_folder import NOT_WRITABLE, IndexFolder, open_folders
 from wds_tools.upkeep.shard_scan import DOTS_REMEDY, ScanResult, columns_by_key, is_table, scan_shard
 from wds_tools.wording import counted
 
@@ -252,12 +252,11 @@ def _index(
             path = join(job.folder.name, job.manifest_name)
             if (repeated := find_repeated_key(open_shards(path, remote=remote))) is not None:
                 _log.warning("%s", repeated)
-    except BaseException as error:
+    except BaseException:
         for job in unfinished:
             job.folder.remove(file.index_file for file in job.files if not file.exists)
-        if isinstance(error, OSError) and not isinstance(error, WdsToolsError):
-            raise not_writable((unfinished[0] if unfinished else jobs[-1]).folder.name, error) from error
-        raise
+        with write_errors((unfinished[0] if unfinished else jobs[-1]).folder.name, NOT_WRITABLE):
+            raise
     return written
 
 

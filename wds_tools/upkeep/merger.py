@@ -38,7 +38,7 @@ from wds_tools.packing.work_folder import ShardReport, entry_exists, save_report
 from wds_tools.reading.opening import join_sets, open_shards
 from wds_tools.reading.repeated_keys import RepeatedKey, find_repeated_key
 from wds_tools.reading.shardset import ShardSet
-from wds_tools.storage.commit import CommitFile, commit_bytes, sync_folder
+from wds_tools.storage.commit import CommitFile, commit_bytes, sync_folder, write_errors
 from wds_tools.storage.local import LocalStore
 from wds_tools.terminal import shows_progress
 
@@ -98,7 +98,7 @@ def merge(
     remain when the inputs are removed. Remote shards, and those on other file systems, are copied
     and verified with their checksums.
 
-    Classes are united by name: the result has those of the first input, then the new ones of the others. Where a
+    Classes are united by name: the result has the classes of the first input, then new classes of the others. Where a
     class gets another number, the labels in the indexes are changed, and the manifest states ``"label": "index"``.
     The field ``cls`` in the shards keeps the old number, which other readers see; `reshard` writes the new one.
 
@@ -151,24 +151,17 @@ def merge(
     relabelled = sum(len(shards.locations) for shards, numbers in pairs if numbers is not None)
     if not fresh and (done := _finished(dst, source)) is not None:
         return MergeReport(done, dst, 0, 0, len(done.shards), time.monotonic() - started, relabelled)
-    try:
-        with FolderDestination(dst) as destination:
-            destination.start(source, fresh=fresh)
-            run = _MergeRun(sets, classes, destination, copy)
-            try:
-                repeated = find_repeated_key(run.shards)
-                manifest = run.run(source, progress)
-            except WdsToolsError:
-                if not run.linked + run.copied + run.kept:
-                    destination.roll_back(())  # no shard is finished, so leave the folder free for other inputs
-                raise
-    except OSError as error:
-        if isinstance(error, WdsToolsError):
+    advice = "finished shards are kept: fix the cause, then run the same command again to continue"
+    with write_errors(dst, advice), FolderDestination(dst) as destination:
+        destination.start(source, fresh=fresh)
+        run = _MergeRun(sets, classes, destination, copy)
+        try:
+            repeated = find_repeated_key(run.shards)
+            manifest = run.run(source, progress)
+        except WdsToolsError:
+            if not run.linked + run.copied + run.kept:
+                destination.roll_back(())  # no shard is finished, so leave the folder free for other inputs
             raise
-        raise DestinationError(
-            f"cannot write to {dst}: {error.strerror or error}; finished shards are kept: fix the cause, then run the "
-            "same command again to continue"
-        ) from error
     if repeated is not None:
         _log.warning("%s", repeated)
     seconds = time.monotonic() - started
@@ -283,7 +276,7 @@ class _United(NamedTuple):
     """The classes of several datasets.
 
     Attributes:
-        names: Class names by number: those of the first dataset, then the new names of each other one.
+        names: Class names by number: the names of the first dataset, then the new names of each other one.
         numbers: For each dataset, int64 [classes], the new number of each of its classes; None if they keep theirs.
     """
 

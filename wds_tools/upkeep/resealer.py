@@ -8,19 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wds_tools.errors import DestinationError, ManifestError, NotADatasetError, OptionError
+from wds_tools.errors import ManifestError, NotADatasetError, OptionError
 from wds_tools.format import manifest as manifests
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
-from wds_tools.packing.card import card, commit_card
-from wds_tools.packing.remote_destination import parse_destination, publish_card
+from wds_tools.packing.card import card
+from wds_tools.packing.output_folder import open_folder
 from wds_tools.reading.locations import ShardLocation
 from wds_tools.reading.names import is_pattern, split_manifest, why_not_a_dataset
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage import Store, is_url, join, open_store
-from wds_tools.storage.commit import commit_bytes
-from wds_tools.storage.upload import Bucket
+from wds_tools.storage.commit import write_errors
 from wds_tools.terminal import phase_bar
 
 
@@ -85,8 +84,11 @@ def reseal(dataset: str | os.PathLike[str], *, storage_options: Mapping[str, Any
     if contradictions := list(_contradictions(store, manifest)):
         raise ManifestError(f"{path} contradicts its shards: {'; '.join(contradictions)}; correct it, then reseal it")
     if before != "sealed":
-        data = manifests.seal(values).encode()
-        _write(folder, name, data, remote)
+        data, output = manifests.seal(values).encode(), open_folder(folder, remote)
+        with write_errors(folder, "check the folder, then try again"):
+            if name == MANIFEST_NAME:
+                output.write_card(card(manifests.from_json(data)))  # it has the class names too
+            output.write(name, data)
     return ResealReport(path, manifests.from_json(data, name=path), before)
 
 
@@ -110,23 +112,3 @@ def _contradictions(store: Store, manifest: Manifest) -> Iterator[str]:
     yield from totals.contradictions(manifest)
     if (unnamed := totals.unnamed_classes(manifest)) is not None:
         yield unnamed
-
-
-def _write(folder: str, name: str, data: bytes, remote: RemoteOptions) -> None:
-    """Write the dataset card, which contains the class names too, and then the manifest."""
-    destination = parse_destination(folder)  # a path, or a URL as text
-    new_card = card(manifests.from_json(data)) if name == MANIFEST_NAME else None
-    if isinstance(destination, str):
-        bucket = Bucket(destination, remote=remote)
-        if new_card is not None:
-            publish_card(bucket, new_card)
-        bucket.write(name, data)
-        return
-    try:
-        if new_card is not None:
-            commit_card(destination, new_card)
-        commit_bytes(destination / name, data)
-    except OSError as error:
-        raise DestinationError(
-            f"cannot write {destination / name}: {error.strerror}; check the folder, then try again"
-        ) from error

@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 from xxhash import xxh3_64_intdigest
 
-from wds_tools.errors import DestinationError, MissingFieldError, OptionError, WdsToolsError
+from wds_tools.errors import DestinationError, MissingFieldError, OptionError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PLACE, ClassList, to_raw
 from wds_tools.format.index import ABSENT, NO_LABEL
 from wds_tools.format.label_source import INDEX, LabelSource
@@ -28,6 +28,7 @@ from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.reading.stored_samples import StoredSample, stored_samples
+from wds_tools.storage.commit import write_errors
 from wds_tools.storage.local import LocalStore
 from wds_tools.storage.lock import UNPACK_NAME
 from wds_tools.terminal import phase_bar, shows_progress
@@ -128,23 +129,19 @@ def unpack(
     show = shows_progress(progress)
     total = shards.manifest.samples
     _check_names(shards, wanted, layout, progress)
-    try:
-        with RestoreFolder(report.dst, plan=_plan(shards, wanted, layout), overwrite=overwrite) as folder:
-            with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
-                has_numbers = False
-                for number in range(len(shards.locations)):
-                    for sample in _with_indexed_labels(shards, number):
-                        has_numbers |= _restore(folder, sample, wanted, layout, report)
-                        bar.update()
-                _put_class_lists(folder, shards.manifest, wanted, report, has_numbers=has_numbers)
-            os.sync()  # once at the end: an fsync for each of a million files would take hours
-    except OSError as error:
-        if isinstance(error, WdsToolsError):
-            raise
-        raise DestinationError(
-            f"cannot write to {dst}: {error.strerror or error}; the files so far are kept: fix the cause, then run the "
-            "same command again to continue"
-        ) from error
+    advice = "the files so far are kept: fix the cause, then run the same command again to continue"
+    with (
+        write_errors(dst, advice),
+        RestoreFolder(report.dst, plan=_plan(shards, wanted, layout), overwrite=overwrite) as folder,
+    ):
+        with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
+            has_numbers = False
+            for number in range(len(shards.locations)):
+                for sample in _with_indexed_labels(shards, number):
+                    has_numbers |= _restore(folder, sample, wanted, layout, report)
+                    bar.update()
+            _put_class_lists(folder, shards.manifest, wanted, report, has_numbers=has_numbers)
+        os.sync()  # once at the end: an fsync for each of a million files would take hours
     report.seconds = time.monotonic() - started
     return report
 
@@ -335,7 +332,7 @@ def _check_empty(dst: Path) -> None:
     if not (dst / UNPACK_NAME).exists() and dst.is_dir() and any(dst.iterdir()):
         raise DestinationError(
             f"{dst} is not empty: choose a new or empty folder, or unpack with --overwrite (overwrite=True), which "
-            "keeps other files and replaces those of the same names"
+            "keeps other files and replaces files of the same names"
         )
 
 

@@ -348,7 +348,7 @@ class Pipeline:
     def _steps_to_send(
         self, plan: EpochPlan, following: Callable[[], EpochPlan | None], *, first: int
     ) -> Iterator[tuple[EpochPlan, Step]]:
-        """Yield the steps of a plan from step ``first`` on, then those of the next plan."""
+        """Yield the steps of a plan from step ``first`` on, then the steps of the next plan."""
         for index in range(first, len(plan)):
             yield plan, plan.step(index)
         if isinstance(self.pool, WorkerPool) and (later := following()):
@@ -430,7 +430,7 @@ class Pipeline:
         """Return the values with the tensors of their slot, which is lent if the user does not hold many already."""
         if self._ring is None or slot is None:
             return values
-        lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # except those of `_sent` and this batch
+        lent = self._ring.slots - self._ring.free - len(self._sent) - 1  # except the slots of `_sent` and of this batch
         return self._ring.fill(values, slot, is_lent=is_lent and lent < LENT_SLOTS)
 
     def _by_sample(self, values: list[Any], slot: int | None) -> list[list[Any]]:

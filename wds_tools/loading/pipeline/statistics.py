@@ -26,6 +26,7 @@ MIN_WAIT_SHARE = 0.05  # a loop that waits for a smaller share of its time does 
 
 _MAX_REQUESTS = 512  # remembered, to count the batches that were ready; more than the batches in progress
 _HAND_OVER, _COPY, _START = map(CAUSES.index, ("hand_over", "copy", "start"))
+_CAUSE_BY_STAGE = [None if cause is None else CAUSES.index(cause) for cause in stages.CAUSE_BY_STAGE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +149,11 @@ def _difference(now: Any, then: Any) -> Any:
 
 def _by_cause(times: Sequence[int]) -> list[int]:
     """Sum up times by stage to times by cause; the times of `WAIT` and `DEVICE` are left out."""
-    return [
-        sum(time for time, stage_cause in zip(times, stages.CAUSE_BY_STAGE, strict=True) if stage_cause == cause)
-        for cause in CAUSES
-    ]
+    found = [0] * len(CAUSES)
+    for time, cause in zip(times, _CAUSE_BY_STAGE, strict=True):  # twice per batch, so generators would be noticed
+        if time and cause is not None:
+            found[cause] += time
+    return found
 
 
 class TaskPool(Protocol):
@@ -297,7 +299,7 @@ class Meter:
         return len(self._requests) - bisect_left(self._requests, time)
 
     def _add_wait(self, times: tuple[int, ...]) -> None:
-        """Add the stages of the training process to the causes; those of waiting for workers were added before."""
+        """Add the stages of the training process to the causes; the waits for workers were added before."""
         totals, device, other = self._totals, times[stages.DEVICE.index], times[stages.OTHER.index]
         totals.stages = list(map(add, totals.stages, times))
         totals.stages[stages.OTHER.index] -= other

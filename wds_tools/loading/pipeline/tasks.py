@@ -51,7 +51,7 @@ class BatchTask:
 
 @dataclass(frozen=True, slots=True)
 class LayoutTask:
-    """Find out what slots hold by loading one sample; the attributes are those of `BatchTask`."""
+    """Find out what slots hold by loading one sample; it has the attributes of `BatchTask`."""
 
     positions: NDArray[np.int64]
     ids: NDArray[np.int64]

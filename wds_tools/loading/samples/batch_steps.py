@@ -81,7 +81,7 @@ class BatchStep(ABC):
             images: [n, 3, height, width], uint8 unless an earlier step changed the dtype.
             labels: int64 [n] or float [n, classes]; None if the step does not need them.
             keys: What the random numbers depend on.
-            purpose: Name of this step among those of the batch.
+            purpose: Name of this step, unique in the batch.
         """
 
 

@@ -1,6 +1,6 @@
 """RandAugment of a batch, with a number of kernels that does not depend on the number of images.
 
-In each round the images are sorted by operation, so that those of an operation are a slice. There are three kinds:
+In each round the images are sorted by operation, so that the images of an operation are a slice. There are three kinds:
 
 * warps (shear, translate, rotate) are one ``grid_sample``, with a matrix for each image;
 * blends (contrast, colour, sharpness) move values away from or towards another image, by a factor for each image;
@@ -39,7 +39,7 @@ _IMAGES_ON_CPU = 24
 class RandAugment(BatchStep):
     """Apply ``num_ops`` operations, drawn at random for each image, with one strength (Cubuk et al., 2019).
 
-    The operations and strengths are those of ``torchvision.transforms.v2.RandAugment`` with its 31 bins.
+    The operations and strengths are the same as in ``torchvision.transforms.v2.RandAugment`` with its 31 bins.
 
     Args:
         num_ops: Operations per image.
@@ -91,7 +91,7 @@ class RandAugment(BatchStep):
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """The operations of one round. Slices are those of the changed images: all but the first ``unchanged``.
+    """The operations of one round. Slices refer to the changed images: all but the first ``unchanged``.
 
     Attributes:
         order: int64 [n], the images sorted by operation.
@@ -268,7 +268,7 @@ def _blend(floats: torch.Tensor, one: _Round, numbers: _Numbers) -> None:
 def _look_up(images: torch.Tensor, floats: torch.Tensor, numbers: _Numbers) -> None:
     """Write what the tables have for the values of images to ``floats``, to be clamped.
 
-    The last tables are computed: first those of autocontrast, then those of equalize. Both are ``count / step``, and
+    The last tables are computed: first for autocontrast, then for equalize. Both are ``count / step``, and
     ``step`` is a 255th of the count of the highest value, rounded down. For equalize, ``count`` is how many pixels have
     a smaller value; for autocontrast it is ``255 * (value - lowest)``. A channel whose step is 0 stays as it is.
     """

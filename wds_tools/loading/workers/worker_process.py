@@ -46,7 +46,7 @@ def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection, stage: S
         stack: Receives the Python stack of this process on SIGUSR1.
         stage: Shared memory; its first byte is the current stage.
     """
-    # The garbage collector of a forked worker must not delete objects of the main process, such as those of CUDA.
+    # The garbage collector of a forked worker must not delete objects of the main process, such as CUDA tensors.
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and stops the workers
     faulthandler.register(signal.SIGUSR1, file=stack.fileno(), all_threads=False)

@@ -112,7 +112,7 @@ def matching(
         ValueError,
         OSError,
         NotImplementedError,
-    ) as error:  # those of pyarrow are some of these
+    ) as error:  # the errors of pyarrow are among these
         reason = shortened(one_line(error), 300)
         raise OptionError(f"the condition cannot be applied: {reason}") from error
     return rows if label is None else rows[index.label[rows] == label]

@@ -23,7 +23,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from wds_tools import __version__
 from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, dataset_after
-from wds_tools.service.answers import error_answer
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
@@ -33,6 +32,7 @@ from wds_tools.service.pages.helpers import HelperPool
 from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image
 from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
+from wds_tools.service.responses import error_response
 from wds_tools.stages import STEP, cause_name
 from wds_tools.wording import counted, human_bytes
 
@@ -164,7 +164,7 @@ class PageRoutes:
             return opened
         number, size = int(request.match_info["number"]), _SIZES.get(request.query.get("size", "160"), 160)
         if number >= opened.manifest.samples:
-            return error_answer(404, "the dataset has no such sample")
+            return error_response(404, "the dataset has no such sample")
         thumbnail = await self._thumbnails.thumbnail(opened, number, size=size, field=request.query.get("field", ""))
         etag = f'"{thumbnail.etag}"'
         if request.headers.get("If-None-Match") == etag:
@@ -178,24 +178,24 @@ class PageRoutes:
             return opened
         number, name = int(request.match_info["number"]), request.match_info["field"]
         if number >= opened.manifest.samples:
-            return error_answer(404, "the dataset has no such sample")
+            return error_response(404, "the dataset has no such sample")
         try:
             _, fields, shard = await self._browser.sample(opened, number)
             stored = next((one for one in fields if one["name"] == name), None)
             if stored is None:
-                return error_answer(404, "the sample has no such field")
+                return error_response(404, "the sample has no such field")
             async with self._downloads:
                 data = await self._browser.value(opened, shard, stored)
                 return await _send_attachment(request, data, f"{number}.{name}")
         except BrowseError as error:
-            return error_answer(500, f"the field cannot be sent: {error}")
+            return error_response(500, f"the field cannot be sent: {error}")
 
     async def get_static(self, request: web.Request) -> web.StreamResponse:
         """Send one of our own files."""
         name = request.match_info["name"]
         data = self._static.get(name)
         if data is None:
-            return error_answer(404, "no such file")
+            return error_response(404, "no such file")
         etag = f'"{xxhash.xxh3_64_hexdigest(data)}"'
         if request.headers.get("If-None-Match") == etag:
             return web.Response(status=304, headers={"ETag": etag})
@@ -209,7 +209,7 @@ class PageRoutes:
         return target
 
     async def _open(self, request: web.Request) -> Opened | web.StreamResponse:
-        """Return the dataset of a request, or the answer if there is none."""
+        """Return the dataset of a request, or the response if there is none."""
         try:
             opened = await self._browser.open(request[TARGET].dataset)
         except BrowseError as error:

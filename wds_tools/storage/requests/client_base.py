@@ -57,7 +57,7 @@ class Client(Protocol):
         """Forget which versions of objects were read, so that replaced objects are read too."""
 
     def list(self, folder: str = "") -> list[str]:
-        """Return the sorted names of the objects in a folder, without those of its subfolders.
+        """Return the sorted names of the objects in a folder, but not in its subfolders.
 
         Raises:
             MissingFileError: The folder does not exist, where the storage has folders.

@@ -74,7 +74,7 @@ class ObjectClient(BaseClient):
     `RetryPolicy.connect_seconds` and `RetryPolicy.idle_seconds` together is cut and continued by another one.
 
     Args:
-        folder: The folder; its options are those of s3fs, gcsfs or adlfs, see `object_options`.
+        folder: The folder; its options are the options of s3fs, gcsfs or adlfs, see `object_options`.
 
     Raises:
         OptionError: The URL or an option is invalid.

@@ -50,7 +50,7 @@ class ObjectStorage:
         prefix: Path of the folder in the bucket.
         config: Settings of the store.
         client: Settings of its HTTP client.
-        credentials: Function that returns credentials, or None for those of ``config`` and of obstore.
+        credentials: Function that returns credentials, or None for the credentials in ``config`` or of obstore.
         host: Host of the endpoint, for messages.
         found_credentials: Whether there are credentials, or none are needed, judged without a request.
     """
@@ -148,7 +148,7 @@ def _botocore_session(profile: str | None) -> Any:
 
 
 def _s3_credentials(found: ObjectStorage, session: Any, profile: str | None) -> None:
-    """Take credentials from botocore; without it, obstore reads those of the environment and of the machine."""
+    """Take credentials from botocore; without it, obstore finds them in the environment or on the machine."""
     if session:
         credentials = session.get_credentials()
         if credentials is None:

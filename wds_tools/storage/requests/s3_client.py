@@ -16,7 +16,7 @@ from wds_tools.storage.requests.remote_folder import RemoteFolder
 
 
 class S3Client(HttpRequests):
-    """Requests to S3 and compatible stores. Arguments and errors are those of `ObjectClient`."""
+    """Requests to S3 and compatible stores. Arguments and errors are the same as in `ObjectClient`."""
 
     def __init__(self, folder: RemoteFolder) -> None:
         storage = object_storage(folder.url, folder.options)

@@ -1,4 +1,4 @@
-"""Answers that are not files: errors as JSON, and the headers of every answer."""
+"""Responses that are not files: errors as JSON, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECURITY_HEADERS = {
 }
 
 
-def error_answer(
+def error_response(
     status: int, message: str, headers: Mapping[str, str] | None = None, *, reason: str = ""
 ) -> web.Response:
     """Return an error as JSON, in the form that our client shows.
@@ -34,15 +34,15 @@ def error_answer(
         reason: The cause as one word, for programs.
     """
     error = {"message": message, "status": status, **({"reason": reason} if reason else {})}
-    return json_answer({"error": error}, status=status, headers=headers)
+    return json_response({"error": error}, status=status, headers=headers)
 
 
-def json_answer(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+def json_response(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return a value as JSON."""
     body = json.dumps(value).encode()
     return web.Response(body=body, status=status, headers=headers, content_type="application/json", charset="utf-8")
 
 
 async def add_security_headers(_request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Add the headers of every answer; called before the head is sent."""
+    """Add the headers of every response; called before the head is sent."""
     response.headers.update(SECURITY_HEADERS)
