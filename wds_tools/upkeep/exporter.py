@@ -24,6 +24,7 @@ from wds_tools.format.tar import MAX_USTAR_NAME
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME, card, may_replace
 from wds_tools.packing.output_folder import BucketFolder, LocalFolder, open_folder
+from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.reading.names import is_pattern, split_manifest
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.repeated_keys import find_repeated_key
