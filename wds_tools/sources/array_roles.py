@@ -342,7 +342,10 @@ class Roles:
         rest, chosen = self._beside, self._options.columns.get(LABEL)
         if chosen is not None:
             return self._named_label(chosen) if chosen else LabelChoice()
-        pool = _without_class_names({name: array for name, array in rest.items() if has_scalars(array)})
+        pool = {name: array for name, array in rest.items() if has_scalars(array)}
+        if any(kind_of(array) != "text" and role_rank(name, LABEL) for name, array in pool.items()):
+            # without lists of class names that happen to be as long as there are images
+            pool = {name: array for name, array in pool.items() if not _is_class_names(name, array)}
         typed = {name: _names_of_type(array) for name, array in pool.items() if kind_of(array) == "names"}
         notes: list[str] = []
         for rank in (2, 1):
@@ -506,12 +509,6 @@ def _has_several(array: Any) -> bool:
     if (kind := kind_of(array)) in ("lists", "items"):
         return True
     return array.ndim == 2 and kind in ("integers", "booleans", "numbers") and bool(np.isin(array[:], (0, 1)).all())
-
-
-def _without_class_names(pool: dict[str, Any]) -> dict[str, Any]:
-    """Leave out lists of class names that happen to be as long as there are images."""
-    numbers = [name for name, array in pool.items() if kind_of(array) != "text" and role_rank(name, LABEL)]
-    return {name: array for name, array in pool.items() if not (numbers and _is_class_names(name, array))}
 
 
 def _repeats(array: Any) -> bool:

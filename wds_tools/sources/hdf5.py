@@ -202,8 +202,9 @@ def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | Non
         if name.startswith(inside):
             groups.setdefault(name.rpartition("/")[0], {})[name] = item
     found = {group: items for group, items in groups.items() if all(map(_is_one_image, items.values()))}
-    if not found or any(_has_rows_of_images(item) for item in tree.datasets.values()):
-        return None
+    deep = [item for item in tree.datasets.values() if item.ndim > 2 and not _is_one_image(item)]
+    if not found or deep or any(kind_of(item) == "bytes" or item.dtype.names for item in tree.datasets.values()):
+        return None  # an array has rows of images
     _check_groups(found, inside, where)
     for group, items in groups.items():
         if group not in found and any(map(_is_one_image, items.values())):
@@ -266,10 +267,6 @@ def _is_one_image(item: Any) -> bool:
     if item.ndim == 1:
         return sniff(item[:12].tobytes()) is not None
     return item.ndim == 2 or (item.ndim == 3 and item.shape[2] in CHANNELS and item.shape[0] not in CHANNELS)
-
-
-def _has_rows_of_images(item: Any) -> bool:
-    return kind_of(item) == "bytes" or bool(item.dtype.names) or (item.ndim > 2 and not _is_one_image(item))
 
 
 # Files of MATLAB 7.3

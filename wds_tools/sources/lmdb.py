@@ -195,10 +195,8 @@ class LmdbSource(RecordSource):
                     folders = {_first_folder(bytes(key)) for key, _ in transaction.cursor()}
                 names = sorted(filter(is_split_name, folders))
                 role = "split"
-        return {name: LmdbSource(self.path, self._with(role, name)) for name in names} if len(names) > 1 else {}
-
-    def _with(self, role: str, name: str) -> SourceOptions:
-        return replace(self.options, columns={**self.options.columns, role: name})
+        columns = {name: {**self.options.columns, role: name} for name in names if len(names) > 1}
+        return {name: LmdbSource(self.path, replace(self.options, columns=columns[name])) for name in columns}
 
     def items(self) -> Iterator[Item]:
         with self._transaction() as transaction:

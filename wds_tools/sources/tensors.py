@@ -143,10 +143,12 @@ class _Reader:
 
     def _is_pair(self, value: Any) -> bool:
         """Return whether a value is a pair of several images and their labels."""
-        is_pair = (
-            isinstance(value, (list, tuple)) and len(value) == len(_PAIR) and isinstance(value[0], self._torch.Tensor)
-        )
-        return is_pair and value[0].ndim >= _IMAGE_AXES and _are_labels(value[1]) and len(value[0]) == len(value[1])
+        if not isinstance(value, (list, tuple)) or len(value) != len(_PAIR):
+            return False
+        images, labels = value
+        are_images = isinstance(images, self._torch.Tensor) and images.ndim >= _IMAGE_AXES
+        are_labels = isinstance(labels, (list, tuple)) or getattr(labels, "ndim", 0) in (1, 2)
+        return are_images and are_labels and len(images) == len(labels)
 
     def refuse_models(self, content: Mapping[Any, Any]) -> None:
         """Raise an error for the weights of a model, whose entries are parameters and no samples."""
@@ -163,11 +165,6 @@ class _Reader:
 def _plain(value: Any) -> Any:
     """Return a tensor of one value as a number."""
     return value.item() if getattr(value, "ndim", None) == 0 else value
-
-
-def _are_labels(value: Any) -> bool:
-    """Return whether a value can be the labels of several images."""
-    return isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) in (1, 2)
 
 
 def _to_numpy(tensor: Any) -> Any:

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -185,7 +186,7 @@ class TextTable:
                 "columns, such as path,label"
             )
         self.skips_spaces = any(names[1:]) and all(name.startswith(" ") for name in names[1:] if name)
-        names = [name.strip() for name in next(self._reader(_after(first, lines)), [])]
+        names = [name.strip() for name in next(self._reader(chain([first], lines)), [])]
         self.start = getattr(lines, "stop", 0)
         check_unique(names, where=str(self.path))
         self.columns = [name or f"column_{number}" for number, name in enumerate(names, 1)]
@@ -246,11 +247,6 @@ class _Lines(Iterator[str]):
             raise StopIteration
         self.start, self.stop = self.stop, self.stop + len(line)
         return line.decode("utf-8", "surrogateescape")
-
-
-def _after(first: str, lines: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from lines
 
 
 def _split(line: str, separator: str) -> list[str]:
