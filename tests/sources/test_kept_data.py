@@ -263,6 +263,11 @@ def scores_parquet(folder: Path, images: list[bytes]) -> Path:
     return folder / "a.parquet"
 
 
+def scores_in_structs(folder: Path, images: list[bytes]) -> Path:
+    pq.write_table(pa.table({"image": images, "score": [{"a": [{"b": one}]} for one in SCORES]}), folder / "a.parquet")
+    return folder / "a.parquet"
+
+
 def scores_json_lines(folder: Path, images: list[bytes]) -> Path:
     (folder / "0.jpg").write_bytes(images[0])
     (folder / "a.jsonl").write_text("".join(json.dumps({"path": "0.jpg", "score": one}) + "\n" for one in SCORES))
@@ -273,7 +278,7 @@ def scores_object(_: Path, images: list[bytes]) -> Any:
     return [{"image": image, "score": np.float32(one)} for image, one in zip(images, SCORES, strict=True)]
 
 
-@pytest.mark.parametrize("write", [scores_npz, scores_parquet, scores_json_lines, scores_object])
+@pytest.mark.parametrize("write", [scores_npz, scores_parquet, scores_in_structs, scores_json_lines, scores_object])
 def test_numbers_that_json_does_not_have_are_counted(tmp_path: Path, six: list[Photo], write: Any) -> None:
     found = open_source(write(tmp_path, [photo.data for photo in six[:4]])).scan()
     assert "NaN and infinite numbers of 'score' are null in json: 2" in found.account.notes

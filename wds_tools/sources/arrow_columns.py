@@ -106,7 +106,7 @@ class Columns:
             return Kind.ENCODED
         if what == _BINARY:
             return Kind.BINARY
-        if _has_binary(kind):
+        if _has(kind, lambda one: _what(one) == _BINARY):
             return Kind.SEVERAL_IMAGES if what == f"{_LISTS}structs" and _is_image(_inner(kind)) else Kind.LOSSY
         return (
             Kind.LIST
@@ -115,11 +115,8 @@ class Columns:
         )
 
     def has_fractions(self, name: str) -> bool:
-        """Return whether a column has floats, or lists of them."""
-        kind = self.types[name]
-        while (inner := _inner(kind)) is not None:
-            kind = inner
-        return bool(pa.types.is_floating(kind))
+        """Return whether a column has floats, also inside lists and structs."""
+        return _has(self.types[name], pa.types.is_floating)
 
     def check_complete(self, names: Sequence[str | None]) -> None:
         """Raise an error if a file lacks one of these columns."""
@@ -276,17 +273,17 @@ def _is_image(kind: pa.DataType) -> bool:
     return bool(pa.types.is_struct(kind)) and {"bytes", "path"} <= {one.name for one in kind}
 
 
-def _has_binary(kind: pa.DataType) -> bool:
-    """Return whether values are binary, or have binary values inside."""
+def _has(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether values are of a wanted type, or have such values inside."""
     kind = _without_encoding(kind)
-    if _what(kind) == _BINARY:
+    if is_wanted(kind):
         return True
     inner = _inner(kind)
     if inner is not None:
-        return _has_binary(inner)
+        return _has(inner, is_wanted)
     if pa.types.is_map(kind):
-        return _has_binary(kind.key_type) or _has_binary(kind.item_type)
-    return bool(pa.types.is_struct(kind)) and any(_has_binary(one.type) for one in kind)
+        return _has(kind.key_type, is_wanted) or _has(kind.item_type, is_wanted)
+    return bool(pa.types.is_struct(kind)) and any(_has(one.type, is_wanted) for one in kind)
 
 
 def _holds_images(values: Sequence[Any]) -> bool:
