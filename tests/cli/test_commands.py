@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from xml.etree import ElementTree
 import preloaded
 import pytest
 from folders import write_tar
+from waiting import wait_for
 
 from wds_tools import __version__
 from wds_tools.cli import cli, main
@@ -390,12 +390,19 @@ def test_a_destination_that_is_a_file_or_inside_the_source_is_one_line(
 
 
 def test_an_interrupted_pack_is_one_line_and_continues_when_run_again(photos: Path, tmp_path: Path) -> None:
-    words = ["pack", str(photos), str(tmp_path / "out"), "--shard-bytes", "200kB", "--workers", "2"]
+    words = ["pack", str(photos), str(tmp_path / "out"), "--shard-bytes", "200kB", "--workers", "1"]
     words += ["--images", "keep"]
-    run = preloaded.Process(["-m", "wds_tools.cli", *words], imports=preloaded.COMMANDS)
-    while not list((tmp_path / "out").glob("*.parquet")):
-        assert run.poll() is None
-        time.sleep(0.01)
+    code = (
+        "import sys, time; from wds_tools.cli import main; from wds_tools.packing import worker\n"
+        "make_sample = worker.make_sample\n"
+        "def slow(task, *rest):\n"
+        "    time.sleep(60 * (task.number >= 2))\n"
+        "    return make_sample(task, *rest)\n"
+        "worker.make_sample = slow\n"
+        "sys.exit(main())"
+    )
+    run = preloaded.Process(["-c", code, *words], imports=preloaded.COMMANDS)
+    wait_for(lambda: list((tmp_path / "out").glob("*.parquet")))
     run.send_signal(signal.SIGINT)
     result = Result(run.wait(), run.stdout, run.stderr)
     assert_one_line_error(result, 130, "interrupted; finished shards are kept; run the same command again")
