@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import sys
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -21,6 +23,7 @@ import pytest
 from folders import write_tar
 from waiting import wait_for
 
+import wds_tools.bench
 from wds_tools import __version__
 from wds_tools.cli import cli, main
 from wds_tools.format.tar import END
@@ -822,13 +825,33 @@ def test_an_error_of_sample_is_one_line(call: Call, packed: Path, tmp_path: Path
     assert not out.exists()
 
 
-def test_bench_prints_a_table_and_writes_json(call: Call, packed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "bench.json"
-    words = ("bench", packed, "--against", "", "--rounds", "1", "--seconds", "0.2", "--workers", "1", "--json", out)
-    result = call(*words, "--batch-size", "32")
-    assert result.code == 0, result.err
-    assert "limit" in result.out
-    assert [report["workers"] for report in json.loads(out.read_text())["reports"]] == [1]
+def test_bench_passes_its_options_on_prints_a_table_and_writes_json(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, given, signature = tmp_path / "bench.json", {}, inspect.signature(wds_tools.bench.bench)
+
+    def measure(*arguments: object, **options: object) -> SimpleNamespace:  # bench/test_run.py measures
+        given.update(signature.bind(*arguments, **options).arguments)
+        given.pop("progress")("a line")
+        return SimpleNamespace(to_text=lambda: "a table", to_dict=lambda: {"a": 1})
+
+    monkeypatch.setattr("wds_tools.bench.bench", measure)
+    words = ("--against", "hdf5, lmdb", "--view", "raw", "--rounds", "3", "--seconds", "0.2", "--workers", "1,2")
+    words += ("--batch-size", "32", "--python", "dali=/x/python", "--stages", "--json", out)
+    assert call("bench", "photos", *words) == (0, "a table\n", "a line\n")
+    assert json.loads(out.read_text()) == {"a": 1}
+    given.pop("remote")
+    assert given == {
+        "dataset": "photos",
+        "against": ["hdf5", "lmdb"],
+        "view": "raw",
+        "rounds": 3,
+        "seconds": 0.2,
+        "workers": [1, 2],
+        "batch_size": 32,
+        "pythons": {"dali": "/x/python"},
+        "stages": True,
+    }
 
 
 def test_bench_refuses_an_unknown_peer(call: Call, packed: Path) -> None:
