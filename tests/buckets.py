@@ -66,9 +66,10 @@ class Bucketful(LocalFileSystem):
             raise PermissionError("access denied")
         if fault == "kill":
             os.kill(os.getpid(), 9)
-        for _part in range(10):
-            time.sleep(Bucketful.seconds / 10)
-            callback.relative_update(len(data) // 10)
+        parts = max(10, round(5 * Bucketful.seconds))
+        for _part in range(parts):
+            time.sleep(Bucketful.seconds / parts)
+            callback.relative_update(len(data) // parts)
         if fault == "dies in the middle":
             raise ConnectionResetError("connection reset")
         self._write(target, data[: len(data) // 2] if fault == "cuts" else data)

@@ -28,7 +28,7 @@ import wds_tools as wt
 pytest_plugins = ["photo_fixtures"]
 
 # Without a deadline, because examples are slow on a busy machine. `make torture` and `make torture-night` name theirs.
-for profile, examples in {"default": 25, "torture": 500, "night": 10_000}.items():
+for profile, examples in {"default": 15, "torture": 500, "night": 10_000}.items():
     settings.register_profile(profile, deadline=None, max_examples=examples)
 settings.load_profile("default")
 

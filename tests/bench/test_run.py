@@ -101,7 +101,8 @@ MAX_DIFFERENCE = {"train": 2, "eval": 2, "small": 1, "ssl": 2, "detect": 2}  # o
 @pytest.mark.parametrize(
     ("view", "peers"),
     [
-        ("train", ["webdataset", "crop-ready"]),
+        ("train", ["crop-ready"]),
+        pytest.param("train", ["webdataset"], marks=pytest.mark.torture),
         pytest.param("eval", ["imagefolder-io", "crop-ready"], marks=pytest.mark.torture),
         pytest.param("ssl", ["imagefolder"], marks=pytest.mark.torture),
         pytest.param("detect", ["webdataset"], marks=pytest.mark.torture),

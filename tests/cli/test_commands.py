@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -11,16 +12,18 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 from xml.etree import ElementTree
 
 import preloaded
 import pytest
 from folders import write_tar
+from waiting import wait_for
 
+import wds_tools.bench
 from wds_tools import __version__
 from wds_tools.cli import cli, main
 from wds_tools.format.tar import END
@@ -390,12 +393,19 @@ def test_a_destination_that_is_a_file_or_inside_the_source_is_one_line(
 
 
 def test_an_interrupted_pack_is_one_line_and_continues_when_run_again(photos: Path, tmp_path: Path) -> None:
-    words = ["pack", str(photos), str(tmp_path / "out"), "--shard-bytes", "200kB", "--workers", "2"]
+    words = ["pack", str(photos), str(tmp_path / "out"), "--shard-bytes", "200kB", "--workers", "1"]
     words += ["--images", "keep"]
-    run = preloaded.Process(["-m", "wds_tools.cli", *words], imports=preloaded.COMMANDS)
-    while not list((tmp_path / "out").glob("*.parquet")):
-        assert run.poll() is None
-        time.sleep(0.01)
+    code = (
+        "import sys, time; from wds_tools.cli import main; from wds_tools.packing import worker\n"
+        "make_sample = worker.make_sample\n"
+        "def slow(task, *rest):\n"
+        "    time.sleep(60 * (task.number >= 2))\n"
+        "    return make_sample(task, *rest)\n"
+        "worker.make_sample = slow\n"
+        "sys.exit(main())"
+    )
+    run = preloaded.Process(["-c", code, *words], imports=preloaded.COMMANDS)
+    wait_for(lambda: list((tmp_path / "out").glob("*.parquet")))
     run.send_signal(signal.SIGINT)
     result = Result(run.wait(), run.stdout, run.stderr)
     assert_one_line_error(result, 130, "interrupted; finished shards are kept; run the same command again")
@@ -815,13 +825,33 @@ def test_an_error_of_sample_is_one_line(call: Call, packed: Path, tmp_path: Path
     assert not out.exists()
 
 
-def test_bench_prints_a_table_and_writes_json(call: Call, packed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "bench.json"
-    words = ("bench", packed, "--against", "", "--rounds", "1", "--seconds", "0.2", "--workers", "1", "--json", out)
-    result = call(*words, "--batch-size", "32")
-    assert result.code == 0, result.err
-    assert "limit" in result.out
-    assert json.loads(out.read_text())["workers"] == 1
+def test_bench_passes_its_options_on_prints_a_table_and_writes_json(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, given, signature = tmp_path / "bench.json", {}, inspect.signature(wds_tools.bench.bench)
+
+    def measure(*arguments: object, **options: object) -> SimpleNamespace:  # bench/test_run.py measures
+        given.update(signature.bind(*arguments, **options).arguments)
+        given.pop("progress")("a line")
+        return SimpleNamespace(to_text=lambda: "a table", to_dict=lambda: {"a": 1})
+
+    monkeypatch.setattr("wds_tools.bench.bench", measure)
+    words = ("--against", "hdf5, lmdb", "--view", "raw", "--rounds", "3", "--seconds", "0.2", "--workers", "2")
+    words += ("--batch-size", "32", "--python", "dali=/x/python", "--stages", "--json", out)
+    assert call("bench", "photos", *words) == (0, "a table\n", "a line\n")
+    assert json.loads(out.read_text()) == {"a": 1}
+    given.pop("remote")
+    assert given == {
+        "dataset": "photos",
+        "against": ["hdf5", "lmdb"],
+        "view": "raw",
+        "rounds": 3,
+        "seconds": 0.2,
+        "workers": 2,
+        "batch_size": 32,
+        "pythons": {"dali": "/x/python"},
+        "stages": True,
+    }
 
 
 def test_bench_refuses_an_unknown_peer(call: Call, packed: Path) -> None:

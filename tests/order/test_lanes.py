@@ -17,7 +17,7 @@ from wds_tools.order.sequence import Order
 
 @st.composite
 def orders(draw, least_window=0):
-    shards = draw(st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(lambda counts: sum(counts) > 0))
+    shards = draw(st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(lambda counts: sum(counts) > 0))
     selection = None
     if draw(st.booleans()):
         keep = draw(st.integers(1, sum(shards)))
@@ -33,7 +33,7 @@ def orders(draw, least_window=0):
     )
 
 
-@pytest.fixture(params=[7, 100], ids=lambda n: f"segments-of-{n}")
+@pytest.fixture(params=[7, 40], ids=lambda n: f"segments-of-{n}")
 def segment_samples(request, monkeypatch):
     monkeypatch.setattr(order_module, "SEGMENT_SAMPLES", request.param)
 
@@ -136,9 +136,9 @@ def test_in_its_second_epoch_a_machine_reads_at_most_one_percent_of_blocks_that_
     assert reading.share == pytest.approx(1 / nodes, rel=0.01)
 
 
-@pytest.mark.parametrize(("nodes", "lanes"), [(3, 4), (6, 4), (5, 8), (2, 3), (7, 8)])
+@pytest.mark.parametrize(("nodes", "lanes"), [(3, 4), (6, 4), (7, 8)])
 def test_the_blocks_of_machines_stay_the_same_if_the_number_of_lanes_is_another_one(nodes, lanes):
-    order = Order(fingerprint="x", shard_samples=[9_000] * 50, seed=0, window=43_605, block=19, lanes=lanes)
+    order = Order(fingerprint="x", shard_samples=[9_000] * 20, seed=0, window=17_442, block=19, lanes=lanes)
     assert measure_reading(order, nodes=nodes, node_batch=512).new < 0.01
 
 
@@ -156,10 +156,10 @@ def test_the_blocks_of_machines_are_the_same_for_any_number_of_ranks_on_them():
 @pytest.mark.parametrize(("shares", "batch"), [((7, 3), 64), ((1, 1), 100)])
 def test_machines_read_the_same_blocks_of_a_mixture_of_two_datasets_in_each_epoch(shares, batch):
     parts = [
-        Order(fingerprint=str(n), shard_samples=[9_000] * 10, seed=0, window=16_000, block=19, lanes=4) for n in (0, 1)
+        Order(fingerprint=str(n), shard_samples=[9_000] * 4, seed=0, window=6_400, block=19, lanes=4) for n in (0, 1)
     ]
     order = MixtureOrder(parts, shares, "all_exhausted")
-    whole = Order(fingerprint="both", shard_samples=[9_000] * 20, seed=0, window=0, block=19)
+    whole = Order(fingerprint="both", shard_samples=[9_000] * 8, seed=0, window=0, block=19)
     for node in range(4):
         read = []
         for epoch in (0, 1):

@@ -12,7 +12,7 @@ from wds_tools.order import sequence as order_module
 from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
 from wds_tools.order.sequence import Order, default_block
 
-SHARDS = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(lambda counts: sum(counts) > 0)
+SHARDS = st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(lambda counts: sum(counts) > 0)
 
 
 @st.composite
@@ -33,7 +33,7 @@ def segment_samples(request, monkeypatch):
     monkeypatch.setattr(order_module, "SEGMENT_SAMPLES", getattr(request, "param", order_module.SEGMENT_SAMPLES))
 
 
-SEGMENTS = pytest.mark.parametrize("segment_samples", [7, 100], indirect=True, ids=lambda n: f"segments-of-{n}")
+SEGMENTS = pytest.mark.parametrize("segment_samples", [7, 40], indirect=True, ids=lambda n: f"segments-of-{n}")
 
 
 @SEGMENTS
