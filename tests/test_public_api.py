@@ -26,6 +26,7 @@ NAMES = [
     "Keypoints",
     "Label",
     "LabelError",
+    "Letterbox",
     "Loader",
     "LoaderError",
     "LoaderStats",

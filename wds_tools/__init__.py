@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from wds_tools.format.field_classes import ClassList
     from wds_tools.format.manifest import Manifest
     from wds_tools.images.buckets import Buckets
+    from wds_tools.images.framed import Letterbox
     from wds_tools.images.schedule import Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
     from wds_tools.inspection.stats import describe
@@ -90,6 +91,7 @@ _NAMES = {
     "format.field_classes": "ClassList",
     "format.manifest": "Manifest",
     "images.buckets": "Buckets",
+    "images.framed": "Letterbox",
     "images.schedule": "Schedule",
     "images.views": "CenterCrop RandomResizedCrop Resize",
     "inspection.stats": "describe",
@@ -143,6 +145,7 @@ __all__ = [
     "Keypoints",
     "Label",
     "LabelError",
+    "Letterbox",
     "Loader",
     "LoaderError",
     "LoaderStats",

@@ -5,7 +5,7 @@ AC_LOOKUP_BITS: int
 
 def render_jpegs(
     files: list[memoryview | None],
-    crops: NDArray[np.int32],
+    crops: NDArray[np.float64],
     outputs: list[NDArray[np.uint8]],
     sizes: NDArray[np.int32],
     max_pixels: int,

@@ -80,6 +80,34 @@ static void release_outputs(Outputs *outputs)
     free(outputs->outputs);
 }
 
+/* Returns whether the items of a buffer of bytes follow each other without gaps. */
+static int is_contiguous(const Py_buffer *buffer)
+{
+    Py_ssize_t stride = 1;
+    for (int i = buffer->ndim - 1; i >= 0; stride *= buffer->shape[i--])
+        if (buffer->shape[i] > 1 && buffer->strides[i] != stride)
+            return 0;
+    return 1;
+}
+
+/* Describes the pixels of a buffer: without gaps, or a rectangle [3][height][width] in larger planes. Returns 0, or -1
+   if it is neither. */
+static int get_output(const Py_buffer *buffer, int height, int width, Output *output)
+{
+    size_t plane = (size_t)height * (size_t)width;
+    if (!is_valid_size(height, width) || buffer->itemsize != 1 || !has_items(buffer, 1, 3 * plane, 1))
+        return -1;
+    *output = (Output){buffer->buf, height, width, (size_t)width, plane};
+    if (is_contiguous(buffer))
+        return 0;
+    if (buffer->ndim != 3 || buffer->shape[0] != 3 || buffer->shape[1] != height || buffer->shape[2] != width ||
+        buffer->strides[0] < 1 || buffer->strides[1] < 1 || buffer->strides[2] != 1)
+        return -1;
+    output->plane_stride = (size_t)buffer->strides[0];
+    output->row_stride = (size_t)buffer->strides[1];
+    return 0;
+}
+
 /* Gets the buffers of a list. `sizes` has the height and width of each. Returns 0, or -1 with an
    exception set. The caller calls release_outputs() in both cases. */
 static int get_outputs(PyObject *list, const Py_buffer *sizes, Outputs *outputs)
@@ -99,26 +127,24 @@ static int get_outputs(PyObject *list, const Py_buffer *sizes, Outputs *outputs)
     }
     for (Py_ssize_t i = 0; i < outputs->count; i++) {
         PyObject *item = PySequence_GetItem(list, i);
-        int failed = !item || PyObject_GetBuffer(item, &outputs->buffers[i], PyBUF_WRITABLE);
+        int failed = !item || PyObject_GetBuffer(item, &outputs->buffers[i], PyBUF_WRITABLE | PyBUF_STRIDES);
         Py_XDECREF(item); /* the buffer has its own reference */
         if (failed)
             return -1;
         const int32_t *size = (const int32_t *)sizes->buf + 2 * i;
-        outputs->outputs[i] = (Output){outputs->buffers[i].buf, size[0], size[1]};
+        if (get_output(&outputs->buffers[i], size[0], size[1], &outputs->outputs[i])) {
+            PyErr_Format(
+                PyExc_ValueError, "output %zd (%zd bytes) does not have %d x %d pixels (height x width) of 3 bytes", i,
+                outputs->buffers[i].len, size[0], size[1]);
+            return -1;
+        }
     }
     return 0;
 }
 
-/* Returns whether each output has the pixels of one crop, and each of `count` images has the same
-   number of crops. */
+/* Returns whether each of `count` images has the same number of crops. */
 static int are_valid_outputs(const Outputs *outputs, Py_ssize_t count)
 {
-    for (Py_ssize_t i = 0; i < outputs->count; i++) {
-        const Output *output = &outputs->outputs[i];
-        if (!is_valid_size(output->height, output->width) ||
-            !has_items(&outputs->buffers[i], 1, 3 * (size_t)output->height * (size_t)output->width, 1))
-            return 0;
-    }
     if (!count)
         return !outputs->count;
     return outputs->count && outputs->count % count == 0 && outputs->count / count <= MAX_CROPS;
