@@ -38,6 +38,7 @@ NAMES = [
     "MissingSourceError",
     "MixUp",
     "Mixture",
+    "Mosaic",
     "MultiHot",
     "Normalize",
     "NotADatasetError",

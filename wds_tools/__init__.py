@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from wds_tools.format.manifest import Manifest
     from wds_tools.images.buckets import Buckets
     from wds_tools.images.framed import Letterbox
+    from wds_tools.images.mosaic import Mosaic
     from wds_tools.images.schedule import Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
     from wds_tools.inspection.stats import describe
@@ -92,6 +93,7 @@ _NAMES = {
     "format.manifest": "Manifest",
     "images.buckets": "Buckets",
     "images.framed": "Letterbox",
+    "images.mosaic": "Mosaic",
     "images.schedule": "Schedule",
     "images.views": "CenterCrop RandomResizedCrop Resize",
     "inspection.stats": "describe",
@@ -157,6 +159,7 @@ __all__ = [
     "MissingSourceError",
     "MixUp",
     "Mixture",
+    "Mosaic",
     "MultiHot",
     "Normalize",
     "NotADatasetError",

@@ -91,6 +91,7 @@ def place(
     start = np.clip(start, low, high).astype(np.int64)
     stop = np.clip(stop, start, np.maximum(high, start)).astype(np.int64)
     length, corner = stop - start, start - offset
+    length[(length == 0).any(axis=1)] = 0
     flip_columns, flip_rows = flips.T
     mirrored = np.stack([flip_rows, flip_columns], axis=1)
     if canvas is not None:
@@ -100,9 +101,9 @@ def place(
         box=np.concatenate([np.zeros_like(sides), sides[:, ::-1]], axis=1),
         resize=resized,
         corner=corner,
-        size=np.where((length > 0).all(axis=1, keepdims=True), length, 0),
+        size=length,
         flip=flip_columns,
-        frame=Frame(size, np.where(mirrored, frame - stop, start), fill, flip_rows, tiles, canvas),
+        frame=Frame(size, np.where(mirrored, frame - start - length, start), fill, flip_rows, tiles, canvas),
     )
 
 
