@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from wds_tools.format.field_classes import ClassList
     from wds_tools.format.manifest import Manifest
     from wds_tools.images.buckets import Buckets
+    from wds_tools.images.color import HSV
     from wds_tools.images.framed import Letterbox
     from wds_tools.images.mosaic import Mosaic
     from wds_tools.images.schedule import Schedule
@@ -92,6 +93,7 @@ _NAMES = {
     "format.field_classes": "ClassList",
     "format.manifest": "Manifest",
     "images.buckets": "Buckets",
+    "images.color": "HSV",
     "images.framed": "Letterbox",
     "images.mosaic": "Mosaic",
     "images.schedule": "Schedule",
@@ -129,6 +131,7 @@ _NAMES = {
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
+    "HSV",
     "Array",
     "Boxes",
     "Buckets",

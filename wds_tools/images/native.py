@@ -156,6 +156,16 @@ def transcode_jpeg(data: bytes | memoryview, restart: int) -> bytes | None:
     return compiled.transcode_jpeg(data, restart, LONGEST_CODE, MAX_PIXELS)
 
 
+def change_hsv(pixels: NDArray[np.uint8], changes: NDArray[np.float32]) -> None:
+    """Change hue, saturation and value of images in place; requires the module (see `is_available`).
+
+    Args:
+        pixels: uint8 [n, 3, height, width], contiguous.
+        changes: float32 [n, 3], see `HSV.changes`.
+    """
+    compiled.change_hsv(pixels, changes)
+
+
 def copy_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.uint8]) -> bool:
     """Copy images that are stored as pixels into a batch, if none of them is cropped, resized or flipped.
 

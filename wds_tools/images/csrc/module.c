@@ -240,6 +240,44 @@ static PyObject *copy_pixels(PyObject *module, PyObject *arguments)
     return done;
 }
 
+static int is_valid_change(const HsvChange *change)
+{
+    return change->hue >= -0.5f && change->hue <= 0.5f && change->saturation >= 0 && change->saturation <= 256 &&
+           change->value >= 0 && change->value <= 256; /* false for NaN */
+}
+
+static PyObject *change_hsv(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer pixels, changes;
+    PyObject *done = NULL;
+    if (!PyArg_ParseTuple(arguments, "w*y*", &pixels, &changes))
+        return NULL;
+    size_t images = (size_t)changes.len / sizeof(HsvChange), plane = images ? (size_t)pixels.len / images / 3 : 0;
+    const HsvChange *change = changes.buf;
+    int is_valid = has_items(&changes, (Py_ssize_t)images, sizeof(HsvChange), _Alignof(HsvChange)) &&
+                   (size_t)pixels.len == 3 * plane * images;
+    for (size_t i = 0; is_valid && i < images; i++)
+        is_valid = is_valid_change(&change[i]);
+    if (!is_valid)
+        PyErr_Format(
+            PyExc_ValueError,
+            "%zd bytes of pixels are not images with three planes each, or %zd bytes are not three numbers for each, of "
+            "-0.5 to 0.5, 0 to 256 and 0 to 256",
+            pixels.len, changes.len);
+    else {
+        uint8_t *image = pixels.buf;
+        Py_BEGIN_ALLOW_THREADS
+        for (size_t i = 0; i < images; i++, image += 3 * plane)
+            kernels()->change_hsv(image, image + plane, image + 2 * plane, plane, &change[i]);
+        Py_END_ALLOW_THREADS
+        done = Py_NewRef(Py_None);
+    }
+    PyBuffer_Release(&changes);
+    PyBuffer_Release(&pixels);
+    return done;
+}
+
 /* Returns (width, samples) of the valid part of a plane; `samples` are bytes in row order. */
 static PyObject *build_plane(const PlaneBox *box)
 {
@@ -362,6 +400,8 @@ static PyMethodDef methods[] = {
      "simd([enable]) -> the instruction set in use: avx2, neon or none. Changes it if `enable` is given."},
     {"copy_pixels", copy_pixels, METH_VARARGS,
      "copy_pixels(files, offset, out, height, width): copies interleaved pixels to planes"},
+    {"change_hsv", change_hsv, METH_VARARGS,
+     "change_hsv(pixels, changes): changes hue, saturation and value of planes [n, 3, ...] by float32 [n, 3]"},
     {NULL, NULL, 0, NULL},
 };
 

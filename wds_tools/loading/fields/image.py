@@ -16,6 +16,7 @@ from wds_tools import stages
 from wds_tools.errors import OptionError
 from wds_tools.format.jpeg import Box
 from wds_tools.images import native
+from wds_tools.images.color import HSV, change_colors
 from wds_tools.images.decode import Pixels as Rgb
 from wds_tools.images.decode import decode_rgb, decode_unchanged
 from wds_tools.images.resize import fill_around, render_region
@@ -30,7 +31,7 @@ from wds_tools.loading.fields.padding import Pad
 from wds_tools.loading.fields.part import ImageFiles, Part
 from wds_tools.loading.fields.pixels import Pixels, pixels_of
 from wds_tools.loading.fields.user_functions import Transform, call_for_sample, transformed
-from wds_tools.order.keyed_random import key_of
+from wds_tools.order.keyed_random import key_of, uniform
 
 ImageMode = Literal["rgb", "unchanged"]
 
@@ -51,6 +52,7 @@ class Image(Pixels):
             are applied. If images of a batch differ in channels or dtype, it is a list.
         like: Name of another `Image` in the batch: use the same region, size and flip. Both images must have the same
             size.
+        color: Random changes of the colours, before ``transform``: an `HSV`, or None.
         transform: Function of one image, a tensor [channels, height, width], called in the worker, or an Albumentations
             transform. Random number generators are seeded for each sample.
         pad: Value of the padding at the right and bottom of smaller images, or a `Pad`, so that a batch is one tensor
@@ -66,6 +68,7 @@ class Image(Pixels):
     view: AnyView | Sequence[AnyView] | None = None
     mode: ImageMode = "rgb"
     like: str | None = None
+    color: HSV | None = None
     transform: Transform | None = None
     pad: float | Pad | None = None
 
@@ -77,6 +80,10 @@ class Image(Pixels):
         self._check("'image', 'jpg' or 'left.jpg'")
         self._check_choice("mode", ("rgb", "unchanged"))
         self._check_function("transform")
+        if self.color is not None and not isinstance(self.color, HSV):
+            raise OptionError(f"wds_tools.Image(color={self.color!r}); allowed are wds_tools.HSV(...) and None")
+        if self.color is not None and self.is_unchanged:
+            raise OptionError("wds_tools.Image(color=...) is for mode='rgb', not for mode='unchanged'")
         if self.view is not None and (not self.views or not all(map(is_view, self.views))):
             raise OptionError(
                 f"wds_tools.Image(view={self.view!r}); allowed are wds_tools.RandomResizedCrop(...), CenterCrop(...), "
@@ -164,7 +171,16 @@ class Image(Pixels):
         regions, sources = part.regions(column.geometry) if column.geometry else [], column.sources(part)
         if column.geometry and column.geometry.source != column.name:
             sources.check_sizes(self.field, *sources.image_sizes(self.field), column.geometry)
-        return render_files(sources.image_files(self.field), regions, buffers, lambda i: sources.naming(i, self.field))
+        images = render_files(
+            sources.image_files(self.field), regions, buffers, lambda i: sources.naming(i, self.field)
+        )
+        if self.color is not None:
+            with stages.TRANSFORM:
+                for number, (buffer, view) in enumerate(zip(buffers, images, strict=True)):
+                    key: tuple[int | str, ...] = (*column.key, number) if number else column.key
+                    u = uniform(key_of("color", part.seed, part.epoch, *key), part.positions, self.color.draws)
+                    change_colors(view if buffer is None else buffer, self.color.changes(u))
+        return images
 
 
 def _transformed(part: Part, column: Column, transform: Transform, i: int, number: int, image: torch.Tensor) -> Any:
