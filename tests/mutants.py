@@ -203,7 +203,7 @@ def run(
     Returns:
         A 1 for each crop of each image that was rendered, or a 0; and for each crop the pixels of all images.
     """
-    numbers = b"".join(struct.pack("15i", *geometry) for image in zip(*crops, strict=True) for geometry in image)
+    numbers = b"".join(struct.pack("15d", *geometry) for image in zip(*crops, strict=True) for geometry in image)
     pixels = [bytearray(len(batch) * 3 * height * width) for height, width in outs]
     outputs = [part for image in zip(*(_divided(one, len(batch)) for one in pixels), strict=True) for part in image]
     sizes = b"".join(struct.pack("2i", *out) for out in outs) * len(batch)

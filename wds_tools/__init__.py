@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from wds_tools.format.field_classes import ClassList
     from wds_tools.format.manifest import Manifest
     from wds_tools.images.buckets import Buckets
+    from wds_tools.images.color import HSV
+    from wds_tools.images.framed import Letterbox
+    from wds_tools.images.mosaic import Mosaic
     from wds_tools.images.schedule import Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
     from wds_tools.inspection.stats import describe
@@ -90,6 +93,9 @@ _NAMES = {
     "format.field_classes": "ClassList",
     "format.manifest": "Manifest",
     "images.buckets": "Buckets",
+    "images.color": "HSV",
+    "images.framed": "Letterbox",
+    "images.mosaic": "Mosaic",
     "images.schedule": "Schedule",
     "images.views": "CenterCrop RandomResizedCrop Resize",
     "inspection.stats": "describe",
@@ -125,6 +131,7 @@ _NAMES = {
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
+    "HSV",
     "Array",
     "Boxes",
     "Buckets",
@@ -143,6 +150,7 @@ __all__ = [
     "Keypoints",
     "Label",
     "LabelError",
+    "Letterbox",
     "Loader",
     "LoaderError",
     "LoaderStats",
@@ -154,6 +162,7 @@ __all__ = [
     "MissingSourceError",
     "MixUp",
     "Mixture",
+    "Mosaic",
     "MultiHot",
     "Normalize",
     "NotADatasetError",

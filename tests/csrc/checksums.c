@@ -92,7 +92,7 @@ static void print_rendered(const uint8_t *data, size_t size, int width, int heig
         ByteSpan file = {data, size};
         char done = 0;
         memset(out, 0, sizeof out);
-        render_batch(&file, &crop, 1, &(Output){out, SIDE, SIDE}, 1, (size_t)1 << 28, &done, NULL);
+        render_batch(&file, &crop, 1, &(Output){out, SIDE, SIDE, SIDE, SIDE * SIDE}, 1, (size_t)1 << 28, &done, NULL);
         printf("%s rendered %d, flip %d: %016" PRIx64 "\n", name, done, flip, update_hash(0, out, sizeof out));
     }
 }

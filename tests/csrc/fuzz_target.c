@@ -130,6 +130,12 @@ static void test_planes(const uint8_t *data, size_t size, const Header *header, 
     decoder_free(decoder);
 }
 
+/* Returns an output whose pixels follow each other. */
+static Output output_at(uint8_t *pixels, int height, int width)
+{
+    return (Output){pixels, height, width, (size_t)width, (size_t)(width * height)};
+}
+
 /* Renders two crops of a batch of three, and checks that the first crop of the file has the pixels
    that it has alone. The second one is the first one mirrored, or, if `other` is not NULL, another
    region, whose scale may differ: then the pixels of the first one may differ too. */
@@ -138,7 +144,8 @@ static void test_two_crops(
     int height, int width)
 {
     CropGeometry second = other ? *other : *crop;
-    second.flip ^= !other;
+    if (!other)
+        second.flip = FLIP_COLUMNS - second.flip;
     const CropGeometry crops[6] = {*crop, second, *crop, second, *crop, second};
     size_t bytes = (size_t)(3 * width * height);
     char done[6];
@@ -146,7 +153,7 @@ static void test_two_crops(
     check(out != NULL, "out of memory");
     Output outputs[6];
     for (size_t i = 0; i < 6; i++) /* the first crop of each image, and then the second ones */
-        outputs[i] = (Output){out + (i / 2 + i % 2 * 3) * bytes, height, width};
+        outputs[i] = output_at(out + (i / 2 + i % 2 * 3) * bytes, height, width);
     render_batch(files, crops, 3, outputs, 2, MAX_PIXELS, done, NULL);
     check(done[2] == done[4], "whether a crop is rendered depends on the other images");
     check(!done[2] || !memcmp(out + bytes, out + 2 * bytes, bytes), "a crop depends on the other images");
@@ -165,16 +172,17 @@ static void test_two_crops(
    twice. Each image must be the same as when it is rendered alone. */
 static void test_batch(const uint8_t *data, size_t size, const Header *header, const Request *request)
 {
-    CropGeometry crop = {.flip = request->scale >> 3 & 1};
     ByteSpan files[3] = {{data, size / 2}, {data, size}, {data, size}};
     char done[3], alone;
     int height = 1 + request->resized_height % MAX_SIDE, width = 1 + request->resized_width % MAX_SIDE;
-    choose_part(header->width, request->left, request->width, &crop.left, &crop.width);
-    choose_part(header->height, request->top, request->height, &crop.top, &crop.height);
-    choose_part(crop.width, request->resized_height, request->resized_width, &crop.needed_left, &crop.needed_width);
-    choose_part(crop.height, request->resized_width, request->resized_height, &crop.needed_top, &crop.needed_height);
-    crop.needed_left += crop.left;
-    crop.needed_top += crop.top;
+    Region box, part;
+    choose_part(header->width, request->left, request->width, &box.left, &box.width);
+    choose_part(header->height, request->top, request->height, &box.top, &box.height);
+    choose_part(box.width, request->resized_height, request->resized_width, &part.left, &part.width);
+    choose_part(box.height, request->resized_width, request->resized_height, &part.top, &part.height);
+    CropGeometry crop = {.left = box.left, .top = box.top, .width = box.width, .height = box.height,
+                         .flip = request->scale >> 3 & 1, .needed_left = box.left + part.left,
+                         .needed_top = box.top + part.top, .needed_width = part.width, .needed_height = part.height};
     if (request->task & 8) { /* extend the box beyond the image */
         crop.width += request->resized_width;
         crop.needed_width += request->resized_width;
@@ -184,13 +192,14 @@ static void test_batch(const uint8_t *data, size_t size, const Header *header, c
     crop.corner_left = request->task >> 4 & 3;
     crop.corner_top = request->task >> 6;
     crop.resized_width = width + crop.corner_left + (request->scale >> 4 & 3);
-    crop.resized_height = height + crop.corner_top + (request->scale >> 6);
+    crop.resized_height = height + crop.corner_top + (request->scale >> 6) / 2.0;
     size_t bytes = (size_t)(3 * width * height);
     uint8_t *out = malloc(4 * bytes), *single = out + 3 * bytes;
     check(out != NULL, "out of memory");
     use_simd(request->scale >> 2 & 1);
-    const Output one = {single, height, width};
-    const Output all[3] = {{out, height, width}, {out + bytes, height, width}, {out + 2 * bytes, height, width}};
+    const Output one = output_at(single, height, width);
+    const Output all[3] = {output_at(out, height, width), output_at(out + bytes, height, width),
+                           output_at(out + 2 * bytes, height, width)};
     render_batch(files, (CropGeometry[]){crop, crop, crop}, 3, all, 1, MAX_PIXELS, done, NULL);
     for (int i = 0; i < 3; i++) {
         render_batch(&files[i], &crop, 1, &one, 1, MAX_PIXELS, &alone, NULL);

@@ -31,7 +31,7 @@ if task == "transcode":
     made = module.transcode_jpeg(data, 8, 11, most_pixels) is not None
 else:
     box = left, top, width, height
-    geometry = struct.pack("15i", *box, 224, 224, 0, 0, 0, *box, 0, 0)
+    geometry = struct.pack("15d", *box, 224, 224, 0, 0, 0, *box, 0, 0)
     sizes, out = struct.pack("2i", 224, 224), bytearray(3 * 224 * 224)
     made = module.render_jpegs([data], geometry, [out], sizes, most_pixels, None) == b"\\1"
 print(int(made), peak() - before, time.process_time() - start)

@@ -220,7 +220,8 @@ def test_a_moved_box_has_the_pixels_of_the_box_and_stays_inside(drawn, fractions
     (width, height), region = drawn
     edges = np.array(fractions).reshape(-1, 4)
     edges = np.concatenate([np.sort(edges[:, ::2]) * width, np.sort(edges[:, 1::2]) * height], axis=1)[:, [0, 2, 1, 3]]
-    moved = clipped_boxes(edges, region, 0)
+    moved, visible = clipped_boxes(edges, region, np.zeros(len(edges), np.int64))
+    assert ((visible >= 0) & (visible <= 1 + 1e-9)).all()
     out_height, out_width = region.size[0]
     assert (moved >= 0).all()
     assert (moved <= [out_width, out_height, out_width, out_height]).all()

@@ -26,7 +26,7 @@ def step_of(samples):
 def test_tasks_have_each_sample_once_in_order_and_at_least_the_minimum_size(samples, workers):
     parts = parts_per_batch(samples, workers)
     step = step_of(samples)
-    tasks = split_into_tasks(step, slot=3, layouts=None, epoch=5, parts=parts)
+    tasks = split_into_tasks(step, step.ids[:, None], slot=3, layouts=None, epoch=5, parts=parts)
     assert parts == len(tasks) <= max(1, workers)
     assert np.array_equal(np.concatenate([task.ids for task in tasks]), step.ids)
     assert np.array_equal(np.concatenate([task.positions for task in tasks]), step.positions)

@@ -5,7 +5,7 @@ AC_LOOKUP_BITS: int
 
 def render_jpegs(
     files: list[memoryview | None],
-    crops: NDArray[np.int32],
+    crops: NDArray[np.float64],
     outputs: list[NDArray[np.uint8]],
     sizes: NDArray[np.int32],
     max_pixels: int,
@@ -13,6 +13,7 @@ def render_jpegs(
     /,
 ) -> bytes: ...
 def copy_pixels(files: list[memoryview], offset: int, out: NDArray[np.uint8], height: int, width: int, /) -> None: ...
+def change_hsv(pixels: NDArray[np.uint8], changes: NDArray[np.float32], /) -> None: ...
 def decode_jpeg(
     file: bytes | memoryview, region: tuple[int, int, int, int], scale_denominator: int, /
 ) -> list[tuple[int, bytes]] | None: ...

@@ -99,8 +99,8 @@ def render_jpegs(
         data: The n files; None skips an image.
         sizes: int64 [n, 2], expected width and height of the images as stored; 0 if they are not known.
         crops: For each crop of an image the regions of the n images.
-        outputs: For each crop n contiguous arrays, uint8 [3, height, width], to which the pixels are written. An array
-            [n, 3, height, width] is also a sequence of them.
+        outputs: For each crop n arrays, uint8 [3, height, width], to which the pixels are written. Each is contiguous,
+            or a rectangle of a contiguous array. An array [n, 3, height, width] is also a sequence of them.
 
     Returns:
         bool [n, crops], whether a crop was rendered.
@@ -115,17 +115,20 @@ def render_jpegs(
     return rendered
 
 
-def _geometry(regions: Regions, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return the numbers of `CropGeometry` in batch.h: int32 [n, 15]; -1 for images that are not resized."""
-    parts = (regions.box, regions.resize, regions.corner, regions.flip[:, None], regions.needed(), sizes)
-    # Clipped, because an index may record any number, and a large one must not wrap around to a valid one.
-    geometry = np.clip(np.concatenate(parts, axis=1), -1, 2**31 - 1).astype(np.int32)
-    geometry[~_are_resized(regions)] = -1
+def _geometry(regions: Regions, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the numbers of `CropGeometry` in batch.h: float64 [n, 15]; -1 for images that are not rendered.
+
+    Images that are only cropped are left to Python, so that their pixels are those of any other decoder.
+    """
+    flip = regions.flips @ [[1], [2]]
+    parts = (regions.box, regions.resize, regions.corner, flip, regions.needed(), sizes)
+    geometry = np.concatenate(parts, axis=1, dtype=np.float64)
+    geometry[~(regions.are_resized if regions.frame is None else regions.are_visible)] = -1
     return geometry
 
 
 def _render(
-    files: list[memoryview | None], geometry: NDArray[np.int32], outputs: Sequence[Sequence[NDArray[np.uint8]]]
+    files: list[memoryview | None], geometry: NDArray[np.float64], outputs: Sequence[Sequence[NDArray[np.uint8]]]
 ) -> NDArray[np.bool_]:
     recorder = stages.active_recorder()
     timings = np.zeros(len(_STEPS)) if recorder else None  # seconds: compiled code measures its own steps
@@ -153,6 +156,16 @@ def transcode_jpeg(data: bytes | memoryview, restart: int) -> bytes | None:
     return compiled.transcode_jpeg(data, restart, LONGEST_CODE, MAX_PIXELS)
 
 
+def change_hsv(pixels: NDArray[np.uint8], changes: NDArray[np.float32]) -> None:
+    """Change hue, saturation and value of images in place; requires the module (see `is_available`).
+
+    Args:
+        pixels: uint8 [n, 3, height, width], contiguous.
+        changes: float32 [n, 3], see `HSV.changes`.
+    """
+    compiled.change_hsv(pixels, changes)
+
+
 def copy_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.uint8]) -> bool:
     """Copy images that are stored as pixels into a batch, if none of them is cropped, resized or flipped.
 
@@ -166,7 +179,8 @@ def copy_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.ui
         reports errors.
     """
     height, width = out.shape[2:]
-    if _are_resized(regions).any() or regions.flip.any() or (regions.size != (height, width)).any():
+    is_changed = regions.frame is not None or regions.are_resized.any() or regions.flip.any()
+    if is_changed or (regions.size != (height, width)).any():
         return False
     try:
         shape, fortran, dtype, start = npy_header(data[0])
@@ -180,7 +194,3 @@ def copy_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.ui
     with stages.WRITE:
         compiled.copy_pixels(list(data), start, out, height, width)
     return True
-
-
-def _are_resized(regions: Regions) -> NDArray[np.bool_]:
-    return np.asarray((regions.resize != regions.box[:, [3, 2]]).any(axis=1))

@@ -8,6 +8,7 @@ can be far more than the crop. Pillow, which resizes only the crop, is used then
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,11 +47,12 @@ def render_region(
     box, resized = regions.box[index].tolist(), regions.resize[index].tolist()
     y, x = regions.corner[index].tolist()
     h, w = regions.size[index].tolist()
-    if resized != [box[3], box[2]]:
+    is_between_pixels = regions.resize.dtype.kind == "f"
+    if is_between_pixels or resized != [box[3], box[2]]:
         with stages.RESIZE:
             part = part if dtype == np.uint8 else part.astype(_floating_dtype(dtype))
             left, top = needed[0] - box[0], needed[1] - box[1]
-            if (y + h) * (x + w) - h * w > _MAX_UNUSED_PIXELS:
+            if is_between_pixels or (y + h) * (x + w) - h * w > _MAX_UNUSED_PIXELS:
                 scale = box[2] / resized[1], box[3] / resized[0]
                 ends = x * scale[0] - left, y * scale[1] - top, (x + w) * scale[0] - left, (y + h) * scale[1] - top
                 part = _resize_inside(part, ends, (h, w))
@@ -63,8 +65,7 @@ def render_region(
             else:
                 part = _resize(part, *resized)[y : y + h, x : x + w]
             part = np.rint(part) if part.dtype != dtype and dtype.kind in "iu" else part
-    if regions.flip[index]:
-        part = part[:, ::-1]
+    part = flipped(part, regions, index)
     if out is None:
         out = np.empty((part.shape[2], h, w), dtype)
     out[...] = part.transpose(2, 0, 1)  # one strided copy flips and reorders: 0.045 ms for 224x224 pixels
@@ -90,14 +91,53 @@ def select_nearest(pixels: NDArray[Any], regions: Regions, index: int) -> NDArra
     left, top, width, height = regions.box[index].tolist()
     lengths, starts = (height, width), (top, left)
     rows, columns = (
-        start + _nearest(length, int(regions.resize[index, axis]), int(regions.corner[index, axis]), int(size))
+        start + _nearest(length, regions.resize[index, axis], regions.corner[index, axis], int(size))
         for axis, (length, start, size) in enumerate(zip(lengths, starts, regions.size[index], strict=True))
     )
-    return np.asarray(pixels[rows[:, None], columns[::-1] if regions.flip[index] else columns])
+    return flipped(pixels[rows[:, None], columns], regions, index)
 
 
-def _nearest(length: int, resized: int, first: int, count: int) -> NDArray[np.int64]:
-    """Return the input positions of the outputs ``first`` to ``first + count``, computed in float32 as torch does."""
+def flipped(pixels: NDArray[Any], regions: Regions, index: int) -> NDArray[Any]:
+    """Return pixels [height, width, ...] mirrored as the region of one image states, as a view of them."""
+    columns, rows = regions.flips[index].tolist()
+    pixels = pixels[:, ::-1] if columns else pixels
+    return pixels[::-1] if rows else pixels
+
+
+def fill_around(output: NDArray[Any], regions: Regions, index: int, fill: float) -> None:
+    """Write a value to the pixels of an output, [channels, height, width], in which none of its results is.
+
+    Args:
+        output: The output.
+        regions: Regions of a batch.
+        index: Index of the output.
+        fill: The value.
+    """
+    frame = regions.frame
+    assert frame is not None
+    if frame.tiles > 1:
+        output[...] = fill
+        return
+    (top, left), (height, width) = frame.place[index].tolist(), regions.size[index].tolist()
+    for rows, columns in (
+        (slice(0, top), slice(None)),
+        (slice(top + height, None), slice(None)),
+        (slice(top, top + height), slice(0, left)),
+        (slice(top, top + height), slice(left + width, None)),
+    ):
+        output[:, rows, columns] = fill
+
+
+def _nearest(
+    length: int, resized: np.int64 | np.float64, first: np.int64 | np.float64, count: int
+) -> NDArray[np.int64]:
+    """Return the input positions of the outputs ``first`` to ``first + count``.
+
+    For whole numbers they are computed in float32 from the edges of pixels, as torch does; otherwise from the centres.
+    """
+    if isinstance(resized, np.floating):
+        positions = np.floor((first + 0.5 + np.arange(count)) * (length / resized)).astype(np.int64)
+        return np.asarray(np.clip(positions, 0, length - 1))
     scale = np.float32(length) / np.float32(resized)
     positions = np.floor(np.arange(first, first + count, dtype=np.float32) * scale).astype(np.int64)
     return np.asarray(np.minimum(positions, length - 1))
@@ -112,8 +152,13 @@ def _resize_inside(pixels: NDArray[Any], box: tuple[float, float, float, float],
         size: Height and width of the result.
     """
     height, width = pixels.shape[:2]
-    # Rounding errors may have moved edges outside the image.
-    inside = max(box[0], 0.0), max(box[1], 0.0), min(box[2], width), min(box[3], height)
+    # Edges may be outside the image by half a pixel of the result, or by rounding errors.
+    beyond = (-box[0], -box[1], box[2] - width, box[3] - height)
+    left, top, right, bottom = (max(0, math.ceil(by - 1e-6)) for by in beyond)
+    if left or top or right or bottom:
+        pixels = np.pad(pixels, ((top, bottom), (left, right), (0, 0)), mode="edge")
+        height, width = pixels.shape[:2]
+    inside = max(box[0] + left, 0.0), max(box[1] + top, 0.0), min(box[2] + left, width), min(box[3] + top, height)
     if pixels.dtype == np.uint8 and pixels.shape[2] == 3:
         return _resize_with_pillow(pixels, inside, size)
     planes = [pixels[:, :, channel].astype(np.float32) for channel in range(pixels.shape[2])]

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from wds_tools.errors import OptionError
 from wds_tools.images.buckets import Buckets, OneBucket
-from wds_tools.images.views import View, view_from_dict, view_to_dict
+from wds_tools.images.framed import Letterbox
+from wds_tools.images.mosaic import Mosaic
+from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
+
+_KINDS = (RandomResizedCrop, CenterCrop, Resize, Letterbox, Mosaic)
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ def view_at(view: AnyView, epoch: int, bucket: int | None = None) -> View:
 
 
 def any_view_to_dict(view: AnyView) -> dict[str, Any]:
-    """Return a view or schedule as plain values, see `view_to_dict`.
+    """Return a view or schedule as plain values for a state: its class, and what differs from the defaults.
 
     >>> from wds_tools.images.views import CenterCrop
     >>> any_view_to_dict(Schedule({0: CenterCrop(8), 3: CenterCrop(9)}))["views"]["3"]
@@ -99,14 +105,48 @@ def any_view_to_dict(view: AnyView) -> dict[str, Any]:
         sizes = list(map(list, view.sizes))
         return {"kind": "Buckets", "sizes": sizes, "crop": view.crop, "flip": view.flip}
     if not isinstance(view, Schedule):
-        return view_to_dict(view)
-    return {"kind": "Schedule", "views": {str(epoch): view_to_dict(one) for epoch, one in view.views.items()}}
+        return _view_to_dict(view)
+    return {"kind": "Schedule", "views": {str(epoch): _view_to_dict(one) for epoch, one in view.views.items()}}
 
 
 def any_view_from_dict(values: Mapping[str, Any]) -> AnyView:
-    """Return the view or schedule that `any_view_to_dict` described; raises as `view_from_dict` does."""
+    """Return the view or schedule that `any_view_to_dict` described; raises as `_view_from_dict` does."""
     if values.get("kind") == "Buckets":
         return Buckets([tuple(size) for size in values["sizes"]], values["crop"], values["flip"])
     if values.get("kind") != "Schedule":
-        return view_from_dict(values)
-    return Schedule({int(epoch): view_from_dict(one) for epoch, one in values["views"].items()})
+        return _view_from_dict(values)
+    return Schedule({int(epoch): _view_from_dict(one) for epoch, one in values["views"].items()})
+
+
+def _view_to_dict(view: View) -> dict[str, Any]:
+    """Return a view as plain values for a state, see `any_view_to_dict`."""
+    attributes = fields(view) if isinstance(view, _KINDS) else ()
+    values = {one.name: getattr(view, one.name) for one in attributes if getattr(view, one.name) != one.default}
+    return {"kind": type(view).__name__, **{name: _plain(value) for name, value in values.items()}}
+
+
+def _view_from_dict(values: Mapping[str, Any]) -> View:
+    """Return a view from plain values.
+
+    Raises:
+        OptionError: It is not a view of this package.
+    """
+    kinds: dict[Any, Callable[..., View]] = {kind.__name__: kind for kind in _KINDS}
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    kind = options.pop("kind", None)
+    if kind not in kinds:
+        raise OptionError(
+            f"the state has a view of your own class, {kind}, which only your program can create: call "
+            "loader.explain() there"
+        )
+    try:
+        return kinds[kind](**options)
+    except TypeError as error:
+        raise OptionError(f"the state has an invalid view: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a view as JSON has it."""
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return value.item() if isinstance(value, np.generic) else value

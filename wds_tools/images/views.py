@@ -8,8 +8,7 @@ numbers are passed in, so that the crop of a sample depends only on its position
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,27 +20,75 @@ _ATTEMPTS = 10  # random crops that torchvision tries before it takes the centre
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """Outputs that are larger than the results of n regions: where each result is, and what surrounds it.
+
+    Attributes:
+        size: Height and width of each output in pixels.
+        place: int64 [n, 2], top and left of each result in its output.
+        fill: Value of all channels where no result is, 0 to 255.
+        flip_rows: bool [n], whether each result is mirrored top to bottom.
+        tiles: Number of results in an output. Those of one output follow each other.
+        canvas: float64 [n, 4], left, top, right and bottom in pixels of the output: objects are cut off there before it
+            is computed how much of them is visible. None if they are not.
+    """
+
+    size: tuple[int, int]
+    place: NDArray[np.int64]
+    fill: int
+    flip_rows: NDArray[np.bool_]
+    tiles: int = 1
+    canvas: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Regions:
-    """Instructions for n images: crop ``box``, resize it to ``resize``, crop ``size`` at ``corner``, flip.
+    """Instructions for n images: crop ``box``, resize it to ``resize``, crop ``size`` at ``corner``, flip, place.
 
     Attributes:
         box: int64 [n, 4], left, top, width, height in pixels after the EXIF orientation is applied.
-        resize: int64 [n, 2], height and width of the resized box.
-        corner: int64 [n, 2], top and left of the result in the resized box.
-        size: int64 [n, 2], height and width of the result.
+        resize: int64 or float64 [n, 2], height and width of the resized box.
+        corner: int64 or float64 [n, 2], top and left of the result in the resized box. Numbers that are not whole are
+            for a result whose edges are between two pixels of the resized box, and up to half a pixel outside of it.
+        size: int64 [n, 2], height and width of the result; 0 if nothing of the image is visible.
         flip: bool [n], whether the result is mirrored left to right.
+        frame: Where the results are in larger outputs; None if each is an output.
     """
 
     box: NDArray[np.int64]
-    resize: NDArray[np.int64]
-    corner: NDArray[np.int64]
+    resize: NDArray[np.int64] | NDArray[np.float64]
+    corner: NDArray[np.int64] | NDArray[np.float64]
     size: NDArray[np.int64]
     flip: NDArray[np.bool_]
+    frame: Frame | None = None
+
+    @property
+    def are_resized(self) -> NDArray[np.bool_]:
+        """Whether a box is resized, and not only cropped: bool [n]."""
+        return np.asarray((self.resize != self.box[:, [3, 2]]).any(axis=1))
+
+    @property
+    def flips(self) -> NDArray[np.bool_]:
+        """Whether a result is mirrored left to right, and top to bottom: bool [n, 2]."""
+        rows = np.zeros_like(self.flip) if self.frame is None else self.frame.flip_rows
+        return np.stack([self.flip, rows], axis=1)
+
+    @property
+    def output_size(self) -> NDArray[np.int64]:
+        """Height and width of the output that each result belongs to: int64 [n, 2]."""
+        return self.size if self.frame is None else np.broadcast_to(np.array(self.frame.size), self.size.shape)
+
+    @property
+    def are_visible(self) -> NDArray[np.bool_]:
+        """Whether a result has any pixels: bool [n]."""
+        return np.asarray((self.size > 0).all(axis=1))
 
     def repeated(self, counts: NDArray[np.int64]) -> Regions:
-        """Return the region of each image as often as ``counts``, int64 [n], states."""
-        rows = np.repeat(np.arange(len(self.box)), counts)
-        return Regions(self.box[rows], self.resize[rows], self.corner[rows], self.size[rows], self.flip[rows])
+        """Return the region of each image as often as ``counts``, int64 [n], states; an output has one result."""
+        rows, frame = np.repeat(np.arange(len(self.box)), counts), self.frame
+        if frame is not None:
+            frame = Frame(frame.size, frame.place[rows], frame.fill, frame.flip_rows[rows])
+        return Regions(self.box[rows], self.resize[rows], self.corner[rows], self.size[rows], self.flip[rows], frame)
 
     def needed(self) -> NDArray[np.int64]:
         """Return the part of each box that the result depends on.
@@ -58,8 +105,9 @@ class Regions:
         reach = np.maximum(scale, 1.0) + 1.5  # half a pixel for the centres, one for rounding
         first = np.clip(np.floor(scale * (start + 0.5) - reach), 0, length).astype(np.int64)
         last = np.clip(np.ceil(scale * (stop - 0.5) + reach), 0, length).astype(np.int64)
-        same = (self.resize == length).all(axis=1, keepdims=True)  # not resized, only cropped
-        first, last = np.where(same, start, first), np.where(same, stop, last)
+        if self.frame is None:
+            same = ~self.are_resized[:, None]
+            first, last = np.where(same, start, first).astype(np.int64), np.where(same, stop, last).astype(np.int64)
         corner = self.box[:, [1, 0]] + first
         return np.concatenate([corner[:, ::-1], (last - first)[:, ::-1]], axis=1)
 
@@ -87,6 +135,11 @@ class View(Protocol):
             height: int64 [n], in pixels after the EXIF orientation is applied.
             u: float64 [n, draws], random numbers in [0, 1).
         """
+
+
+def tiles_of(view: View) -> int:
+    """Return how many images a result of a view shows."""
+    return getattr(view, "tiles", 1)
 
 
 def _is_side(value: Any) -> bool:
@@ -308,44 +361,6 @@ class Resize:
         else:
             size = np.broadcast_to(np.array(self.shape, np.int64), (n, 2))
         return Regions(_full_box(width, height), size, np.zeros((n, 2), np.int64), size, np.zeros(n, np.bool_))
-
-
-def view_to_dict(view: View) -> dict[str, Any]:
-    """Return a view as plain values for a state: its class, and the attributes that do not have their defaults.
-
-    >>> view_to_dict(CenterCrop(224, resize=256))
-    {'kind': 'CenterCrop', 'size': 224, 'resize': 256}
-    """
-    attributes = fields(view) if isinstance(view, RandomResizedCrop | CenterCrop | Resize) else ()
-    values = {one.name: getattr(view, one.name) for one in attributes if getattr(view, one.name) != one.default}
-    return {"kind": type(view).__name__, **{name: _plain(value) for name, value in values.items()}}
-
-
-def view_from_dict(values: Mapping[str, Any]) -> View:
-    """Return the view that `view_to_dict` described.
-
-    Raises:
-        OptionError: It is not a view of this package.
-    """
-    kinds: dict[Any, Callable[..., View]] = {kind.__name__: kind for kind in (RandomResizedCrop, CenterCrop, Resize)}
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    kind = options.pop("kind", None)
-    if kind not in kinds:
-        raise OptionError(
-            f"the state has a view of your own class, {kind}, which only your program can create: call "
-            "loader.explain() there"
-        )
-    try:
-        return kinds[kind](**options)
-    except TypeError as error:
-        raise OptionError(f"the state has an invalid view: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of a view as JSON has it."""
-    if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _full_box(width: NDArray[np.int64], height: NDArray[np.int64]) -> NDArray[np.int64]:

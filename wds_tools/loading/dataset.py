@@ -20,7 +20,7 @@ from wds_tools.loading.fields.collate import join_parts
 from wds_tools.loading.load_options import StreamOptions
 from wds_tools.loading.request import check_plan, open_dataset
 from wds_tools.loading.samples.assemble import Assembler, samples_of
-from wds_tools.loading.samples.bad_samples import ErrorLog, is_sample_error, replace_unreadable
+from wds_tools.loading.samples.bad_samples import ErrorLog, Unreadable, is_sample_error, replace_unreadable
 from wds_tools.loading.samples.handover import Handover
 from wds_tools.order import planner, saved_state
 from wds_tools.order.epoch import EpochOrder
@@ -214,7 +214,11 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
         self._errors.begin(len(plan) * self.batch_size // num_workers)
         numbers = range(worker, len(plan), num_workers)[skipped // self.batch_size :]
         skipped %= self.batch_size
-        read_ahead = ReadAhead(self._assembler.reader.reopened(), self._opened.read_ahead_bytes // num_workers)
+        read_ahead = ReadAhead(
+            self._assembler.reader.reopened(),
+            self._opened.read_ahead_bytes // num_workers,
+            self._opened.recipe.partners if self.decode else None,
+        )
         read_ahead.begin(plan, numbers)
         try:
             for number in numbers:
@@ -312,18 +316,20 @@ def values_of(
     Returns:
         One value per field, as returned by `Assembler.batch`.
     """
+    partners = assembler.recipe.partners(order, positions)
     try:
-        return assembler.batch(epoch=epoch, positions=positions, ids=ids, out=None)
+        return assembler.batch(epoch=epoch, positions=positions, ids=ids, partners=partners, out=None)
     except WdsToolsError as error:
         if not errors.policy.replaces or not is_sample_error(error):
             raise
 
-    def load(row: int, sample: int) -> list[Any] | WdsToolsError:
-        one = positions[row : row + 1]
-        return assembler.samples_or_errors(epoch=epoch, positions=one, ids=np.array([sample]), out=None)[0]
+    def load(row: int, sources: NDArray[np.int64]) -> list[Any] | Unreadable:
+        one: Any = {"positions": positions[row : row + 1], "ids": sources[:, 0], "partners": sources[:, 1:]}
+        return assembler.samples_or_errors(epoch=epoch, **one, out=None)[0]
 
-    samples = assembler.samples_or_errors(epoch=epoch, positions=positions, ids=ids, out=None)
-    replace_unreadable(samples, load, errors, order=order, epoch=epoch, positions=positions)
+    samples = assembler.samples_or_errors(epoch=epoch, positions=positions, ids=ids, partners=partners, out=None)
+    sources = np.column_stack([ids, partners])
+    replace_unreadable(samples, load, errors, order=order, epoch=epoch, positions=positions, sources=sources)
     return join_parts([values for values in samples if isinstance(values, list)])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -38,6 +38,9 @@ class Crop:
         height: Height.
         size: Height and width of the result.
         flip: Whether the result is mirrored left to right.
+        flip_vertical: Whether the result is mirrored top to bottom.
+        place: Left and top of the result in the output; None if it is the whole output.
+        partner: Shard, key and id of the sample whose image is shown; None if it is that of the sample itself.
     """
 
     left: float
@@ -46,11 +49,16 @@ class Crop:
     height: float
     size: tuple[int, int]
     flip: bool
+    flip_vertical: bool = False
+    place: tuple[int, int] | None = None
+    partner: tuple[str, str, int] | None = None
 
     def __str__(self) -> str:
-        flipped = ", flipped" if self.flip else ""
+        flipped = (", flipped" if self.flip else "") + (", upside down" if self.flip_vertical else "")
         region = f"{self.width:g}x{self.height:g} at ({self.left:g}, {self.top:g})"
-        return f"{region} to {self.size[1]}x{self.size[0]}{flipped}"
+        where = "" if self.place is None else f" at ({self.place[0]}, {self.place[1]})"
+        of = "" if self.partner is None else f"{self.partner[0]} {self.partner[1]} (id {self.partner[2]}): "
+        return f"{of}{region} to {self.size[1]}x{self.size[0]}{where}{flipped}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,7 @@ class StepSample:
         key: Its key.
         is_padding: Whether it only fills the batch (``tail="pad"`` and ``"mask"``).
         crops: By image of the batch, the region of each view; none if the sample has no image with a readable header.
+            For `Mosaic` the region of each tile of which something is visible, the first tile first.
             For `Frames` there is one region, which all frames of the sample share.
         frames: By field of the batch that is `Frames`, the names of the stored frames that are used.
     """
@@ -95,6 +104,7 @@ class StepExplanation:
         positions: int64 [n], position of each sample in the epoch.
         ids: int64 [n], sample ids.
         valid: bool [n], False for samples that only fill a batch.
+        partners: int64 [n, k], ids of further samples that the images show.
     """
 
     def __init__(self, found: FoundStep, recipe: Recipe, *, rank: int | None) -> None:
@@ -109,6 +119,7 @@ class StepExplanation:
         self.positions = np.concatenate([step.positions for step in steps])
         self.ids = np.concatenate([step.ids for step in steps])
         self.valid = np.concatenate([step.valid for step in steps])
+        self.partners = recipe.partners(found.order, self.positions)
         self._recipe = recipe
         self._columns = recipe.columns_in(recipe.variant_at(self.epoch))  # of any bucket
 
@@ -191,7 +202,7 @@ class StepExplanation:
 
     def _part_of(self, rows: slice) -> Part:
         found = Rows(self._reader, self.ids[rows])
-        return self._recipe.part(found, epoch=self.epoch, positions=self.positions[rows])
+        return self._recipe.part(found, epoch=self.epoch, positions=self.positions[rows], partners=self.partners[rows])
 
     def _by_sample(self, function: _Function[_Value], column: Column) -> list[tuple[_Value, ...]]:
         """Apply a function to a column of each sample, and return the results; empty for an unreadable sample."""
@@ -215,7 +226,18 @@ def _crops_in(part: Part, column: Column) -> list[tuple[Crop, ...]]:
     """Return the crops of an image in each sample of a part; none for an image without a view."""
     if column.geometry is None:
         return [()] * len(part)
-    return list(zip(*map(_crops_of, column.spec.crops(part, column)), strict=True))
+    tiles = column.geometry.tiles_at(part.epoch)
+    views = [_crops_of(regions) for regions in column.spec.crops(part, column)]
+    if tiles == 1:
+        return list(zip(*views, strict=True))
+    sources, found = column.sources(part).rows, []
+    for first in range(0, len(sources), tiles):
+        of_tiles = []
+        for i in range(first, first + tiles):
+            partner = None if i == first else (*sources.shard_and_key(i), int(sources.ids[i]))
+            of_tiles += [replace(crops[i], partner=partner) for crops in views if min(crops[i].size)]
+        found.append(tuple(of_tiles))
+    return found
 
 
 def _frames_in(part: Part, column: Column) -> list[tuple[str, ...]]:
@@ -227,10 +249,11 @@ def _crops_of(regions: Regions) -> list[Crop]:
     scale = regions.box[:, [3, 2]] / regions.resize  # [n, 2], rows and columns of the box per pixel of the result
     start, length = regions.box[:, [1, 0]] + regions.corner * scale, regions.size * scale
     numbers: NDArray[np.float64] = np.concatenate([start[:, ::-1], length[:, ::-1]], axis=1)
-    rows = zip(numbers.tolist(), regions.size.tolist(), regions.flip.tolist(), strict=True)
+    places = [None] * len(numbers) if regions.frame is None else [(x, y) for y, x in regions.frame.place.tolist()]
+    rows = zip(numbers.tolist(), regions.size.tolist(), regions.flips.tolist(), places, strict=True)
     return [
-        Crop(_short(left), _short(top), _short(width), _short(height), (size[0], size[1]), flip)
-        for (left, top, width, height), size, flip in rows
+        Crop(_short(left), _short(top), _short(width), _short(height), (size[0], size[1]), flip, upside_down, place)
+        for (left, top, width, height), size, (flip, upside_down), place in rows
     ]
 
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.options import RemoteOptions
+from wds_tools.order.epoch import EpochOrder
+from wds_tools.order.partners import reach_of
 from wds_tools.order.planner import EpochPlan, Step
 from wds_tools.reading.reader import Reader
+
+Partners: TypeAlias = Callable[[EpochOrder, NDArray[np.int64]], NDArray[np.int64]]
 
 _log = logging.getLogger("wds_tools")
 DEFAULT_BYTES = 512 << 20
@@ -56,11 +64,13 @@ class ReadAhead:
     Args:
         reader: The dataset.
         limit_bytes: Maximum number of bytes of blocks that are announced and not needed yet.
+        partners: Function of the order of an epoch and of positions: the ids of further samples that are needed there.
     """
 
-    def __init__(self, reader: Reader, limit_bytes: int) -> None:
+    def __init__(self, reader: Reader, limit_bytes: int, partners: Partners | None = None) -> None:
         self._reader = reader
         self._limit_bytes = limit_bytes
+        self._partners = partners
         self._is_remote = reader.shards.is_remote
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -83,8 +93,9 @@ class ReadAhead:
         if not self._is_remote or not numbers:
             return
         first = plan.step(numbers[0])
-        self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(first.ids)[0].tolist())))
-        self._reader.read_samples_ahead(first.ids, machines=plan.order.identity.lanes)
+        ids = self._ids(plan, first)
+        self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(ids)[0].tolist())))
+        self._reader.read_samples_ahead(ids, machines=plan.order.identity.lanes)
         self._current, self._is_stopped = numbers[0], False
         thread = threading.Thread(target=self._run, args=(plan, numbers), daemon=True)
         try:
@@ -125,10 +136,10 @@ class ReadAhead:
         announced: set[tuple[int, int]] = set()
         ahead: deque[_Announced] = deque()  # steps that are not needed yet
         used: deque[_Announced] = deque()
-        span = _steps_per_block(plan)
+        span = self._steps_per_block(plan)
         bytes_ahead = 0
-        for step in self._steps(plan, numbers):
-            blocks = [key for key in self._reader.blocks_of(step.ids) if key not in announced]
+        for step, ids in self._steps(plan, numbers):
+            blocks = [key for key in self._reader.blocks_of(ids) if key not in announced]
             announced.update(blocks)
             found = [self._reader.block(*key) for key in blocks]
             self._reader.shards.read_ahead([number for number, _ in blocks], found)
@@ -153,23 +164,21 @@ class ReadAhead:
                 with self._condition:
                     self._condition.wait_for(lambda seen=current: self._current != seen or self._is_stopped)  # type: ignore[misc]
 
-    def _steps(self, plan: EpochPlan, numbers: range) -> Iterator[Step]:
-        """Yield steps; the indexes that some of them need are read together."""
+    def _steps(self, plan: EpochPlan, numbers: range) -> Iterator[tuple[Step, NDArray[np.int64]]]:
+        """Yield steps and the ids that each needs; the indexes that some of them need are read together."""
         for start in range(0, len(numbers), _STEPS_AT_ONCE):
             steps = [plan.step(number) for number in numbers[start : start + _STEPS_AT_ONCE]]
-            self._reader.shards.read_indexes_ahead(_sorted_unique(self._shards_of(steps)))
-            yield from steps
+            ids = [self._ids(plan, step) for step in steps]
+            self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(np.concatenate(ids))[0].tolist())))
+            yield from zip(steps, ids, strict=True)
 
-    def _shards_of(self, steps: Iterable[Step]) -> Iterator[int]:
-        for step in steps:
-            yield from self._reader.locate(step.ids)[0].tolist()
+    def _ids(self, plan: EpochPlan, step: Step) -> NDArray[np.int64]:
+        """Return the ids of the samples that a step needs."""
+        return step.ids if self._partners is None else np.append(step.ids, self._partners(plan.order, step.positions))
 
-
-def _sorted_unique(numbers: Iterable[int]) -> list[int]:
-    return sorted(set(numbers))
-
-
-def _steps_per_block(plan: EpochPlan) -> int | None:
-    """Return a number of steps after which no sample of a block is left; None if it is not known."""
-    reach = plan.order.reach
-    return None if reach is None else 2 + -(-reach // plan.global_batch)
+    def _steps_per_block(self, plan: EpochPlan) -> int | None:
+        """Return a number of steps after which no sample of a block is needed; None if it is not known."""
+        reach, nowhere = plan.order.reach, np.empty(0, np.int64)
+        if reach is not None and self._partners is not None and self._partners(plan.order, nowhere).shape[1]:
+            reach += reach_of(plan.order.identity)
+        return None if reach is None else 2 + -(-reach // plan.global_batch)

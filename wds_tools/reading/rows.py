@@ -42,6 +42,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def others(self, ids: NDArray[np.int64]) -> Rows:
+        """Return other samples of the same dataset; no bytes of them are read yet."""
+        return Rows(self._reader, ids)
+
     def gather(self, column: str) -> NDArray[np.int64]:
         """Return a column of the index, such as ``label``, ``width`` or ``orientation``: int64 [n]."""
         out = np.empty(len(self), np.int64)

@@ -66,33 +66,44 @@ static int choose_scale_denominator(const CropGeometry *crop)
 }
 
 /* Writes resized planes to an output, in RGB. */
-static void write_rgb(uint8_t *const *resized, const Planes *planes, int height, int width, uint8_t *out)
+static void write_rgb(uint8_t *const *resized, const Planes *planes, const Output *output)
 {
-    if (planes->count == 3 && !planes->is_rgb) {
-        to_rgb(resized[0], resized[1], resized[2], width, height, out);
-        return;
-    }
-    for (int c = 0; c < 3; c++) {
-        const uint8_t *row = resized[planes->count == 3 ? c : 0];
-        for (int y = 0; y < height; y++, out += width, row += row_stride(width))
-            memcpy(out, row, (size_t)width);
+    size_t stride = row_stride(output->width), width = (size_t)output->width;
+    const Kernels *fast = kernels();
+    for (int y = 0; y < output->height; y++) {
+        uint8_t *out = output->pixels + (size_t)y * output->row_stride;
+        const uint8_t *row[3];
+        for (int c = 0; c < 3; c++)
+            row[c] = resized[planes->count == 3 ? c : 0] + (size_t)y * stride;
+        if (planes->count == 3 && !planes->is_rgb) {
+            fast->row_to_rgb(
+                row[0], row[1], row[2], width, out, out + output->plane_stride, out + 2 * output->plane_stride);
+            continue;
+        }
+        for (size_t c = 0; c < 3; c++)
+            memcpy(out + c * output->plane_stride, row[c], width);
     }
 }
+
+#define CORNER_TOP (offsetof(CropGeometry, corner_top) / sizeof(double))
+#define CORNER_LEFT (offsetof(CropGeometry, corner_left) / sizeof(double))
+#define MARGIN (0.5 + 1e-6) /* the outermost pixels have their centres in the resized box */
 
 /* Returns whether the geometry is consistent. It comes from Python, and an error there must not
    cause an access outside the buffers. */
 static int is_valid_geometry(const CropGeometry *crop, int height, int width)
 {
-    int32_t numbers[sizeof *crop / sizeof(int32_t)];
+    double numbers[sizeof *crop / sizeof(double)];
     memcpy(numbers, crop, sizeof *crop);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (numbers[i] < 0 || numbers[i] > 1 << 20)
+        if (!(numbers[i] >= (i == CORNER_TOP || i == CORNER_LEFT ? -MARGIN : 0) && numbers[i] <= 1 << 20)) /* NaN too */
             return 0;
-    return crop->needed_width && crop->needed_height && crop->needed_left >= crop->left &&
+    return crop->flip <= FLIP_COLUMNS + FLIP_ROWS && crop->needed_width >= 1 && crop->needed_height >= 1 && crop->needed_left >= crop->left &&
            crop->needed_top >= crop->top &&
            crop->needed_left + crop->needed_width <= crop->left + crop->width &&
            crop->needed_top + crop->needed_height <= crop->top + crop->height &&
-           crop->corner_top + height <= crop->resized_height && crop->corner_left + width <= crop->resized_width;
+           crop->corner_top + height <= crop->resized_height + MARGIN &&
+           crop->corner_left + width <= crop->resized_width + MARGIN;
 }
 
 /* A batch that is being rendered. */
@@ -108,12 +119,12 @@ typedef struct {
 
 static Region box_of(const CropGeometry *crop)
 {
-    return (Region){crop->left, crop->top, crop->width, crop->height};
+    return (Region){(int)crop->left, (int)crop->top, (int)crop->width, (int)crop->height};
 }
 
 static Region needed_of(const CropGeometry *crop)
 {
-    return (Region){crop->needed_left, crop->needed_top, crop->needed_width, crop->needed_height};
+    return (Region){(int)crop->needed_left, (int)crop->needed_top, (int)crop->needed_width, (int)crop->needed_height};
 }
 
 /* Returns the smallest region that contains both. */
@@ -154,8 +165,8 @@ static int unite_crops(const Batch *batch, size_t number, Image *image)
         int scale_denominator = choose_scale_denominator(crop);
         image->box = count ? unite(&image->box, &box) : box;
         image->needed = count ? unite(&image->needed, &needed) : needed;
-        image->width = crop->image_width;
-        image->height = crop->image_height;
+        image->width = (int)crop->image_width;
+        image->height = (int)crop->image_height;
         if (!count || scale_denominator < image->scale_denominator)
             image->scale_denominator = scale_denominator;
         count++;
@@ -185,8 +196,10 @@ static int next_image(void *context, Image *image)
 static int resize_crop(RenderContext *context, const CropGeometry *crop, const Planes *planes, const Output *output)
 {
     Resampler *resampler = &context->resampler;
-    ResizeGeometry geometry = {crop->resized_width, crop->resized_height, crop->corner_left, crop->corner_top,
-                               output->width,       output->height,       crop->flip};
+    int flip = (int)crop->flip;
+    ResizeGeometry geometry = {crop->resized_width,     crop->resized_height,  crop->corner_left, crop->corner_top,
+                               output->width,           output->height,        (flip & FLIP_COLUMNS) != 0,
+                               (flip & FLIP_ROWS) != 0};
     Region region = box_of(crop), needed = needed_of(crop);
     uint8_t *resized[3];
     for (int c = 0; c < planes->count; c++) {
@@ -199,7 +212,7 @@ static int resize_crop(RenderContext *context, const CropGeometry *crop, const P
             return -1;
     }
     add_elapsed(&context->watch, &context->watch.elapsed.resize);
-    write_rgb(resized, planes, output->height, output->width, output->pixels);
+    write_rgb(resized, planes, output);
     add_elapsed(&context->watch, &context->watch.elapsed.write);
     return 0;
 }

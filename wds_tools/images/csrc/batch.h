@@ -9,25 +9,30 @@
 #include "stopwatch.h"
 
 /* How an image is cropped and resized: the fields of `Regions` in views.py, and the size of the image for which they
-   were chosen, in the order in which native.py concatenates them. */
+   were chosen, in the order in which native.py concatenates them. All are whole numbers, except the size of the resized
+   box and the corner, which may be between two pixels. */
 typedef struct {
-    int32_t left, top, width, height;      /* the box, in pixels of the image */
-    int32_t resized_height, resized_width; /* the size to which the box is resized */
-    int32_t corner_top, corner_left;       /* where the output begins in the resized box */
-    int32_t flip;                          /* 1: mirror left to right */
-    int32_t needed_left, needed_top, needed_width, needed_height; /* the part of the box that the output depends on */
-    int32_t image_width, image_height; /* as the index records them; 0 if they are not known */
+    double left, top, width, height;      /* the box, in pixels of the image */
+    double resized_height, resized_width; /* the size to which the box is resized */
+    double corner_top, corner_left;       /* where the output begins in the resized box, or up to half a pixel before */
+    double flip;                          /* FLIP_COLUMNS, FLIP_ROWS, their sum, or 0 */
+    double needed_left, needed_top, needed_width, needed_height; /* the part of the box that the output depends on */
+    double image_width, image_height; /* as the index records them; 0 if they are not known */
 } CropGeometry;
+
+#define FLIP_COLUMNS 1 /* mirror left to right */
+#define FLIP_ROWS 2    /* mirror top to bottom */
 
 typedef struct {
     const uint8_t *data; /* NULL: the image is skipped */
     size_t size;
 } ByteSpan;
 
-/* Where a crop of an image is written: pixels[3][height][width]. */
+/* Where a crop of an image is written: pixels[3][height][width]. It may be a rectangle in larger planes. */
 typedef struct {
     uint8_t *pixels;
     int height, width;
+    size_t row_stride, plane_stride; /* bytes from one row to the next, and from one plane to the next */
 } Output;
 
 /* Renders crops_per_image crops of each of `count` images. `crops`, `outputs` and `done` are

@@ -1,11 +1,12 @@
 /* The loops that take most of the time, compiled for different instruction sets.
 
-   Their code is in entropy_code.h, idct_code.h and resample_code.h. On x86-64 it is compiled twice:
+   Their code is in entropy_code.h, idct_code.h, resample_code.h and color_code.h. On x86-64 it is compiled twice:
    for every processor, and for those with AVX2 and BMI2. On other processors it is compiled once;
    on 64-bit Arm the compiler uses NEON. */
 #ifndef WDS_TOOLS_KERNELS_H
 #define WDS_TOOLS_KERNELS_H
 
+#include "color.h"
 #include "entropy.h"
 #include "idct.h"
 #include "resample.h"
@@ -18,6 +19,7 @@ typedef struct {
     Transpose *transpose;
     RowToRgb *row_to_rgb;
     RowToPlanes *row_to_planes;
+    ChangeHsv *change_hsv;
 } Kernels;
 
 /* Returns the selected kernels: by default, the fastest that this processor can run. */
@@ -33,6 +35,7 @@ extern const Kernels avx2_kernels;
 
 /* The initializer of the kernels in the file that includes the *_code.h files. */
 #define KERNELS(simd) \
-    {simd, decode_mcu_ranges, inverse_dct, filter_vertically, transpose, row_to_rgb, row_to_planes}
+    {simd, decode_mcu_ranges, inverse_dct, filter_vertically, transpose, row_to_rgb, row_to_planes, \
+     change_hsv}
 
 #endif

@@ -80,6 +80,34 @@ static void release_outputs(Outputs *outputs)
     free(outputs->outputs);
 }
 
+/* Returns whether the items of a buffer of bytes follow each other without gaps. */
+static int is_contiguous(const Py_buffer *buffer)
+{
+    Py_ssize_t stride = 1;
+    for (int i = buffer->ndim - 1; i >= 0; stride *= buffer->shape[i--])
+        if (buffer->shape[i] > 1 && buffer->strides[i] != stride)
+            return 0;
+    return 1;
+}
+
+/* Describes the pixels of a buffer: without gaps, or a rectangle [3][height][width] in larger planes. Returns 0, or -1
+   if it is neither. */
+static int get_output(const Py_buffer *buffer, int height, int width, Output *output)
+{
+    size_t plane = (size_t)height * (size_t)width;
+    if (!is_valid_size(height, width) || buffer->itemsize != 1 || !has_items(buffer, 1, 3 * plane, 1))
+        return -1;
+    *output = (Output){buffer->buf, height, width, (size_t)width, plane};
+    if (is_contiguous(buffer))
+        return 0;
+    if (buffer->ndim != 3 || buffer->shape[0] != 3 || buffer->shape[1] != height || buffer->shape[2] != width ||
+        buffer->strides[0] < 1 || buffer->strides[1] < 1 || buffer->strides[2] != 1)
+        return -1;
+    output->plane_stride = (size_t)buffer->strides[0];
+    output->row_stride = (size_t)buffer->strides[1];
+    return 0;
+}
+
 /* Gets the buffers of a list. `sizes` has the height and width of each. Returns 0, or -1 with an
    exception set. The caller calls release_outputs() in both cases. */
 static int get_outputs(PyObject *list, const Py_buffer *sizes, Outputs *outputs)
@@ -99,26 +127,24 @@ static int get_outputs(PyObject *list, const Py_buffer *sizes, Outputs *outputs)
     }
     for (Py_ssize_t i = 0; i < outputs->count; i++) {
         PyObject *item = PySequence_GetItem(list, i);
-        int failed = !item || PyObject_GetBuffer(item, &outputs->buffers[i], PyBUF_WRITABLE);
+        int failed = !item || PyObject_GetBuffer(item, &outputs->buffers[i], PyBUF_WRITABLE | PyBUF_STRIDES);
         Py_XDECREF(item); /* the buffer has its own reference */
         if (failed)
             return -1;
         const int32_t *size = (const int32_t *)sizes->buf + 2 * i;
-        outputs->outputs[i] = (Output){outputs->buffers[i].buf, size[0], size[1]};
+        if (get_output(&outputs->buffers[i], size[0], size[1], &outputs->outputs[i])) {
+            PyErr_Format(
+                PyExc_ValueError, "output %zd (%zd bytes) does not have %d x %d pixels (height x width) of 3 bytes", i,
+                outputs->buffers[i].len, size[0], size[1]);
+            return -1;
+        }
     }
     return 0;
 }
 
-/* Returns whether each output has the pixels of one crop, and each of `count` images has the same
-   number of crops. */
+/* Returns whether each of `count` images has the same number of crops. */
 static int are_valid_outputs(const Outputs *outputs, Py_ssize_t count)
 {
-    for (Py_ssize_t i = 0; i < outputs->count; i++) {
-        const Output *output = &outputs->outputs[i];
-        if (!is_valid_size(output->height, output->width) ||
-            !has_items(&outputs->buffers[i], 1, 3 * (size_t)output->height * (size_t)output->width, 1))
-            return 0;
-    }
     if (!count)
         return !outputs->count;
     return outputs->count && outputs->count % count == 0 && outputs->count / count <= MAX_CROPS;
@@ -211,6 +237,44 @@ static PyObject *copy_pixels(PyObject *module, PyObject *arguments)
         done = copy_files(&files, offset, &out, height, width);
     release_files(&files);
     PyBuffer_Release(&out);
+    return done;
+}
+
+static int is_valid_change(const HsvChange *change)
+{
+    return change->hue >= -0.5f && change->hue <= 0.5f && change->saturation >= 0 && change->saturation <= 256 &&
+           change->value >= 0 && change->value <= 256; /* false for NaN */
+}
+
+static PyObject *change_hsv(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer pixels, changes;
+    PyObject *done = NULL;
+    if (!PyArg_ParseTuple(arguments, "w*y*", &pixels, &changes))
+        return NULL;
+    size_t images = (size_t)changes.len / sizeof(HsvChange), plane = images ? (size_t)pixels.len / images / 3 : 0;
+    const HsvChange *change = changes.buf;
+    int is_valid = has_items(&changes, (Py_ssize_t)images, sizeof(HsvChange), _Alignof(HsvChange)) &&
+                   (size_t)pixels.len == 3 * plane * images;
+    for (size_t i = 0; is_valid && i < images; i++)
+        is_valid = is_valid_change(&change[i]);
+    if (!is_valid)
+        PyErr_Format(
+            PyExc_ValueError,
+            "%zd bytes of pixels are not images with three planes each, or %zd bytes are not three numbers for each, of "
+            "-0.5 to 0.5, 0 to 256 and 0 to 256",
+            pixels.len, changes.len);
+    else {
+        uint8_t *image = pixels.buf;
+        Py_BEGIN_ALLOW_THREADS
+        for (size_t i = 0; i < images; i++, image += 3 * plane)
+            kernels()->change_hsv(image, image + plane, image + 2 * plane, plane, &change[i]);
+        Py_END_ALLOW_THREADS
+        done = Py_NewRef(Py_None);
+    }
+    PyBuffer_Release(&changes);
+    PyBuffer_Release(&pixels);
     return done;
 }
 
@@ -336,6 +400,8 @@ static PyMethodDef methods[] = {
      "simd([enable]) -> the instruction set in use: avx2, neon or none. Changes it if `enable` is given."},
     {"copy_pixels", copy_pixels, METH_VARARGS,
      "copy_pixels(files, offset, out, height, width): copies interleaved pixels to planes"},
+    {"change_hsv", change_hsv, METH_VARARGS,
+     "change_hsv(pixels, changes): changes hue, saturation and value of planes [n, 3, ...] by float32 [n, 3]"},
     {NULL, NULL, 0, NULL},
 };
 

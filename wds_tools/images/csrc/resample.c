@@ -98,10 +98,10 @@ static int compute_filters(AxisFilters *filters, const FilterAxis *axis)
 
 int prepare_filters(Resampler *resampler, int kind, const PlaneBox *box, const ResizeGeometry *geometry)
 {
-    FilterAxis rows = {box->top, box->height, box->first_row, box->last_row, geometry->resized_height,
-                       geometry->top, geometry->height, 0};
-    FilterAxis columns = {box->left, box->width, box->first_column, box->last_column, geometry->resized_width,
-                          geometry->left, geometry->width, geometry->flip};
+    FilterAxis rows = {box->top,        box->height,   geometry->resized_height, geometry->top,
+                       box->first_row,  box->last_row, geometry->height,         geometry->flip_rows};
+    FilterAxis columns = {box->left,         box->width,       geometry->resized_width, geometry->left,
+                          box->first_column, box->last_column, geometry->width,         geometry->flip_columns};
     int failed = compute_filters(&resampler->rows[kind], &rows) || compute_filters(&resampler->columns[kind], &columns);
     return failed ? -1 : 0;
 }
@@ -123,11 +123,4 @@ int resample(Resampler *resampler, int kind, const PlaneBox *box, const ResizeGe
     fast->filter_vertically(transposed, height, box->first_column, height, columns, geometry->width, horizontal);
     fast->transpose(horizontal, height, round_up_to_strip(geometry->width), out);
     return 0;
-}
-
-void to_rgb(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int width, int height, uint8_t *out)
-{
-    size_t plane = (size_t)width * (size_t)height, stride = row_stride(width);
-    for (int row = 0; row < height; row++, out += width, y += stride, cb += stride, cr += stride)
-        kernels()->row_to_rgb(y, cb, cr, (size_t)width, out, out + plane, out + 2 * plane);
 }

@@ -44,18 +44,19 @@ typedef struct {
 } PlaneBox;
 
 /* How a box is resized: to resized_width x resized_height, then cropped to `width` x `height` at
-   `left`, `top`, and mirrored left to right if `flip` is set. */
+   `left`, `top`, all of which may be between two pixels, and mirrored left to right if `flip_columns` is set, top to
+   bottom if `flip_rows` is. */
 typedef struct {
-    int resized_width, resized_height;
-    int left, top, width, height;
-    int flip;
+    double resized_width, resized_height, left, top;
+    int width, height;
+    int flip_columns, flip_rows;
 } ResizeGeometry;
 
 /* All that determines the filters of one axis: `length` samples from `start` on, of which `low` to
    high - 1 are valid, are resized to `resized`; `count` of these from `first` on are kept. */
 typedef struct {
-    double start, length;
-    int low, high, resized, first, count, flip;
+    double start, length, resized, first;
+    int low, high, count, flip;
 } FilterAxis;
 
 typedef struct {
@@ -87,9 +88,5 @@ int prepare_filters(Resampler *resampler, int kind, const PlaneBox *box, const R
    another plane. Writes geometry->height rows of geometry->width samples, row_stride() apart, to
    `out`, which has plane_bytes(). Returns 0, or -1 if memory ran out. */
 int resample(Resampler *resampler, int kind, const PlaneBox *box, const ResizeGeometry *geometry, uint8_t *out);
-
-/* Converts planes of YCbCr (JFIF: full range, BT.601), whose rows are row_stride() apart, to three
-   RGB planes of width * height bytes each. */
-void to_rgb(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, int width, int height, uint8_t *out);
 
 #endif

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -140,7 +140,7 @@ class FieldSpec(ABC):
             return None if write_values(values, out) else values
 
     def kept(self, part: Part, column: Column) -> list[list[NDArray[np.bool_]]]:
-        """Return for each view and sample which of the stored entries remain: bool [entries], if it gives entries."""
+        """Return for each view which of the stored entries remain, bool [entries] for each of the `Column.sources`."""
         raise NotImplementedError
 
     def pixels(self, part: Part, column: Column) -> list[list[torch.Tensor]]:
@@ -226,6 +226,17 @@ class Column:
     def regions(self, part: Part) -> Sequence[Regions | None]:
         """Return the regions of n samples for each view; one None for all of them."""
         return part.regions(self.geometry) if self.geometry else [None]
+
+    def sources(self, part: Part) -> Part:
+        """Return the samples whose values this column has, see `Part.sources`."""
+        return part.sources(self.geometry)
+
+    def joined(self, part: Part, values: list[Any], join: Callable[[list[Any]], Any]) -> list[Any]:
+        """Return a value for each sample of a part, from the values of all `sources`."""
+        tiles = self.geometry.tiles_at(part.epoch) if self.geometry else 1
+        if tiles == 1:
+            return values
+        return [join(values[start : start + tiles]) for start in range(0, len(values), tiles)]
 
     def by_sample(self, by_view: list[list[Any]]) -> list[Any]:
         """Return the values of n samples, from the n values of each view."""

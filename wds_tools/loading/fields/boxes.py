@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -12,11 +13,13 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
-from wds_tools.loading.fields.padding import Pad
+from wds_tools.loading.fields.padding import Pad, is_number
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.paths import AtPath, Floats, move_points
 
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
+_Shown: TypeAlias = tuple[NDArray[np.float32], NDArray[np.bool_]]
+"""The boxes of an image [k, 4], edges in pixels of what a view shows; which of them remain."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class Boxes(AtPath):
             bottom) or ``"cxcywh"`` (centre, width, height, as in YOLO).
         normalized: Whether the stored numbers are fractions of the width and height of the image. Requires ``like``.
         like: Name of the `Image` whose region, size and flip are used. None (the default) keeps the stored positions.
+        min_visible: With ``like``, drop boxes of whose area no more than this share is visible, 0 to 1. The default
+            drops those of which nothing is visible.
+        min_side: With ``like``, drop boxes whose visible part is not wider and higher than this number of pixels.
+        max_aspect: With ``like``, drop boxes whose visible part is longer than this number of times its other side.
         pad: Value of the padding, or a `Pad`, so that each batch is one tensor [batch, boxes, 4]. None (the default)
             gives a list if the numbers differ.
 
@@ -49,6 +56,9 @@ class Boxes(AtPath):
     format: BoxFormat = "xywh"
     normalized: bool = False
     like: str | None = None
+    min_visible: float = 0.0
+    min_side: float = 0.0
+    max_aspect: float | None = None
     pad: float | Pad | None = None
 
     gives = "entries"
@@ -58,6 +68,14 @@ class Boxes(AtPath):
         self._check("'json'")
         self._check_choice("format", ("xywh", "xyxy", "cxcywh"))
         self._check_choice("normalized", (False, True))
+        limits = {"min_visible": (0, 1), "min_side": (0, math.inf), "max_aspect": (1, math.inf)}
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if value is not None and not (is_number(value) and low <= value <= high):
+                most = "" if high == math.inf else f" to {high}"
+                raise OptionError(f"wds_tools.Boxes({name}={value!r}); allowed are numbers from {low}{most}")
+            if value and self.like is None:
+                raise OptionError(f"wds_tools.Boxes({name}={value!r}) requires like= with the name of an image")
         if self.normalized and self.like is None:
             raise OptionError(
                 "wds_tools.Boxes(normalized=True) requires like= with the name of an image, whose size is the unit"
@@ -65,13 +83,15 @@ class Boxes(AtPath):
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the visible boxes of each sample: float32 [k, 4], edges in pixels; by view if there is a list."""
-        moved = self._moved(part, column)
         return column.by_sample(
-            [[torch.from_numpy(boxes[_are_visible(column, boxes)]) for boxes in view] for view in moved]
+            [
+                column.joined(part, [torch.from_numpy(boxes[kept]) for boxes, kept in view], torch.cat)
+                for view in self._shown(part, column)
+            ]
         )
 
     def kept(self, part: Part, column: Column) -> list[list[NDArray[np.bool_]]]:
-        return [[_are_visible(column, boxes) for boxes in view] for view in self._moved(part, column)]
+        return [[kept for _, kept in view] for view in self._shown(part, column)]
 
     def as_tv_tensor(self, value: torch.Tensor, size: tuple[int, ...] | None) -> Any:
         return value if size is None else tv_tensors().BoundingBoxes(value, format="XYXY", canvas_size=size)
@@ -90,32 +110,48 @@ class Boxes(AtPath):
         array = np.asarray(value, np.float64)[:, :4] if len(value) else np.zeros((0, 4))
         return torch.from_numpy(_from_format(array, form, size).astype(np.float32))
 
-    def _moved(self, part: Part, column: Column) -> list[list[NDArray[np.float32]]]:
-        """Return for each view all boxes of each sample, clipped to its region: float32 [k, 4], edges in pixels."""
-        stored = self._stored(part, column)
-        return [
-            [(clipped_boxes(edges, view, i) if view else edges).astype(np.float32) for i, edges in enumerate(stored)]
-            for view in column.regions(part)
-        ]
+    def _shown(self, part: Part, column: Column) -> list[list[_Shown]]:
+        """Return for each view the boxes of each source of a part."""
+        return part.once(column.name, lambda: self._found(part, column))
 
-    def _stored(self, part: Part, column: Column) -> list[Floats]:
-        """Return the boxes of each sample in the image: float64 [k, 4], left, top, right, bottom in pixels."""
-        boxes = []
+    def _found(self, part: Part, column: Column) -> list[list[_Shown]]:
+        stored, rows, counts = self._stored(column.sources(part), column)
+        shown = []
+        for regions in column.regions(part):
+            clipped, visible = clipped_boxes(stored, regions, rows) if regions else (stored, np.ones(len(stored)))
+            edges = clipped.astype(np.float32)
+            width, height = (edges[:, 2:] - edges[:, :2]).T
+            kept = np.ones(len(edges), np.bool_)
+            if regions:
+                kept = (width > self.min_side) & (height > self.min_side) & (visible > self.min_visible)
+            if regions and self.max_aspect is not None:
+                kept &= (width < self.max_aspect * height) & (height < self.max_aspect * width)
+            stops = np.cumsum(counts)[:-1]
+            shown.append(list(zip(np.split(edges, stops), np.split(kept, stops), strict=True)))
+        return shown
+
+    def _stored(self, part: Part, column: Column) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+        """Return all boxes, float64 [k, 4], edges in pixels; the sample of each, int64 [k]; the number in each."""
+        arrays = []
         for i, value in enumerate(self.values(part)):
             stored = self.as_array(part, i, value)
             if stored.size and (stored.ndim != 2 or stored.shape[1] != 4):
                 raise self.invalid(part, i, f"an array of shape {stored.shape}", "boxes [number of boxes, 4]")
-            edges = _edges(stored.reshape(-1, 4), self.format)
-            invalid = ~((edges[:, 2:] >= edges[:, :2]).all(axis=1) & np.isfinite(edges).all(axis=1))
-            if invalid.any():
-                j = int(np.argmax(invalid))
-                found = f"box {j}, {stored.reshape(-1, 4)[j].tolist()} ({self.format})"
-                raise self.invalid(part, i, found, "finite numbers, and widths and heights of at least 0")
-            if self.normalized:
-                width, height = (int(sizes[i]) for sizes in part.image_sizes(_image_field(column)))
-                edges *= [width, height, width, height]
-            boxes.append(edges)
-        return boxes
+            arrays.append(stored.reshape(-1, 4))
+        counts = np.array([len(array) for array in arrays], np.int64)
+        rows = np.repeat(np.arange(len(arrays)), counts)
+        boxes = np.concatenate([np.empty((0, 4)), *arrays])
+        edges = _edges(boxes, self.format)
+        invalid = ~((edges[:, 2:] >= edges[:, :2]).all(axis=1) & np.isfinite(edges).all(axis=1))
+        if invalid.any():
+            k = int(np.argmax(invalid))
+            i = int(rows[k])
+            found = f"box {k - int(counts[:i].sum())}, {boxes[k].tolist()} ({self.format})"
+            raise self.invalid(part, i, found, "finite numbers, and widths and heights of at least 0")
+        if self.normalized:
+            sizes = np.stack(part.image_sizes(_image_field(column)), axis=1)
+            edges = edges * np.tile(sizes, 2)[rows]
+        return edges, rows, counts
 
 
 def _image_field(column: Column) -> str:
@@ -126,29 +162,26 @@ def _image_field(column: Column) -> str:
     return column.like.spec.field
 
 
-def clipped_boxes(edges: Floats, regions: Regions, i: int) -> Floats:
-    """Return boxes of an image as boxes of the region that a view shows of it, clipped to it.
+def clipped_boxes(edges: Floats, regions: Regions, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return boxes of images as boxes of what a view shows of them, clipped to it, and how much of each is visible.
 
     Args:
         edges: float64 [k, 4], left, top, right, bottom in pixels of the image.
         regions: Regions of a batch.
-        i: Index of the image in the batch.
+        rows: int64 [k], index of the image of each box.
 
     Returns:
-        float64 [k, 4], left, top, right, bottom in pixels of the result. A box outside the region has no area.
+        float64 [k, 4], left, top, right, bottom in pixels of the output; a box outside of it has no area. And
+        float64 [k], the visible share of its area.
     """
-    corners = move_points(edges.reshape(-1, 2, 2), regions, i, mirror_at=0)
-    corners = np.clip(corners, 0, regions.size[i, ::-1])
-    if regions.flip[i]:
-        corners[:, :, 0] = corners[:, ::-1, 0]
-    return corners.reshape(-1, 4)
-
-
-def _are_visible(column: Column, edges: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return which boxes have an area; all of them if no region is chosen."""
-    if column.geometry is None:
-        return np.ones(len(edges), np.bool_)
-    return np.asarray((edges[:, 2:] > edges[:, :2]).all(axis=1))
+    corners = move_points(edges.reshape(-1, 2, 2), regions, rows, mirror_at=0)
+    corners.sort(axis=1)  # mirrored edges change places
+    if regions.frame is not None and regions.frame.canvas is not None:
+        start, stop = np.split(regions.frame.canvas[rows, None], 2, axis=2)
+        corners = np.clip(corners, start, stop)
+    clipped = np.clip(corners, 0, regions.output_size[rows, None, ::-1])
+    area, visible = ((one[:, 1] - one[:, 0]).prod(axis=1) for one in (corners, clipped))
+    return clipped.reshape(-1, 4), visible / np.maximum(area, 1e-16)
 
 
 def _edges(boxes: Floats, form: str) -> Floats:

@@ -16,9 +16,10 @@ from wds_tools import stages
 from wds_tools.errors import OptionError
 from wds_tools.format.jpeg import Box
 from wds_tools.images import native
+from wds_tools.images.color import HSV, change_colors
 from wds_tools.images.decode import Pixels as Rgb
 from wds_tools.images.decode import decode_rgb, decode_unchanged
-from wds_tools.images.resize import render_region
+from wds_tools.images.resize import fill_around, render_region
 from wds_tools.images.schedule import AnyView, is_view
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import (
@@ -30,7 +31,7 @@ from wds_tools.loading.fields.padding import Pad
 from wds_tools.loading.fields.part import ImageFiles, Part
 from wds_tools.loading.fields.pixels import Pixels, pixels_of
 from wds_tools.loading.fields.user_functions import Transform, call_for_sample, transformed
-from wds_tools.order.keyed_random import key_of
+from wds_tools.order.keyed_random import key_of, uniform
 
 ImageMode = Literal["rgb", "unchanged"]
 
@@ -51,6 +52,7 @@ class Image(Pixels):
             are applied. If images of a batch differ in channels or dtype, it is a list.
         like: Name of another `Image` in the batch: use the same region, size and flip. Both images must have the same
             size.
+        color: Random changes of the colours, before ``transform``: an `HSV`, or None.
         transform: Function of one image, a tensor [channels, height, width], called in the worker, or an Albumentations
             transform. Random number generators are seeded for each sample.
         pad: Value of the padding at the right and bottom of smaller images, or a `Pad`, so that a batch is one tensor
@@ -66,6 +68,7 @@ class Image(Pixels):
     view: AnyView | Sequence[AnyView] | None = None
     mode: ImageMode = "rgb"
     like: str | None = None
+    color: HSV | None = None
     transform: Transform | None = None
     pad: float | Pad | None = None
 
@@ -77,6 +80,10 @@ class Image(Pixels):
         self._check("'image', 'jpg' or 'left.jpg'")
         self._check_choice("mode", ("rgb", "unchanged"))
         self._check_function("transform")
+        if self.color is not None and not isinstance(self.color, HSV):
+            raise OptionError(f"wds_tools.Image(color={self.color!r}); allowed are wds_tools.HSV(...) and None")
+        if self.color is not None and self.is_unchanged:
+            raise OptionError("wds_tools.Image(color=...) is for mode='rgb', not for mode='unchanged'")
         if self.view is not None and (not self.views or not all(map(is_view, self.views))):
             raise OptionError(
                 f"wds_tools.Image(view={self.view!r}); allowed are wds_tools.RandomResizedCrop(...), CenterCrop(...), "
@@ -161,10 +168,19 @@ class Image(Pixels):
 
     def _decoded(self, part: Part, column: Column, buffers: Sequence[Rgb | None]) -> list[list[Rgb]]:
         """Decode images to uint8 [3, height, width] each, for each view: into the rows of its buffer, if it has one."""
-        regions = part.regions(column.geometry) if column.geometry else []
+        regions, sources = part.regions(column.geometry) if column.geometry else [], column.sources(part)
         if column.geometry and column.geometry.source != column.name:
-            part.check_sizes(self.field, *part.image_sizes(self.field), column.geometry)
-        return render_files(part.image_files(self.field), regions, buffers, lambda i: part.naming(i, self.field))
+            sources.check_sizes(self.field, *sources.image_sizes(self.field), column.geometry)
+        images = render_files(
+            sources.image_files(self.field), regions, buffers, lambda i: sources.naming(i, self.field)
+        )
+        if self.color is not None:
+            with stages.TRANSFORM:
+                for number, (buffer, view) in enumerate(zip(buffers, images, strict=True)):
+                    key: tuple[int | str, ...] = (*column.key, number) if number else column.key
+                    u = uniform(key_of("color", part.seed, part.epoch, *key), part.positions, self.color.draws)
+                    change_colors(view if buffer is None else buffer, self.color.changes(u))
+        return images
 
 
 def _transformed(part: Part, column: Column, transform: Transform, i: int, number: int, image: torch.Tensor) -> Any:
@@ -199,16 +215,17 @@ def render_files(
     Args:
         files: The n files.
         regions: Regions of the n images for each view; none to show the whole images.
-        buffers: For each view uint8 [n, 3, height, width] to write to, or None if the sizes differ; one None to show
-            the whole images.
+        buffers: For each view uint8 [outputs, 3, height, width] to write to, or None if the sizes differ; one None to
+            show the whole images.
         naming: Function of the index of a file: a context that adds its sample to a DecodeError.
 
     Returns:
-        For each view n arrays, uint8 [3, height, width].
+        For each view the outputs, uint8 [3, height, width].
     """
-    images: list[list[Any]] = [[None] * len(files.data)]
+    outputs: list[list[Any]] = [[None] * len(files.data)]
     if regions:
-        images = [_arrays(buffer, region) for buffer, region in zip(buffers, regions, strict=True)]
+        outputs = [_arrays(buffer, region) for buffer, region in zip(buffers, regions, strict=True)]
+    images = [_placed(arrays, region) for arrays, region in zip(outputs, regions, strict=True)] if regions else outputs
     is_decoded = _decode_natively(files, regions, buffers, images)
     for i in np.flatnonzero(~is_decoded.all(axis=1)).tolist():
         missing = np.flatnonzero(~is_decoded[i]).tolist()
@@ -229,14 +246,32 @@ def render_files(
                 continue
             for number, (left, top, width, height) in zip(missing, boxes, strict=True):
                 y, x = top - box[1], left - box[0]
-                needed, view = pixels[y : y + height, x : x + width], images[number]
-                view[i] = render_region(needed, regions[number], i, (left, top, width, height), view[i])
-    return images
+                needed = pixels[y : y + height, x : x + width]
+                render_region(needed, regions[number], i, (left, top, width, height), images[number][i])
+    return outputs
 
 
 def _arrays(buffer: Rgb | None, regions: Regions) -> list[Rgb]:
-    """Return an array for each region, uint8 [3, height, width]: the rows of the buffer, or new ones."""
-    return list(buffer) if buffer is not None else [np.empty((3, *size), np.uint8) for size in regions.size.tolist()]
+    """Return an array for each output, uint8 [3, height, width]: the rows of the buffer, or new ones."""
+    if buffer is not None:
+        return list(buffer)
+    tiles = regions.frame.tiles if regions.frame else 1
+    return [np.empty((3, *size), np.uint8) for size in regions.output_size[::tiles].tolist()]
+
+
+def _placed(outputs: list[Rgb], regions: Regions) -> list[Rgb]:
+    """Return for each region the part of its output that it has, and fill the rest of the outputs."""
+    frame = regions.frame
+    if frame is None:
+        return outputs
+    with stages.WRITE:
+        for i, output in enumerate(outputs):
+            fill_around(output, regions, i, frame.fill)
+    rectangles = enumerate(zip(frame.place.tolist(), regions.size.tolist(), strict=True))
+    return [
+        outputs[i // frame.tiles][:, top : top + height, left : left + width]
+        for i, ((top, left), (height, width)) in rectangles
+    ]
 
 
 def _union(boxes: list[list[int]]) -> Box | None:
@@ -253,14 +288,18 @@ def _decode_natively(
 ) -> NDArray[np.bool_]:
     """Decode the images that the compiled module supports, and return which ones it decoded: bool [n, views]."""
     is_decoded = np.zeros((len(files.data), len(images)), np.bool_)
+    for number, region in enumerate(regions):
+        is_decoded[:, number] = ~region.are_visible
     if not regions or not native.is_enabled():
         return is_decoded
     if set(files.kinds) == {"npy"}:
         for number, (region, buffer) in enumerate(zip(regions, buffers, strict=True)):
-            is_decoded[:, number] = buffer is not None and native.copy_pixels(files.data, region, buffer)
+            is_decoded[:, number] |= buffer is not None and native.copy_pixels(files.data, region, buffer)
         return is_decoded
     upright_jpegs = [
         encoded if kind in ("jpg", "jpeg") and orientation == 1 else None
         for encoded, kind, orientation in zip(files.data, files.kinds, files.orientations, strict=True)
     ]
-    return native.render_jpegs(upright_jpegs, files.sizes, regions, images)
+    nothing = np.empty((3, 1, 1), np.uint8)  # in place of an image without pixels
+    shown = [[image if image.size else nothing for image in view] for view in images]
+    return is_decoded | native.render_jpegs(upright_jpegs, files.sizes, regions, shown)

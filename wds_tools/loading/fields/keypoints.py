@@ -52,13 +52,14 @@ class Keypoints(AtPath):
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the points of each sample: float32 [..., 2 or more]; by view if there is a list."""
-        stored = self._stored(part)
+        stored = self._stored(column.sources(part))
         views = []
         for regions in column.regions(part):
             moved = [points.copy() for points in stored]
             for i, points in enumerate(moved):
                 if regions is not None and points.size:
                     points[..., :2] = move_points(points[..., :2], regions, i)
+            moved = column.joined(part, moved, _joined)
             views.append([torch.from_numpy(points.astype(np.float32)) for points in moved])
         return column.by_sample(views)
 
@@ -96,3 +97,8 @@ class Keypoints(AtPath):
                 raise self.invalid(part, i, f"an array of shape {points.shape}", "points [..., 2] or [..., 3]")
             stored.append(points)
         return stored
+
+
+def _joined(points: list[Floats]) -> Floats:
+    """Return the points of several images as those of one."""
+    return np.concatenate([one for one in points if one.size] or points[:1])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,11 @@ from wds_tools.format.index import NO_LABEL
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.decode import decode_stored
 from wds_tools.images.schedule import AnyView, view_at
-from wds_tools.images.views import Regions, View
+from wds_tools.images.views import Regions, View, tiles_of
 from wds_tools.order.keyed_random import key_of, uniform
 from wds_tools.reading.rows import Rows
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,10 @@ class Geometry:
     def views_at(self, epoch: int, bucket: int | None = None) -> tuple[View, ...]:
         """Return the views of an epoch, for a batch of one bucket if there are buckets."""
         return tuple(view_at(view, epoch, bucket) for view in self.views)
+
+    def tiles_at(self, epoch: int) -> int:
+        """Return how many samples an image shows in an epoch."""
+        return max(tiles_of(view) for view in self.views_at(epoch))
 
     def key_of_view(self, number: int) -> tuple[int | str, ...]:
         """Return what the random numbers of a view depend on."""
@@ -96,12 +102,21 @@ class Part:
         seed: Seed of the loader.
         epoch: Zero-based epoch.
         positions: int64 [n], positions in the epoch. They determine random numbers.
+        partners: int64 [n, k], ids of further samples that the image of each sample shows.
     """
 
     def __init__(
-        self, rows: Rows, unchanged: Collection[str], *, seed: int, epoch: int, positions: NDArray[np.int64]
+        self,
+        rows: Rows,
+        unchanged: Collection[str],
+        *,
+        seed: int,
+        epoch: int,
+        positions: NDArray[np.int64],
+        partners: NDArray[np.int64] | None = None,
     ) -> None:
         self.rows = rows
+        self.partners = partners
         self.seed = seed
         self.epoch = epoch
         self.positions = positions
@@ -109,10 +124,36 @@ class Part:
         self._values: dict[str, list[Any]] = {}
         self._infos: dict[str, list[ImageInfo]] = {}
         self._regions: dict[str, list[Regions]] = {}
+        self._sources: dict[int, Part] = {}
+        self._once: dict[str, Any] = {}
         self._unchanged = unchanged
+
+    def sources(self, geometry: Geometry | None) -> Part:
+        """Return the samples that the images of this part show: those of one image follow each other."""
+        tiles = geometry.tiles_at(self.epoch) if geometry else 1
+        if tiles == 1:
+            return self
+        if tiles not in self._sources:
+            assert self.partners is not None, "required by views with tiles"
+            ids = np.concatenate([self.rows.ids[:, None], self.partners[:, : tiles - 1]], axis=1)
+            self._sources[tiles] = Part(
+                self.rows.others(ids.ravel()),
+                self._unchanged,
+                seed=self.seed,
+                epoch=self.epoch,
+                positions=np.repeat(self.positions, tiles),
+            )
+        return self._sources[tiles]
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def once(self, name: str, find: Callable[[], Value]) -> Value:
+        """Return the result of a function; it is called only the first time for each name."""
+        if name not in self._once:
+            self._once[name] = find()
+        found: Value = self._once[name]
+        return found
 
     @contextmanager
     def naming(self, i: int, field: str = "image") -> Iterator[None]:
@@ -176,11 +217,12 @@ class Part:
         return sizes[:, 0], sizes[:, 1]
 
     def regions(self, geometry: Geometry) -> list[Regions]:
-        """Return the regions of the samples that each view chooses."""
+        """Return the regions of the samples that each view chooses; of all `sources` if an image shows several."""
         if geometry.source not in self._regions:
-            sizes = self.image_sizes(geometry.field)
+            sources = self.sources(geometry)
+            sizes = sources.image_sizes(geometry.field)
             self._regions[geometry.source] = [
-                self.choose_regions(view, geometry.key_of_view(index), *sizes)
+                sources.choose_regions(view, geometry.key_of_view(index), *sizes)
                 for index, view in enumerate(geometry.views_at(self.epoch))
             ]
         return self._regions[geometry.source]
@@ -243,7 +285,8 @@ class Part:
                 shard=shard,
                 key=key,
             )
-        u = uniform(key_of("view", self.seed, self.epoch, *purpose), self.positions, view.draws)
+        positions = self.positions[:: tiles_of(view)]
+        u = uniform(key_of("view", self.seed, self.epoch, *purpose), positions, view.draws)
         regions = view.regions(width, height, u)
         huge = np.flatnonzero(regions.size.prod(axis=1) > MAX_PIXELS)
         if len(huge):

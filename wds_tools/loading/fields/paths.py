@@ -109,24 +109,30 @@ def _at(value: Any, names: list[str], start: int = 0) -> Any:
     return value
 
 
-def move_points(points: Floats, regions: Regions, i: int, *, mirror_at: int = -1) -> Floats:
-    """Return points of an image as points of the region that a view shows of it.
+def move_points(points: Floats, regions: Regions, rows: int | NDArray[np.int64], *, mirror_at: int = -1) -> Floats:
+    """Return points of images as points of the regions that a view shows of them.
 
     Args:
-        points: float64 [..., 2], x and y in pixels of the image.
+        points: float64 [..., 2], x and y in pixels of the image; the first dimension is k if ``rows`` is an array.
         regions: Regions of a batch.
-        i: Index of the image in the batch.
+        rows: Index of the image in the batch: one, or int64 [k].
         mirror_at: If the region is mirrored, x becomes its width plus this number, minus x. It is -1 for positions of
             pixels, such as torchvision's key points, and 0 for edges between pixels, such as boxes.
 
     Returns:
-        float64 [..., 2], in pixels of the result.
+        float64 [..., 2], in pixels of the output.
     """
-    box, resized = regions.box[i], regions.resize[i]
-    moved: Floats = (points - box[:2]) * (resized[::-1] / box[2:]) - regions.corner[i, ::-1]
-    if regions.flip[i]:
-        moved[..., 0] = regions.size[i, 1] + mirror_at - moved[..., 0]
-    return moved
+
+    def of_rows(values: NDArray[Any]) -> NDArray[Any]:
+        """Return an attribute of the regions, [..., 1 or 2], for the points of each row."""
+        return values[rows] if isinstance(rows, int) else values[rows].reshape(-1, *[1] * (points.ndim - 2), 2)
+
+    frame, scale = regions.frame, regions.resize[:, ::-1] / regions.box[:, 2:]
+    moved: Floats = (points - of_rows(regions.box[:, :2])) * of_rows(scale) - of_rows(regions.corner[:, ::-1])
+    flips = regions.flips
+    if flips.any():
+        moved = np.where(of_rows(flips), of_rows(regions.size[:, ::-1]) + mirror_at - moved, moved)
+    return moved if frame is None else moved + of_rows(frame.place[:, ::-1])
 
 
 def as_tensor(value: Any) -> Any:

@@ -16,6 +16,7 @@ from wds_tools.errors import DecodeError
 from wds_tools.format.codecs import view_npy
 from wds_tools.format.image_header import sniff
 from wds_tools.images.decode import decode_stored
+from wds_tools.images.framed import check_fill
 from wds_tools.images.resize import render_region, select_nearest
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, FieldSpec, tv_tensors
@@ -29,6 +30,7 @@ class Pixels(FieldSpec):
     """Base of kinds whose values are tensors of pixels."""
 
     pad_axes = 2
+    fill: int | None = None  # where a view shows nothing of an image; by default the value of the view
 
     @abstractmethod
     def is_nearest(self, dtype: np.dtype[Any]) -> bool:
@@ -52,15 +54,13 @@ class Pixels(FieldSpec):
 
     def stored_views(self, part: Part, column: Column) -> list[list[torch.Tensor]]:
         """Return for each view of a column the n values in their stored dtype."""
-        stored, views = self.stored_pixels(part), column.regions(part)
+        sources = column.sources(part)
+        stored, views = self.stored_pixels(sources), column.regions(part)
         if column.geometry:
             sizes = np.array([pixels.shape[:2] for pixels in stored], np.int64)
-            part.check_sizes(self.field, sizes[:, 1], sizes[:, 0], column.geometry)
+            sources.check_sizes(self.field, sizes[:, 1], sizes[:, 0], column.geometry)
         with stages.WRITE:
-            return [
-                [self.as_tensor(self._shown(pixels, regions, i)) for i, pixels in enumerate(stored)]
-                for regions in views
-            ]
+            return [[self.as_tensor(pixels) for pixels in self._outputs(stored, regions)] for regions in views]
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return for each sample a tensor, or a list with one for each view of the image."""
@@ -85,10 +85,26 @@ class Pixels(FieldSpec):
     def from_target(self, value: Any, before: Any, form: str | None, size: tuple[int, int]) -> Any:
         return channels_first(value)
 
-    def _shown(self, pixels: NDArray[Any], regions: Regions | None, i: int) -> NDArray[Any]:
-        """Return the region of sample ``i`` that is used: [height, width, channels]."""
+    def _outputs(self, stored: list[NDArray[Any]], regions: Regions | None) -> list[NDArray[Any]]:
+        """Return what a view shows of stored pixels: [height, width, channels] for each output."""
         if regions is None:
-            return pixels
+            return stored
+        if regions.frame is None:
+            return [self._shown(pixels, regions, i) for i, pixels in enumerate(stored)]
+        frame, outputs = regions.frame, []
+        for start in range(0, len(stored), frame.tiles):
+            first = stored[start]
+            fill = frame.fill if self.fill is None else self.fill
+            output = np.full((*frame.size, first.shape[2]), fill, first.dtype)
+            for i in range(start, start + frame.tiles):
+                (top, left), (height, width) = frame.place[i].tolist(), regions.size[i].tolist()
+                if height and width:
+                    output[top : top + height, left : left + width] = self._shown(stored[i], regions, i)
+            outputs.append(output)
+        return outputs
+
+    def _shown(self, pixels: NDArray[Any], regions: Regions, i: int) -> NDArray[Any]:
+        """Return the region of image ``i`` that a view shows: [height, width, channels]."""
         if self.is_nearest(pixels.dtype):
             return select_nearest(pixels, regions, i)
         left, top, width, height = regions.needed()[i].tolist()
@@ -110,6 +126,7 @@ class Mask(Pixels):
         pad: Value of the padding at the right and bottom of smaller masks, or a `Pad`, so that a batch is one tensor
             [batch, height, width]. None (the default) gives a list if the sizes differ. If the image of ``like`` has a
             ``pad``, a number is required here: the padded size is that of the image.
+        fill: Value where a view shows nothing of the image, as around the image of a `Letterbox`.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -119,11 +136,13 @@ class Mask(Pixels):
     _: KW_ONLY
     like: str | None = None
     pad: float | Pad | None = None
+    fill: int = 0
 
     target = "mask"
 
     def __post_init__(self) -> None:
         self._check("'mask.png'")
+        check_fill(self.fill)
 
     def is_nearest(self, dtype: np.dtype[Any]) -> bool:
         return True
@@ -166,6 +185,7 @@ class Array(Pixels):
         pad: Value of the padding at the right and bottom of smaller arrays, or a `Pad`, so that a batch is one tensor
             [batch, channels, height, width]. None (the default) gives a list if the sizes differ. If the image of
             ``like`` has a ``pad``, a number is required here: the padded size is that of the image.
+        fill: Value where a view shows nothing of the image, as around the image of a `Letterbox`.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -176,11 +196,13 @@ class Array(Pixels):
     like: str | None = None
     interpolation: Interpolation | None = None
     pad: float | Pad | None = None
+    fill: int = 0
 
     target = "mask"
 
     def __post_init__(self) -> None:
         self._check("'depth.png'")
+        check_fill(self.fill)
         self._check_choice("interpolation", (None, "nearest", "bilinear"))
 
     def is_nearest(self, dtype: np.dtype[Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -93,15 +94,16 @@ class Field(AtPath):
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the field or what is at its path; if it has the entries of another field, only those that remain."""
-        values = self.values(part)
+        sources = column.sources(part)
+        values = self.values(sources)
         if self.decode is not None:
-            values = self.results(part, column, "decode", self.decode, values)
+            values = self.results(sources, column, "decode", self.decode, values)
         if column.like is None:
             return [as_tensor(value) for value in values] if self.path else values
-        views = [
-            [as_tensor(self._entries(part, i, values[i], kept)) for i, kept in enumerate(view)]
-            for view in column.like.spec.kept(part, column.like)
-        ]
+        views = []
+        for view in column.like.spec.kept(part, column.like):
+            entries = [self._entries(sources, i, values[i], kept) for i, kept in enumerate(view)]
+            views.append([as_tensor(one) for one in column.joined(part, entries, _chained)])
         return column.by_sample(views)
 
     def _entries(self, part: Part, i: int, value: Any, kept: NDArray[np.bool_]) -> list[Any]:
@@ -111,6 +113,10 @@ class Field(AtPath):
             found = f"{len(value)} entries" if is_list else type(value).__name__
             raise self.invalid(part, i, found, f"lists with one entry for each of the {len(kept)} boxes")
         return [value[j] for j in np.flatnonzero(kept).tolist()]
+
+
+def _chained(lists: list[list[Any]]) -> list[Any]:
+    return list(chain.from_iterable(lists))
 
 
 @dataclass(frozen=True)

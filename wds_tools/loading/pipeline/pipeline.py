@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from wds_tools import stages
-from wds_tools.errors import LoaderError, WdsToolsError, WorkerError, run_after, run_all
+from wds_tools.errors import LoaderError, WorkerError, run_after, run_all
 from wds_tools.loading.fields.collate import as_tensors, join_parts, values_of_samples
 from wds_tools.loading.fields.slots import SlotLayout, samples_of_tensors
 from wds_tools.loading.pipeline.autoscale import LENT_SLOTS, Autoscaler
@@ -34,7 +34,7 @@ from wds_tools.loading.pipeline.tasks import (
     TaskResult,
     split_into_tasks,
 )
-from wds_tools.loading.samples.bad_samples import ErrorLog, replace_unreadable
+from wds_tools.loading.samples.bad_samples import ErrorLog, Unreadable, replace_unreadable
 from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.loading.workers.pool import WorkerPool
 from wds_tools.order.planner import EpochPlan, Step
@@ -136,7 +136,9 @@ class Pipeline:
         self.pool = meter.pool = start_pool(BatchRunner(recipe, self._ring), autoscaler, options)
         if isinstance(self.pool, WorkerPool):
             self.pool.when_idle = self._send_spare
-        self._read_ahead = ReadAhead(Reader(recipe.shards, block=recipe.block).reopened(), options.read_ahead_bytes)
+        self._read_ahead = ReadAhead(
+            Reader(recipe.shards, block=recipe.block).reopened(), options.read_ahead_bytes, recipe.partners
+        )
         self._gpu: _Gpu | None = None
 
     def prepare(self, plan: EpochPlan | None) -> bool:
@@ -337,7 +339,8 @@ class Pipeline:
         if self._ring is None or self._ring.is_open:
             return
         step = plan.step(0)
-        layouts: tuple[SlotLayout, ...] | None = self._result(self.pool.submit(LayoutTask(step.positions, step.ids)))
+        task = LayoutTask(step.positions, step.ids, self._recipe.partners(plan.order, step.positions))
+        layouts: tuple[SlotLayout, ...] | None = self._result(self.pool.submit(task))
         if layouts:
             self._ring.open(*layouts)
             self._late_layouts = layouts
@@ -377,7 +380,8 @@ class Pipeline:
         """Send the tasks of a batch to the workers."""
         epoch, parts = plan.cursor.epoch, self._parts(step.number)
         slot = self._take_slot(self._recipe.variant_at(epoch, step.bucket))
-        tasks = split_into_tasks(step, slot=slot, layouts=self._late_layouts, epoch=epoch, parts=parts)
+        partners = self._recipe.partners(plan.order, step.positions)
+        tasks = split_into_tasks(step, partners, slot=slot, layouts=self._late_layouts, epoch=epoch, parts=parts)
         self._sent.append(_PendingBatch(tasks, [self.pool.submit(task) for task in tasks], plan, step, slot))
 
     def _replace_unreadable(
@@ -385,16 +389,26 @@ class Pipeline:
     ) -> list[Any]:
         """Replace unreadable samples, set their rows of ``replaced``, and return the values of each field."""
 
-        def load(row: int, sample: int) -> list[Any] | WdsToolsError:
-            one = slice(row, row + 1)
-            start, ids = task.start + row, np.array([sample])
-            substitute = BatchTask(task.slot, task.layouts, start, task.epoch, task.positions[one], ids, task.bucket)
+        def load(row: int, sources: NDArray[np.int64]) -> list[Any] | Unreadable:
+            substitute = replace(
+                task,
+                start=task.start + row,
+                positions=task.positions[row : row + 1],
+                ids=sources[:, 0],
+                partners=sources[:, 1:],
+            )
             values = self._result(self.pool.submit(substitute))
             return values.samples[0] if isinstance(values, SampleResults) else list(values)
 
         samples = result.samples
         rows = replace_unreadable(
-            samples, load, self._errors, order=plan.order, epoch=task.epoch, positions=task.positions
+            samples,
+            load,
+            self._errors,
+            order=plan.order,
+            epoch=task.epoch,
+            positions=task.positions,
+            sources=np.column_stack([task.ids, task.partners]),
         )
         replaced[[task.start + row for row in rows]] = True
         loaded = [values for values in samples if isinstance(values, list)]

@@ -15,7 +15,7 @@ from wds_tools.errors import WdsToolsError
 from wds_tools.loading.fields.slots import SlotLayout
 from wds_tools.loading.pipeline.ring import Ring
 from wds_tools.loading.samples.assemble import Assembler, rows_of
-from wds_tools.loading.samples.bad_samples import is_sample_error
+from wds_tools.loading.samples.bad_samples import Unreadable, is_sample_error
 from wds_tools.loading.samples.batch_padding import BatchPadding
 from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.order.planner import Step
@@ -32,6 +32,7 @@ class BatchTask:
         epoch: Zero-based epoch.
         positions: int64 [n], positions in the epoch.
         ids: int64 [n], sample ids.
+        partners: int64 [n, k], ids of further samples that the images show.
         bucket: Bucket of the samples; None if there are no buckets.
     """
 
@@ -41,6 +42,7 @@ class BatchTask:
     epoch: int
     positions: NDArray[np.int64]
     ids: NDArray[np.int64]
+    partners: NDArray[np.int64]
     bucket: int | None = None
 
     @property
@@ -55,6 +57,7 @@ class LayoutTask:
 
     positions: NDArray[np.int64]
     ids: NDArray[np.int64]
+    partners: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class SampleResults:
         samples: For each sample its values, as a batch of one sample, or its error.
     """
 
-    samples: list[list[Any] | WdsToolsError]
+    samples: list[list[Any] | Unreadable]
 
 
 class TaskResult(NamedTuple):
@@ -91,13 +94,20 @@ class TaskResult(NamedTuple):
 
 
 def split_into_tasks(
-    step: Step, *, slot: int | None, layouts: tuple[SlotLayout, ...] | None, epoch: int, parts: int
+    step: Step,
+    partners: NDArray[np.int64],
+    *,
+    slot: int | None,
+    layouts: tuple[SlotLayout, ...] | None,
+    epoch: int,
+    parts: int,
 ) -> list[BatchTask]:
     """Divide a batch into ``parts`` tasks for several workers."""
     edges = np.linspace(0, len(step.ids), parts + 1).astype(np.int64).tolist()
+    parts_of = [slice(start, stop) for start, stop in itertools.pairwise(edges)]
     return [
-        BatchTask(slot, layouts, start, epoch, step.positions[start:stop], step.ids[start:stop], step.bucket)
-        for start, stop in itertools.pairwise(edges)
+        BatchTask(slot, layouts, one.start, epoch, step.positions[one], step.ids[one], partners[one], step.bucket)
+        for one in parts_of
     ]
 
 
@@ -130,7 +140,7 @@ class BatchRunner:
         """Start reading the samples of a task. Remote blocks are announced by the main process."""
         if not self._recipe.shards.is_remote:
             with self._recorder, stages.READ:  # it waits if the queue of the disk is full
-                self._get_assembler().read_ahead(task.ids)
+                self._get_assembler().read_ahead(np.append(task.ids, task.partners))
 
     def run(self, task: BatchTask | LayoutTask) -> TaskResult:
         """Run a task.
@@ -148,8 +158,9 @@ class BatchRunner:
     def _run(self, task: BatchTask | LayoutTask) -> list[Any] | SampleResults | tuple[SlotLayout, ...] | None:
         assembler = self._get_assembler()
         if isinstance(task, LayoutTask):
-            return assembler.layouts(positions=task.positions, ids=task.ids)
-        samples: Any = {"epoch": task.epoch, "positions": task.positions, "ids": task.ids, "bucket": task.bucket}
+            return assembler.layouts(positions=task.positions, ids=task.ids, partners=task.partners)
+        samples: Any = {"epoch": task.epoch, "positions": task.positions, "ids": task.ids, "partners": task.partners}
+        samples["bucket"] = task.bucket
         out = None
         if self._ring and task.slot is not None:
             if task.layouts:
@@ -167,7 +178,7 @@ class BatchRunner:
         results = assembler.samples_or_errors(**samples, out=direct)
         return SampleResults(
             [
-                one if isinstance(one, WdsToolsError) else self._padding.stacked(one, rows_of(out, slice(i, i + 1)))
+                one if isinstance(one, Unreadable) else self._padding.stacked(one, rows_of(out, slice(i, i + 1)))
                 for i, one in enumerate(results)
             ]
         )

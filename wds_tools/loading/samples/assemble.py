@@ -19,7 +19,7 @@ from wds_tools.loading.fields.collate import map_tensors
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.slots import SlotLayout, column_spec, write_values
 from wds_tools.loading.fields.user_functions import call_for_sample, seeded
-from wds_tools.loading.samples.bad_samples import is_sample_error
+from wds_tools.loading.samples.bad_samples import Unreadable, is_sample_error
 from wds_tools.loading.samples.batch_padding import fit_values, padded_values
 from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.loading.samples.sample_transform import call_sample_transform
@@ -51,22 +51,27 @@ class Assembler:
         """Start reading the samples of a later batch."""
         self.reader.read_ahead(ids)
 
-    def layouts(self, *, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> tuple[SlotLayout, ...] | None:
+    def layouts(
+        self, *, positions: NDArray[np.int64], ids: NDArray[np.int64], partners: NDArray[np.int64]
+    ) -> tuple[SlotLayout, ...] | None:
         """Return what slots hold in each variant of a batch; None if no column has tensors of one shape and dtype.
 
         The first readable sample of ``ids`` is loaded to find out.
         """
-        found = [self._layout(variant, positions, ids) for variant in range(len(self.recipe.variants))]
+        found = [self._layout(variant, positions, ids, partners) for variant in range(len(self.recipe.variants))]
         known = tuple(layout for layout in found if layout is not None)
         return known if len(known) == len(found) and any(layout.specs for layout in known) else None
 
-    def _layout(self, variant: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> SlotLayout | None:
+    def _layout(
+        self, variant: int, positions: NDArray[np.int64], ids: NDArray[np.int64], partners: NDArray[np.int64]
+    ) -> SlotLayout | None:
         """Return what slots hold in a variant of a batch, or None if all samples are unreadable."""
         epoch, bucket = self.recipe.variants[variant]
         for i in range(len(ids)):
             one = slice(i, i + 1)
             try:
-                values = self.batch(epoch=epoch, bucket=bucket, positions=positions[one], ids=ids[one], out=None)
+                samples = {"positions": positions[one], "ids": ids[one], "partners": partners[one]}
+                values = self.batch(epoch=epoch, bucket=bucket, **samples, out=None)
             except WdsToolsError as error:
                 if not self.recipe.replaces or not is_sample_error(error):
                     raise
@@ -84,6 +89,7 @@ class Assembler:
         epoch: int,
         positions: NDArray[np.int64],
         ids: NDArray[np.int64],
+        partners: NDArray[np.int64],
         out: Out | None,
         bucket: int | None = None,
     ) -> list[Any]:
@@ -93,6 +99,7 @@ class Assembler:
             epoch: Zero-based epoch.
             positions: int64 [n], positions in the epoch. They determine crops and flips.
             ids: int64 [n], sample ids.
+            partners: int64 [n, k], ids of further samples that the images show, see `Recipe.partners`.
             out: For each column where to write its values, or None; None for all columns returns all values. Columns
                 that will be padded have None.
             bucket: Bucket of all samples. None if there are no buckets, or if it is not known; ``out`` is then None.
@@ -106,9 +113,11 @@ class Assembler:
             ChecksumError: Bytes have changed since they were packed.
         """
         if bucket is None and self.recipe.buckets:
-            return self._batch_of_buckets(self.recipe.buckets, epoch=epoch, positions=positions, ids=ids)
+            return self._batch_of_buckets(
+                self.recipe.buckets, epoch=epoch, positions=positions, ids=ids, partners=partners
+            )
         columns = self._columns_in(self.recipe.variant_at(epoch, bucket))
-        part = self.recipe.part(Rows(self.reader, ids), epoch=epoch, positions=positions)
+        part = self.recipe.part(Rows(self.reader, ids), epoch=epoch, positions=positions, partners=partners)
         out = [None] * len(columns) if out is None else out
         if self.recipe.sample_transform is None:
             values = [column.spec.load_into(part, column, held) for column, held in zip(columns, out, strict=True)]
@@ -126,25 +135,39 @@ class Assembler:
         epoch: int,
         positions: NDArray[np.int64],
         ids: NDArray[np.int64],
+        partners: NDArray[np.int64],
         out: Out | None,
         bucket: int | None = None,
-    ) -> list[list[Any] | WdsToolsError]:
+    ) -> list[list[Any] | Unreadable]:
         """Load each sample separately. Return its values, as a batch of one sample, or its error."""
-        samples: list[list[Any] | WdsToolsError] = []
+        samples: list[list[Any] | Unreadable] = []
         for i in range(len(ids)):
             one = slice(i, i + 1)
             try:
                 row = rows_of(out, one)
-                loaded = self.batch(epoch=epoch, positions=positions[one], ids=ids[one], out=row, bucket=bucket)
-                samples.append(loaded)
+                sample = {"positions": positions[one], "ids": ids[one], "partners": partners[one]}
+                samples.append(self.batch(epoch=epoch, **sample, out=row, bucket=bucket))
             except WdsToolsError as error:
                 if not is_sample_error(error):
                     raise
-                samples.append(error)
+                samples.append(Unreadable(error, self._tile_of(error, np.append(ids[i], partners[i]))))
         return samples
 
+    def _tile_of(self, error: WdsToolsError, ids: NDArray[np.int64]) -> int:
+        """Return which of the samples that an image shows is the one that an error names."""
+        rows, named = Rows(self.reader, ids), (error.shard, error.key)
+        return next(
+            (tile for tile in range(1, len(ids)) if rows.shard_and_key(tile) == named != rows.shard_and_key(0)), 0
+        )
+
     def _batch_of_buckets(
-        self, buckets: Buckets, *, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]
+        self,
+        buckets: Buckets,
+        *,
+        epoch: int,
+        positions: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        partners: NDArray[np.int64],
     ) -> list[Any]:
         """Return the values of each field for samples that may belong to several buckets."""
         rows = Rows(self.reader, ids)
@@ -152,7 +175,8 @@ class Assembler:
         values: list[list[Any]] = [[None] * len(ids) for _ in self.recipe.columns]
         for label in np.unique(labels).tolist():
             chosen = np.flatnonzero(labels == label)
-            part = self.batch(epoch=epoch, positions=positions[chosen], ids=ids[chosen], out=None, bucket=label)
+            samples = {"positions": positions[chosen], "ids": ids[chosen], "partners": partners[chosen]}
+            part = self.batch(epoch=epoch, **samples, out=None, bucket=label)
             for column, found in zip(values, part, strict=True):
                 for i, value in zip(chosen.tolist(), found, strict=True):
                     column[i] = value

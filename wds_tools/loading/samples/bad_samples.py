@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +28,20 @@ _log = logging.getLogger("wds_tools")
 def is_sample_error(error: Exception) -> bool:
     """Return whether one stored sample caused the error, rather than the user's code or the storage."""
     return isinstance(error, SampleError | ChecksumError) and error.key is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A sample that cannot be loaded.
+
+    Attributes:
+        error: The error.
+        tile: Which of the samples that its image shows is the unreadable one: 0 for the sample itself, and otherwise a
+            partner, counted from 1.
+    """
+
+    error: WdsToolsError
+    tile: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +115,15 @@ class ErrorLog:
         self.samples = []
         self._budget = self.policy.budget(samples)
 
-    def add(self, error: WdsToolsError, *, epoch: int, position: int) -> None:
-        """Add a sample that will be replaced.
+    def add(self, found: Unreadable, *, epoch: int, position: int) -> None:
+        """Add a sample that will be replaced. A partner that was added before is not counted again.
 
         Raises:
             SampleError: The limit is exceeded. Its cause is the error of the sample.
         """
+        error = found.error
+        if found.tile and any((one.shard, one.key) == (error.shard, error.key) for one in self.samples):
+            return
         if len(self.samples) >= self._budget:
             raise SampleError(
                 f"{len(self.samples) + 1} unreadable samples in epoch {epoch}, and max_errors="
@@ -122,45 +138,53 @@ class ErrorLog:
 
 
 def replace_unreadable(
-    samples: list[list[Any] | WdsToolsError],
-    load: Callable[[int, int], list[Any] | WdsToolsError],
+    samples: list[list[Any] | Unreadable],
+    load: Callable[[int, NDArray[np.int64]], list[Any] | Unreadable],
     errors: ErrorLog,
     *,
     order: EpochOrder,
     epoch: int,
     positions: NDArray[np.int64],
+    sources: NDArray[np.int64],
 ) -> list[int]:
     """Replace unreadable samples with others.
 
     Args:
         samples: The values of each sample, or its error; changed in place.
-        load: Function of a row and a sample id that reads this sample for this row.
+        load: Function of a row and int64 [1, 1 + partners] that reads these samples for this row.
         errors: Log of the replaced samples.
         order: Order of the samples in the epoch.
         epoch: Zero-based epoch.
         positions: int64 [n], position of each sample in the epoch.
+        sources: int64 [n, 1 + partners], ids of each sample and of its partners.
 
     Returns:
-        The rows of the replaced samples.
+        The rows whose sample was replaced, and not only a partner.
 
     Raises:
         SampleError: The limit is exceeded, or the substitutes are unreadable too.
     """
-    rows = [row for row, sample in enumerate(samples) if isinstance(sample, WdsToolsError)]
+    rows = [row for row, sample in enumerate(samples) if isinstance(sample, Unreadable)]
+    replaced = []
     for row in rows:
-        error, position = samples[row], int(positions[row])
-        assert isinstance(error, WdsToolsError)
-        errors.add(error, epoch=epoch, position=position)
-        ids = islice(_substitutes(order, position), _MAX_ATTEMPTS)
-        substitute = next((sample for sample in (load(row, id_) for id_ in ids) if isinstance(sample, list)), None)
-        if substitute is None:
-            raise error
-        samples[row] = substitute
-    return rows
+        found, position, ids = samples[row], int(positions[row]), sources[row : row + 1].copy()
+        assert isinstance(found, Unreadable)
+        first = found.error
+        errors.add(found, epoch=epoch, position=position)
+        for attempt in range(_MAX_ATTEMPTS):
+            ids[0, found.tile] = _substitute(order, position, found.tile, attempt)
+            found = load(row, ids)
+            if isinstance(found, list):
+                break
+        else:
+            raise first
+        samples[row] = found
+        if ids[0, 0] != sources[row, 0]:
+            replaced.append(row)
+    return replaced
 
 
-def _substitutes(order: EpochOrder, position: int) -> Iterator[int]:
-    """Yield the ids of possible substitutes for the sample at a position of an epoch."""
-    key = key_of("substitute", order.identity.seed, order.epoch)
-    for attempt in count():
-        yield order.substitute(position, int(hashes(key, np.array([position * _MAX_ATTEMPTS + attempt]))[0]))
+def _substitute(order: EpochOrder, position: int, tile: int, attempt: int) -> int:
+    """Return the id of a possible substitute for the sample at a position of an epoch, or for one of its partners."""
+    key = key_of("substitute", order.identity.seed, order.epoch, *([tile] if tile else []))
+    return order.substitute(position, int(hashes(key, np.array([position * _MAX_ATTEMPTS + attempt]))[0]))

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.buckets import Buckets, buckets_in
-from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict
+from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict, views_in
+from wds_tools.images.views import tiles_of
 from wds_tools.loading.fields.base import Column, FieldSpec
 from wds_tools.loading.fields.frames import Frames
 from wds_tools.loading.fields.image import Image
@@ -73,6 +74,7 @@ def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
 
     found = tuple(add(name) for name in specs)
     _check_mask_names(found)
+    _check_tiles(found)
     return found
 
 
@@ -93,6 +95,19 @@ def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
             raise OptionError(f"fields= has images whose like= form a cycle: {' -> '.join([*chain, like])}")
         chain.append(like)
     return chain[-1]
+
+
+def _check_tiles(columns: Sequence[Column]) -> None:
+    """Check that images that show several samples have one view, and are not frames."""
+    for column in columns:
+        views = [one for view in column.spec.views for one in views_in(view)]
+        of_several = [view for view in views if tiles_of(view) > 1]
+        if of_several and (column.spec.is_clip or len(column.spec.views) > 1):
+            what = "wds_tools.Frames" if column.spec.is_clip else "a list of views"
+            raise OptionError(
+                f"field {column.name!r} is {what} with {of_several[0]}, which shows several samples: it can only "
+                "be the one view of an Image"
+            )
 
 
 def phases_of(columns: Sequence[Column]) -> tuple[int, ...]:

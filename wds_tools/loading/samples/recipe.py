@@ -19,6 +19,8 @@ from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.slots import ColumnSpec, SlotLayout, TensorSpec
 from wds_tools.loading.fields.user_functions import Transform
 from wds_tools.loading.samples.columns import buckets_of, phases_of
+from wds_tools.order.epoch import EpochOrder
+from wds_tools.order.partners import partners_of
 from wds_tools.reading.rows import Rows
 
 if TYPE_CHECKING:
@@ -78,16 +80,24 @@ class Recipe:
         epoch, bucket = self.variants[variant]
         return tuple(column.at(epoch, bucket) for column in self.columns)
 
-    def part(self, rows: Rows, *, epoch: int, positions: NDArray[np.int64]) -> Part:
+    def partners(self, order: EpochOrder, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids of further samples that the images at these positions show: int64 [n, k]."""
+        tiles = [column.geometry.tiles_at(order.epoch) for column in self.columns if column.geometry]
+        return partners_of(order, positions, max(tiles, default=1) - 1)
+
+    def part(
+        self, rows: Rows, *, epoch: int, positions: NDArray[np.int64], partners: NDArray[np.int64] | None = None
+    ) -> Part:
         """Return samples that are loaded together.
 
         Args:
             rows: The n samples.
             epoch: Zero-based epoch.
             positions: int64 [n], positions in the epoch.
+            partners: int64 [n, k], see `partners`.
         """
         unchanged = {column.spec.field for column in self.columns if column.spec.is_unchanged}
-        return Part(rows, unchanged, seed=self.seed, epoch=epoch, positions=positions)
+        return Part(rows, unchanged, seed=self.seed, epoch=epoch, positions=positions, partners=partners)
 
     @property
     def view(self) -> AnyView | None:

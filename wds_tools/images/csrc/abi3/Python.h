@@ -43,6 +43,7 @@ typedef struct {
 
 #define PyBUF_SIMPLE 0
 #define PyBUF_WRITABLE 1
+#define PyBUF_STRIDES 24
 
 typedef PyObject *(*PyCFunction)(PyObject *, PyObject *);
 typedef int (*visitproc)(PyObject *, void *);

@@ -1,0 +1,340 @@
+"""`Mosaic` in a loader, compared with its documented steps on a canvas of twice the size; partners; resume; errors."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from pictures import encode
+from PIL import Image, ImageFilter
+from scenes import png
+from torch.utils.data import DataLoader
+from torchvision.transforms import v2
+
+import wds_tools as wt
+from wds_tools.errors import DecodeError, OptionError
+from wds_tools.order.keyed_random import key_of, uniform
+
+SIZE = (96, 128)
+MOSAIC = wt.Mosaic(SIZE, translate=0.2, flip=0.5, flip_vertical=0.5, p=0.9)
+RULES = {"min_visible": 0.1, "min_side": 2, "max_aspect": 100}
+SPECS = {
+    "image": wt.Image(view=MOSAIC),
+    "mask": wt.Mask("mask.png", like="image", fill=250),
+    "boxes": wt.Boxes("json", path="objects.bbox", like="image", **RULES),
+    "numbers": wt.Field("json", path="objects.number", like="boxes"),
+    "points": wt.Keypoints("json", path="points", like="image"),
+    "label": wt.Label(),
+    "key": wt.Key(),
+}
+
+
+@pytest.fixture(scope="module")
+def smooth(tmp_path_factory, photos):
+    """Write 40 smooth images, on which all filters agree, with a mask, boxes and points."""
+    folder = tmp_path_factory.mktemp("smooth")
+    with wt.ShardWriter(str(folder / "smooth-%06d.tar"), maxcount=12) as writer:
+        for number, path in enumerate(sorted(photos.glob("*/00[0-4].*"))):
+            with Image.open(path) as opened:
+                image = opened.convert("RGB").reduce(2).filter(ImageFilter.GaussianBlur(4))
+            width, height = image.size
+            y, x = np.indices((height, width))
+            boxes = [[width * a / 9, height * a / 11, width / (a + 2), height / (a + 1.5)] for a in range(number % 9)]
+            writer.write(
+                {
+                    "__key__": f"{number:04}",
+                    "jpg": encode(image, "JPEG", quality=97),
+                    "mask.png": png((1 + (4 * x // width) + 5 * (4 * y // height)).astype(np.uint8)),
+                    "json": {
+                        "objects": [{"bbox": box, "number": 100 * number + i} for i, box in enumerate(boxes)],
+                        "points": [[width / 3, height / 3], [width - 1, 0]],
+                    },
+                    "cls": number % 8,
+                }
+            )
+    return folder
+
+
+def loader_of(dataset, specs=SPECS, **options):
+    return wt.make_loader(dataset, **{"batch_size": 8, "num_workers": 0, "shuffle": True, "fields": specs, **options})
+
+
+def plain(value):
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def plain_batches(loader, steps=None):
+    return [plain(tuple(batch)) for batch in islice(loader, steps)]
+
+
+class Canvas:
+    """The documented steps, one after the other: resize, paste, zoom and shift the canvas, mirror."""
+
+    def __init__(self, u, samples):
+        (self.height, self.width), zoom, self.translate = SIZE, MOSAIC.scale, MOSAIC.translate
+        self.is_mosaic = u[7] < MOSAIC.p
+        self.zoom = zoom[0] + u[2] * (zoom[1] - zoom[0])
+        self.shift = [(0.5 + self.translate * (2 * draw - 1)) * side for draw, side in zip(u[3:5], SIZE, strict=True)]
+        self.flips = u[5] < MOSAIC.flip, u[6] < MOSAIC.flip_vertical  # left to right, top to bottom
+        centre = [int((0.5 + draw) * side) for draw, side in zip(u[:2], SIZE, strict=True)]
+        # the canvas of a single image has the size of the result
+        self.size = (2 * self.height, 2 * self.width) if self.is_mosaic else SIZE
+        self.samples = samples if self.is_mosaic else samples[:1]
+        self.fitted, self.pads = [], []
+        for tile, (image, *_) in enumerate(self.samples):
+            height, width = image.shape[1:]
+            ratio = min(self.height / height, self.width / width)
+            fitted = min(int(np.ceil(height * ratio)), self.height), min(int(np.ceil(width * ratio)), self.width)
+            pad = (centre[0] - (tile < 2) * fitted[0], centre[1] - (tile % 2 == 0) * fitted[1])
+            if not self.is_mosaic:
+                pad = [round((side - one) / 2 - 0.1) for side, one in zip(SIZE, fitted, strict=True)]
+            self.fitted.append(fitted)
+            self.pads.append(pad)
+
+    def points_on_canvas(self, tile, points):
+        """Return points (x, y) of an image on the canvas."""
+        height, width = self.samples[tile][0].shape[1:]
+        scale = np.array([self.fitted[tile][1] / width, self.fitted[tile][0] / height])
+        return np.asarray(points, float) * scale + self.pads[tile][::-1]
+
+    def points(self, points, less):
+        """Return points of the canvas in the result; ``less`` is 1 for positions of pixels."""
+        middle = np.array(self.size[::-1]) / 2
+        moved = self.zoom * (points - middle) + self.shift[::-1]
+        sides = np.array(SIZE[::-1]) - less
+        return np.where(self.flips, sides - moved, moved)
+
+    def boxes(self):
+        """Return the boxes and their numbers, by YOLO's rules for those that are cut off."""
+        found, numbers = [], []
+        for tile, (_, _, info) in enumerate(self.samples):
+            for one in info["objects"]:
+                left, top, width, height = one["bbox"]
+                box = self.points_on_canvas(tile, [[left, top], [left + width, top + height]])
+                box = np.clip(box, 0, self.size[::-1])
+                corners = np.sort(self.points(box, 0), axis=0)
+                clipped = np.clip(corners, 0, SIZE[::-1])
+                (w1, h1), (w2, h2) = (box[1] - box[0]) * self.zoom, clipped[1] - clipped[0]
+                aspect = max(w2 / (h2 + 1e-16), h2 / (w2 + 1e-16))
+                if w2 > 2 and h2 > 2 and w2 * h2 / (w1 * h1 + 1e-16) > 0.1 and aspect < 100:
+                    found.append(clipped.ravel())
+                    numbers.append(one["number"])
+        return np.array(found).reshape(-1, 4), numbers
+
+    def keypoints(self):
+        """Return the points of all tiles, whether they are visible or not."""
+        of_tiles = [self.points_on_canvas(tile, one[2]["points"]) for tile, one in enumerate(self.samples)]
+        return self.points(np.concatenate(of_tiles), 1)
+
+    def canvas(self, resize, fill, channels):
+        canvas = np.full((channels, *self.size), fill, np.float32)
+        for tile, sample in enumerate(self.samples):
+            pixels = resize(sample, self.fitted[tile])
+            (top, left), (height, width) = self.pads[tile], self.fitted[tile]
+            rows, columns = slice(max(top, 0), top + height), slice(max(left, 0), left + width)
+            area = canvas[:, rows, columns]
+            area[...] = pixels[:, rows.start - top :, columns.start - left :][:, : area.shape[1], : area.shape[2]]
+        return canvas
+
+    def warped(self, canvas, mode, fill):
+        """Return the part of a canvas that the result shows."""
+        y, x = np.indices(SIZE) + 0.5
+        if self.flips[0]:
+            x = self.width - x
+        if self.flips[1]:
+            y = self.height - y
+        v, u = (
+            (axis - shift) / self.zoom / side * 2
+            for axis, shift, side in zip((y, x), self.shift, self.size, strict=True)
+        )
+        grid = torch.from_numpy(np.stack([u, v], axis=2))[None].float()
+        values = torch.from_numpy(canvas - fill)[None]
+        return torch.nn.functional.grid_sample(values, grid, mode=mode, align_corners=False)[0].numpy() + fill
+
+
+def cases(folder, epochs=5):
+    """Yield for 200 mosaics what the loader returned, and the canvas of the same samples and random numbers."""
+    with wt.make_loader(folder, batch_size=40, num_workers=0, fields=("jpg", "mask.png", "json")) as stored:
+        (whole,) = stored
+    samples = list(zip(whole[0], whole[1], whole[2], strict=True))
+    with loader_of(folder, batch_size=40) as loader:
+        for epoch in range(epochs):
+            (batch,) = loader
+            explained = loader.explain(0, epoch=epoch)
+            u = uniform(key_of("view", 0, epoch), explained.positions, MOSAIC.draws)
+            for i in range(40):
+                ids = [explained.ids[i], *explained.partners[i]]
+                yield batch, i, Canvas(u[i], [samples[one] for one in ids])
+
+
+def test_200_mosaics_are_those_of_the_canvas(smooth):
+    worst, wrong, boxes, mosaics = [], [], 0, 0
+    for batch, i, canvas in cases(smooth):
+        drawn = canvas.canvas(
+            lambda one, size: v2.functional.resize(one[0], list(size), antialias=True).numpy(), 114, 3
+        )
+        expected = canvas.warped(drawn, "bilinear", 114)
+        difference = abs(batch.image[i].numpy() - expected).mean(axis=0)
+        worst.append(difference.mean())
+        wrong.append((difference > 24).mean())
+        expected_boxes, numbers = canvas.boxes()
+        assert batch.numbers[i] == numbers or torch.as_tensor(batch.numbers[i]).tolist() == numbers
+        assert np.abs(batch.boxes[i].numpy() - expected_boxes).max(initial=0) < 0.01
+        points = canvas.keypoints()
+        assert np.abs(batch.points[i].numpy()[: len(points)] - points).max() < 0.01
+        boxes, mosaics = boxes + len(numbers), mosaics + canvas.is_mosaic
+    assert 150 < mosaics < 200
+    assert boxes > 800
+    assert max(worst) < 2
+    # Edges between images are blurred by the second interpolation of the canvas, and sharp in a result drawn once.
+    assert np.mean(wrong) < 0.01
+
+
+def test_masks_show_the_pixel_below_each_centre(smooth):
+    for batch, i, canvas in cases(smooth, epochs=1):
+        drawn = canvas.canvas(_nearest, 250, 1)
+        expected = canvas.warped(drawn, "nearest", 250)[0]
+        assert (batch.mask[i].numpy() != expected).mean() < 0.05  # the canvas rounds twice, at edges of the pattern
+        assert set(np.unique(batch.mask[i])) <= set(np.unique(expected)) | set(range(1, 21)) | {250}
+
+
+def _nearest(sample, size):
+    mask = torch.as_tensor(np.asarray(sample[1])).reshape(1, 1, *sample[0].shape[1:]).float()
+    return torch.nn.functional.interpolate(mask, size=size, mode="nearest-exact")[0].numpy()
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+def test_both_paths_agree(smooth, monkeypatch, native):
+    monkeypatch.setenv("WDS_TOOLS_NATIVE", native)
+    with loader_of(smooth, batch_size=8) as loader:
+        images = next(iter(loader)).image
+    monkeypatch.setenv("WDS_TOOLS_NATIVE", "1")
+    with loader_of(smooth, batch_size=8) as loader:
+        assert (next(iter(loader)).image.float() - images.float()).abs().mean((1, 2, 3)).max() < (
+            1.5 if native == "0" else 0.01
+        )
+
+
+def test_each_sample_is_the_first_tile_once_and_its_label_and_key_are_those_of_the_batch(smooth):
+    with loader_of(smooth) as loader:
+        batches = list(loader)
+        assert str(loader.epoch_proof()) == "epoch 0: 40 samples, each once"
+    keys = [key for batch in batches for key in batch.key]
+    assert sorted(keys) == [f"{number:04}" for number in range(40)]
+    assert [label for batch in batches for label in batch.label.tolist()] == [int(key) % 8 for key in keys]
+    tiles = {int(number) // 100 for batch in batches for numbers in batch.numbers for number in numbers}
+    assert len(tiles) > 30  # of 35 samples with boxes, as first tiles or partners
+
+
+def test_the_mosaics_do_not_depend_on_workers_ranks_or_resuming(smooth):
+    with loader_of(smooth) as loader:
+        whole = plain_batches(loader)
+    with loader_of(smooth, num_workers=2) as loader:
+        assert plain_batches(loader, 3) == whole[:3]
+        state = loader.state_dict()
+    with loader_of(smooth, num_workers=1) as loader:
+        loader.load_state_dict(state)
+        assert plain_batches(loader) == whole[3:]
+    ranks = []
+    for rank in range(2):
+        with loader_of(smooth, batch_size=4, rank=rank, world_size=2) as loader:
+            ranks.append(plain_batches(loader))
+    by_key = {key: [column[i] for column in batch] for batch in whole for i, key in enumerate(batch[-1])}
+    found = {key: [column[i] for column in batch] for one in ranks for batch in one for i, key in enumerate(batch[-1])}
+    assert found == by_key
+
+
+def test_a_streaming_dataset_has_the_mosaics_of_the_loader(smooth):
+    dataset = wt.StreamingDataset(smooth, batch_size=8, shuffle=True, fields=SPECS)
+    batches = DataLoader(dataset, batch_size=8, collate_fn=dataset.collate_fn)
+    with loader_of(smooth) as loader:
+        assert [plain(tuple(batch)) for batch in batches] == plain_batches(loader)
+
+
+def test_the_explanation_names_the_partners_and_their_places(smooth):
+    with loader_of(smooth) as loader:
+        (batch,) = islice(loader, 1)
+        explained = loader.explain(0)
+        for i, sample in enumerate(explained.samples):
+            (pixels,) = explained.images("image", i)
+            assert torch.equal(pixels, batch.image[i])
+            partners = [crop.partner for crop in sample.crops["image"] if crop.partner]
+            assert {number for _, _, number in partners} <= set(explained.partners[i].tolist())
+            assert all(key == f"{number:04}" and shard.startswith("smooth-") for shard, key, number in partners)
+            covered = np.zeros(SIZE, np.bool_)
+            for crop in sample.crops["image"]:
+                (left, top), (height, width) = crop.place, crop.size
+                assert not covered[top : top + height, left : left + width].any()
+                covered[top : top + height, left : left + width] = True
+            assert (pixels.numpy()[:, ~covered] == 114).all()
+            assert covered.mean() > 0.2
+        assert "(id " in str(explained)
+        state = loader.state_dict()
+    with loader_of(smooth) as other:
+        other.load_state_dict(state)
+        assert str(other.explain(0)) == str(explained)
+
+
+@pytest.fixture(scope="module")
+def damaged(smooth, tmp_path_factory):
+    """Return a copy in which the image of sample 0007 cannot be decoded."""
+    folder = tmp_path_factory.mktemp("damaged")
+    with wt.make_loader(smooth, batch_size=40, num_workers=0, fields=("json", "__key__")) as stored:
+        (whole,) = stored
+    with wt.ShardWriter(str(folder / "a-%06d.tar")) as writer:
+        for info, key in zip(whole[0], whole[1], strict=True):
+            data = encode(Image.effect_noise((80, 60), int(key)).convert("RGB"), "JPEG")
+            data = data[: 3 * len(data) // 4] + b"\xff\xd9" if key == "0007" else data
+            writer.write({"__key__": key, "jpg": data, "json": info, "cls": 1})
+    return folder
+
+
+VISIBLE = {"image": wt.Image(view=wt.Mosaic(64, scale=(0.3, 0.4), translate=0)), "key": wt.Key()}
+
+
+def test_an_unreadable_partner_is_an_error_that_names_it(damaged):
+    with loader_of(damaged, VISIBLE, batch_size=4) as loader, pytest.raises(DecodeError, match="0007"):
+        list(loader)
+
+
+def test_an_unreadable_partner_is_replaced_and_the_sample_stays(damaged, caplog):
+    results = []
+    for options in ({}, {"num_workers": 2}, {"num_workers": 2, "batch_size": 4}):
+        with loader_of(damaged, VISIBLE, on_error="replace", max_errors=2, **options) as loader:
+            batches = list(loader)
+            assert [bad.key for bad in loader.errors] == ["0007"] * len(loader.errors)
+            assert len(loader.errors) <= 2  # once as a partner and once as the sample
+            assert loader.epoch_proof().ok
+            assert loader.epoch_proof().replaced.samples == 1
+        results.append(([key for batch in batches for key in batch.key], torch.cat([batch.image for batch in batches])))
+    keys, images = results[0]
+    assert set(keys) == {f"{number:04}" for number in range(40)} - {"0007"}
+    for other_keys, other_images in results[1:]:
+        assert other_keys == keys
+        assert torch.equal(other_images, images)
+
+
+def test_a_schedule_ends_the_mosaics(smooth):
+    specs = {**SPECS, "image": wt.Image(view=wt.Schedule({0: MOSAIC, 1: wt.Letterbox(SIZE)}))}
+    with loader_of(smooth, specs, num_workers=1) as loader:
+        (first, last) = ([len(batch.points[0]) for batch in loader] for _ in range(2))
+        assert set(first) == {8}
+        assert set(last) == {2}
+        assert all(len(sample.crops["image"]) == 1 for sample in loader.explain(0, epoch=1).samples)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"scale": (0, 1)}, {"scale": 1}, {"translate": -1}, {"flip": 2}, {"fill": 300}, {"p": 1.5}, {"size": "big"}],
+)
+def test_an_invalid_mosaic_is_an_error_with_the_allowed_values(options):
+    with pytest.raises(OptionError, match="allowed are"):
+        wt.Mosaic(**{"size": 64, **options})
+
+
+def test_a_mosaic_cannot_be_one_of_several_views_or_of_a_clip(smooth):
+    for spec in (wt.Image(view=[MOSAIC, wt.Letterbox(64)]), wt.Frames("*.jpg", frames=1, view=MOSAIC)):
+        with pytest.raises(OptionError, match="Mosaic"):
+            loader_of(smooth, {"image": spec})
