@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
-from wds_tools.loading.fields.padding import Pad
+from wds_tools.loading.fields.padding import AnyPad
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.paths import AtPath, Floats, move_points
 
@@ -36,8 +36,8 @@ class Boxes(AtPath):
             bottom) or ``"cxcywh"`` (centre, width, height, as in YOLO).
         normalized: Whether the stored numbers are fractions of the width and height of the image. Requires ``like``.
         like: Name of the `Image` whose region, size and flip are used. None (the default) keeps the stored positions.
-        pad: Value of the padding, or a `Pad`, so that each batch is one tensor [batch, boxes, 4]. None (the default)
-            gives a list if the numbers differ.
+        pad: Value of the padding, or a `Pad`, so that each batch is one tensor [batch, boxes, 4]; ``"flat"`` joins the
+            boxes of all samples, [all boxes, 4]. None (the default) gives a list if the numbers differ.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -49,7 +49,7 @@ class Boxes(AtPath):
     format: BoxFormat = "xywh"
     normalized: bool = False
     like: str | None = None
-    pad: float | Pad | None = None
+    pad: AnyPad = None
 
     gives = "entries"
     target = "bboxes"

@@ -94,7 +94,8 @@ def _at(value: Any, names: list[str]) -> Any:
     for number, name in enumerate(names):
         if isinstance(value, list):
             if not name.isdecimal():
-                return [_at(element, names[number:]) for element in value]
+                rest, is_last = names[number:], number == len(names) - 1
+                return [element[name] if is_last and type(element) is dict else _at(element, rest) for element in value]
             value = value[int(name)]
         else:
             value = value[name]
