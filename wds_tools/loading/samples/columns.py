@@ -157,7 +157,7 @@ def _padding_of(name: str, specs: Mapping[str, FieldSpec]) -> Padding | None:
         return None
     if source == name or shared is None:
         return Padding(_as_pad(pad).value, _as_pad(pad), axes, name, is_flat=pad == FLAT)
-    if FLAT in (pad, shared):
+    if isinstance(pad, str) or isinstance(shared, str):
         if pad != shared:
             raise OptionError(
                 f"fields={{{name!r}: wds_tools.{type(spec).__name__}(like={source!r})}} has pad={pad!r}, and "
