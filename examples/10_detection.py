@@ -1,100 +1,173 @@
-"""Train a detector of torchvision: boxes and their classes move with the crop and the flip of the image.
+"""Train and evaluate a detector of torchvision: boxes, classes and masks move with the crop and the flip of the image.
 
-    python examples/10_detection.py
+    python examples/10_detection.py --model maskrcnn
+    torchrun --nproc-per-node 2 examples/10_detection.py --epochs 20      # each image is evaluated once, on one rank
 
-The dataset is made from the sample photographs: on each, up to three others are pasted, whose boxes and classes are to
-be found. Boxes are JSON as in COCO, ``{"objects": [{"bbox": [left, top, width, height], "category": 3}, ...]}``.
+The datasets are made from the sample photographs: on each, up to three others are pasted, whose boxes and classes are
+to be found. Their objects are those of docs/annotations.md, so shards of COCO, YOLO or VOC are used in the same way.
 """
 
 import argparse
+import contextlib
 import io
+import os
 import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from PIL import Image
-from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
-from torchvision.transforms import v2
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+from torchvision.models.detection import MaskRCNN, RetinaNet
+from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
 import wds_tools as wt
 
 ROOT = Path(__file__).resolve().parent.parent
+OBJECTS = {
+    "boxes": wt.Boxes("json", path="objects.box", format="xyxy", like="image", pad="flat"),  # clipped, or dropped
+    "labels": wt.Field("json", path="objects.category", like="boxes", pad="flat"),  # those of the remaining boxes
+    "numbers": wt.Field("json", path="objects.number", like="boxes", pad="flat"),  # their values in the mask
+}
 
 
-def make_dataset(folder: Path, count: int) -> list[str]:
-    """Pack photographs with pasted objects; return the names of their classes."""
-    paths = sorted((ROOT / "shards/sample/images").glob("*/*.jpg"), key=lambda path: path.name)
-    classes = sorted({path.parent.name for path in paths})
-    rng = random.Random(0)
-    with wt.ShardWriter(folder / "train-%06d.tar", maxcount=100, fresh=True) as writer:
-        for number, path in enumerate(paths[:count]):
+def make_dataset(folder: Path, paths: list[Path], classes: list[str], seed: int) -> None:
+    """Pack photographs with pasted objects: their boxes, classes, outlines, and a mask with the number of each."""
+    rng = random.Random(seed)
+    field_classes = {"json:objects.category": classes}
+    with wt.ShardWriter(folder / "x-%06d.tar", maxcount=100, fresh=True, field_classes=field_classes) as writer:
+        for number, path in enumerate(paths):
             image = Image.open(path).convert("RGB")
-            objects = [paste(image, rng.choice(paths), classes, rng) for _ in range(rng.randint(1, 3))]
+            mask = np.zeros((image.height, image.width), np.uint8)
+            objects = [paste(image, mask, rng.choice(paths), classes, rng, k) for k in range(1, rng.randint(2, 4))]
             data = io.BytesIO()
             image.save(data, "JPEG", quality=90)
-            writer.write({"__key__": f"{number:06}", "jpg": data.getvalue(), "json": {"objects": objects}})
-    return classes
+            facts = {"id": number + 1, "width": image.width, "height": image.height, "objects": objects}
+            writer.write({"__key__": f"{number:06}", "jpg": data.getvalue(), "json": facts, "instance.png": mask})
 
 
-def paste(image: Image.Image, path: Path, classes: list[str], rng: random.Random) -> dict[str, Any]:
-    """Paste a photograph at a random position; return its box and class number, from 1 on as torchvision requires."""
+def paste(
+    image: Image.Image, mask: np.ndarray, path: Path, classes: list[str], rng: random.Random, number: int
+) -> dict[str, Any]:
+    """Paste a photograph at a random position, and return it as an object."""
     side = rng.randint(min(image.size) // 4, min(image.size) // 2)
     left, top = rng.randint(0, image.width - side), rng.randint(0, image.height - side)
+    right, bottom = left + side, top + side
     image.paste(Image.open(path).convert("RGB").resize((side, side)), (left, top))
-    return {"bbox": [left, top, side, side], "category": 1 + classes.index(path.parent.name)}
+    mask[top:bottom, left:right] = number
+    outline = [left, top, right, top, right, bottom, left, bottom]
+    category = classes.index(path.parent.name)
+    return {"box": [left, top, right, bottom], "category": category, "polygons": [outline], "number": number}
 
 
-def collate(samples: list[Any]) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
-    """Return images and targets as torchvision's detectors take them."""
-    images = [sample.image / 255 for sample in samples]
-    return images, [{"boxes": sample.boxes, "labels": sample.labels} for sample in samples]
+def make_model(name: str, classes: int, size: int) -> torch.nn.Module:
+    """Return a detector with a small backbone. Class 0 is the background, as torchvision requires."""
+    sizes = {"min_size": size, "max_size": size}
+    if name == "retinanet":
+        layers = {"returned_layers": [2, 3, 4], "extra_blocks": LastLevelP6P7(256, 256), "trainable_layers": 5}
+        return RetinaNet(resnet_fpn_backbone(backbone_name="resnet18", weights=None, **layers), 1 + classes, **sizes)
+    few = {"rpn_pre_nms_top_n_train": 200, "rpn_post_nms_top_n_train": 64, "box_batch_size_per_image": 32}  # for a CPU
+    backbone = resnet_fpn_backbone(backbone_name="resnet18", weights=None, trainable_layers=5)
+    return MaskRCNN(backbone, 1 + classes, **sizes, **few)
+
+
+def targets_of(batch: Any) -> list[dict[str, torch.Tensor]]:
+    """Return the targets of a batch as torchvision's detectors take them: the objects of each image."""
+    edges = batch.boxes_offsets.tolist()
+    return [
+        {
+            "boxes": batch.boxes[start:stop],
+            "labels": 1 + batch.labels[start:stop],
+            "masks": (mask == batch.numbers[start:stop, None, None]).to(torch.uint8),
+        }
+        for start, stop, mask in zip(edges[:-1], edges[1:], batch.mask, strict=True)
+    ]
+
+
+def train_one_epoch(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: wt.Loader) -> tuple[int, float]:
+    """Train; return the number of objects and the mean loss."""
+    model.train()
+    objects, losses = 0, []
+    for batch in loader:
+        loss = sum(model(list(batch.image / 255), targets_of(batch)).values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        objects += len(batch.boxes)
+        losses.append(float(loss.detach()))
+    return objects, sum(losses) / len(losses)
+
+
+@torch.inference_mode()
+def evaluate(model: torch.nn.Module, loader: wt.Loader, truth: COCO) -> float:
+    """Return the mAP of the boxes, by pycocotools: of all ranks, with each image once."""
+    model.eval()
+    found = []
+    for batch in loader:
+        if not batch.valid[0]:  # it only fills up the last step of a rank
+            continue
+        [result] = model([batch.image[0] / 255])
+        corner, stop = result["boxes"].split(2, dim=1)
+        boxes = torch.cat([corner, stop - corner], dim=1)
+        for box, label, score in zip(boxes.tolist(), result["labels"].tolist(), result["scores"].tolist(), strict=True):
+            found.append({"image_id": int(batch.id[0]), "category_id": label, "bbox": box, "score": score})
+    if dist.is_initialized():
+        parts: list[list[dict[str, Any]]] = [[]] * dist.get_world_size()
+        dist.all_gather_object(parts, found)
+        found = [one for part in parts for one in part]
+    if not found:
+        return 0.0
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints all its steps
+        evaluation = COCOeval(truth, truth.loadRes(found), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return float(evaluation.stats[0])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a detector.")
-    parser.add_argument("data", nargs="?", type=Path, default=ROOT / "shards/boxes", help="folder for the dataset")
-    parser.add_argument("--count", type=int, default=400, help="photographs to use")
+    parser.add_argument("data", nargs="?", type=Path, default=ROOT / "shards/boxes", help="folder for the datasets")
+    parser.add_argument("--model", choices=["retinanet", "maskrcnn"], default="retinanet")
+    parser.add_argument("--count", type=int, default=400, help="photographs to use; a quarter of them for validation")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--size", type=int, default=224, help="pixels per side")
     args = parser.parse_args()
-    classes = make_dataset(args.data, args.count)
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    fields = {
-        "image": wt.Image(view=wt.RandomResizedCrop(args.size, scale=(0.5, 1), flip=True)),
-        "boxes": wt.Boxes("json", path="objects.bbox", like="image"),  # clipped; dropped if nothing is left
-        "labels": wt.Field("json", path="objects.category", like="boxes"),  # those of the remaining boxes
-    }
-    # Called in the workers. The sanitizer removes boxes whose width or height the crop left below 8 pixels.
-    augment = v2.Compose([v2.ColorJitter(0.3, 0.3), v2.SanitizeBoundingBoxes(min_size=8)])
+    if "RANK" in os.environ:
+        dist.init_process_group("nccl" if device == "cuda" else "gloo")
+        if device == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    paths = sorted((ROOT / "shards/sample/images").glob("*/*.jpg"), key=lambda path: path.name)[: args.count]
+    classes = sorted({path.parent.name for path in paths})
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        make_dataset(args.data / "train", paths[len(paths) // 4 :], classes, seed=0)
+        make_dataset(args.data / "val", paths[: len(paths) // 4], classes, seed=1)
+        wt.export(args.data / "val", "coco", dst=args.data / "coco", split="val", overwrite=True, progress=False)
+    if dist.is_initialized():
+        dist.barrier()
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO(args.data / "coco/annotations/instances_val.json")
+
     torch.manual_seed(0)
-    few = {"rpn_pre_nms_top_n_train": 200, "rpn_post_nms_top_n_train": 64, "box_batch_size_per_image": 32}  # for a CPU
-    sizes = {"min_size": args.size, "max_size": args.size}
-    model = fasterrcnn_mobilenet_v3_large_320_fpn(
-        weights=None, weights_backbone=None, num_classes=1 + len(classes), **sizes, **few
-    ).to(device)
+    model = make_model(args.model, len(classes), args.size).to(device)
+    parallel = torch.nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    with wt.make_loader(
-        args.data,
-        batch_size=8,
-        shuffle=True,
-        fields=fields,
-        sample_transform=augment,
-        collate_fn=collate,
-        device=device,
-    ) as loader:
+    view = wt.RandomResizedCrop(args.size, scale=(0.5, 1), flip=True)
+    train_fields = {"image": wt.Image(view=view), **OBJECTS, "mask": wt.Mask("instance.png", like="image")}
+    val_fields = {"image": wt.Image(), "id": wt.Field("json", path="id")}
+    train = wt.make_loader(args.data / "train", batch_size=8, shuffle=True, fields=train_fields, device=device)
+    val = wt.make_loader(args.data / "val", batch_size=1, tail="mask", fields=val_fields, device=device)
+    with train, val:
         for epoch in range(args.epochs):
-            objects = 0
-            for images, targets in loader:
-                losses = model(images, targets)
-                loss = sum(losses.values())
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                objects += sum(len(target["boxes"]) for target in targets)
-            parts = ", ".join(f"{name} {value.item():.3f}" for name, value in losses.items())
-            print(f"epoch {epoch}: {objects} objects, {parts}")
+            objects, loss = train_one_epoch(parallel, optimizer, train)
+            print(f"epoch {epoch}: {objects} objects, loss {loss:.3f}, mAP {evaluate(model, val, truth):.4f}")
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -167,11 +167,23 @@ def test_segmentation_learns_masks_that_follow_the_crops(tmp_path: Path) -> None
     assert shares[1] > 70, "about half of the pixels are brighter than the mean"
 
 
-def test_detection_trains_a_detector_of_torchvision_on_the_boxes_in_the_crops(tmp_path: Path) -> None:
-    words = command("10_detection.py", tmp_path / "boxes", "--count", "16", "--epochs", "1", "--size", "96")
-    found = re.search(r"epoch 0: (\d+) objects, loss_classifier [0-9.]+, loss_box_reg [0-9.]+", run(words))
-    assert found
-    assert 16 <= int(found[1]) <= 48, "one to three per image, less those outside the crop"
+@pytest.mark.frameworks
+def test_detection_trains_a_detector_of_torchvision_on_the_boxes_and_masks_in_the_crops(tmp_path: Path) -> None:
+    options = ("--model", "maskrcnn", "--count", "12", "--epochs", "1", "--size", "64")
+    out = run(command("10_detection.py", tmp_path / "boxes", *options))
+    found = re.search(r"epoch 0: (\d+) objects, loss [0-9.]+, mAP [0-9.]+", out)
+    assert found, out
+    assert 6 <= int(found[1]) <= 24, "one to three per image, less those outside the crop"
+
+
+@pytest.mark.frameworks
+def test_two_ranks_measure_the_map_that_torchvision_loads_on_one(tmp_path: Path) -> None:
+    run(command("10_detection.py", tmp_path, "--count", "28", "--epochs", "0", "--size", "64"))
+    assert len(list((tmp_path / "coco/images/val").iterdir())) == 7, "an odd number, so one image fills up"
+    program = str(Path(__file__).with_name("detection_map.py"))
+    [expected] = {float(line) for line in run([program, str(tmp_path), "torchvision"]).splitlines()}
+    assert 0.1 < expected < 0.9
+    assert {float(line) for line in run([program, str(tmp_path), "ours"], ranks=2).splitlines()} == {expected}
 
 
 def test_self_supervised_training_gets_two_large_and_eight_small_crops(few: Path) -> None:

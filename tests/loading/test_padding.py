@@ -334,7 +334,7 @@ def test_lists_of_numbers_get_a_common_dtype_and_empty_lists_fit_any(write):
         (wt.Field("json", path="n", pad=0), "is int; pad= allows"),
         (wt.Field("txt", pad=0), "is str; pad= allows"),
         (wt.Field("json", path="ragged", pad=0), "is list; pad= allows|is str"),
-        (wt.Field("json", path="wide", pad=0), r"pads the length, but values .* differ in other ways: \(2, 1\)"),
+        (wt.Field("json", path="wide", pad=0), r"differ in length, but values .* differ in other ways: \(2, 1\)"),
         (wt.Text(encode=str.upper, pad=0), "is str; pad= allows"),
         (wt.Mask("png", pad=-1), "pad=-1 is not a value of torch.uint8; allowed are whole numbers from 0 to 255"),
         (wt.Mask("png", pad=0.5), "pad=0.5 is not a value of torch.uint8"),
@@ -362,7 +362,10 @@ def test_a_value_that_cannot_be_padded_is_an_error(write, spec, words):
             r"has pad=Pad.*, but it is",
         ),
         ({**FIELDS, "category": PLAIN["category"]}, "padded to the size of 'boxes'"),
-        ({"image": FIELDS["image"], "image_mask": wt.Label()}, "'image_mask', which is the name of the mask"),
+        (
+            {"image": FIELDS["image"], "image_mask": wt.Label()},
+            "'image_mask', which is a name that pad= of 'image' adds",
+        ),
     ],
 )
 def test_fields_that_contradict_the_padding_of_another_are_refused(scenes, fields, words):
@@ -434,3 +437,101 @@ def test_batches_that_are_kept_are_not_overwritten_by_later_ones(few, num_worker
         for batch, again in zip(list(loader), loader, strict=True):
             assert torch.equal(batch.image, again.image)
             assert all(map(torch.equal, batch.whole, again.whole))
+
+
+OBJECTS = {"image": wt.Image(view=wt.RandomResizedCrop(40, flip=True)), "boxes": PLAIN["boxes"],
+           "category": PLAIN["category"], "points": PLAIN["points"], "text": PLAIN["text"]}  # fmt: skip
+JOINED = padded(OBJECTS, dict.fromkeys(("boxes", "category", "points", "text"), "flat"))
+
+
+def joined(values, dtype=torch.float32):
+    """Return a list of tensors as one, with index and offsets, by torch's own functions."""
+    lengths = torch.tensor([len(value) for value in values])
+    index = torch.cat([torch.full((len(value),), i) for i, value in enumerate(values)])
+    return torch.cat([value.to(dtype) for value in values]), index, torch.cumsum(torch.cat([lengths[:0], lengths]), 0)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_flat_values_are_those_of_the_lists_one_after_the_other(scenes, num_workers):
+    listed, flat = batches(scenes, OBJECTS), batches(scenes, JOINED, num_workers=num_workers)
+    assert len(listed) == len(flat) > 1
+    for one, other in zip(listed, flat, strict=True):
+        assert list(other) == [
+            *OBJECTS, "boxes_index", "boxes_offsets", "points_index", "points_offsets", "text_index", "text_offsets",
+        ]  # fmt: skip
+        assert torch.equal(one["image"], other["image"])
+        for name in ("boxes", "points", "text"):
+            values, index, ends = joined(one[name], other[name].dtype)
+            assert torch.equal(other[name], values)
+            assert torch.equal(other[f"{name}_index"], index)
+            assert other[f"{name}_offsets"].tolist() == [0, *ends.tolist()]
+        assert torch.equal(other["category"], joined(one["category"], torch.int64)[0])
+    assert any(0 in (len(boxes) for boxes in one["boxes"]) for one in listed)  # images without a visible box
+
+
+def test_the_boxes_of_a_batch_without_any_have_four_numbers_each(write):
+    fields = {"image": wt.Image(), "boxes": wt.Boxes(path="b", like="image", pad="flat")}
+    fields["names"] = wt.Field("json", path="n", like="boxes", pad="flat")
+    fields["points"] = wt.Keypoints(path="p", pad="flat")
+    image = png(np.zeros((4, 9, 3), np.uint8))
+    data = write(lambda number: {"png": image, "json": {"b": [], "n": [], "p": [[[1, 2]]] if number else []}})
+    batch = first_batch(data, fields, batch_size=4, shuffle=False)
+    assert batch["boxes"].shape == (0, 4)
+    assert batch["names"].shape == batch["boxes_index"].shape == (0,)
+    assert batch["boxes_offsets"].tolist() == [0] * 5
+    assert batch["points"].shape == (3, 1, 2)
+    assert batch["points_index"].tolist() == [1, 2, 3]
+
+
+def test_flat_values_of_several_crops_are_lists(scenes):
+    views = [wt.RandomResizedCrop(40), wt.CenterCrop(30)]
+    fields = {**JOINED, "image": wt.Image(view=views)}
+    single = {**JOINED, "image": wt.Image(view=views[0])}
+    crops, one = first_batch(scenes, fields), first_batch(scenes, single)
+    assert torch.equal(crops["boxes"][0], one["boxes"])
+    assert torch.equal(crops["boxes_offsets"][0], one["boxes_offsets"])
+    assert [len(boxes) for boxes in crops["boxes"]] == [offsets[-1] for offsets in crops["boxes_offsets"]]
+
+
+def test_a_streaming_dataset_and_the_mask_of_the_tail_go_with_flat_values(scenes):
+    expected = batches(scenes, JOINED, tail="mask")
+    assert list(expected[0])[-1] == "valid"
+    dataset = wt.StreamingDataset(scenes, batch_size=8, fields=JOINED, shuffle=True)
+    found = [batch._asdict() for batch in DataLoader(dataset, 8, collate_fn=dataset.collate_fn)]
+    assert_equal({name: value for name, value in expected[0].items() if name != "valid"}, found[0])
+
+
+def test_an_unreadable_sample_is_replaced_in_a_batch_of_flat_values(write):
+    image = png(np.zeros((4, 9, 3), np.uint8))
+
+    def fields(number):
+        return {"png": image, "json": {"b": [[1, 1, number + 1, float("nan") if number == 5 else 2]] * (number % 3)}}
+
+    specs = {"image": wt.Image(), "boxes": wt.Boxes(path="b", like="image", pad="flat"), "raw": wt.Text()}
+    folder = write(fields)
+    for num_workers in (0, 3):
+        batch = first_batch(folder, specs, on_error="replace", max_errors=1, num_workers=num_workers)
+        assert "5" not in batch["raw"]
+        numbers = [int(text) for text in batch["raw"]]
+        assert batch["boxes_offsets"].diff().tolist() == [number % 3 for number in numbers]
+        widths = batch["boxes"][:, 2] - batch["boxes"][:, 0]
+        assert widths.tolist() == [numbers[i] + 1 for i in batch["boxes_index"].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({**JOINED, "category": PLAIN["category"]}, "'category': .* has pad=None, and 'boxes' has pad='flat'"),
+        ({**JOINED, "category": wt.Field("json", path="objects.category", like="boxes", pad=0)}, "has pad=0, and"),
+        ({**JOINED, "boxes_index": wt.Label()}, "'boxes_index', which is a name that pad= of 'boxes' adds"),
+    ],
+)
+def test_fields_that_contradict_flat_values_are_refused(scenes, fields, words):
+    with pytest.raises(OptionError, match=words):
+        loader_of(scenes, fields)
+
+
+@pytest.mark.parametrize("make", [lambda: wt.Image(pad="flat"), lambda: wt.Boxes(pad="joined")])
+def test_only_sequences_can_be_flat(make):
+    with pytest.raises(OptionError, match=r"allowed are numbers, wds_tools.Pad\(...\)"):
+        make()

@@ -7,6 +7,7 @@ import shutil
 import tarfile
 import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import fsspec
 import numpy as np
@@ -771,3 +772,83 @@ def test_listed_images_that_are_missing_are_skipped_and_those_in_two_splits_note
     for report, text in ((reports["val"], "'val' and 'train'"), (reports["train"], "'train' and 'val'")):
         [note] = (note for note in report.manifest.account.notes if "share" in note)
         assert note.startswith(f"{text} share 1 image, such as ")
+
+
+BAD = ("outside", "nan", "negative", "size")
+STRANGE = {"zero": "without area", "beyond": "with a box that reaches beyond its image"}
+BAD_BOXES = {  # left, top, width, height in an image of 100 x 50
+    "outside": (200, 2, 3, 4), "nan": (1, float("nan"), 3, 4), "negative": (50, 5, -2, 3), "size": (1, 2, 3, 4),
+    "zero": (1, 2, 0, 4), "beyond": (90, 2, 50, 4), "missing": (1, 2, 3, 4), "no size": (1, 2, 3, 4),
+}  # fmt: skip
+MANY = [(i % 90 + 1, i // 250, 5, 5) for i in range(10_000)]
+
+
+def bad_coco(root, boxes):
+    numbers = {name: number for number, name in enumerate(boxes, 1)}
+    images = [
+        {"id": number, "file_name": f"{name}.jpg", "width": 200 if name == "size" else 100, "height": 50}
+        if name != "no size" else {"id": number, "file_name": f"{name}.jpg"}
+        for name, number in numbers.items()
+    ]  # fmt: skip
+    annotations = [
+        {"id": 100 * numbers[name] + i if i < 100 else 10_000 + i, "image_id": numbers[name], "category_id": 1,
+         "bbox": list(box)}
+        for name, own in boxes.items() for i, box in enumerate(own)
+    ]  # fmt: skip
+    categories = [{"id": 1, "name": "cat"}]
+    (root / "all.json").write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+    return {name: ("all.json", f"annotation {100 * number}") for name, number in numbers.items()}
+
+
+def bad_yolo(root, boxes):
+    for name, own in boxes.items():
+        lines = [f"0 {(x + w / 2) / 100} {(y + h / 2) / 50} {w / 100} {h / 50}\n" for x, y, w, h in own]
+        (root / f"{name}.txt").write_text("".join(lines))
+    (root / "data.yaml").write_text("names: [cat]")
+    return {name: (f"{name}.txt", "line 1" if name == "nan" else "object 0") for name in boxes}
+
+
+def bad_voc(root, boxes):
+    for name, own in boxes.items():
+        tree = ElementTree.Element("annotation")
+        if name != "no size":
+            size = ElementTree.SubElement(tree, "size")
+            for side, pixels in (("width", 200 if name == "size" else 100), ("height", 50)):
+                ElementTree.SubElement(size, side).text = str(pixels)
+        for x, y, w, h in own:
+            item = ElementTree.SubElement(tree, "object")
+            ElementTree.SubElement(item, "name").text = "cat"
+            edges = ElementTree.SubElement(item, "bndbox")
+            for edge, value in (("xmin", x + 1), ("ymin", y + 1), ("xmax", x + w), ("ymax", y + h)):
+                ElementTree.SubElement(edges, edge).text = str(value)
+        ElementTree.ElementTree(tree).write(root / f"{name}.xml")
+    return {name: (f"{name}.xml", "object 0") for name in boxes}
+
+
+@pytest.mark.parametrize("write", [bad_coco, bad_yolo, bad_voc])
+def test_every_bad_box_is_named_with_its_file_image_and_annotation(write, tmp_path):
+    src = tmp_path / "src"
+    src.mkdir()
+    boxes = {name: [box] for name, box in BAD_BOXES.items()} | {"many": MANY if write is bad_coco else MANY[:1000]}
+    if write is bad_yolo:
+        del boxes["size"], boxes["no size"]  # fractions
+    named = write(src, boxes)
+    for name in boxes.keys() - {"missing"}:
+        Image.new("RGB", (100, 50)).save(src / f"{name}.jpg")
+    kind = write.__name__.removeprefix("bad_")
+    report = wt.pack(src, tmp_path / "out", kind=kind, progress=False)
+    reasons = {Path(skip.path).stem: skip.reason for skip in report.skipped}
+    account = report.manifest.account
+    for name in {*BAD} & boxes.keys():
+        file, annotation = named[name]
+        assert name == "size" or (file in reasons[name] and annotation in reasons[name]), reasons[name]
+    for name, what in STRANGE.items():
+        file, annotation = named[name]
+        assert f"1 object {what}, kept as in the source: {annotation} of '{name}.jpg' in {file}" in account.notes
+    assert "missing" in reasons or any("missing" in one for one in reasons)
+    kept = {Path(one["path"]).stem: one["objects"] for one in json_of(tmp_path / "out").values()}
+    assert kept.keys() == boxes.keys() - {*BAD, "missing"}
+    assert len(kept["many"]) == len(boxes["many"])
+    assert kept["zero"][0]["box"][0] == kept["zero"][0]["box"][2] == 1
+    with pytest.raises(SourceError, match="cannot be packed"):
+        wt.pack(src, tmp_path / "strict", kind=kind, strict=True, progress=False)

@@ -192,7 +192,7 @@ def test_references_that_are_ambiguous_or_lead_nowhere_are_refused(raw, message)
 
 def test_annotations_of_unknown_images_are_counted_and_left_out():
     found = parse(changed("annotations", {"id": 2, "image_id": 99, "category_id": 18, "bbox": [1, 1, 2, 2]}))
-    assert found.notes == ["1 annotation of images that some.json does not list, such as image 99: left out"]
+    assert found.notes == ["1 annotation of images that some.json does not list, left out: annotation 2 of image 99"]
     assert len(sample(found, "a.jpg")["objects"]) == 1
 
 
@@ -234,7 +234,10 @@ def test_an_image_with_an_object_that_cannot_be_used_is_skipped_with_the_reason(
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
-        ({"bbox": [10, 20, 0, 5]}, "1 object without area, kept as in the source, such as annotation 1 of 'a.jpg'"),
+        (
+            {"bbox": [10, 20, 0, 5]},
+            "1 object without area, kept as in the source: annotation 1 of 'a.jpg' in",
+        ),
         ({"bbox": [90, 20, 30, 5]}, "1 object with a box that reaches beyond its image, kept as in the source"),
         ({"segmentation": [[1, 2, 3, 4]]}, "1 object without area"),
     ],

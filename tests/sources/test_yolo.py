@@ -189,8 +189,8 @@ def test_strange_boxes_and_repeated_lines_are_kept_and_counted():
     lines = b"0 0.5 0.5 0.1 0\n0 0.95 0.5 0.2 0.1\n0 0.5 0.5 0.2 0.1\n0 0.5 0.5 0.2 0.1\n"
     found = yolo.annotations_of([("a.jpg", "a.txt", lines)], yaml_of("names: [x]"))
     assert [note.partition(",")[0] for note in found.notes] == [
-        "1 object that is in its label file more than once",
         "1 object with a box that reaches beyond its image",
+        "1 object with the line of another in its label file",
         "1 object without area",
     ]
     assert len(unpacked(found.images["a.jpg"])["objects"]) == 4

@@ -14,6 +14,7 @@ from wds_tools.format.objects import Object, name_of, remarks, scaled
 from wds_tools.sources.base import Skip
 from wds_tools.wording import counted
 
+_MAX_NAMED = 10  # of the objects of one kind
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -96,42 +97,58 @@ def completed(facts: dict[str, Any], width: int, height: int) -> dict[str, Any]:
     return {"width": width, "height": height, **{name: value for name, value in facts.items() if name != "fractions"}}
 
 
+def first_of(named: Sequence[str]) -> str:
+    """Return the first names of a list, and dots if there are more."""
+    return "; ".join(named[:_MAX_NAMED]) + (" ..." if len(named) > _MAX_NAMED else "")
+
+
 class Collected:
-    """Annotations while they are collected: images with bad boxes are skipped, what is remarkable is counted."""
+    """Annotations while they are collected: images with bad boxes are skipped, what is remarkable is listed."""
 
     def __init__(self) -> None:
         self.found = Annotations()
-        self._remarks: dict[str, tuple[int, str]] = {}
+        self._remarks: dict[str, tuple[int, list[str]]] = {}
 
     def add(
-        self, image: str, make: Callable[[], dict[str, Any]], width: float, height: float, tolerance: float = 1.0
+        self,
+        image: str,
+        make: Callable[[], dict[str, Any]],
+        size: tuple[float, float],
+        *,
+        file: str,
+        tolerance: float = 1.0,
     ) -> None:
-        """Add an image, or skip it if ``make``, which returns its entries, raises a SourceError.
+        """Add an image, or skip it if its annotations cannot be used.
 
-        The other arguments are those of `remarks`.
+        Args:
+            image: Its name.
+            make: Function that returns its entries, or raises a SourceError.
+            size: Width and height, as for `remarks`.
+            file: File with its annotations, for messages.
+            tolerance: As for `remarks`.
         """
         try:
             facts = make()
             objects: Sequence[Object] = facts.get("objects", ())
-            for number, remark in remarks(objects, width, height, tolerance):
-                self.remark(remark, f"{name_of(objects[number], number)} of {image!r}")
+            for number, remark in remarks(objects, *size, tolerance):
+                self.remark(remark, f"{name_of(objects[number], number)} of {image!r} in {file}")
             self.found.images[image] = packed(facts)
         except SourceError as error:
-            self.skip(image, error)
+            self.skip(image, error, file)
 
-    def skip(self, image: str, error: SourceError) -> None:
+    def skip(self, image: str, error: SourceError, file: str) -> None:
         """Skip an image whose annotations cannot be read."""
-        self.found.skipped.append(Skip(image, str(error)))
+        self.found.skipped.append(Skip(image, str(error) if file in str(error) else f"{error}, in {file}"))
 
-    def remark(self, what: str, example: str) -> None:
-        """Count an object that is kept but that a user should know."""
-        count, first = self._remarks.get(what, (0, example))
-        self._remarks[what] = count + 1, first
+    def remark(self, what: str, where: str, count: int = 1) -> None:
+        """List objects that are kept but that a user should know."""
+        before, named = self._remarks.get(what, (0, []))
+        self._remarks[what] = before + count, [*named, where][: _MAX_NAMED + 1]
 
     def finished(self) -> Annotations:
         """Return the annotations with their notes."""
         self.found.notes += [
-            f"{counted(count, 'object')} {what}, kept as in the source, such as {first}"
-            for what, (count, first) in sorted(self._remarks.items())
+            f"{counted(count, 'object')} {what}, kept as in the source: {first_of(named)}"
+            for what, (count, named) in sorted(self._remarks.items())
         ]
         return self.found

@@ -32,7 +32,7 @@ from wds_tools.format.objects import (
     rle_box,
     run_lengths,
 )
-from wds_tools.sources.annotations import Annotations, Collected, packed, unpacked
+from wds_tools.sources.annotations import Annotations, Collected, first_of, packed, unpacked
 from wds_tools.sources.layouts import is_split_name
 from wds_tools.wording import counted
 
@@ -164,8 +164,8 @@ class _Reader:
             self.result.add(
                 _file_name(image),
                 self._maker(image, self.by_image.get(image["id"], ()), numbers, points),
-                width or math.inf,
-                height or math.inf,
+                (width or math.inf, height or math.inf),
+                file=self.where,
             )
         found = self.result.finished()
         attributes = [further(category, ("id", "name"), ()) for category in categories]
@@ -227,10 +227,12 @@ class _Reader:
         if unknown and len(unknown) == len(self.by_image):
             raise SourceError(f"{self.where}: no annotation belongs to one of the images, such as {unknown[0]!r}")
         if unknown:
-            count = sum(len(self.by_image[image]) for image in unknown)
+            starts = [start for image in unknown for start in self.by_image[image]]
+            refused = [_decode(self.text, start)[0] for start in starts]
+            named = [f"annotation {one.get('id', 'without id')} of image {one['image_id']!r}" for one in refused]
             self.result.found.notes.append(
-                f"{counted(count, 'annotation')} of images that {self.where} does not list, such as image "
-                f"{unknown[0]!r}: left out"
+                f"{counted(len(starts), 'annotation')} of images that {self.where} does not list, left out: "
+                f"{first_of(named)}"
             )
 
     def _note_kind(self, one: dict[str, Any]) -> None:

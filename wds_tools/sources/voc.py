@@ -96,6 +96,7 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
     """
     result = Collected()
     raw: dict[str, bytes] = {}
+    file_of: dict[str, str] = {}
     seen: set[str] = set()  # class names
     elements: set[str] = set()
     from_zero = ""
@@ -106,10 +107,11 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
             seen |= {_class_name(one, name) for one in _list(tree.get("object"))}
             from_zero = from_zero or (name if _counts_from_zero(tree) else "")
             raw[image] = packed(tree)
+            file_of[image] = name
         except SourceError as error:
-            result.skip(image, error)
+            result.skip(image, error, name)
     names = Classes.sorted(seen)
-    _convert(result, raw, names.numbers(), 0 if from_zero else 1)
+    _convert(result, raw, file_of, names.numbers(), 0 if from_zero else 1)
     result.found.names = tuple(names)
     result.found.notes.append(
         f"boxes count pixels from 0: {from_zero} has an xmin or ymin below 1"
@@ -120,7 +122,9 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
     return result.finished()
 
 
-def _convert(result: Collected, raw: dict[str, bytes], numbers: Mapping[str, int], first: int) -> None:
+def _convert(
+    result: Collected, raw: dict[str, bytes], file_of: Mapping[str, str], numbers: Mapping[str, int], first: int
+) -> None:
     for image in list(raw):
         tree = unpacked(raw.pop(image))
         width, height = _side(tree, "width"), _side(tree, "height")
@@ -133,7 +137,7 @@ def _convert(result: Collected, raw: dict[str, bytes], numbers: Mapping[str, int
             objects = [_object(one, numbers, first, number) for number, one in enumerate(_list(tree.get("object")))]
             return stated | _plain(rest) | {"objects": objects}
 
-        result.add(image, make, width or math.inf, height or math.inf)
+        result.add(image, make, (width or math.inf, height or math.inf), file=file_of[image])
 
 
 def _list(value: Any) -> list[Any]:

@@ -183,12 +183,12 @@ def annotations_of(
     result.found.parts += yaml.parts
     for image, name, data in labels:
         if data is None:
-            result.add(image, _facts([]), 1, 1)
+            result.add(image, _facts([]), (1, 1), file=name)
             continue
         try:
             objects = parse(data, name, keypoints=yaml.keypoints)
         except SourceError as error:
-            result.skip(image, error)
+            result.skip(image, error, name)
             continue
         beyond = next((one for one in objects if one["category"] >= len(yaml.names)), None)
         if beyond is not None:
@@ -197,8 +197,8 @@ def annotations_of(
                 "0: add the missing names, or correct the label file"
             )
         if repeated := len(objects) - len({str(one) for one in objects}):
-            result.remark("that is in its label file more than once", f"{repeated} in {name!r}")
-        result.add(image, _facts(objects), 1, 1, _ROUNDING)
+            result.remark("with the line of another in its label file", f"{repeated:,} in {name}", repeated)
+        result.add(image, _facts(objects), (1, 1), file=name, tolerance=_ROUNDING)
     return result.finished()
 
 

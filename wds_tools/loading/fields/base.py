@@ -20,7 +20,7 @@ from wds_tools import stages
 from wds_tools.errors import OptionError
 from wds_tools.images.schedule import AnyView
 from wds_tools.images.views import Regions
-from wds_tools.loading.fields.padding import Pad, Padding, is_number
+from wds_tools.loading.fields.padding import FLAT, AnyPad, Pad, Padding, is_number
 from wds_tools.loading.fields.part import Geometry, Part
 from wds_tools.loading.fields.slots import write_values
 from wds_tools.reading.shardset import ShardSet
@@ -39,7 +39,7 @@ class FieldSpec(ABC):
         field: Stored field.
         view: Region and output size, or several.
         like: Name of another field of the batch, with which it has ``takes`` in common.
-        pad: How its values are padded, or the value of the padding.
+        pad: How its values are padded, or the value of the padding; ``"flat"`` joins them.
         pad_axes: Number of dimensions that are padded: 2 for pixels, the last two; otherwise 1, the first one.
         takes: What ``like`` is for: the same region of an image, or the same entries of a list.
         gives: What other fields may have in common with this one, or None.
@@ -51,7 +51,7 @@ class FieldSpec(ABC):
     field: str
     view: AnyView | Sequence[AnyView] | None = None
     like: str | None = None
-    pad: float | Pad | None = None
+    pad: AnyPad = None
     pad_axes: ClassVar[int] = 1
     takes: ClassVar[Shared] = "region"
     gives: ClassVar[Shared | None] = None
@@ -66,8 +66,10 @@ class FieldSpec(ABC):
             raise OptionError(f"{name}({self.field!r}); allowed are names of stored fields, such as {examples}")
         if self.like is not None and not isinstance(self.like, str):
             raise OptionError(f"{name}(like={self.like!r}); allowed is the name of another field of the batch")
-        if pad is not None and not isinstance(pad, Pad) and not is_number(pad):
-            raise OptionError(f"{name}(pad={pad!r}); allowed are numbers, wds_tools.Pad(...) and None")
+        is_flat = isinstance(pad, str) and pad == FLAT and self.pad_axes == 1
+        if pad is not None and not isinstance(pad, Pad) and not is_number(pad) and not is_flat:
+            flat = f", {FLAT!r}" if self.pad_axes == 1 else ""
+            raise OptionError(f"{name}(pad={pad!r}); allowed are numbers, wds_tools.Pad(...){flat} and None")
         if isinstance(pad, Pad) and self.pad_axes == 1 and not isinstance(pad.size, int | None):
             raise OptionError(f"{name}(pad={pad!r}): its size is a length, one number")
         if isinstance(pad, Pad) and self.pad_axes == 2 and pad.truncate:

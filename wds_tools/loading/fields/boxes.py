@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
-from wds_tools.loading.fields.padding import Pad, is_number
+from wds_tools.loading.fields.padding import AnyPad, is_number
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.paths import AtPath, Floats, move_points
 
@@ -43,8 +43,8 @@ class Boxes(AtPath):
             drops those of which nothing is visible.
         min_side: With ``like``, drop boxes whose visible part is not wider and higher than this number of pixels.
         max_aspect: With ``like``, drop boxes whose visible part is longer than this number of times its other side.
-        pad: Value of the padding, or a `Pad`, so that each batch is one tensor [batch, boxes, 4]. None (the default)
-            gives a list if the numbers differ.
+        pad: Value of the padding, or a `Pad`, so that each batch is one tensor [batch, boxes, 4]; ``"flat"`` joins the
+            boxes of all samples, [all boxes, 4]. None (the default) gives a list if the numbers differ.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -59,7 +59,7 @@ class Boxes(AtPath):
     min_visible: float = 0.0
     min_side: float = 0.0
     max_aspect: float | None = None
-    pad: float | Pad | None = None
+    pad: AnyPad = None
 
     gives = "entries"
     target = "bboxes"

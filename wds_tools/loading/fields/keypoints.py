@@ -10,7 +10,7 @@ import torch
 
 from wds_tools.errors import OptionError
 from wds_tools.loading.fields.base import Column, tv_tensors
-from wds_tools.loading.fields.padding import Pad
+from wds_tools.loading.fields.padding import AnyPad
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.paths import AtPath, Floats, move_points
 
@@ -29,8 +29,8 @@ class Keypoints(AtPath):
         numbers: How many numbers a point has in lists without brackets around each point, such as 3 in COCO (x, y,
             visibility). None (the default) requires a list for each point.
         like: Name of the `Image` whose region, size and flip are used. None (the default) keeps the stored positions.
-        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, points, ...]. None (the default)
-            gives a list if the numbers differ.
+        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, points, ...]; ``"flat"`` joins the
+            points of all samples. None (the default) gives a list if the numbers differ.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -41,7 +41,7 @@ class Keypoints(AtPath):
     path: str = ""
     numbers: int | None = None
     like: str | None = None
-    pad: float | Pad | None = None
+    pad: AnyPad = None
 
     target = "keypoints"
 

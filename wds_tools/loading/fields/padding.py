@@ -1,4 +1,4 @@
-"""Tensors of different sizes as one tensor: padded at the end of the dimensions in which they differ.
+"""Tensors of different sizes as one tensor: padded at the end of the dimensions in which they differ, or joined.
 
 Workers write values with a fixed size to shared memory. Others are sent as they are, and padded in the training
 process: padding is faster than sending it through a pipe.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -78,6 +78,13 @@ class Pad:
         return tuple(self.size) if isinstance(self.size, tuple | list) and len(self.size) == 2 else (self.size,) * 2
 
 
+FLAT = "flat"
+"""``pad="flat"``: the values of all samples one after the other, without padding."""
+
+AnyPad: TypeAlias = float | Pad | Literal["flat"] | None
+"""What ``pad=`` of a field may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Padding:
     """How the values of a column become one tensor.
@@ -87,12 +94,14 @@ class Padding:
         options: Size of the result: the ``pad=`` of the column ``source``.
         axes: Number of dimensions that are padded: 2 for pixels, which are the last two; otherwise 1, the first one.
         source: Name of the column that determines the size. Columns with ``like`` have the size of another one.
+        is_flat: Whether they are joined instead of padded.
     """
 
     value: float
     options: Pad
     axes: int
     source: str
+    is_flat: bool = False
 
     @property
     def size(self) -> tuple[int, ...] | None:
@@ -102,7 +111,7 @@ class Padding:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Values of n samples that will be padded.
+    """Values of n samples that will be padded, or of parts of a batch that will be joined.
 
     Attributes:
         values: Arrays, or tensors if NumPy lacks their dtype.
@@ -113,8 +122,9 @@ class Padded:
     padding: Padding
 
     def tensor(self) -> torch.Tensor:
-        """Return one tensor [n, ...], see `pad_tensors`."""
-        return pad_tensors([torch.as_tensor(value, device="cpu") for value in self.values], self.padding)
+        """Return one tensor: [n, ...], see `pad_tensors`, or [sum of lengths, ...], see `join_tensors`."""
+        values = [torch.as_tensor(value, device="cpu") for value in self.values]
+        return join_tensors(values, self.padding) if self.padding.is_flat else pad_tensors(values, self.padding)
 
 
 def sizes_of(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tensor:
@@ -136,6 +146,33 @@ def pad_tensors(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tenso
     out = process_memory.empty((len(values), *_padded_shape(filled[0], size, padding)), dtype)
     write_padded(values, out, padding)
     return out
+
+
+def join_tensors(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tensor:
+    """Return values [length, ...] one after the other.
+
+    Raises:
+        OptionError: They differ in more than their length.
+    """
+    filled = [value for value in values if not _is_empty_list(value)] or list(values[:1])
+    return filled[0] if len(filled) == 1 else torch.cat(filled).to(_common_dtype(filled, padding))
+
+
+def positions_of(sizes: torch.Tensor, joined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return which of n samples each element of joined values belongs to, and where each sample starts and ends.
+
+    Args:
+        sizes: int64 [n, 1], lengths of the values.
+        joined: [sum of lengths, ...].
+
+    Returns:
+        int64 [sum of lengths], and int64 [n + 1], on the device of ``sizes``.
+    """
+    lengths = sizes[:, 0]
+    numbers = torch.arange(len(lengths), device=sizes.device)
+    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=sizes.device)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    return torch.repeat_interleave(numbers, lengths, output_size=len(joined)), offsets
 
 
 def join_padded(parts: Sequence[Any]) -> Padded:
@@ -237,8 +274,8 @@ def _common_dtype(values: Sequence[torch.Tensor], padding: Padding) -> torch.dty
     shown = sorted({f"{tuple(value.shape)} {value.dtype}" for value in values})
     which = "length" if padding.axes == 1 else "height and width"
     raise OptionError(
-        f"pad= pads the {which}, but values of a batch differ in other ways: {', '.join(shown[:4])}; use pad=None, "
-        "which gives a list"
+        f"pad= is for values that differ in {which}, but values of a batch differ in other ways: "
+        f"{', '.join(shown[:4])}; use pad=None, which gives a list"
     )
 
 

@@ -98,7 +98,11 @@ def _at(value: Any, names: list[str], start: int = 0) -> Any:
     """Follow names into dictionaries; in a list, a number is an index, and a name is looked up in each element."""
     for number, name in enumerate(names[start:], start):
         if isinstance(value, list) and not name.isdecimal():
-            return [_at(element, names, number) for element in value]
+            is_last = number == len(names) - 1
+            return [
+                element[name] if is_last and type(element) is dict and name in element else _at(element, names, number)
+                for element in value
+            ]
         try:
             value = value[int(name)] if isinstance(value, list) else value[name]
         except (KeyError, IndexError, TypeError) as error:

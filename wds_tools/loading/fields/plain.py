@@ -15,7 +15,7 @@ from wds_tools.errors import LabelError, OptionError
 from wds_tools.format.field_classes import first_difference
 from wds_tools.format.label_lists import LABELS
 from wds_tools.loading.fields.base import Column, FieldSpec
-from wds_tools.loading.fields.padding import Pad, is_length
+from wds_tools.loading.fields.padding import AnyPad, is_length
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.paths import AtPath, as_tensor
 from wds_tools.reading.shardset import ShardSet
@@ -72,8 +72,8 @@ class Field(AtPath):
         like: Name of a `Boxes` field: the value is a list with one entry per stored box, and the entries of boxes that
             are dropped are dropped too.
         pad: Value of the padding, or a `Pad`, for arrays and lists of numbers: a batch is one tensor
-            [batch, length, ...]. If the boxes of ``like`` have a ``pad``, a number is required here: the padded length
-            is that of the boxes.
+            [batch, length, ...]. ``"flat"`` joins them, [all entries, ...]. If the boxes of ``like`` have a ``pad``, a
+            number is required here, or ``"flat"`` if that is theirs: the padded length is that of the boxes.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -84,7 +84,7 @@ class Field(AtPath):
     path: str = ""
     decode: Callable[[Any], Any] | None = None
     like: str | None = None
-    pad: float | Pad | None = None
+    pad: AnyPad = None
 
     takes = "entries"
 
@@ -128,9 +128,9 @@ class Text(AtPath):
         path: Names that lead to the text in JSON, see `Boxes`.
         encode: Function of one string, such as a tokenizer, called in the worker. Arrays and tensors of equal shape are
             stacked. Random number generators are seeded for each sample.
-        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, length]. It requires ``encode``. If
-            that returns a dictionary, as tokenizers of transformers do, each of its entries is padded, and
-            ``attention_mask`` and ``token_type_ids`` with 0.
+        pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, length]; ``"flat"`` joins the
+            results. It requires ``encode``. If that returns a dictionary, as tokenizers of transformers do, each of its
+            entries is padded, and ``attention_mask`` and ``token_type_ids`` with 0.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -140,7 +140,7 @@ class Text(AtPath):
     _: KW_ONLY
     path: str = ""
     encode: Callable[[str], Any] | None = None
-    pad: float | Pad | None = None
+    pad: AnyPad = None
 
     def __post_init__(self) -> None:
         self._check("'txt'")

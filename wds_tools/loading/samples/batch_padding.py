@@ -1,4 +1,4 @@
-"""Padding of the fields of a batch, and the masks that are False for padding."""
+"""Padding of the fields of a batch, and the masks that are False for padding; joined values, and their offsets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,19 @@ import torch
 from wds_tools.errors import OptionError
 from wds_tools.loading.fields.base import Column
 from wds_tools.loading.fields.collate import Columns, as_array, stack_values, tensors_in, values_of_samples
-from wds_tools.loading.fields.padding import Padded, Padding, fits_padded, fitted, mask_of, sizes_of, write_padded
+from wds_tools.loading.fields.padding import (
+    Padded,
+    Padding,
+    fits_padded,
+    fitted,
+    join_tensors,
+    mask_of,
+    positions_of,
+    sizes_of,
+    write_padded,
+)
 from wds_tools.loading.fields.part import Part
-from wds_tools.loading.samples.columns import mask_name
+from wds_tools.loading.samples.columns import padding_names
 
 _PADDED_WITH_0 = ("attention_mask", "token_type_ids")  # of tokenizers, whatever the value of other padding is
 
@@ -32,8 +42,8 @@ class BatchPadding:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the masks."""
-        return tuple(mask_name(self._columns[i].name) for i in self._sources)
+        """Names of the masks, and of the indices and offsets of joined values."""
+        return tuple(name for i in self._sources for name in padding_names(self._columns[i]))
 
     def stacked(self, values: Sequence[Any], out: Sequence[Any] | None = None) -> list[Any]:
         """Return the values of n samples by field, stacked or padded, and then the sizes of the padded ones.
@@ -59,10 +69,13 @@ class BatchPadding:
         return [*padded, *(sizes[self._columns[i].name] for i in self._sources)]
 
     def with_masks(self, values: list[Any]) -> list[Any]:
-        """Replace the sizes in the values of a batch by masks."""
+        """Replace the sizes in the values of a batch by masks, or by indices and offsets of joined values."""
         fields, rest = values[: len(self._columns)], values[len(self._columns) :]
-        masks = [_masks(size, fields[i]) for size, i in zip(rest, self._sources, strict=False)]
-        return [*fields, *masks, *rest[len(masks) :]]
+        further: list[Any] = []
+        for size, i in zip(rest, self._sources, strict=False):
+            padding = self._columns[i].padding
+            further += _positions(size, fields[i]) if padding and padding.is_flat else [_masks(size, fields[i])]
+        return [*fields, *further, *rest[len(self._sources) :]]
 
 
 def fit_values(part: Part, column: Column, values: list[Any]) -> list[Any]:
@@ -137,13 +150,18 @@ def _padded(values: list[Any], padding: Padding, out: Any) -> Any:
     if out is not None and _are_written(elements, padding, out if isinstance(out, list) else [out]):
         return None
     if containers is None:
-        return Padded([as_array(value) for value in values], padding)
+        return _payload(values, padding)
     with_0 = dataclasses.replace(padding, value=0)
     padded = [
-        Padded([as_array(value) for value in element], with_0 if key in _PADDED_WITH_0 else padding)
+        _payload(element, with_0 if key in _PADDED_WITH_0 else padding)
         for key, element in zip(containers.keys or range(len(elements)), elements, strict=True)
     ]
     return Columns(containers.kind, containers.keys, padded)
+
+
+def _payload(values: list[Any], padding: Padding) -> Padded:
+    """Return what is sent to the training process; joined already if the values will be."""
+    return Padded([as_array(one) for one in ([join_tensors(values, padding)] if padding.is_flat else values)], padding)
 
 
 def _are_written(elements: list[list[Any]], padding: Padding, outputs: list[Any]) -> bool:
@@ -195,3 +213,11 @@ def _masks(sizes: Any, padded: Any) -> Any:
     if isinstance(sizes, torch.Tensor):
         return mask_of(sizes, tensors_in(padded)[0])
     return [mask_of(size, one) for size, one in zip(sizes, padded, strict=True)]
+
+
+def _positions(sizes: Any, joined: Any) -> list[Any]:
+    """Return indices and offsets of a field from the sizes of its values; lists of them for several crops."""
+    if isinstance(sizes, torch.Tensor):
+        return list(positions_of(sizes, tensors_in(joined)[0]))
+    pairs = [positions_of(size, one) for size, one in zip(sizes, joined, strict=True)]
+    return [list(found) for found in zip(*pairs, strict=True)]

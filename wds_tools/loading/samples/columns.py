@@ -13,7 +13,7 @@ from wds_tools.images.views import tiles_of
 from wds_tools.loading.fields.base import Column, FieldSpec
 from wds_tools.loading.fields.frames import Frames
 from wds_tools.loading.fields.image import Image
-from wds_tools.loading.fields.padding import Pad, Padding
+from wds_tools.loading.fields.padding import FLAT, AnyPad, Pad, Padding
 from wds_tools.loading.fields.part import Geometry
 from wds_tools.loading.fields.plain import Field, Key, Label
 from wds_tools.loading.fields.user_functions import Transform
@@ -73,7 +73,7 @@ def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
         return columns[name]
 
     found = tuple(add(name) for name in specs)
-    _check_mask_names(found)
+    _check_padding_names(found)
     _check_tiles(found)
     return found
 
@@ -168,8 +168,17 @@ def _padding_of(name: str, specs: Mapping[str, FieldSpec]) -> Padding | None:
     while (like := specs[source].like) and specs[like].pad_axes == axes and specs[like].pad is not None:
         source = like
     shared = specs[source].pad
+    if (source == name or shared is None) and pad is None:
+        return None
     if source == name or shared is None:
-        return None if pad is None else Padding(_as_pad(pad).value, _as_pad(pad), axes, name)
+        return Padding(_as_pad(pad).value, _as_pad(pad), axes, name, is_flat=pad == FLAT)
+    if isinstance(pad, str) or isinstance(shared, str):
+        if pad != shared:
+            raise OptionError(
+                f"fields={{{name!r}: wds_tools.{type(spec).__name__}(like={source!r})}} has pad={pad!r}, and "
+                f"{source!r} has pad={shared!r}: pad={FLAT!r} is for both or none"
+            )
+        return Padding(0, Pad(), axes, source, is_flat=True)
     if pad is None or isinstance(pad, Pad):
         given = f"pad={pad!r}" if pad else "no pad="
         raise OptionError(
@@ -179,20 +188,28 @@ def _padding_of(name: str, specs: Mapping[str, FieldSpec]) -> Padding | None:
     return Padding(pad, _as_pad(shared), axes, source)
 
 
-def _as_pad(pad: float | Pad) -> Pad:
-    return pad if isinstance(pad, Pad) else Pad(pad)
+def _as_pad(pad: AnyPad) -> Pad:
+    if isinstance(pad, Pad):
+        return pad
+    return Pad() if pad is None or isinstance(pad, str) else Pad(pad)
 
 
-def mask_name(name: str) -> str:
-    """Return the name of the field of a batch that is False for the padding of a field."""
-    return f"{name}_mask"
+def padding_names(column: Column) -> tuple[str, ...]:
+    """Return the names of the fields that a batch has in addition, because of the padding of a field.
+
+    It is the mask, which is False for padding; for joined values the indices of their samples, and the offsets.
+    """
+    if column.padding is None or column.padding.source != column.name:
+        return ()
+    return tuple(f"{column.name}_{end}" for end in (("index", "offsets") if column.padding.is_flat else ("mask",)))
 
 
-def _check_mask_names(columns: Sequence[Column]) -> None:
+def _check_padding_names(columns: Sequence[Column]) -> None:
     names = {column.name for column in columns}
     for column in columns:
-        if column.padding and column.padding.source == column.name and mask_name(column.name) in names:
-            raise OptionError(
-                f"fields= has a field {mask_name(column.name)!r}, which is the name of the mask of the padding of "
-                f"{column.name!r}: choose another name for one of them"
-            )
+        for name in padding_names(column):
+            if name in names:
+                raise OptionError(
+                    f"fields= has a field {name!r}, which is a name that pad= of {column.name!r} adds: choose another "
+                    "name for one of them"
+                )
