@@ -289,6 +289,8 @@ class BadServer:
                 connection.close()
 
     def _receive(self, connection: socket.socket, lines, number: int) -> Request | None:
+        if lines.peek(1)[:1] == b"\x16":  # a TLS handshake
+            return None
         words = lines.readline().decode("latin-1").split()
         if len(words) != 3:
             return None

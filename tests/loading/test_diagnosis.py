@@ -15,6 +15,7 @@ SETTING = Setting(
     is_remote=False,
     read_ahead_bytes=512_000_000,
     has_large_images=False,
+    has_one_size=False,
     is_crop_ready=True,
     device="cuda:0",
 )
@@ -117,6 +118,9 @@ def test_other_causes_have_their_own_remedies():
     assert "fetched" not in cached
     assert remedy("copy").startswith("copy: ")
     assert "copies to cuda:0 are too slow" in remedy("copy")
+    for cause in ("copy", "hand_over"):
+        assert "a view= that gives all images one size" in remedy(cause)
+        assert "view=" not in remedy(cause, replace(SETTING, has_one_size=True))
     assert remedy("start").startswith("start of the workers: ")
     assert "use fewer fields=" in remedy("hand_over")
     assert "batch_transform= runs in the training process and takes 20 %: move its work to transform=" in remedy(

@@ -748,6 +748,14 @@ def test_a_connection_is_refused_if_all_others_are_busy(large: Path) -> None:
             assert refused.recv(100) == b""
 
 
+def test_a_folder_of_images_is_served_with_a_warning_that_names_the_remedy(photos: Path) -> None:
+    with program(photos) as running:
+        request(running.url, "/healthz")
+    (warning,) = running.errors.splitlines()
+    assert warning.startswith(f"warning: no dataset was found below {photos}. A dataset is a folder with manifest.json")
+    assert "`wds-tools pack IMAGES DATASET`" in warning
+
+
 # Processes, TLS, the end
 
 
@@ -811,6 +819,13 @@ def test_the_loader_reads_over_tls(
         assert url.startswith("https://")
         monkeypatch.setenv("WDS_TOOLS_TOKEN", f"{url}={secret}")
         assert batches(f"{url}/data/few") == batches(root / "few")
+
+
+def test_a_plain_url_of_a_port_with_tls_is_an_error_at_once(root: Path, certificate: Path) -> None:
+    with in_thread(root, tls_cert=certificate) as url:
+        plain = f"{url.replace('https:', 'http:')}/data/photos"
+        with pytest.raises(StoreError, match=r"the server speaks TLS at this port .*1 attempt.*write https:// instead"):
+            wt.describe(plain)
 
 
 def test_a_client_that_does_not_finish_the_tls_handshake_does_not_block_others(root: Path, certificate: Path) -> None:

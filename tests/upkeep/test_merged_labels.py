@@ -183,6 +183,16 @@ def test_a_second_manifest_uses_the_indexes_of_the_first(merged: Path) -> None:
     assert contents(merged) == after
 
 
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_an_index_that_another_manifest_lists_is_not_rebuilt_with_other_labels(merged: Path, is_missing: bool) -> None:
+    for path in merged.glob("*.parquet"):
+        path.unlink() if is_missing else path.write_bytes(b"PAR1")
+    before = contents(merged)
+    with pytest.raises(DestinationError, match="which is missing or damaged" if is_missing else "exists and is not an"):
+        wt.index_shards(f"{merged}/*.tar", manifest="other.json", label="cls")
+    assert contents(merged) == before
+
+
 def test_an_index_with_other_labels_than_the_chosen_field_is_kept_even_without_its_manifest(merged: Path) -> None:
     (merged / "manifest.json").unlink()
     before = contents(merged)

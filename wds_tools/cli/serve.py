@@ -79,6 +79,7 @@ def serve(
     running trainings at http://HOST:PORT/. The list of datasets for programs is at /api/datasets,
     metrics for Prometheus are at /metrics.
     """
+    from wds_tools.format.manifest import MANIFEST_NAME
     from wds_tools.options import RemoteOptions
     from wds_tools.service.config import ServeOptions, is_loopback
     from wds_tools.wording import counted
@@ -95,6 +96,13 @@ def serve(
     def report(started: Started) -> None:
         where = ", ".join([*map(str, roots), *(url.partition("?")[0] for url in upstreams)])
         click.echo(f"serving {counted(started.datasets, 'dataset')} below {where} at {started.url}")
+        if not started.datasets and roots:
+            click.echo(
+                f"warning: no dataset was found below {', '.join(map(str, roots))}. A dataset is a folder with "
+                f"{MANIFEST_NAME}: write one with `wds-tools pack IMAGES DATASET`, or with `wds-tools index` for tar "
+                "shards; it is served without a restart if it appears below these folders",
+                err=True,
+            )
         if options.tls_cert is None and not is_loopback(options.host):
             click.echo("warning: without --tls-cert, tokens and data cross the network unencrypted", err=True)
 

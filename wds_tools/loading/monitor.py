@@ -67,6 +67,7 @@ class Monitor:
             is_remote=opened.shards.is_remote,
             read_ahead_bytes=opened.read_ahead_bytes,
             has_large_images=has_large_images(manifest, opened.recipe.view),
+            has_one_size=opened.recipe.has_slots,
             is_crop_ready=are_crop_ready(manifest.source),
             device=str(device),
         )

@@ -294,7 +294,9 @@ def _index_folder(
     for shard, files in zip(job.shards, job.files, strict=True):
         with job.folder.open(shard, bar.update) as view:
             result = scan_shard(view, shard, job.source, names if is_usual else None)
-        kept = _kept_index(job.folder, result.index, files, is_chosen=is_chosen) if files.exists else None
+        kept = None
+        if files.exists or files.listed_by:
+            kept = _kept_index(job.folder, result.index, files, is_chosen=is_chosen)
         job.labels += [
             job.texts.setdefault(value, value) if isinstance(value, bytes | str) else value for value in result.labels
         ]
@@ -322,23 +324,25 @@ def _kept_index(folder: IndexFolder, new: Index, files: _Files, *, is_chosen: bo
         is_chosen: The user has stated where labels are, or what they are.
 
     Raises:
-        DestinationError: The index is listed, and the new one is different. Or it has other class numbers than the
-            field cls, as after `merge`.
+        DestinationError: The index is listed, and the new one is different, or it is missing or damaged. Or it has
+            other class numbers than the field cls, as after `merge`.
     """
     try:
         old = from_bytes(folder.read(files.index_file) or b"", name=files.index_file)
-    except ManifestError:
-        return None  # it is damaged, and is replaced
+    except ManifestError as error:
+        if files.listed_by:
+            raise _in_use(files, new.shard, "is missing or damaged") from error
+        return None  # it is replaced
+    if files.listed_by and content_checksum(replace(old, label=new.label)) != content_checksum(new):
+        raise _in_use(files, new.shard, "is of another shard, or has other keys or fields")
     if old.shard_xxh3 != new.shard_xxh3:
         return None
-    if files.listed_by and content_checksum(replace(old, label=new.label)) != content_checksum(new):
-        raise _in_use(folder, files, new.shard, "other keys or fields")
     differs = np.flatnonzero((old.label != new.label) & (old.label != NO_LABEL) & (new.label != NO_LABEL))
     if len(differs) and (files.listed_by or not is_chosen):
         row = int(differs[0])
         labels = f"key {new.keys[row]!r}: {old.label[row]}, and {new.label[row]}"
         if files.listed_by:
-            raise _in_use(folder, files, new.shard, f"other labels ({labels})")
+            raise _in_use(files, new.shard, f"has other labels ({labels})")
         raise DestinationError(
             f"{join(folder.name, files.index_file)} has labels that differ from the field cls of the shard ({labels}), "
             "as after `wds-tools merge`: keep that index and run the merge again; if `wds-tools index` wrote it, "
@@ -348,11 +352,11 @@ def _kept_index(folder: IndexFolder, new: Index, files: _Files, *, is_chosen: bo
     return old if files.listed_by else None
 
 
-def _in_use(folder: IndexFolder, files: _Files, shard: str, difference: str) -> DestinationError:
+def _in_use(files: _Files, shard: str, difference: str) -> DestinationError:
     return DestinationError(
-        f"{files.listed_by} lists this shard with the index {files.index_file}, which has {difference}. A shard has "
-        "one index, and another one would damage that dataset: read that manifest, index with the options that it was "
-        f"indexed with, or put links to the shards into another folder than {folder.name}",
+        f"{files.listed_by} lists this shard with the index {files.index_file}, which {difference}. A shard has one "
+        "index, and another one would damage that dataset: read or repair that dataset, remove its manifest, or index "
+        "links to the shards in another folder",
         shard=shard,
     )
 
@@ -393,7 +397,7 @@ def _relabel(job: _Job, numbers: NDArray[np.int64]) -> None:
     changed = [number for number, part in enumerate(parts) if not np.array_equal(job.numbers[number], part)]
     for number in changed:
         if job.kept[number]:
-            raise _in_use(job.folder, job.files[number], job.shards[number], "other labels")
+            raise _in_use(job.files[number], job.shards[number], "has other labels")
     for number in changed:
         entry = job.entries[number]
         data = relabel(job.folder.read(entry.index) or b"", parts[number], name=join(job.folder.name, entry.index))
@@ -498,10 +502,10 @@ def _files_beside(folder: IndexFolder, shard: str) -> _Files:
 
 
 def _with_other_manifests(folder: IndexFolder, name: str, files: list[_Files]) -> list[_Files]:
-    """Return the files with the other manifest of the folder, if any, that lists an existing index."""
+    """Return the files with the other manifest of the folder, if any, that lists an index."""
     listed: dict[str, str] = {}
     shards = {file.index_file.partition(".")[0] for file in files}
-    for other in folder.names() if any(file.exists for file in files) else ():
+    for other in folder.names():
         # Other tools write a small JSON file next to each shard, such as 00000_stats.json.
         if other == name or not other.endswith(".json") or other.removesuffix(".json").removesuffix("_stats") in shards:
             continue
@@ -510,7 +514,7 @@ def _with_other_manifests(folder: IndexFolder, name: str, files: list[_Files]) -
         except ManifestError:
             continue
         listed.update((entry.index, join(folder.name, other)) for entry in manifest.shards)
-    return [file._replace(listed_by=listed.get(file.index_file)) if file.exists else file for file in files]
+    return [file._replace(listed_by=listed.get(file.index_file)) for file in files]
 
 
 def _log_warnings(result: ScanResult) -> None:

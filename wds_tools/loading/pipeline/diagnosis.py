@@ -27,6 +27,7 @@ class Setting:
         is_remote: Whether the dataset is read from a URL.
         read_ahead_bytes: Bytes of a remote dataset that are read before they are needed.
         has_large_images: Whether the images have far more pixels than the view.
+        has_one_size: Whether the view gives all images of a batch one size.
         is_crop_ready: Whether the images were packed for fast crops.
         device: Name of the device.
     """
@@ -35,6 +36,7 @@ class Setting:
     is_remote: bool
     read_ahead_bytes: int
     has_large_images: bool
+    has_one_size: bool
     is_crop_ready: bool
     device: str
 
@@ -126,11 +128,12 @@ def _remedy(cause: str, stats: PeriodStats, setting: Setting) -> str:
         otherwise = "use a cheaper transform=, or do its work on the device in batch_transform="
         return _more_workers(stats, setting, otherwise=otherwise)
     if cause == "hand_over":
-        return _for_hand_over(stats)
+        return _for_hand_over(stats, setting)
     if cause == "copy":
+        one_size = "use a view= that gives all images one size, as these are copied from pinned memory, "
         return (
             f"copies to {setting.device} are too slow: copy uint8 images and convert them there (batch_transform=), "
-            "use a view= that gives all images one size, as these are copied from pinned memory, or larger batches"
+            f"{'' if setting.has_one_size else one_size}or use larger batches"
         )
     return "workers are started once and stay for later epochs: create the loader once, before the first epoch"
 
@@ -158,10 +161,12 @@ def _less_to_decode(setting: Setting) -> str:
     return "use a smaller view=" if setting.is_crop_ready else "pack the images with images='crop-ready'"
 
 
-def _for_hand_over(stats: PeriodStats) -> str:
+def _for_hand_over(stats: PeriodStats, setting: Setting) -> str:
     if stats.stage_seconds["batch_transform"] > stats.waits["hand_over"] / 2:
         share = _percent(stats.share(stats.stage_seconds["batch_transform"]))
         return f"batch_transform= runs in the training process and takes {share}: move its work to transform="
+    if setting.has_one_size:
+        return "use fewer fields=: values without a fixed size are sent through pipes"
     return (
         "use fewer fields=, and a view= that gives all images one size, as these are written to shared memory and not "
         "sent through pipes"

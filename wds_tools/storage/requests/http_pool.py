@@ -26,6 +26,7 @@ from wds_tools.storage.requests.retry import RetryPolicy
 from wds_tools.storage.requests.tls_socket import TlsConnection, TlsSocket
 
 _MAX_IDLE = 64  # connections kept per server
+_HANDSHAKE_SECONDS = 2.0
 _MOST_AT_ONCE = 1 << 20  # bytes that one system call waits for
 _WAIT_FOR_ALL = getattr(socket, "MSG_WAITALL", 0)
 Origin = tuple[str, str, int]
@@ -35,6 +36,20 @@ Origin = tuple[str, str, int]
 def origin_of(url: SplitResult) -> Origin:
     """Return scheme, host and port of a URL."""
     return url.scheme, url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+
+
+def speaks_tls(origin: Origin) -> bool:
+    """Return whether a server completes a TLS handshake, whatever its certificate. Nothing is sent after it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection(origin[1:], timeout=_HANDSHAKE_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=origin[1]),
+        ):
+            return True
+    except (OSError, ValueError):  # ssl.SSLError is an OSError
+        return False
 
 
 def basic_auth(user: str, password: str, encoding: str = "utf-8") -> str:

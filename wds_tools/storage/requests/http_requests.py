@@ -19,7 +19,15 @@ from wds_tools.storage.requests.failures import (
     failure_of_status,
     retry_after_seconds,
 )
-from wds_tools.storage.requests.http_pool import Pool, head_is_complete, origin_of, proxy_auth, receive_into
+from wds_tools.storage.requests.http_pool import (
+    Origin,
+    Pool,
+    head_is_complete,
+    origin_of,
+    proxy_auth,
+    receive_into,
+    speaks_tls,
+)
 from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.storage_options import is_secret
 
@@ -52,6 +60,7 @@ class HttpRequests(BaseClient):
         super().__init__(folder, host=host)
         self._headers = headers
         self._pool = pool
+        self._known: set[Origin] = set()  # servers that have answered, or do not speak TLS at their port
 
     def __del__(self) -> None:
         if getattr(self, "_pid", None) == os.getpid() and hasattr(self, "_pool"):
@@ -134,6 +143,7 @@ class HttpRequests(BaseClient):
         for _ in range(_MAX_REDIRECTS):
             response, connection = self._send(url, sent)
             origin = origin_of(url)
+            self._known.add(origin)
             location = response.headers.get("Location")
             if response.status in {301, 302, 303, 307, 308} and location:
                 self._finish(origin, connection, response)
@@ -185,11 +195,22 @@ class HttpRequests(BaseClient):
             except (http.client.RemoteDisconnected, ConnectionError):
                 self._pool.drop(connection)
                 if not used:
+                    if url.scheme == "http" and not proxy:
+                        self._check_plain(origin)
                     raise
                 fresh = True  # the server closed an idle connection, which is not a failure
             except BaseException:
                 self._pool.drop(connection)
                 raise
+
+    def _check_plain(self, origin: Origin) -> None:
+        """Raise a failure if a server that closes connections without an answer speaks TLS at this port."""
+        if origin in self._known:
+            return
+        self._known.add(origin)
+        if speaks_tls(origin):
+            remedy = "write https:// instead of http://"
+            raise Failure("the server speaks TLS at this port", retry=False, remedy=remedy)
 
     def _failure(self, response: http.client.HTTPResponse, *, wants_range: bool = False) -> Failure:
         """Return the failure for a status other than the one that was expected."""
