@@ -113,15 +113,9 @@ def _first_folder(key: bytes) -> str:
 def _grouped(
     images: Sequence[bytes], others: Iterable[bytes]
 ) -> tuple[list[tuple[Pattern, bytes, list[Pattern]]], list[bytes]]:
-    """Return which keys belong together.
+    """Return (pattern, key, patterns of further values) of each record in the order of the keys, and all other keys.
 
-    Args:
-        images: Keys whose values are images, or records with images.
-        others: All other keys, except those that describe the database.
-
-    Returns:
-        (pattern, key, patterns of further values) of each record, in the order of the keys; and the keys that do not
-        belong to a record with an image.
+    ``images`` are keys whose values are images, or records with images.
     """
     records: dict[bytes, tuple[Pattern, bytes]] = {}  # by id
     further: dict[bytes, list[Pattern]] = {}
