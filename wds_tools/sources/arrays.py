@@ -139,6 +139,10 @@ class ArraySource(RecordSource):
         start = row // rows * rows
         return self._cache.load((name, start), lambda: array[start : start + rows], _bytes_in)[row - start]
 
+    @cached_property
+    def _mean_bytes(self) -> int:
+        return max(1, self.path.stat().st_size // int(self._roles.images.shape[0]))
+
     def _image_bytes(self, row: int) -> int:
         """Return the length of an image, or an upper bound or estimate of it."""
         images, layout = self._roles.images, self._roles.layout
@@ -146,8 +150,7 @@ class ArraySource(RecordSource):
             shape = images.row_shape(row)
             return shape[0] if len(shape) == 1 else png_bound(shape, layout_of(shape) or "HWC")
         if layout == "bytes":
-            is_long = kind_of(images) == "bytes"  # of any length
-            return max(1, self.path.stat().st_size // images.shape[0]) if is_long else int(images.dtype.itemsize)
+            return self._mean_bytes if kind_of(images) == "bytes" else int(images.dtype.itemsize)
         return png_bound(images.shape[1:], layout)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -40,30 +40,19 @@ _FIELD_BYTES = 1024  # upper bound of header and padding of a field of unknown l
 _HEAD_ROWS = 8
 
 
-class Group(NamedTuple):
-    """Rows that are read together.
+class ArrowSource(RecordSource):
+    """Arrow files with images in a column: a file, a pattern, or a folder, such as one that ``save_to_disk`` wrote.
+
+    The files are those of one split. A folder ``label=cat`` of a path is a column ``label``.
 
     Attributes:
-        sizes: Bytes of the image of each row; None or 0 for a row without one.
-        extras: Bytes of the other fields of each row in a shard.
-    """
-
-    sizes: Sequence[int | None]
-    extras: Sequence[int]
-
-
-class BatchSource(RecordSource):
-    """Files of one split, with columns. A folder ``label=cat`` of a path is a column ``label``.
-
-    Attributes:
-        format: Name of the format, for messages.
         grouped: Whether the rows of a group can only be read together.
     """
 
+    kind = "arrow"
     unit = "row"
     part = "column"
-    format: ClassVar[str]
-    grouped: ClassVar[bool]
+    grouped: ClassVar[bool] = False
     found_roles: Roles
     byte_lists: frozenset[str] = frozenset()
     packed: frozenset[str] = frozenset()
@@ -76,36 +65,49 @@ class BatchSource(RecordSource):
         self.partitions = _partitions(self.path, self.paths)
 
     def find(self) -> tuple[Path, ...]:
-        """Return the files."""
-        raise NotImplementedError
+        """Return the files: those that the state of a saved dataset names, or those of the folder."""
+        state = self.path / "state.json"
+        if state.is_file():
+            with as_source_error(f"{state} cannot be read", ValueError, KeyError, TypeError):
+                names = [Path(entry["filename"]).name for entry in json.loads(state.read_bytes())["_data_files"]]
+            return tuple(self.path / name for name in names)
+        return find_files(self.path, lambda name: name.lower().endswith((".arrow", ".feather", ".ipc")), "Arrow")
 
     def schema(self, file: int) -> pa.Schema:
         """Return the schema of a file."""
-        raise NotImplementedError
+        return self._open(file)[0]
 
     def rows(self, file: int) -> int:
         """Return the number of rows that a file states."""
-        raise NotImplementedError
+        return sum(batch.num_rows for batch in self._open(file)[1])
 
     def column(self, file: int, column: str) -> list[Any]:
         """Return all values of a column."""
-        raise NotImplementedError
+        return [value for batch in self._open(file)[1] for value in batch.column(column).to_pylist()]
 
     def head(self, file: int, column: str) -> list[Any]:
         """Return the first values of a column."""
-        raise NotImplementedError
+        heads = (batch.column(column).drop_null()[:_HEAD_ROWS].to_pylist() for batch in self._open(file)[1])
+        return next(filter(None, heads), [])
 
-    def groups(self, file: int) -> Iterator[Group]:
-        """Yield the groups of a file."""
-        raise NotImplementedError
+    def groups(self, file: int) -> Iterator[tuple[Sequence[int | None], Sequence[int]]]:
+        """Yield the groups of a file: bytes of the image of each row, and of its other fields in a shard."""
+        for batch in self._open(file)[1]:
+            image = self.found_roles.image
+            rest = [name for name in self.packed_columns(file) if name != image]
+            rows = batch.select(rest).to_pylist() if rest else [{}] * batch.num_rows
+            paths = file_names(batch.column(image))
+            cells = (row | {image: {"bytes": b"", "path": path}} for row, path in zip(rows, paths, strict=True))
+            extras = [self.extra_bytes(self.row_values(file, row), self.found_roles) for row in cells]
+            yield lengths(batch.column(image)), extras
 
     def load(self, file: int, group: int) -> Any:
         """Return a table or batch with the columns of a group that are packed."""
-        raise NotImplementedError
+        return self._open(file)[1][group].select(self.packed_columns(file))
 
     def collect(self, found: Collector) -> None:
         found.take_files(self.paths)
-        with as_source_error(f"{self.path} cannot be read as {self.format}", pa.ArrowException, ValueError):
+        with as_source_error(f"{self.path} cannot be read as {self.kind.title()}", pa.ArrowException, ValueError):
             self._add_rows(found)
 
     def values(self, entry: Input) -> Mapping[str, Any]:
@@ -222,20 +224,34 @@ class BatchSource(RecordSource):
         """The files that are open."""
         return {}
 
+    def _open(self, file: int) -> Any:
+        """Return the schema and the mapped batches of a file, validated: wrong offsets would read outside the file."""
+        if file not in self._opened:
+            source = pa.memory_map(str(self.paths[file]))
+            try:
+                table = pa.ipc.open_file(source).read_all()
+            except pa.ArrowInvalid:
+                source.seek(0)
+                table = pa.ipc.open_stream(source).read_all()
+            batches = table.to_batches()
+            for batch in batches:
+                batch.validate(full=True)
+            self._opened[file] = table.schema, batches
+        return self._opened[file]
+
 
 def is_parquet(name: str) -> bool:
     """Return whether a file name is that of a Parquet file."""
     return name.lower().endswith((".parquet", ".pq"))
 
 
-class ParquetSource(BatchSource):
-    """Parquet files: a file, a pattern, or a folder with the files of one split, also in folders below it.
+class ParquetSource(ArrowSource):
+    """Parquet files, read as Arrow tables: a file, a pattern, or a folder with the files of one split.
 
     A row group is read at once, and once per worker and window.
     """
 
     kind = "parquet"
-    format = "Parquet"
     grouped = True
 
     def find(self) -> tuple[Path, ...]:
@@ -256,7 +272,7 @@ class ParquetSource(BatchSource):
         heads = (batch.column(column).to_pylist() for batch in batches)
         return next((values for values in heads if any(value is not None for value in values)), [])
 
-    def groups(self, file: int) -> Iterator[Group]:
+    def groups(self, file: int) -> Iterator[tuple[Sequence[int | None], Sequence[int]]]:
         metadata = self._open(file).metadata
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
@@ -266,7 +282,7 @@ class ParquetSource(BatchSource):
                     f"{_MAX_GROUP_BYTES:,}, because it is read at once: write the file with smaller row groups"
                 )
             size, extra = self._mean_bytes(group) if group.num_rows else (0, 0)
-            yield Group([size] * group.num_rows, [extra] * group.num_rows)
+            yield [size] * group.num_rows, [extra] * group.num_rows
 
     def load(self, file: int, group: int) -> Any:
         def read() -> Any:
@@ -293,64 +309,6 @@ class ParquetSource(BatchSource):
         json_keys = sum(len(name) + 8 for name in others - roles.fields.keys())
         extra = rest // group.num_rows + json_keys + _FIELD_BYTES * len(roles.fields) if others else 0
         return max(1, image // group.num_rows), extra
-
-
-class ArrowSource(BatchSource):
-    """Arrow files with images in a column: a file, a pattern, or a folder, such as one that ``save_to_disk`` wrote."""
-
-    kind = "arrow"
-    format = "Arrow"
-    grouped = False
-
-    def find(self) -> tuple[Path, ...]:
-        """Return the files: those that the state of a saved dataset names, or those of the folder."""
-        state = self.path / "state.json"
-        if state.is_file():
-            with as_source_error(f"{state} cannot be read", ValueError, KeyError, TypeError):
-                names = [Path(entry["filename"]).name for entry in json.loads(state.read_bytes())["_data_files"]]
-            return tuple(self.path / name for name in names)
-        return find_files(self.path, lambda name: name.lower().endswith((".arrow", ".feather", ".ipc")), "Arrow")
-
-    def schema(self, file: int) -> pa.Schema:
-        return self._open(file)[0]
-
-    def rows(self, file: int) -> int:
-        return sum(batch.num_rows for batch in self._open(file)[1])
-
-    def column(self, file: int, column: str) -> list[Any]:
-        return [value for batch in self._open(file)[1] for value in batch.column(column).to_pylist()]
-
-    def head(self, file: int, column: str) -> list[Any]:
-        heads = (batch.column(column).drop_null()[:_HEAD_ROWS].to_pylist() for batch in self._open(file)[1])
-        return next(filter(None, heads), [])
-
-    def groups(self, file: int) -> Iterator[Group]:
-        for batch in self._open(file)[1]:
-            image = self.found_roles.image
-            rest = [name for name in self.packed_columns(file) if name != image]
-            rows = batch.select(rest).to_pylist() if rest else [{}] * batch.num_rows
-            paths = file_names(batch.column(image))
-            cells = (row | {image: {"bytes": b"", "path": path}} for row, path in zip(rows, paths, strict=True))
-            extras = [self.extra_bytes(self.row_values(file, row), self.found_roles) for row in cells]
-            yield Group(lengths(batch.column(image)), extras)
-
-    def load(self, file: int, group: int) -> Any:
-        return self._open(file)[1][group].select(self.packed_columns(file))
-
-    def _open(self, file: int) -> Any:
-        """Return the schema and the mapped batches of a file, validated: wrong offsets would read outside the file."""
-        if file not in self._opened:
-            source = pa.memory_map(str(self.paths[file]))
-            try:
-                table = pa.ipc.open_file(source).read_all()
-            except pa.ArrowInvalid:
-                source.seek(0)
-                table = pa.ipc.open_stream(source).read_all()
-            batches = table.to_batches()
-            for batch in batches:
-                batch.validate(full=True)
-            self._opened[file] = table.schema, batches
-        return self._opened[file]
 
 
 def _names(root: Path, paths: Sequence[Path]) -> list[str]:

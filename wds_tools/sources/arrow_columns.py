@@ -94,12 +94,7 @@ class Columns:
         }
 
     def kind(self, name: str, head: Callable[[], Sequence[Any]]) -> str:
-        """Return what the values of a column are.
-
-        Args:
-            name: The column.
-            head: Returns its first values.
-        """
+        """Return what the values of a column are; ``head`` returns its first values."""
         kind = self.types[name]
         what = _what(kind)
         if name in self.images and (self.images[name] or _holds_images(head())):

@@ -50,11 +50,7 @@ def decompressed(data: Any, codec: str, size: int) -> memoryview:
     if codec == "snappy":  # has no frames, so it is not a stream
         return memoryview(pa.decompress(data, size, codec))
     with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-        parts = []
-        while size >= 0 and (part := stream.read(size + 1)):
-            parts.append(part)
-            size -= len(part)
-    return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+        return memoryview(stream.read(size + 1))
 
 
 def split_fields(data: memoryview, sizes: list[int | None]) -> list[memoryview]:

@@ -29,6 +29,7 @@ from wds_tools.sources.base import (
     SourceChangedError,
     SourceStoreError,
     as_read_error,
+    as_source_error,
     file_states,
     stamp_files,
 )
@@ -72,10 +73,8 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
         _check_splits("", matched, given=str(root))
         return tuple(map(Path, matched))
     if not root.is_dir():
-        try:
+        with as_source_error(f"{root} cannot be read"):
             root.stat()
-        except OSError as error:
-            raise SourceError(f"{root} cannot be read: {error.strerror}") from error
         return (root,)
     # Spark writes a folder images.parquet/ with the files in it.
     found = (path for path in root.rglob("*") if matches(path.name) and path.name[0] not in "._")
@@ -180,14 +179,6 @@ def shown_path(path: str) -> str:
     return clean_url(path) if is_url(path) else path
 
 
-def stamp_remote_files(files: Sequence[RemoteFile]) -> str:
-    """Return a hash of the lengths and versions of files."""
-    digest = xxhash.xxh3_128()
-    for file in files:
-        digest.update(f"{file.size} {file.version}\n".encode())
-    return digest.hexdigest()
-
-
 def locate(
     path: str | Path,
     matches: Callable[[str], bool],
@@ -249,10 +240,12 @@ def open_files(paths: Sequence[Path | RemoteFile], remote: RemoteOptions | None)
     return RemoteFiles([file for file in paths if isinstance(file, RemoteFile)], remote)
 
 
-def stamp_of(paths: tuple[Path | RemoteFile, ...]) -> str:
+def stamp_of(paths: Sequence[Path | RemoteFile]) -> str:
     """Return a hash that changes with the content of files that `locate` returned."""
-    remote = [file for file in paths if isinstance(file, RemoteFile)]
-    return stamp_remote_files(remote) if remote else stamp_files(path for path in paths if isinstance(path, Path))
+    remote = [f"{file.size} {file.version}\n" for file in paths if isinstance(file, RemoteFile)]
+    if not remote:
+        return stamp_files(path for path in paths if isinstance(path, Path))
+    return xxhash.xxh3_128("".join(remote).encode()).hexdigest()
 
 
 def states_of(paths: tuple[Path | RemoteFile, ...]) -> tuple[FileState, ...]:

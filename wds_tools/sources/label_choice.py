@@ -250,12 +250,7 @@ class _Column:
 
 
 def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
-    """Return a note that names columns that could be the label, where none has a usual name.
-
-    Args:
-        others: Column -> values.
-        part: What a column is called.
-    """
+    """Return a note that names columns that could be the label, by their values, where none has a usual name."""
     found = [name for name, values in others.items() if _could_be_classes(values)]
     flags = [name for name, values in others.items() if values and all(str(one) in _FLAGS for one in values)]
     if not found and len(flags) > 1:
@@ -277,15 +272,7 @@ def is_x(name: str) -> bool:
 
 
 def ambiguous(role: str, where: str, found: Mapping[str, str], part: str = "column", remedy: str = "") -> SourceError:
-    """Return the error that it is not clear which of some columns has a role.
-
-    Args:
-        role: The role.
-        where: Name of the source.
-        found: Column -> what is shown of it, such as some of its values.
-        part: What a column is called.
-        remedy: What else can be done.
-    """
+    """Return the error that it is not clear which of some columns has a role; ``found`` has what is shown of each."""
     first, *_ = names = list(found)[:_MAX_NAMES]
     shown = ", ".join(f"{name!r} ({found[name]})" for name in names) + (", ..." if len(found) > len(names) else "")
     option = f"--label {first}" if role == LABEL else f"--column {role}={first}"
@@ -352,9 +339,7 @@ def some_of(values: Sequence[Any], count: int = 3) -> str:
 def class_lists_of(features: Mapping[str, Any], path: str = "") -> dict[str, tuple[str, ...]]:
     """Return path -> class names of each `ClassLabel` of ``datasets``, also in lists and dictionaries.
 
-    Args:
-        features: Name -> feature, as an object or as JSON.
-        path: What is before the names.
+    Features are objects or JSON; ``path`` is what is before their names.
     """
     found: dict[str, tuple[str, ...]] = {}
     for name, outer in features.items():

@@ -50,11 +50,10 @@ _ORDERS = ("RGB", "BGR")
 _environments: WeakValueDictionary[tuple[int, ...], Any] = WeakValueDictionary()
 
 # The words of keys. Any other word is the name of a further value of the record.
-_IMAGES = "image images img imgs rgb jpg jpeg png webp tif tiff photo picture"
-_IMAGE_FOLDERS = "image images img imgs"
-_SECOND_IMAGES = (
-    "mask masks seg segm segmentation depth gt target label labels lbl alpha edge edges normal normals flow instance "
-    "semantic annotation"
+_IMAGES = re.compile("images?|imgs?|rgb|jpe?g|png|webp|tiff?|photo|picture")
+_IMAGE_FOLDERS = re.compile("(image|img)s?")
+_SECOND_IMAGES = re.compile(
+    "masks?|segm?|segmentation|depth|gt|target|labels?|lbl|alpha|edges?|normals?|flow|instance|semantic|annotation"
 )
 _META = b"__len__ __keys__ __meta__ __version__ num-samples num_samples length len keys".split()  # of the database
 _COUNTS = (b"num-samples", b"num_samples")
@@ -100,7 +99,7 @@ def image_pattern(key: bytes) -> Pattern:
     (b'01', b'7')
     """
     for one in patterns_of(key):
-        if one.name in (_IMAGE_FOLDERS if one.before.endswith(b"/") else _IMAGES).split():
+        if (_IMAGE_FOLDERS if one.before.endswith(b"/") else _IMAGES).fullmatch(one.name):
             return one._replace(name="image")
     return _PLAIN
 
@@ -114,23 +113,17 @@ def _first_folder(key: bytes) -> str:
 def _grouped(
     images: Sequence[bytes], others: Iterable[bytes]
 ) -> tuple[list[tuple[Pattern, bytes, list[Pattern]]], list[bytes]]:
-    """Return which keys belong together.
+    """Return (pattern, key, patterns of further values) of each record in the order of the keys, and all other keys.
 
-    Args:
-        images: Keys whose values are images, or records with images.
-        others: All other keys, except those that describe the database.
-
-    Returns:
-        (pattern, key, patterns of further values) of each record, in the order of the keys; and the keys that do not
-        belong to a record with an image.
+    ``images`` are keys whose values are images, or records with images.
     """
     records: dict[bytes, tuple[Pattern, bytes]] = {}  # by id
     further: dict[bytes, list[Pattern]] = {}
 
-    def is_joined(key: bytes, *words: str) -> bool:
+    def is_joined(key: bytes, words: re.Pattern[str] | None = None) -> bool:
         """Add a value to the record that its key names, if there is one."""
         for one in patterns_of(key):
-            if one.id_of(key) in records and (not words or one.name in words):
+            if one.id_of(key) in records and (words is None or words.fullmatch(one.name)):
                 further.setdefault(one.id_of(key), []).append(one)
                 return True
         return False
@@ -140,7 +133,7 @@ def _grouped(
         id_ = pattern.id_of(key)
         records[key if id_ in records else id_] = (_PLAIN if id_ in records else pattern, key)
     for key in images:
-        if records.get(key) == (_PLAIN, key) and is_joined(key, *_SECOND_IMAGES.split()):
+        if records.get(key) == (_PLAIN, key) and is_joined(key, _SECOND_IMAGES):
             del records[key]
     alone = [key for key in others if not is_joined(key)]
     found = [(pattern, key, further.get(id_, [])) for id_, (pattern, key) in records.items()]

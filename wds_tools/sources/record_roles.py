@@ -203,10 +203,7 @@ class Names:
         return name in named or is_x(name) or bool(usual_columns(LABEL, [name]))
 
     def roles(self, image: str | None = None) -> Roles:
-        """Return the roles of the names.
-
-        Args:
-            image: The image, if it is known.
+        """Return the roles of the names; the image may be known.
 
         Raises:
             SourceError: There is no image, or it is not clear which value is the image or the label.
@@ -376,12 +373,7 @@ class Names:
         return [name for name in self.kinds if name in others and not all(map(reason_of, self.kinds[name]))]
 
     def hints(self, roles: Roles, head: Callable[[str], Sequence[Any]]) -> list[str]:
-        """Return notes about entries of ``json`` that could be the label.
-
-        Args:
-            roles: The roles.
-            head: Returns the first values of a name.
-        """
+        """Return notes about entries of ``json`` that could be the label; ``head`` returns first values of a name."""
         if LABEL in self.source.columns or not all(map(is_x, self.labels)):
             return []
         return hint({name: head(name) for name in self.facts(roles)}, self.source.part)

@@ -138,12 +138,7 @@ class RecordSource(NamedValues):
     def to_record(
         self, values: Mapping[str, Any], roles: Roles, image: bytes | NDArray[np.uint8] | None = None
     ) -> Record:
-        """Return a record for the packer.
-
-        Args:
-            values: As in `Item`.
-            roles: The roles of their names.
-            image: Its image, if it is not among the values.
+        """Return a record for the packer, with its image if that is not among the values.
 
         Raises:
             SourceError: It has no image.
@@ -154,10 +149,7 @@ class RecordSource(NamedValues):
     def _parts(self, values: Mapping[str, Any], roles: Roles, *, copy: bool) -> tuple[dict[str, bytes], dict[str, Any]]:
         """Return the fields and the entries of ``json`` of a record.
 
-        Args:
-            values: As in `Item`.
-            roles: The roles of their names.
-            copy: Whether images are copied and encoded; otherwise only their lengths, or upper bounds, are right.
+        Without ``copy``, images are not encoded: only their lengths, or upper bounds of these, are right.
         """
         fields: dict[str, bytes] = {}
         facts: dict[str, Any] = {}

@@ -34,7 +34,7 @@ from wds_tools.sources.base import (
     stamp_files,
 )
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar, tar_stem
-from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path, stamp_of, stamp_remote_files, states_of
+from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path, stamp_of, states_of
 from wds_tools.sources.layouts import is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
@@ -198,7 +198,7 @@ class RemoteTree(Tree):
     def _files(self) -> Iterator[File]:
         objects = sorted(list_objects(self.url, self.remote).items())
         shown = [(path, file) for path, file in objects if hidden_root(path) is None]
-        self.stamp = stamp_remote_files([file for _, file in shown])
+        self.stamp = stamp_of([file for _, file in shown])
         for path, file in objects:
             if not path.endswith("/"):  # some tools create an object for each folder
                 yield File(path, file.size)
