@@ -321,20 +321,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int) or str(value).strip().isdigit()
 
 
-def check_share(files: Files, tables: Sequence[Named]) -> None:
-    """Check that most images of each split that a table is about have a row.
-
-    Raises:
-        SourceError: Few have one.
-    """
-    named = [image for table in tables for image in table.found if image is not None]
-    if not are_most(named, without_masks(files)[0]):
-        raise SourceError(
-            f"{tables[0].file.path} names only {counted(len(named), 'image')} of those in {files.where}: pass "
-            "--from table (kind='table') to pack only these, or --from folder (kind='folder') to pack all without it"
-        )
-
-
 def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> dict[str, Rows]:
     """Return the rows of each split by its name; of a tree without splits, one with an empty name.
 
