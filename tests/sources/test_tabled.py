@@ -273,11 +273,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"boxes.csv": pd.concat([frame("{}"), frame("{}")[:2]])},
         r"boxes.csv has 2 rows for 'images/0.png', and a sample has one row",
     ),
-    "few images": ({"best.csv": frame("{}.png")[:2]}, "best.csv names only 2 images of those in"),
-    "few ids": (
-        {"best.csv": frame("{}")[:2]},
-        r"best.csv names 2 images .* in column 'id' \(0, 1\).*: .*--column image=id .*; or pack .*src/images to pack",
+    "few images": (
+        {"best.csv": frame("{}.png")[:2]},
+        r"best.csv names 2 images .* in column 'id' \(0.png, 1.png\).*: .*--column image=id .*; or pack .*src/images",
     ),
+    "few ids": ({"best.csv": frame("{}")[:2]}, r"best.csv names 2 images .* in column 'id' \(0, 1\)"),
     "one of several names": (
         {"t.csv": frame("photo{}.png").assign(id=["0.png", *names_of("photo{}.png", 5)])},
         r"t.csv names 1 image .* in column 'id' \(0.png\)",

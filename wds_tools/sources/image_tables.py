@@ -232,14 +232,16 @@ def check_unread(files: Files) -> None:
         SourceError: There is a table, a list or an annotation file that names them, or files with their names in
             another folder.
     """
-    by_split: dict[str, list[File]] = {}
-    for file in without_masks(files)[0] if files.others else ():
-        by_split.setdefault(split_folder(file.path), []).append(file)
-    for split, images in by_split.items():
-        others = [file for file in files.others if not file.reason and split_folder(file.path) in ("", split)]
-        are_labelled = any(file.path.endswith(_LABEL_FILES) for file in others)
-        if not are_labelled and not first_folders(file.path for file in images):
-            _check_unread(files, images, others)
+    folders = {posixpath.dirname(file.path) for file in files.images} if files.others else set()
+    by_split: dict[str, list[str]] = {}
+    for folder in sorted(folders):
+        by_split.setdefault(split_folder(f"{folder}/"), []).append(folder)
+    for split, own in by_split.items():
+        if not first_folders(posixpath.join(folder, "1.jpg") for folder in own):
+            images = [file for file in without_masks(files)[0] if posixpath.dirname(file.path) in own]
+            others = [file for file in files.others if not file.reason and split_folder(file.path) in ("", split)]
+            if images and not any(file.path.endswith(_LABEL_FILES) for file in others):
+                _check_unread(files, images, others)
 
 
 def _check_unread(files: Files, images: Sequence[File], others: Sequence[File]) -> None:
@@ -253,8 +255,9 @@ def _check_unread(files: Files, images: Sequence[File], others: Sequence[File]) 
             f"{files.where} has files with the names of the images in another folder, such as {elsewhere[0]!r}{known}, "
             f"{_NOT_READ}; move captions next to the images, whose fields they then are; {without}"
         )
-    names = RowNames(images)
-    for file in _candidates(files, others, _LISTS):
+    candidates = _candidates(files, others, _LISTS)
+    names = RowNames(images if candidates else ())
+    for file in candidates:
         data = files.read(file)
         found = _in_columns(file, data, names) if layouts.is_table_name(file.path) else ""
         if not found and file.path.lower().endswith((".json", ".xml")):
@@ -319,20 +322,6 @@ def _in_lines(data: bytes, images: Sequence[File], names: RowNames) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) or str(value).strip().isdigit()
-
-
-def check_share(files: Files, tables: Sequence[Named]) -> None:
-    """Check that most images of each split that a table is about have a row.
-
-    Raises:
-        SourceError: Few have one.
-    """
-    named = [image for table in tables for image in table.found if image is not None]
-    if not are_most(named, without_masks(files)[0]):
-        raise SourceError(
-            f"{tables[0].file.path} names only {counted(len(named), 'image')} of those in {files.where}: pass "
-            "--from table (kind='table') to pack only these, or --from folder (kind='folder') to pack all without it"
-        )
 
 
 def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> dict[str, Rows]:

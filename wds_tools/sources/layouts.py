@@ -129,16 +129,17 @@ def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:
     >>> elsewhere(["label_2/1.txt", "ann/1.jpg.json", "image_2/1.txt", "label_2/readme.txt"], ["image_2/1.jpg"])
     ['label_2/1.txt', 'ann/1.jpg.json']
     """
-    folders, names = set(), set()
-    for image in images:
+    parts = [(path, *path.rpartition("/")[::2]) for path in paths]
+    wanted = {one for _, _, name in parts for one in (name, name.rpartition(".")[0])}
+    folders, found = set(), set()
+    for image in images if parts else ():
         folder, _, name = image.rpartition("/")
         folders.add(folder)
-        names |= {name, name.rpartition(".")[0]}
-    pairs = ((path, *path.rpartition("/")[::2]) for path in paths)
+        found |= wanted.intersection((name, name.rpartition(".")[0]))
     return [
         path
-        for path, folder, name in pairs
-        if folder not in folders and not names.isdisjoint((name, name.rpartition(".")[0]))
+        for path, folder, name in parts
+        if folder not in folders and not found.isdisjoint((name, name.rpartition(".")[0]))
     ]
 
 

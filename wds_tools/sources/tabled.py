@@ -21,7 +21,6 @@ from wds_tools.sources.image_tables import (
     Named,
     Rows,
     check_folders,
-    check_share,
     planned,
     share_of_names,
     tables_of,
@@ -29,7 +28,7 @@ from wds_tools.sources.image_tables import (
 )
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.record_values import Kind
-from wds_tools.sources.row_names import RowNames, names_a_file, split_folder, split_of, split_of_table
+from wds_tools.sources.row_names import RowNames, are_most, names_a_file, split_folder, split_of, split_of_table
 from wds_tools.sources.table import TableRows
 from wds_tools.sources.text_table import MORE, Row
 from wds_tools.sources.tree import Files, Layout
@@ -127,17 +126,17 @@ class Table(Layout):
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
-        """Return the layout if a table names the images.
+        """Return the layout if a table names most of the images.
 
         Raises:
-            SourceError: A table names the images, and their folders are classes; or it names few of them.
+            SourceError: A table names the images, and their folders are classes; or several tables do.
         """
         layout = cls()
         tables = tables_of(files, layout.options)
-        if not tables:
+        named = [image for table in tables for image in table.found if image is not None]
+        if not tables or not are_most(named, without_masks(files)[0]):
             return None
         check_folders(files, tables)
-        check_share(files, tables)
         layout._plan = planned(files, tables, layout.options)
         return layout
 
