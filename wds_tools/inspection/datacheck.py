@@ -44,9 +44,9 @@ def examine_dataset(dataset: str, *, memory_bytes: int, remote: RemoteOptions) -
 
 def _check_indexes(shards: ShardSet) -> Finding:
     reasons = []
-    for number in phase_bar("reading indexes", range(len(shards.locations))):
+    for shard in phase_bar("reading indexes", range(len(shards.locations))):
         try:
-            shards.index(number, keep=False)
+            shards.index(shard, keep=False)
         except (WdsToolsError, OSError) as error:
             reasons.append(str(error))
     if reasons:

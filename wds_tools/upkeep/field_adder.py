@@ -383,17 +383,17 @@ class _Run:
             )
         return hashes, shard_of
 
-    def _names_of(self, number: int) -> list[str]:
+    def _names_of(self, shard: int) -> list[str]:
         """Return what the keys of the source are compared with, for the samples of a shard."""
-        index = self.shards.index(number, keep=False)
+        index = self.shards.index(shard, keep=False)
         if self.match == "key":
             return index.keys
         columns = index.fields.get("json")
         if columns is None or (columns.offset == ABSENT).any():
-            raise OptionError(f"{self.shards.shard_url(number)} has samples without the field json: match by key")
+            raise OptionError(f"{self.shards.shard_url(shard)} has samples without the field json: match by key")
         spans = list(zip(columns.offset.tolist(), (columns.offset + columns.size).tolist(), strict=True))
         paths = []
-        for key, data in zip(index.keys, self.shards.fetch(number, spans), strict=True):
+        for key, data in zip(index.keys, self.shards.fetch(shard, spans), strict=True):
             value = json.loads(bytes(data))
             path = value.get("path") if isinstance(value, dict) else None
             if not isinstance(path, str):

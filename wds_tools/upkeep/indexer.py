@@ -342,13 +342,13 @@ def _divided(numbers: NDArray[np.int64], counts: Sequence[int]) -> list[NDArray[
 def _relabel(job: _Job, numbers: NDArray[np.int64]) -> None:
     """Write class numbers to the indexes that have different ones."""
     parts = _divided(numbers, [len(part) for part in job.numbers])
-    for number, (old, new, entry) in enumerate(zip(job.numbers, parts, job.entries, strict=True)):
+    for position, (old, new, entry) in enumerate(zip(job.numbers, parts, job.entries, strict=True)):
         label = np.where(new == NO_NUMBER, NO_LABEL, new)
         if np.array_equal(old, label):
             continue
         data = relabel(job.folder.read(entry.index) or b"", label, name=join(job.folder.name, entry.index))
         job.folder.write(entry.index, data)
-        job.entries[number] = replace(entry, index_bytes=len(data), index_xxh3=xxhash.xxh3_128_hexdigest(data))
+        job.entries[position] = replace(entry, index_bytes=len(data), index_xxh3=xxhash.xxh3_128_hexdigest(data))
 
 
 def _manifest_of(job: _Job, classes: tuple[str, ...]) -> Manifest:
