@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -74,15 +73,11 @@ def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
 
 def _run(dataset: Dataset[int], size: int, batch_size: int, workers: int) -> Generator[int]:
     sampler = _EndlessBatchSampler(size, batch_size)
-    yield from DataLoader(dataset, batch_sampler=sampler, num_workers=workers, collate_fn=_as_int)
+    yield from DataLoader(dataset, batch_sampler=sampler, num_workers=workers, collate_fn=int)  # type: ignore[arg-type]
 
 
 def probe_pixels(_setup: Setup) -> None:
     """Return None: no image is resized here."""
-
-
-def _as_int(count: Any) -> int:
-    return int(count)
 
 
 class _EndlessBatchSampler:

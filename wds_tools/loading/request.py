@@ -136,7 +136,8 @@ def open_dataset(options: LoadOptions) -> OpenedDataset:
         plain = parts[0].order()
     else:
         shards = parts[0].shards if len(parts) == 1 else join_sets([part.shards for part in parts])
-        block, prefix = _block_of_each_shard(parts), None
+        block = np.repeat([part.block for part in parts], [len(part.shards.locations) for part in parts])
+        prefix = None
         shares = whole_shares(mixture.weights)
         plain = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
     check_same(shards.class_lists, fields=[column.spec.field for column in columns])
@@ -234,10 +235,6 @@ def _with_own_ids(parts: Sequence[MixturePart]) -> list[MixturePart]:
         replace(part, choice=replace(part.choice, subset=ids[(ids >= first) & (ids < last)] - first))
         for part, (first, last) in zip(parts, pairwise(edges.tolist()), strict=True)
     ]
-
-
-def _block_of_each_shard(parts: Sequence[MixturePart]) -> NDArray[np.int64]:
-    return np.repeat([part.block for part in parts], [len(part.shards.locations) for part in parts])
 
 
 def _check_view(view: View, shards: ShardSet) -> None:

@@ -157,16 +157,12 @@ class ReadAhead:
         """Yield steps; the indexes that some of them need are read together."""
         for start in range(0, len(numbers), _STEPS_AT_ONCE):
             steps = [plan.step(number) for number in numbers[start : start + _STEPS_AT_ONCE]]
-            self._reader.shards.read_indexes_ahead(_sorted_unique(self._shards_of(steps)))
+            self._reader.shards.read_indexes_ahead(sorted(set(self._shards_of(steps))))
             yield from steps
 
     def _shards_of(self, steps: Iterable[Step]) -> Iterator[int]:
         for step in steps:
             yield from self._reader.locate(step.ids)[0].tolist()
-
-
-def _sorted_unique(numbers: Iterable[int]) -> list[int]:
-    return sorted(set(numbers))
 
 
 def _steps_per_block(plan: EpochPlan) -> int | None:
