@@ -1,11 +1,11 @@
 """The next epoch is begun while the last batches of an epoch are used: it changes when batches are made, not which."""
 
 import multiprocessing
-import time
 
 import pytest
 import torch
 from bad_server import BadServer
+from waiting import wait_for
 
 import wds_tools as wt
 from wds_tools.errors import DecodeError
@@ -49,13 +49,6 @@ def assert_equal(batches, expected):
     batches = list(batches)
     assert [keys for _, _, keys in batches] == [keys for _, _, keys in expected]
     assert all(torch.equal(one[0], other[0]) for one, other in zip(batches, expected, strict=True))
-
-
-def wait_for(is_true):
-    deadline = time.monotonic() + 120
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("is_remote", [False, True])

@@ -16,6 +16,7 @@ import preloaded
 import pytest
 from bad_server import BadServer
 from piped import piped
+from waiting import wait_for
 
 import wds_tools as wt
 from wds_tools.errors import ChecksumError, MissingFileError, OptionError, StoreError
@@ -93,13 +94,6 @@ def fetchers():
             if is_fetcher and cache in (path / "environ").read_bytes().split(b"\0"):
                 found.append(int(path.name))
     return found
-
-
-def wait_until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(("workers", "method"), [(0, None), (3, "fork"), (1, "spawn")])
@@ -190,7 +184,7 @@ def test_the_fetcher_process_ends_with_the_last_loader_without_the_garbage_colle
     try:
         epochs_of(server.url, workers=workers)
         assert fetchers()
-        wait_until(lambda: not fetchers())
+        wait_for(lambda: not fetchers())
     finally:
         gc.enable()
 
@@ -207,7 +201,7 @@ def test_the_fetcher_process_ends_when_the_training_is_killed(server):
         assert output.readline() == "ready\n"
         assert len(fetchers()) == 1
         training.kill()
-    wait_until(lambda: not fetchers())
+    wait_for(lambda: not fetchers())
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -222,12 +216,12 @@ view = wt.CenterCrop(64, resize=72)
 list(wt.make_loader(sys.argv[1], batch_size=8, num_workers=int(sys.argv[2]), view=view))
 """
     training = preloaded.Process(["-c", program, server.url, workers])
-    wait_until(lambda: ranges_of(server))
+    wait_for(lambda: ranges_of(server))
     assert len(fetchers()) == 1
     training.kill()
     assert training.wait() == -signal.SIGKILL
     assert training.stderr == ""
-    wait_until(lambda: not fetchers())
+    wait_for(lambda: not fetchers())
 
 
 def test_a_fetcher_process_whose_parent_was_killed_while_it_started_writes_nothing(tmp_path):

@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ import torch
 from fake_cuda import Gpu, SlowCopyDriver
 from PIL import Image
 from servers import Running, in_thread, program, request
+from waiting import wait_for
 
 import wds_tools as wt
 from wds_tools.errors import LoaderError, OptionError
@@ -90,16 +91,6 @@ def post(url: str, report: Any, **headers: str) -> int:
 def runs(url: str) -> dict[str, Any]:
     found = json.loads(request(url, "/api/runs").body)
     assert isinstance(found, dict)
-    return found
-
-
-def wait_for(check: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """Return the first true value of a function."""
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s")
-        time.sleep(0.2)
     return found
 
 

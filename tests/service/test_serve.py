@@ -29,6 +29,7 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import Running, copy_of, in_thread, program, request
+from waiting import wait_for
 
 import wds_tools as wt
 from wds_tools.errors import OptionError, StoreError
@@ -305,13 +306,6 @@ def test_webdataset_reads_it(server: Running, root: Path) -> None:
 
 
 # Changes
-
-
-def wait_for(condition: object, seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_new_dataset_and_a_new_version_of_one_are_found_within_five_seconds(

@@ -117,10 +117,15 @@ def index_shards(options: IndexOptions) -> Manifest:  # noqa: D417 - callers pas
 
 
 @takes(IndexOptions)
-def index_folders(options: IndexOptions) -> dict[str, Manifest]:
+def index_folders(options: IndexOptions) -> dict[str, Manifest]:  # noqa: D417 - callers pass the fields of the options
     """Write indexes and manifests for shards in several folders, such as ``train`` and ``val``.
 
-    It is `index_shards` for each folder, with the same arguments, but class names have the same numbers in all of them.
+    It is `index_shards` for each folder, but class names have the same numbers in all of them.
+
+    `index_shards` describes the arguments that are not listed here.
+
+    Args:
+        patterns: Shards of any number of folders.
 
     Returns:
         The manifest of each folder, by its path or URL. Raises as `index_shards` does.
