@@ -258,8 +258,8 @@ def check_plan(plan: EpochPlan) -> None:
         if plan.order.identity.buckets:
             raise OptionError(
                 f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) requires {plan.world.world_size} "
-                f"batches of one of the sizes of Buckets per step, but the dataset has "
-                f"{plan.end // plan.batch_size}: use a smaller batch, fewer sizes, or tail='pad'"
+                f"batches of one size of Buckets per step, but the dataset has {plan.end // plan.batch_size}: "
+                "use a smaller batch, fewer sizes, or tail='pad'"
             )
         without = " without the banned ones" if plan.order.samples < plan.order.run.samples else ""
         raise OptionError(

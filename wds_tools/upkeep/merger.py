@@ -306,8 +306,8 @@ class _United(NamedTuple):
         if known.any() and not 0 <= int(label[known].min()) <= int(label[known].max()) < len(numbers):
             raise LabelError(
                 f"{name} has labels from {label[known].min()} to {label[known].max()}, but its manifest names "
-                f"{len(numbers)} classes, so the others cannot be matched by name: name all in the manifest, then "
-                "`wds-tools reseal`"
+                f"{len(numbers)} classes, so the others cannot be matched by name: name all classes in the manifest, "
+                "then `wds-tools reseal`"
             )
         return np.where(known, numbers[np.where(known, label, 0)], label)
 
