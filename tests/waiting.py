@@ -1,4 +1,4 @@
-"""Waiting for a state that another thread or process brings about."""
+"""Waiting for a state of another process or thread: with a limit that a busy machine does not reach."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-T = TypeVar("T")
+_Value = TypeVar("_Value")
 
 
-def wait_for(condition: Callable[[], T], seconds: float = 120) -> T:
-    """Return the first true value of a function. The time is for a machine that does much else meanwhile."""
-    end = time.monotonic() + seconds
+def wait_for(condition: Callable[[], _Value], seconds: float = 120.0) -> _Value:
+    """Return the first true value of a function."""
+    deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.01)
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s"
+        time.sleep(0.02)
     return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import Any
 
 _FALSE = ("", "0", "false", "no")
 
@@ -23,7 +23,9 @@ def shows_progress(progress: bool | None = None) -> bool:
     """
     if progress is not None:
         return progress
-    return _is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb" and _is_off("CI")
+    is_terminal = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
+    is_ci = os.environ.get("CI", "").strip().lower() not in _FALSE
+    return is_terminal and os.environ.get("TERM") != "dumb" and not is_ci
 
 
 def phase_bar(what: str, items: int | Iterable[Any], *, total: int | None = None, progress: bool | None = None) -> Any:
@@ -39,11 +41,3 @@ def phase_bar(what: str, items: int | Iterable[Any], *, total: int | None = None
 
     options = {"desc": what, "leave": False, "disable": not shows_progress(progress), "file": sys.stderr}
     return tqdm(total=items, **options) if isinstance(items, int) else tqdm(items, total=total, **options)
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and not stream.closed and stream.isatty()
-
-
-def _is_off(variable: str) -> bool:
-    return os.environ.get(variable, "").strip().lower() in _FALSE

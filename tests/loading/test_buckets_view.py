@@ -287,5 +287,5 @@ def test_buckets_that_the_index_cannot_decide_are_an_error(scenes, fields, messa
 
 
 def test_batches_that_no_size_can_fill_are_an_error(packed):
-    with pytest.raises(OptionError, match=r"batches of one of the sizes of Buckets per step, but the dataset has"):
+    with pytest.raises(OptionError, match=r"batches of one size of Buckets per step, but the dataset has"):
         make(packed, batch_size=250, rank=0, world_size=2)

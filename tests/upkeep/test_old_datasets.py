@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from folders import contents
 from PIL import Image
 
 import wds_tools as wt
@@ -57,10 +58,6 @@ def loaded(folder: Path) -> Labelled:
         (image,), (label,) = images, labels.tolist()
         found[image.permute(1, 2, 0).numpy().tobytes()] = names[label] if names else label
     return found
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
 
 
 def united(parts: Iterable[Labelled]) -> Labelled:

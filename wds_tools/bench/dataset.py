@@ -90,7 +90,7 @@ def prepare_dataset(
     _check_free_space(source, folder, workload, images, copies, names)
     tree, shards = folder / "tree", folder / "shards"
     files = phase_bar("unpacking the images", _files(source, images, workload), total=images)
-    sizes = [_write_copies(tree, copies, number, label, *file) for number, label, file in files]
+    sizes = [_write_copies(tree, copies, index, label, *file) for index, label, file in files]
     skipped = _pack(tree, shards, workload, sum(sizes), _SHARDS_PER_WORKER * workers)
     probes = _probes(shards) if WORKLOADS[workload].view else ()
     return BenchDataset(
@@ -134,12 +134,12 @@ def _as_npy(image: Image.Image) -> tuple[str, bytes]:
     return "npy", out.getvalue()
 
 
-def _write_copies(tree: Path, copies: int, number: int, label: int, kind: str, data: bytes | memoryview) -> int:
+def _write_copies(tree: Path, copies: int, index: int, label: int, kind: str, data: bytes | memoryview) -> int:
     """Write all copies of a file and return their size; links would share their page cache."""
     folder = tree / ("unlabelled" if label == NO_LABEL else f"class-{label:05d}")
     folder.mkdir(parents=True, exist_ok=True)
     for copy in range(copies):
-        (folder / f"{number:07d}-{copy:04d}.{kind}").write_bytes(data)
+        (folder / f"{index:07d}-{copy:04d}.{kind}").write_bytes(data)
     return copies * len(data)
 
 
@@ -165,8 +165,8 @@ def _write_shards(files: Sequence[Path], shards: Path, count: int, fields: Calla
     """Write the fields of each file as a sample, in random order as the packer does."""
     shards.mkdir()
     order = np.random.default_rng(0).permutation(len(files))
-    for number, part in enumerate(np.array_split(order, min(count, len(files)))):
-        with tarfile.open(shards / f"samples-{number:06d}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+    for index, part in enumerate(np.array_split(order, min(count, len(files)))):
+        with tarfile.open(shards / f"samples-{index:06d}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
             for position in part.tolist():
                 for field, data in fields(files[position]).items():
                     member = tarfile.TarInfo(f"{files[position].stem}.{field}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -25,8 +24,8 @@ class _DecodedFiles(Dataset[int]):
         self.files = files
 
     def __getitems__(self, numbers: Sequence[int]) -> int:
-        for number in numbers:
-            _decode(self.files[number])
+        for index in numbers:
+            _decode(self.files[index])
         return len(numbers)
 
 
@@ -53,8 +52,8 @@ class _ReadShards(Dataset[int]):
 
     def __getitems__(self, numbers: Sequence[int]) -> int:
         size = 0
-        for number in numbers:
-            with self._shards[number].open("rb", buffering=0) as file:
+        for index in numbers:
+            with self._shards[index].open("rb", buffering=0) as file:
                 while read := file.readinto(self._buffer):
                     size += read
         return round(size / self._sample_bytes)
@@ -67,22 +66,18 @@ def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
         return _run(shards, len(shards), 1, setup.workers)
     rng = np.random.default_rng(seed)
     paths = sorted(path for path in Path(setup.tree).rglob("*") if path.is_file())
-    files = _read_files([paths[number] for number in rng.permutation(len(paths))])
+    files = _read_files([paths[index] for index in rng.permutation(len(paths))])
     dataset = _CopiedArrays(files) if setup.workload == "raw" else _DecodedFiles(files)
     return _run(dataset, len(files), setup.batch_size, setup.workers)
 
 
 def _run(dataset: Dataset[int], size: int, batch_size: int, workers: int) -> Generator[int]:
     sampler = _EndlessBatchSampler(size, batch_size)
-    yield from DataLoader(dataset, batch_sampler=sampler, num_workers=workers, collate_fn=_as_int)
+    yield from DataLoader(dataset, batch_sampler=sampler, num_workers=workers, collate_fn=int)  # type: ignore[arg-type]
 
 
 def probe_pixels(_setup: Setup) -> None:
     """Return None: no image is resized here."""
-
-
-def _as_int(count: Any) -> int:
-    return int(count)
 
 
 class _EndlessBatchSampler:
@@ -95,7 +90,7 @@ class _EndlessBatchSampler:
     def __iter__(self) -> Iterator[list[int]]:
         start = 0
         while True:
-            yield [number % self._files for number in range(start, start + self._batch_size)]
+            yield [index % self._files for index in range(start, start + self._batch_size)]
             start += self._batch_size
 
 

@@ -200,13 +200,6 @@ LOADERS = {
         },
         size_ratio=1.1,
     ),
-    "tfdata-plain": Entry(
-        "peers.tfdata_plain",
-        ("tensorflow-cpu",),
-        "as tfdata, resize without antialias: less work, and different pixels",
-        workloads=_ONE_CROP,
-        size_ratio=1.1,
-    ),
     "litdata": Entry(
         "peers.litdata",
         ("litdata", "torch", "torchvision"),

@@ -101,12 +101,12 @@ class _Meter:
         """Measure numbers of workers in alternating rounds, and return the rounds of each."""
         results: dict[int, list[Round]] = {workers: [] for workers in counts}
         with phase_bar("measuring", rounds * len(counts)) as bar:
-            for number in range(rounds):
+            for index in range(rounds):
                 for workers in counts:
                     measured = self._measure_once(workers)
                     results[workers].append(measured)
                     self._progress(
-                        f"round {number + 1} of {rounds}: num_workers={workers}: {measured.speed:,.0f} images/s"
+                        f"round {index + 1} of {rounds}: num_workers={workers}: {measured.speed:,.0f} images/s"
                     )
                     bar.update(1)
         return results

@@ -136,7 +136,7 @@ class Setup:
         """Return the files of the dataset with their class numbers, in a random but fixed order."""
         folders = sorted(path for path in Path(self.tree).iterdir() if path.is_dir())
         found = [(path, label) for label, folder in enumerate(folders) for path in sorted(folder.iterdir())]
-        return [found[number] for number in np.random.default_rng(0).permutation(len(found))]
+        return [found[index] for index in np.random.default_rng(0).permutation(len(found))]
 
     def payload(self, path: Path) -> bytes:
         """Return what a format stores for a file: its bytes or, for the *raw* workload, its pixels."""

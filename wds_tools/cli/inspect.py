@@ -283,4 +283,4 @@ def _examine_dataset(dataset: str, machine: Machine, remote: RemoteOptions) -> l
         return [Finding("dataset", "note", "not checked: packages that it needs cannot be imported")]
     from wds_tools.inspection.datacheck import examine_dataset
 
-    return examine_dataset(dataset, memory_bytes=machine.memory, remote=remote)
+    return examine_dataset(dataset, remote=remote)

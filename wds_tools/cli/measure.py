@@ -109,7 +109,7 @@ def bench(
     bytes   stored bytes, not decoded              reading the shards
 
     Peers: crop-ready (our loader on crop-ready shards), imagefolder, imagefolder-io, webdataset,
-    hdf5, hdf5-uint8, lmdb, dali, ffcv, tfdata, tfdata-plain, litdata, mosaic. All except crop-ready
+    hdf5, hdf5-uint8, lmdb, dali, ffcv, tfdata, litdata, mosaic. All except crop-ready
     require an installation from a clone of the source repository (`pip install -e .`).
     Peers that are not installed are skipped, and the command to install them is printed. Some need
     an environment of their own: create one, install the peer in it, and name its Python with

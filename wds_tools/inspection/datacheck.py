@@ -1,4 +1,4 @@
-"""`wds-tools doctor DATASET`: quick checks of a dataset, and whether it fits into cache and memory."""
+"""`wds-tools doctor DATASET`: quick checks of a dataset, and whether a remote one fits into the cache."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from wds_tools.terminal import phase_bar
 from wds_tools.wording import counted, human_bytes
 
 
-def examine_dataset(dataset: str, *, memory_bytes: int, remote: RemoteOptions) -> list[Finding]:
+def examine_dataset(dataset: str, *, remote: RemoteOptions) -> list[Finding]:
     """Check manifest and indexes of a dataset, and the lengths of its shards, which are not read.
 
     Args:
         dataset: Folder or URL with a manifest, the manifest, or a pattern of indexed shards.
-        memory_bytes: Memory that this process may use.
         remote: Folder and limit of the cache for remote shards.
 
     Raises:
@@ -38,15 +37,15 @@ def examine_dataset(dataset: str, *, memory_bytes: int, remote: RemoteOptions) -
         Finding("dataset", "ok", f"{dataset}: {what}{human_bytes(manifest.bytes)}"),
         _check_indexes(shards),
         *_check_files(shards),
-        check_fit(manifest.bytes, is_remote=is_url(dataset), memory_bytes=memory_bytes, cache_bytes=remote.cache_bytes),
+        *(_check_cache(manifest.bytes, remote.cache_bytes) if is_url(dataset) else ()),
     ]
 
 
 def _check_indexes(shards: ShardSet) -> Finding:
     reasons = []
-    for number in phase_bar("reading indexes", range(len(shards.locations))):
+    for shard in phase_bar("reading indexes", range(len(shards.locations))):
         try:
-            shards.index(number, keep=False)
+            shards.index(shard, keep=False)
         except (WdsToolsError, OSError) as error:
             reasons.append(str(error))
     if reasons:
@@ -81,15 +80,9 @@ def _length(path: Path) -> int:
         return -1
 
 
-def check_fit(size: int, *, is_remote: bool, memory_bytes: int, cache_bytes: int) -> Finding:
-    """Report whether later epochs read from the cache, from memory, or again from storage."""
-    if is_remote and size > cache_bytes:
+def _check_cache(size: int, cache_bytes: int) -> Iterator[Finding]:
+    """Report a remote dataset of which later epochs download a part again."""
+    if size > cache_bytes:
         found = f"larger than the cache of {human_bytes(cache_bytes)}: much is downloaded again in every epoch"
         remedy = f"set WDS_TOOLS_CACHE_BYTES={size} if the disk has enough free space, or cache_bytes="
-        return Finding("reading", "note", found, remedy)
-    if is_remote:
-        return Finding("reading", "ok", f"fits into the cache of {human_bytes(cache_bytes)}: downloaded once")
-    if size > memory_bytes:
-        found = f"larger than the memory of {human_bytes(memory_bytes)}: every epoch reads from the disk"
-        return Finding("reading", "ok", found)
-    return Finding("reading", "ok", f"fits into the memory of {human_bytes(memory_bytes)}: read from the disk once")
+        yield Finding("reading", "note", found, remedy)

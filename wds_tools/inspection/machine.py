@@ -264,11 +264,6 @@ class Machine:
     cache_writable: bool
     cache_free: int
 
-    @property
-    def memory(self) -> int:
-        """Bytes of memory that this process may use."""
-        return min(self.memory_bytes, self.memory_limit or self.memory_bytes)
-
 
 def inspect_machine() -> Machine:
     """Collect the facts about this machine."""

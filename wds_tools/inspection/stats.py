@@ -136,9 +136,9 @@ def describe(
     shards = open_shards(dataset, remote=RemoteOptions.of(cache_dir, storage_options=storage_options))
     manifest = shards.manifest
     totals = _Totals()
-    for number in phase_bar("reading indexes", range(len(manifest.shards)), progress=progress):
-        totals.add(shards.index(number, keep=False))
-        for added, _ in shards.added(number):
+    for shard in phase_bar("reading indexes", range(len(manifest.shards)), progress=progress):
+        totals.add(shards.index(shard, keep=False))
+        for added, _ in shards.added(shard):
             totals.add_fields(shards.index(added, keep=False))
     unlabelled = totals.labels.pop(NO_LABEL, 0)
     return DatasetStats(

@@ -106,7 +106,7 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
         where: Use only samples that fulfil this condition on the columns of the index: text such as
             ``"width >= 256 and label in ('cat', 'dog')"``, or a pyarrow expression. Other samples are not read.
         subset: Use only some of the samples: a fraction (float), drawn at random with ``seed``, or sample ids, such as
-            those of `train_test_split`. An id that is listed n times is used n times per epoch. In a `Mixture`, ids
+            `train_test_split` returns. An id that is listed n times is used n times per epoch. In a `Mixture`, ids
             count through all datasets in their order.
         class_weights: How often the classes are drawn, with the meaning of
             ``torch.utils.data.WeightedRandomSampler``: ``"balanced"``, a mapping from class to weight, or one weight

@@ -136,7 +136,8 @@ def open_dataset(options: LoadOptions) -> OpenedDataset:
         plain = parts[0].order()
     else:
         shards = parts[0].shards if len(parts) == 1 else join_sets([part.shards for part in parts])
-        block, prefix = _block_of_each_shard(parts), None
+        block = np.repeat([part.block for part in parts], [len(part.shards.locations) for part in parts])
+        prefix = None
         shares = whole_shares(mixture.weights)
         plain = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
     check_same(shards.class_lists, fields=[column.spec.field for column in columns])
@@ -236,10 +237,6 @@ def _with_own_ids(parts: Sequence[MixturePart]) -> list[MixturePart]:
     ]
 
 
-def _block_of_each_shard(parts: Sequence[MixturePart]) -> NDArray[np.int64]:
-    return np.repeat([part.block for part in parts], [len(part.shards.locations) for part in parts])
-
-
 def _check_view(view: View, shards: ShardSet) -> None:
     images = shards.manifest.images
     least_h, least_w = view.least
@@ -261,8 +258,8 @@ def check_plan(plan: EpochPlan) -> None:
         if plan.order.identity.buckets:
             raise OptionError(
                 f"batch_size={plan.batch_size} on {plan.world.world_size} rank(s) requires {plan.world.world_size} "
-                f"batches of one of the sizes of Buckets per step, but the dataset has "
-                f"{plan.end // plan.batch_size}: use a smaller batch, fewer sizes, or tail='pad'"
+                f"batches of one size of Buckets per step, but the dataset has {plan.end // plan.batch_size}: "
+                "use a smaller batch, fewer sizes, or tail='pad'"
             )
         without = " without the banned ones" if plan.order.samples < plan.order.run.samples else ""
         raise OptionError(

@@ -357,13 +357,13 @@ class BannedEpoch(EpochOrder):
         total = self._base.tally()
         return total - tally(self._removed) if total else None
 
-    def _segment(self, number: int) -> Part:
+    def _segment(self, index: int) -> Part:
         """Return the ids and lanes of a segment."""
-        known = self._segments.get(number)
+        known = self._segments.get(index)
         if known is not None:
             return known
-        start, stop = self._base.segment_starts[number : number + 2].tolist()
+        start, stop = self._base.segment_starts[index : index + 2].tolist()
         ids, lanes = self._base.slice(start, stop)
         keeps = ~np.isin(ids, self._banned) | (np.arange(start, stop) < self._position)
-        self._segments.put(number, (ids[keeps], lanes[keeps]))
+        self._segments.put(index, (ids[keeps], lanes[keeps]))
         return ids[keeps], lanes[keeps]

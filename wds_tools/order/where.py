@@ -93,7 +93,7 @@ def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> Co
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         remedy = "compare with ==; " if _ASSIGNMENT.search(where) else ""
-        problem, span = f"it cannot be parsed ({reason}); {remedy}allowed are {_ALLOWED}", None
+        problem, span = f"it cannot be parsed ({reason}): {remedy}allowed are {_ALLOWED}", None
         if isinstance(error, SyntaxError) and error.offset is not None and error.lineno == 1:
             at = min(error.offset - 1, len(text)) if error.offset else len(text)  # 0: the text ends too early
             start = len(where) - len(where.lstrip()) + at

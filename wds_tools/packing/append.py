@@ -104,7 +104,8 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
     if not options.fresh:
         check_times(FolderDestination(dst), plan, source)
     plan = _continue_numbering(plan, onto, parts)
-    plan = replace(plan, deep=options.policy.keeps_all or _has_deep_images(dst))
+    has_deep_images = any(mode.endswith(";16") for mode in open_shards(dst).index(0).mode)  # 16 bits per channel
+    plan = replace(plan, deep=options.policy.keeps_all or has_deep_images)
     with (
         FolderDestination(dst) as destination,
         ProgressBar(len(plan.inputs), options.progress, dataset=str(dst)) as bar,
@@ -175,11 +176,6 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
 
 def _labels_of(has_labels: bool, classes: Sequence[str]) -> str:
     return "labels with class names" if classes else "labels without class names" if has_labels else "no labels"
-
-
-def _has_deep_images(dst: Path) -> bool:
-    """Return whether the first shard of a dataset has images with 16 bits per channel."""
-    return any(mode.endswith(";16") for mode in open_shards(dst).index(0).mode)
 
 
 def _continue_numbering(plan: Plan, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:

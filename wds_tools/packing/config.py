@@ -156,10 +156,10 @@ class PackOptions(NewDatasetOptions):
             remote=self.remote,
         )
 
-    def packs(self, number: int) -> bool:
-        """Return whether this task packs the shard ``number``."""
+    def packs(self, shard: int) -> bool:
+        """Return whether this task packs a shard, by its index."""
         index, count = self.task or (0, 1)
-        return not self.finish and number % count == index
+        return not self.finish and shard % count == index
 
 
 def class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:

@@ -60,9 +60,9 @@ def planned_bytes(inputs: Sequence[Input], source: Source, images: ImageOptions,
         return None
     sampled = np.random.default_rng([seed, _ESTIMATE_STREAM]).permutation(len(inputs))[:_ESTIMATE_READS]
     sizes = []
-    for number in sampled.tolist():
+    for index in sampled.tolist():
         with suppress(SourceError, DecodeError):
-            sizes.append(len(transcode(source.read(inputs[number]).image, images).data))
+            sizes.append(len(transcode(source.read(inputs[index]).image, images).data))
     return sum(sizes) // len(sizes) if sizes else None
 
 
@@ -124,10 +124,10 @@ def packs_deep(parts: Sequence[tuple[Source, Sequence[Input]]], options: PackOpt
     sampled = np.random.default_rng([options.seed, _ESTIMATE_STREAM]).permutation(starts[-1])[:_DEPTH_READS]
     deep = 0
     with nothing_written():
-        for number in sampled.tolist():
-            part = int(np.searchsorted(starts, number, side="right")) - 1
+        for index in sampled.tolist():
+            part = int(np.searchsorted(starts, index, side="right")) - 1
             source, inputs = parts[part]
-            entry = inputs[number - int(starts[part])]
+            entry = inputs[index - int(starts[part])]
             if extension_kind(entry.path) not in _EIGHT_BITS:
                 with suppress(SourceError, DecodeError):
                     image = source.read(entry).image

@@ -30,13 +30,13 @@ _COMPARED = ("kind", "seed", "shard_bytes", "files", "images", "image_bytes", "s
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
-def shard_name(number: int) -> str:
+def shard_name(index: int) -> str:
     """Return a shard's file name.
 
     >>> shard_name(7)
     'shard-000007.tar'
     """
-    return f"shard-{number:06d}.tar"
+    return f"shard-{index:06d}.tar"
 
 
 def sample_key(position: int) -> str:
@@ -229,9 +229,9 @@ class Plan:
         """The numbers of the shards."""
         return range(self.first_shard, self.first_shard + self.shards)
 
-    def range_of(self, number: int) -> tuple[int, int]:
-        """Return the positions in ``inputs`` where shard ``number`` starts and ends."""
-        index = number - self.first_shard
+    def range_of(self, shard: int) -> tuple[int, int]:
+        """Return the positions in ``inputs`` where a shard starts and ends."""
+        index = shard - self.first_shard
         return self.boundaries[index], self.boundaries[index + 1]
 
 

@@ -85,7 +85,7 @@ class Preview:
 def preview(source: Source, listing: Listing) -> Preview:
     """Return the account of a source and some of its samples, which are read."""
     last, count = len(listing.inputs) - 1, min(SAMPLES, len(listing.inputs))
-    chosen = [listing.inputs[number * last // max(1, count - 1)] for number in range(count)]
+    chosen = [listing.inputs[index * last // max(1, count - 1)] for index in range(count)]
     return Preview(
         tuple(account_lines(source, listing)), tuple(_sample(source, entry, listing.label_classes) for entry in chosen)
     )

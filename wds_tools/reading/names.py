@@ -42,9 +42,9 @@ def listed_shards(names: Sequence[str]) -> list[str]:
     for name in names:
         if not is_pattern(name):
             raise OptionError(
-                f"{name} is in a list of shards, but is neither a .tar file nor a pattern; allowed are a list of the "
-                "shards of one dataset, a folder without a list, and for several datasets a "
-                "wds_tools.Mixture(['a', 'b'], weights=[1, 1]), or one that wds_tools.merge made of them"
+                f"{name} is in a list of shards, but is neither a .tar file nor a pattern: give the folder of one "
+                "dataset without a list; read several datasets with wds_tools.Mixture(['a', 'b'], weights=[1, 1]), or "
+                "join them with wds_tools.merge"
             )
     return [url for name in names for url in expand_pattern(name)]
 

@@ -177,7 +177,7 @@ class ReadAhead:
         return step.ids if self._partners is None else np.append(step.ids, self._partners(plan.order, step.positions))
 
     def _steps_per_block(self, plan: EpochPlan) -> int | None:
-        """Return a number of steps after which no sample of a block is needed; None if it is not known."""
+        """Return a number of steps after which no sample of a block is left; None if it is not known."""
         reach, nowhere = plan.order.reach, np.empty(0, np.int64)
         if reach is not None and self._partners is not None and self._partners(plan.order, nowhere).shape[1]:
             reach += reach_of(plan.order.identity)

@@ -121,19 +121,19 @@ class Reader:
                     found.update(dict.fromkeys((number, block) for block in blocks.tolist()))
         return list(found)
 
-    def added(self, shard: OpenShard, number: int) -> tuple[OpenShard, NDArray[np.int64]]:
+    def added(self, shard: OpenShard, other: int) -> tuple[OpenShard, NDArray[np.int64]]:
         """Return a shard with fields that were added to another one, and the row there of each sample, -1 for none.
 
         Args:
             shard: The shard of the samples.
-            number: Index of the shard with the added fields.
+            other: Index of the shard with the added fields.
         """
-        return self.shard(number), self._added(shard.number, number)
+        return self.shard(other), self._added(shard.number, other)
 
-    def block(self, number: int, block: int) -> Block:
-        """Return block ``block`` of shard ``number``."""
-        start, stop = self.shard(number).spans[block].tolist()
-        return self.shards.block(number, (start, stop))
+    def block(self, shard: int, block: int) -> Block:
+        """Return a block of a shard."""
+        start, stop = self.shard(shard).spans[block].tolist()
+        return self.shards.block(shard, (start, stop))
 
     def read_samples_ahead(self, ids: NDArray[np.int64], *, machines: int) -> None:
         """Start reading samples, int64 [n], before their blocks, on one of several machines."""
@@ -144,9 +144,9 @@ class Reader:
             extents.append(Extent(block, *self.shard(number).index.span(row, row + 1)))
         self.shards.read_samples_ahead(shards.tolist(), extents, machines=machines)
 
-    def shard(self, number: int) -> OpenShard:
+    def shard(self, shard: int) -> OpenShard:
         """Return a shard; its index is read and verified when it is first needed."""
-        return self._shard(number)
+        return self._shard(shard)
 
     def values(self, columns: Sequence[StoredColumn]) -> list[Iterator[memoryview]]:
         """Return iterators over the verified bytes of each column. The bytes of all columns are fetched together.
@@ -202,16 +202,16 @@ class Reader:
             )
 
 
-def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], number: int) -> OpenShard:
+def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], shard: int) -> OpenShard:
     with stages.READ:
-        index = shards.index(number)
-    block = int(blocks[number])
-    return OpenShard(number, shards.shard_name(number), index, *_image_columns(index), block, _spans(index, block))
+        index = shards.index(shard)
+    block = int(blocks[shard])
+    return OpenShard(shard, shards.shard_name(shard), index, *_image_columns(index), block, _spans(index, block))
 
 
-def _rows_of_added(open_shard: Callable[[int], OpenShard], shard: int, number: int) -> NDArray[np.int64]:
+def _rows_of_added(open_shard: Callable[[int], OpenShard], shard: int, other: int) -> NDArray[np.int64]:
     """Return for each sample of a shard its row in a shard with added fields, -1 for none: int64 [samples]."""
-    keys = {key: row for row, key in enumerate(open_shard(number).index.keys)}
+    keys = {key: row for row, key in enumerate(open_shard(other).index.keys)}
     return np.array([keys.get(key, -1) for key in open_shard(shard).index.keys], np.int64)
 
 

@@ -148,10 +148,10 @@ class Rows:
             for group, columns in zip(self._groups, groups, strict=True)
         ]
         group_of = np.empty(len(self), np.int64)
-        for number, (_, group, _) in enumerate(self._groups):
-            group_of[group] = number
-        for number in group_of.tolist():
-            yield next(samples[number])
+        for index, (_, group, _) in enumerate(self._groups):
+            group_of[group] = index
+        for index in group_of.tolist():
+            yield next(samples[index])
 
     def _columns(self, group: _Group) -> list[tuple[StoredColumn, list[bool]]]:
         """Return every field of the samples of one shard, and which of the samples have it."""
@@ -160,8 +160,8 @@ class Rows:
         for name, columns in shard.index.fields.items():
             present = columns.offset[rows] != ABSENT
             found.append((StoredColumn(shard, name, columns, rows[present]), present.tolist()))
-        for number, _ in self._reader.shards.added(shard.number):
-            added, rows_of = self._reader.added(shard, number)
+        for other, _ in self._reader.shards.added(shard.number):
+            added, rows_of = self._reader.added(shard, other)
             for name, columns in added.index.fields.items():
                 present = is_present(columns, rows_of[rows])
                 found.append((StoredColumn(added, name, columns, rows_of[rows][present]), present.tolist()))
@@ -216,9 +216,9 @@ class Rows:
         """Return the columns of a field, the shard and rows that have them, and which samples have the field."""
         columns, source, source_rows = shard.image if name == "image" else shard.index.fields.get(name), shard, rows
         if columns is None:
-            for number, fields in self._reader.shards.added(shard.number):
+            for other, fields in self._reader.shards.added(shard.number):
                 if name in fields:
-                    source, rows_of = self._reader.added(shard, number)
+                    source, rows_of = self._reader.added(shard, other)
                     columns, source_rows = source.index.fields.get(name), rows_of[rows]
         present = np.zeros(len(rows), bool) if columns is None else is_present(columns, source_rows)
         return columns, source, source_rows, present

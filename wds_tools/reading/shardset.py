@@ -84,7 +84,7 @@ class ShardSet:
 
     def added(self, shard: int) -> list[tuple[int, tuple[str, ...]]]:
         """Return the shards with fields that were added to a shard: their numbers, and the names of their fields."""
-        return [(number, self._all[number].fields) for number in self._added.get(shard, ())]
+        return [(other, self._all[other].fields) for other in self._added.get(shard, ())]
 
     @property
     def added_entries(self) -> list[ShardEntry]:
@@ -212,7 +212,7 @@ class ShardSet:
 
     def read_indexes_ahead(self, shards: Iterable[int], *, wait: bool = True) -> None:
         """Read indexes into the cache, many at a time, if they are remote; without ``wait``, only start to."""
-        wanted = [number for shard in shards for number in (shard, *self._added.get(shard, ()))]
+        wanted = [index for shard in shards for index in (shard, *self._added.get(shard, ()))]
         missing = [shard for shard in wanted if self._indexes.get(shard) is None]
         for store, positions in self._by_store(missing):
             entries = [self._all[missing[position]].entry for position in positions]

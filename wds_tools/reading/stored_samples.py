@@ -29,8 +29,8 @@ class StoredSample(NamedTuple):
     fields: dict[str, memoryview]
 
 
-def stored_samples(shards: ShardSet, number: int) -> Iterator[StoredSample]:
-    """Yield every sample of shard ``number``, in order, with the fields that were added to it later.
+def stored_samples(shards: ShardSet, shard: int) -> Iterator[StoredSample]:
+    """Yield every sample of a shard, in order, with the fields that were added to it later.
 
     Raises:
         ChecksumError: Bytes, or the index, have changed since they were packed.
@@ -38,8 +38,8 @@ def stored_samples(shards: ShardSet, number: int) -> Iterator[StoredSample]:
         TruncatedShardError: The length of the shard is not the one that its manifest records.
         StoreError: The shard or its index cannot be read.
     """
-    added = [_Added(stored_samples(shards, other)) for other, _ in shards.added(number)]
-    for sample in _own_samples(shards, number):
+    added = [_Added(stored_samples(shards, other)) for other, _ in shards.added(shard)]
+    for sample in _own_samples(shards, shard):
         for part in added:
             sample.fields.update(part.fields_of(sample.key))
         yield sample
@@ -62,14 +62,14 @@ class _Added:
         return fields
 
 
-def _own_samples(shards: ShardSet, number: int) -> Iterator[StoredSample]:
-    index = shards.index(number)
-    stream = shards.stream(number)
+def _own_samples(shards: ShardSet, shard: int) -> Iterator[StoredSample]:
+    index = shards.index(shard)
+    stream = shards.stream(shard)
     for rows in _row_ranges(index):
         start, stop = index.span(rows.start, rows.stop)
         data = stream[start:stop]
         for row in rows:
-            yield _sample(shards, number, index, row, data, start)
+            yield _sample(shards, shard, index, row, data, start)
 
 
 def _row_ranges(index: Index) -> Iterator[range]:
@@ -89,7 +89,7 @@ def _row_ranges(index: Index) -> Iterator[range]:
         yield range(begin, len(index))
 
 
-def _sample(shards: ShardSet, number: int, index: Index, row: int, data: memoryview, base: int) -> StoredSample:
+def _sample(shards: ShardSet, shard: int, index: Index, row: int, data: memoryview, base: int) -> StoredSample:
     """Return one row as a sample; ``data`` starts at byte ``base`` of the shard."""
     fields = {}
     for name, columns in index.fields.items():
@@ -99,11 +99,11 @@ def _sample(shards: ShardSet, number: int, index: Index, row: int, data: memoryv
         value = data[offset - base : offset - base + size]
         if xxhash.xxh3_64_intdigest(value) != int(columns.xxh3[row]):
             raise ChecksumError(
-                f"field {name!r} ({size:,} bytes) has changed since it was packed: copy {shards.shard_url(number)} "
+                f"field {name!r} ({size:,} bytes) has changed since it was packed: copy {shards.shard_url(shard)} "
                 "again; `wds-tools verify` lists all damage",
-                shard=shards.shard_name(number),
+                shard=shards.shard_name(shard),
                 key=index.keys[row],
                 offset=offset,
             )
         fields[name] = value
-    return StoredSample(shards.shard_name(number), index.keys[row], fields)
+    return StoredSample(shards.shard_name(shard), index.keys[row], fields)

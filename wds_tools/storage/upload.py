@@ -91,7 +91,7 @@ class Bucket:
             raise OptionError(
                 f"{clean_url(url)}: {reason}; allowed are s3://, gs:// and other URLs that fsspec supports, and the "
                 "options of their file systems in storage_options="
-            ) from self._cause(error)
+            ) from cause_without_secrets(error, self._secrets)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return object name to length in bytes for the folder or a subfolder; {} if it does not exist."""
@@ -210,9 +210,6 @@ class Bucket:
             verb=verb,
             least_attempts=_LEAST_ATTEMPTS,
         )
-
-    def _cause(self, error: Exception) -> BaseException | None:
-        return cause_without_secrets(error, self._secrets)
 
 
 class _Progress(fsspec.Callback):  # type: ignore[misc]

@@ -211,8 +211,8 @@ class _Export:
 
     def _long_name(self) -> str | None:
         """Return the name of a member that does not fit a ustar header, or None."""
-        for number in phase_bar("reading indexes", range(len(self.shards.locations)), progress=self.progress):
-            index = self.shards.index(number, keep=False)
+        for shard in phase_bar("reading indexes", range(len(self.shards.locations)), progress=self.progress):
+            index = self.shards.index(shard, keep=False)
             for name, columns in index.fields.items():
                 most = MAX_USTAR_NAME - 1 - len(name.encode())
                 for row in np.flatnonzero(columns.offset != ABSENT).tolist():

@@ -31,7 +31,7 @@ from wds_tools.format.index import ABSENT, index_name
 from wds_tools.format.label import NO_NUMBER, Labels
 from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.format.label_source import LabelSource
-from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest, ShardEntry
+from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import Totals
 from wds_tools.packing.encode import encode_field
@@ -193,7 +193,7 @@ def remove_fields(dataset: str | os.PathLike[str], name: str) -> Addition:
     }
     with write_errors(folder, "the dataset is unchanged"):
         _write_additions(path, [addition for addition in old.additions if addition is not found], lists)
-    _remove_files(folder / name, old.shards)
+    _remove_names(folder / name, [entry.name for entry in old.shards])
     return found
 
 
@@ -383,17 +383,17 @@ class _Run:
             )
         return hashes, shard_of
 
-    def _names_of(self, number: int) -> list[str]:
+    def _names_of(self, shard: int) -> list[str]:
         """Return what the keys of the source are compared with, for the samples of a shard."""
-        index = self.shards.index(number, keep=False)
+        index = self.shards.index(shard, keep=False)
         if self.match == "key":
             return index.keys
         columns = index.fields.get("json")
         if columns is None or (columns.offset == ABSENT).any():
-            raise OptionError(f"{self.shards.shard_url(number)} has samples without the field json: match by key")
+            raise OptionError(f"{self.shards.shard_url(shard)} has samples without the field json: match by key")
         spans = list(zip(columns.offset.tolist(), (columns.offset + columns.size).tolist(), strict=True))
         paths = []
-        for key, data in zip(index.keys, self.shards.fetch(number, spans), strict=True):
+        for key, data in zip(index.keys, self.shards.fetch(shard, spans), strict=True):
             value = json.loads(bytes(data))
             path = value.get("path") if isinstance(value, dict) else None
             if not isinstance(path, str):
@@ -501,10 +501,6 @@ def _write_additions(path: Path, additions: Iterable[Addition], field_classes: F
     if listed := [asdict(addition) for addition in additions]:
         raw["additions"] = listed
     commit_bytes(path, manifests.seal(raw).encode())
-
-
-def _remove_files(folder: Path, entries: Iterable[ShardEntry]) -> None:
-    _remove_names(folder, [entry.name for entry in entries])
 
 
 def _remove_names(folder: Path, shards: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +45,7 @@ from wds_tools.packing.card import card
 from wds_tools.packing.config import class_names
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.repeated_keys import find_repeated_key
+from wds_tools.signatures import takes
 from wds_tools.storage import join
 from wds_tools.storage.commit import write_errors
 from wds_tools.terminal import shows_progress
@@ -58,17 +59,23 @@ SOURCE_KIND = "shards"
 _log = logging.getLogger("wds_tools")
 
 
-def index_shards(
-    patterns: str | Sequence[str],
-    *,
-    manifest: str | None = None,
-    label: str | None = None,
-    classes: str | Path | Sequence[str] | None = None,
-    label_type: LabelType | None = None,
-    dots_in_fields: bool = False,
-    progress: bool | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Manifest:
+@dataclass(frozen=True)
+class IndexOptions:
+    """The options of `index_shards`, which documents them, and of `index_folders`."""
+
+    patterns: str | Sequence[str]
+    _: KW_ONLY
+    manifest: str | None = None
+    label: str | None = None
+    classes: str | Path | Sequence[str] | None = None
+    label_type: LabelType | None = None
+    dots_in_fields: bool = False
+    progress: bool | None = None
+    storage_options: Mapping[str, Any] | None = None
+
+
+@takes(IndexOptions)
+def index_shards(options: IndexOptions) -> Manifest:  # noqa: D417 - callers pass the fields of the options
     """Write an index next to each shard, and then a manifest.
 
     If another tool has written a table next to a shard, as img2dataset writes ``00000.parquet`` next to ``00000.tar``,
@@ -108,48 +115,31 @@ def index_shards(
             indexes or manifest.
         StoreError: The storage at a URL fails.
     """
-    remote = RemoteOptions.of(storage_options=storage_options)
-    jobs = _open([patterns] if isinstance(patterns, str) else patterns, manifest, label, remote)
+    jobs = _open(options)
     if len(jobs) > 1:
         raise OptionError(
             f"shards are in {len(jobs)} folders ({jobs[0].folder.name}, {jobs[1].folder.name}, ...); allowed is one, "
             "because a manifest is in the folder of its shards: index them with index_folders()"
         )
-    return _index(jobs, class_names(classes), label_type, remote, progress, dots_in_fields=dots_in_fields)[0]
+    return _index(jobs, options)[0]
 
 
-def index_folders(
-    patterns: Sequence[str],
-    *,
-    manifest: str | None = None,
-    label: str | None = None,
-    classes: str | Path | Sequence[str] | None = None,
-    label_type: LabelType | None = None,
-    dots_in_fields: bool = False,
-    progress: bool | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> dict[str, Manifest]:
+@takes(IndexOptions)
+def index_folders(options: IndexOptions) -> dict[str, Manifest]:  # noqa: D417 - callers pass the fields of the options
     """Write indexes and manifests for shards in several folders, such as ``train`` and ``val``.
 
     It is `index_shards` for each folder, but class names have the same numbers in all of them.
 
+    `index_shards` describes the arguments that are not listed here.
+
     Args:
         patterns: Shards of any number of folders.
-        manifest: As for `index_shards`.
-        label: As for `index_shards`.
-        classes: As for `index_shards`.
-        label_type: As for `index_shards`.
-        dots_in_fields: As for `index_shards`.
-        progress: As for `index_shards`.
-        storage_options: As for `index_shards`.
 
     Returns:
         The manifest of each folder, by its path or URL. Raises as `index_shards` does.
     """
-    remote = RemoteOptions.of(storage_options=storage_options)
-    jobs = _open(patterns, manifest, label, remote)
-    manifests_ = _index(jobs, class_names(classes), label_type, remote, progress, dots_in_fields=dots_in_fields)
-    return {job.folder.name: new for job, new in zip(jobs, manifests_, strict=True)}
+    jobs = _open(options)
+    return {job.folder.name: new for job, new in zip(jobs, _index(jobs, options), strict=True)}
 
 
 class _Files(NamedTuple):
@@ -206,35 +196,30 @@ class _Job:
         return LabelSource.parse(self.label or "cls")
 
 
-def _open(patterns: Sequence[str], manifest: str | None, label: str | None, remote: RemoteOptions) -> list[_Job]:
-    if label is not None:
-        LabelSource.parse(label)
-    name, jobs = _manifest_name(manifest), []
-    for folder, shards in open_folders(patterns, remote):
+def _open(options: IndexOptions) -> list[_Job]:
+    if options.label is not None:
+        LabelSource.parse(options.label)
+    patterns = [options.patterns] if isinstance(options.patterns, str) else options.patterns
+    name, jobs = _manifest_name(options.manifest), []
+    for folder, shards in open_folders(patterns, RemoteOptions.of(storage_options=options.storage_options)):
         old = _old_manifest(folder, name, shards)
         known = old.label if old is not None else None
         files = _with_other_manifests(folder, name, [_files_beside(folder, shard) for shard in shards])
-        jobs.append(_Job(folder, shards, files, name, old, label or known))
+        jobs.append(_Job(folder, shards, files, name, old, options.label or known))
     return jobs
 
 
-def _index(
-    jobs: Sequence[_Job],
-    classes: tuple[str, ...] | None,
-    label_type: LabelType | None,
-    remote: RemoteOptions,
-    progress: bool | None,
-    *,
-    dots_in_fields: bool,
-) -> list[Manifest]:
+def _index(jobs: Sequence[_Job], options: IndexOptions) -> list[Manifest]:
     """Write the indexes of all folders, then their manifests."""
+    classes, label_type = class_names(options.classes), options.label_type
+    remote = RemoteOptions.of(storage_options=options.storage_options)
     written: list[Manifest] = []
     names = NamesOfNumbers()
     unfinished = deque(jobs)  # their manifests are not written yet
     try:
-        with _progress_bar(jobs, progress) as bar:
+        with _progress_bar(jobs, options.progress) as bar:
             for job in jobs:
-                _index_folder(job, bar, names, label_type, dots_in_fields=dots_in_fields)
+                _index_folder(job, bar, names, label_type, dots_in_fields=options.dots_in_fields)
         numbered = _number(jobs, classes, label_type)
         _check_labels(jobs)
         for note in numbered.notes:
@@ -394,15 +379,15 @@ def _divided(numbers: NDArray[np.int64], counts: Sequence[int]) -> list[NDArray[
 def _relabel(job: _Job, numbers: NDArray[np.int64]) -> None:
     """Write class numbers to the indexes that have different ones."""
     parts = _divided(np.where(numbers == NO_NUMBER, NO_LABEL, numbers), [len(part) for part in job.numbers])
-    changed = [number for number, part in enumerate(parts) if not np.array_equal(job.numbers[number], part)]
-    for number in changed:
-        if job.kept[number]:
-            raise _in_use(job.files[number], job.shards[number], "has other labels")
-    for number in changed:
-        entry = job.entries[number]
-        data = relabel(job.folder.read(entry.index) or b"", parts[number], name=join(job.folder.name, entry.index))
+    changed = [position for position, part in enumerate(parts) if not np.array_equal(job.numbers[position], part)]
+    for position in changed:
+        if job.kept[position]:
+            raise _in_use(job.files[position], job.shards[position], "has other labels")
+    for position in changed:
+        entry = job.entries[position]
+        data = relabel(job.folder.read(entry.index) or b"", parts[position], name=join(job.folder.name, entry.index))
         job.folder.write(entry.index, data)
-        job.entries[number] = replace(entry, index_bytes=len(data), index_xxh3=xxhash.xxh3_128_hexdigest(data))
+        job.entries[position] = replace(entry, index_bytes=len(data), index_xxh3=xxhash.xxh3_128_hexdigest(data))
 
 
 def _manifest_of(job: _Job, classes: tuple[str, ...]) -> Manifest:

@@ -206,39 +206,39 @@ class _MergeRun:
         self.destination.commit(manifest, ())
         return manifest
 
-    def _add_shard(self, number: int, bar: Any) -> ShardReport:
+    def _add_shard(self, shard: int, bar: Any) -> ShardReport:
         """Write the index of a shard, then link or copy the shard, then write its report.
 
         So no shard is ever without the index that has its labels.
         """
-        folder, name = self.destination.folder, shard_name(number)
-        index = self.shards.index(number)  # verifies the index before the shard is copied
-        location = self.shards.locations[number]
-        url = self.shards.shard_url(number)
+        folder, name = self.destination.folder, shard_name(shard)
+        index = self.shards.index(shard)  # verifies the index before the shard is copied
+        location = self.shards.locations[shard]
+        url = self.shards.shard_url(shard)
         data = rename(location.store.read(location.entry.index), name=url, shard=name)
-        label = self.classes.relabelled(self.dataset_of[number], index.label, name=url)
+        label = self.classes.relabelled(self.dataset_of[shard], index.label, name=url)
         if label is not None:
             data = relabel(data, label, name=url)
         commit_bytes(folder / index_name(name), data)
         try:
-            if self._link(number, folder / name):
+            if self._link(shard, folder / name):
                 self.linked += 1
                 bar.update(location.entry.bytes)
             else:
-                self._copy(number, folder / name, bar)
+                self._copy(shard, folder / name, bar)
                 self.copied += 1
         except BaseException:
             (folder / index_name(name)).unlink(missing_ok=True)
             raise
         old = location.entry
         entry = shard_entry(name, data, samples=old.samples, shard_bytes=old.bytes, shard_xxh3=old.xxh3)
-        report = ShardReport(number, entry, count_fields(index), image_stats(index), ())
+        report = ShardReport(shard, entry, count_fields(index), image_stats(index), ())
         save_report(folder, report)
         return report
 
-    def _link(self, number: int, path: Path) -> bool:
+    def _link(self, shard: int, path: Path) -> bool:
         """Create a hard link to the shard; return False if it is not local or the file system cannot."""
-        location = self.shards.locations[number]
+        location = self.shards.locations[shard]
         if self.copy or not isinstance(location.store, LocalStore):
             return False
         location.store.fetch(location.entry.name, [], total_bytes=location.entry.bytes)  # checks its length
@@ -254,13 +254,13 @@ class _MergeRun:
         sync_folder(path.parent)
         return True
 
-    def _copy(self, number: int, path: Path, bar: Any) -> None:
+    def _copy(self, shard: int, path: Path, bar: Any) -> None:
         """Copy the shard in parts, and verify its checksum before it gets its final name."""
-        entry, digest = self.shards.locations[number].entry, xxhash.xxh3_128()
+        entry, digest = self.shards.locations[shard].entry, xxhash.xxh3_128()
         with CommitFile(path) as file:
             for start in range(0, entry.bytes, COPY_BYTES):
                 stop = min(start + COPY_BYTES, entry.bytes)
-                (part,) = self.shards.fetch(number, [(start, stop)])
+                (part,) = self.shards.fetch(shard, [(start, stop)])
                 digest.update(part)
                 file.write(part)
                 bar.update(stop - start)
@@ -268,7 +268,7 @@ class _MergeRun:
                 raise ChecksumError(
                     f"its XXH3-128 is {digest.hexdigest()}, its manifest states {entry.xxh3}: "
                     "`wds-tools verify` lists the damage; copy the shard again, or pack it again",
-                    shard=self.shards.shard_url(number),
+                    shard=self.shards.shard_url(shard),
                 )
 
 
@@ -306,8 +306,8 @@ class _United(NamedTuple):
         if known.any() and not 0 <= int(label[known].min()) <= int(label[known].max()) < len(numbers):
             raise LabelError(
                 f"{name} has labels from {label[known].min()} to {label[known].max()}, but its manifest names "
-                f"{len(numbers)} classes, so the others cannot be matched by name: name all in the manifest, then "
-                "`wds-tools reseal`"
+                f"{len(numbers)} classes, so the others cannot be matched by name: name all classes in the manifest, "
+                "then `wds-tools reseal`"
             )
         return np.where(known, numbers[np.where(known, label, 0)], label)
 

@@ -136,8 +136,8 @@ def unpack(
     ):
         with tqdm(total=total, unit=" samples", disable=not show, file=sys.stderr) as bar:
             has_numbers = False
-            for number in range(len(shards.locations)):
-                for sample in _with_indexed_labels(shards, number):
+            for shard in range(len(shards.locations)):
+                for sample in _with_indexed_labels(shards, shard):
                     has_numbers |= _restore(folder, sample, wanted, layout, report)
                     bar.update()
             _put_class_lists(folder, shards.manifest, wanted, report, has_numbers=has_numbers)
@@ -215,10 +215,10 @@ def _plan(shards: ShardSet, wanted: frozenset[str] | None, layout: UnpackLayout)
     return json.dumps(plan).encode()
 
 
-def _with_indexed_labels(shards: ShardSet, number: int) -> Iterator[StoredSample]:
+def _with_indexed_labels(shards: ShardSet, shard: int) -> Iterator[StoredSample]:
     """Yield the samples of a shard. ``cls`` has the class numbers of the index where the shard has different ones."""
-    index = shards.index(number)
-    for row, sample in enumerate(stored_samples(shards, number)):
+    index = shards.index(shard)
+    for row, sample in enumerate(stored_samples(shards, shard)):
         if shards.manifest.label == INDEX and "cls" in sample.fields and index.label[row] != NO_LABEL:
             sample.fields["cls"] = memoryview(b"%d" % index.label[row])
         yield sample

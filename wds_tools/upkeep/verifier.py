@@ -149,8 +149,8 @@ def verify(
     show = shows_progress(progress)
     totals = Totals()
     with tqdm(total=shards.manifest.bytes, unit="B", unit_scale=True, disable=not show, file=sys.stderr) as bar:
-        for number in range(len(shards.locations)):
-            index = _check_shard(shards, number, report, bar.update)
+        for shard in range(len(shards.locations)):
+            index = _check_shard(shards, shard, report, bar.update)
             if index is not None:
                 totals.add(index)
     for addition in shards.manifest.additions:
@@ -176,12 +176,12 @@ def _add_part(shards: ShardSet, addition: Addition, part: VerifyReport, report: 
     report.bytes += part.bytes
     if not report.ok:
         return
-    for number in range(len(shards.locations)):
-        keys = set(shards.index(number, keep=False).keys)
-        for other, fields in shards.added(number):
+    for shard in range(len(shards.locations)):
+        keys = set(shards.index(shard, keep=False).keys)
+        for other, fields in shards.added(shard):
             strange = set(shards.index(other, keep=False).keys) - keys
             if strange and set(fields) == addition.fields.keys():
-                name = f"{addition.folder}/{shards.manifest.shards[number].name}"
+                name = f"{addition.folder}/{shards.manifest.shards[shard].name}"
                 reason = "no sample of the dataset has this key, to which fields were added"
                 report.add([Damage(name, min(strange), None, None, reason)])
 
@@ -203,9 +203,9 @@ def _check_manifest(shards: ShardSet, totals: Totals, report: VerifyReport) -> N
         )
 
 
-def _check_shard(shards: ShardSet, number: int, report: VerifyReport, advance: Callable[[int], object]) -> Index | None:
+def _check_shard(shards: ShardSet, shard: int, report: VerifyReport, advance: Callable[[int], object]) -> Index | None:
     """Check one shard and add the result to the report; return the index if it is intact."""
-    entry = shards.manifest.shards[number]
+    entry = shards.manifest.shards[shard]
     damages: list[Damage] = []
     read = 0
 
@@ -215,9 +215,9 @@ def _check_shard(shards: ShardSet, number: int, report: VerifyReport, advance: C
         advance(size)
 
     try:
-        index = _read_index(shards, number, damages)
+        index = _read_index(shards, shard, damages)
         try:
-            damages += _check_bytes(shards, number, index, count)
+            damages += _check_bytes(shards, shard, index, count)
             report.bytes += entry.bytes
         except (ShardError, StoreError) as error:
             damages.append(_damage_of(error, entry.name))
@@ -232,12 +232,12 @@ def _check_shard(shards: ShardSet, number: int, report: VerifyReport, advance: C
     return index
 
 
-def _read_index(shards: ShardSet, number: int, damages: list[Damage]) -> Index | None:
+def _read_index(shards: ShardSet, shard: int, damages: list[Damage]) -> Index | None:
     """Return the index of a shard; if it is missing or damaged, return None and add that to ``damages``."""
     try:
-        return shards.index(number, keep=False)
+        return shards.index(shard, keep=False)
     except (ManifestError, ShardError, StoreError) as error:
-        damages.append(_damage_of(error, shards.manifest.shards[number].name))
+        damages.append(_damage_of(error, shards.manifest.shards[shard].name))
         return None
 
 

@@ -27,7 +27,7 @@ def prepare(setup: Setup) -> None:
         writer.close()
 
 
-def batch_sizes(setup: Setup, seed: int, *, antialias: bool = True) -> Generator[int]:
+def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
     """Yield the number of samples of each batch."""
     options = tf.data.Options()
     options.threading.private_threadpool_size = setup.workers
@@ -40,34 +40,34 @@ def batch_sizes(setup: Setup, seed: int, *, antialias: bool = True) -> Generator
     )
     samples = records.repeat().shuffle(_SHUFFLE, seed)
     if setup.workload != "bytes":
-        samples = samples.map(lambda data: _sample(data, setup, antialias), num_parallel_calls=setup.workers)
+        samples = samples.map(lambda data: _sample(data, setup), num_parallel_calls=setup.workers)
     for batch in samples.batch(setup.batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE).with_options(options):
         yield len(batch)
 
 
-def probe_pixels(setup: Setup, *, antialias: bool = True) -> Sequence[Any] | None:
+def probe_pixels(setup: Setup) -> Sequence[Any] | None:
     """Return the pixels of the probes."""
     view = setup.fixed_view
     if view is None:
         return None
     files = [(Path(setup.tree) / probe).read_bytes() for probe in setup.probes]
-    return [_decode_view(data, view, antialias).numpy().transpose(2, 0, 1) for data in files]
+    return [_decode_view(data, view).numpy().transpose(2, 0, 1) for data in files]
 
 
-def _sample(data: Any, setup: Setup, antialias: bool) -> Any:
+def _sample(data: Any, setup: Setup) -> Any:
     if setup.workload == "raw":
         return tf.reshape(tf.io.decode_raw(data, tf.uint8), RAW_SHAPE)
     assert setup.view is not None
-    image = _decode_view(data, setup.view, antialias)
+    image = _decode_view(data, setup.view)
     return tf.image.random_flip_left_right(image) if isinstance(setup.view, RandomResizedCrop) else image
 
 
-def _decode_view(data: Any, view: View, antialias: bool) -> Any:
+def _decode_view(data: Any, view: View) -> Any:
     """Decode, crop and resize: uint8 [height, width, 3]."""
     if isinstance(view, CenterCrop):
-        return _center_crop(_decode(data), view, antialias)
+        return _center_crop(_decode(data), view)
     if isinstance(view, Resize):
-        return _resized(_decode(data), view.shape, antialias)
+        return _resized(_decode(data), view.shape)
     shape = tf.io.extract_jpeg_shape(data)
     if isinstance(view, FixedCrop):
         height, width = shape[0], shape[1]
@@ -75,7 +75,7 @@ def _decode_view(data: Any, view: View, antialias: bool) -> Any:
     else:
         assert isinstance(view, RandomResizedCrop)
         window = _random_window(shape, view)
-    return _resized(tf.image.decode_and_crop_jpeg(data, window, channels=3), view.shape, antialias)
+    return _resized(tf.image.decode_and_crop_jpeg(data, window, channels=3), view.shape)
 
 
 def _decode(data: Any) -> Any:
@@ -96,16 +96,16 @@ def _random_window(shape: Any, view: RandomResizedCrop) -> Any:
     return tf.stack([begin[0], begin[1], size[0], size[1]])
 
 
-def _center_crop(image: Any, view: CenterCrop, antialias: bool) -> Any:
+def _center_crop(image: Any, view: CenterCrop) -> Any:
     side = tf.cast(view.resize, tf.int32)
     height, width = tf.shape(image)[0], tf.shape(image)[1]
     short = tf.minimum(height, width)
-    resized = _resized(image, tf.stack([height * side // short, width * side // short]), antialias)
+    resized = _resized(image, tf.stack([height * side // short, width * side // short]))
     h, w = view.shape
     top, left = (tf.shape(resized)[0] - h + 1) // 2, (tf.shape(resized)[1] - w + 1) // 2
     return tf.image.crop_to_bounding_box(resized, top, left, h, w)
 
 
-def _resized(image: Any, shape: Any, antialias: bool) -> Any:
-    resized = tf.image.resize(image, shape, antialias=antialias)  # float32, not rounded
+def _resized(image: Any, shape: Any) -> Any:
+    resized = tf.image.resize(image, shape, antialias=True)  # float32, not rounded
     return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)

@@ -130,8 +130,8 @@ class BatchSteps:
 
     def apply(self, images: Any, labels: Any, keys: SampleKeys) -> tuple[Any, Any]:
         """Return images and labels after all steps."""
-        for number, step in enumerate(self._steps):
-            purpose = f"{number} {type(step).__name__}"
+        for index, step in enumerate(self._steps):
+            purpose = f"{index} {type(step).__name__}"
             if not isinstance(step, BatchStep):
                 images = step(images)
             elif isinstance(images, torch.Tensor):
@@ -157,8 +157,8 @@ def _applied_to_crops(step: BatchStep, crops: Any, keys: SampleKeys, purpose: st
             "a single view= instead of a list"
         )
     return [
-        step.apply(images, None, keys, f"{purpose} crop {number}" if number else purpose)
-        for number, images in enumerate(crops)
+        step.apply(images, None, keys, f"{purpose} crop {index}" if index else purpose)
+        for index, images in enumerate(crops)
     ]
 
 

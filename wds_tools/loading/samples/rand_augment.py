@@ -80,7 +80,7 @@ class RandAugment(BatchStep):
 
     def _write(self, images: torch.Tensor, keys: SampleKeys, purpose: str, out: torch.Tensor) -> None:
         rounds = [
-            _Round.drawn(keys.uniform(f"{purpose} {number}", 2), self._magnitude) for number in range(self._num_ops)
+            _Round.drawn(keys.uniform(f"{purpose} {index}", 2), self._magnitude) for index in range(self._num_ops)
         ]
         orders, parts = _sent(images, rounds, self._magnitude)
         for one, order, numbers in zip(rounds, orders, parts, strict=False):

@@ -206,7 +206,9 @@ class WorkerPool:
 
     def _owner_of(self, number: int) -> _Worker:
         """Return the worker that has a task, or the one that has worked longest if the task is pending."""
-        return self._owner.get(number) or min((worker for worker in self._workers if worker.tasks), key=_oldest_task)
+        return self._owner.get(number) or min(
+            (worker for worker in self._workers if worker.tasks), key=lambda worker: worker.tasks[0]
+        )
 
     def _receive_some(self, seconds: float) -> list[_Worker]:
         """Wait for messages, and receive one from each worker that has sent one; return these workers."""
@@ -250,10 +252,6 @@ class WorkerPool:
             f"{name} sent nothing for {self._stall_seconds:.0f} s (stall_seconds=) and was stopped. "
             f"Its stack was:\n{stack}"
         )
-
-
-def _oldest_task(worker: _Worker) -> int:
-    return worker.tasks[0]
 
 
 _MAIN_GUARD_HINT = (

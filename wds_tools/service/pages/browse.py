@@ -211,13 +211,13 @@ class Browser:
         except _ERRORS as error:
             raise BrowseError(_message(error)) from error
 
-    async def sample(self, opened: Opened, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], ShardEntry]:
+    async def sample(self, opened: Opened, sample: int) -> tuple[dict[str, Any], list[dict[str, Any]], ShardEntry]:
         """Return the row of a sample, its fields with their offsets, and its shard.
 
         Raises:
             BrowseError: The index cannot be read.
         """
-        shard, row = opened.locate(number)
+        shard, row = opened.locate(sample)
         try:
             answer, _ = await self._ask(opened, shard, {"question": "sample", "row": row})
         except _ERRORS as error:
@@ -312,8 +312,8 @@ class Browser:
     async def _rows(self, opened: Opened, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Return what a page shows of some samples, in ascending order."""
         by_shard: dict[int, list[int]] = {}
-        for number in ids:
-            shard, row = opened.locate(number)
+        for sample in ids:
+            shard, row = opened.locate(sample)
             by_shard.setdefault(shard, []).append(row)
         found: list[dict[str, Any]] = []
         for shard, rows in by_shard.items():

@@ -234,10 +234,10 @@ class PageRoutes:
             code=views.python_of(_data_url(request, opened), opened, state=state, samples=page.total),
         )
 
-    async def _sample_page(self, request: web.Request, opened: Opened, number: int, state: State) -> web.Response:
-        if number >= opened.manifest.samples:
+    async def _sample_page(self, request: web.Request, opened: Opened, sample: int, state: State) -> web.Response:
+        if sample >= opened.manifest.samples:
             return self._error(404, f"the dataset has {counted(opened.manifest.samples, 'sample')}")
-        row, stored, shard = await self._browser.sample(opened, number)
+        row, stored, shard = await self._browser.sample(opened, sample)
         fields = []
         for one in stored[:_MAX_FIELDS]:
             status, text = "not checked: too long", None
@@ -248,21 +248,21 @@ class PageRoutes:
                     text = None if may_hold_image(one["name"]) or len(data) > _PREVIEW_BYTES else views.text_of(data)
                 except BrowseError as error:
                     status = str(error)
-            link = f"/fields/{quote(opened.name)}/{number}/{quote(one['name'], safe='')}"
+            link = f"/fields/{quote(opened.name)}/{sample}/{quote(one['name'], safe='')}"
             is_shown = may_hold_image(one["name"]) and not one["name"].endswith("npy")
             fields.append({**one, "status": status, "text": text, "link": link, "may_hold_image": is_shown})
         main = image_field_of(stored)
         return self._render(
             "sample.html",
             **_common(opened, state),
-            number=number,
+            number=sample,
             row=row,
             class_name=views.class_name(opened.manifest.classes, row["label"]),
             shard=shard,
             fields=fields,
             hidden_fields=max(0, len(stored) - _MAX_FIELDS),
             main=main["name"] if main else "",
-            code=views.python_of(_data_url(request, opened), opened, sample=number),
+            code=views.python_of(_data_url(request, opened), opened, sample=sample),
         )
 
     async def _health_page(self, opened: Opened, state: State) -> web.Response:
