@@ -64,11 +64,16 @@ def test_train_after_kill_9_and_resume_has_the_same_samples_and_losses(tmp_path:
 
     checkpoint = tmp_path / "killed.pt"
     train += ["--checkpoint", str(checkpoint), "--metrics", str(killed)]
-    process = preloaded.Process(train, env=environment(), imports=IMPORTS)
-    while process.poll() is None and not (killed.exists() and len(read_complete_lines(killed)) >= 4):
-        time.sleep(0.01)
-    process.kill()
-    assert process.wait() == -9, "it ended before it was killed"
+    while True:
+        process = preloaded.Process(train, env=environment(), imports=IMPORTS)
+        while process.poll() is None and not (killed.exists() and len(read_complete_lines(killed)) >= 4):
+            time.sleep(0.01)
+        process.kill()
+        if process.wait() == -9:
+            break
+        assert process.returncode == 0, process.stderr  # on a busy machine, it may end before it is killed
+        killed.unlink()
+        checkpoint.unlink()
     killed.write_text("".join(read_complete_lines(killed)))
     run([*train, "--resume"])
 

@@ -261,7 +261,7 @@ def test_the_figures_add_up(make, few, workers):
     assert list(stats.waits) == CAUSES
     assert sum(stats.waits.values()) == pytest.approx(stats.waited_seconds)
     assert stats.seconds == stats.waited_seconds + stats.step_seconds
-    assert 0.8 * elapsed <= stats.seconds <= elapsed
+    assert stats.seconds <= elapsed
     assert stats.step_seconds >= 0.1
     assert stats.images_per_second == pytest.approx(40 / stats.seconds)
     assert 0 < stats.wait_share < 1

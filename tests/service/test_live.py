@@ -312,7 +312,7 @@ def test_a_report_must_be_small_and_of_this_origin(server: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [json.dumps(REPORT).encode(), gzip.compress(bytes(60 << 20), 9)], ids=["plain", "bomb"]
+    "body", [json.dumps(REPORT).encode(), gzip.compress(bytes(60 << 20), 1)], ids=["plain", "bomb"]
 )
 def test_a_report_marked_as_compressed_is_refused_without_a_message_in_the_log(
     few: Path, body: bytes, caplog: pytest.LogCaptureFixture
