@@ -48,6 +48,7 @@ NAMES = [
     "PeriodStats",
     "ProofError",
     "RandAugment",
+    "RandomAffine",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Resize",
