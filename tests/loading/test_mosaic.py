@@ -270,6 +270,15 @@ def test_the_mosaics_do_not_depend_on_workers_ranks_or_resuming(smooth):
     assert found == by_key
 
 
+def test_the_pixels_of_a_warped_image_do_not_depend_on_the_others(smooth):
+    specs = {"image": wt.Image(view=wt.RandomAffine(SIZE, degrees=30, perspective=0.001)), "key": wt.Key()}
+    images = []
+    for size in (2, 20):
+        with loader_of(smooth, specs, batch_size=size) as loader:
+            images.append({key: image for batch in loader for image, key in zip(batch.image, batch.key, strict=True)})
+    assert all(torch.equal(image, images[1][key]) for key, image in images[0].items())
+
+
 def test_a_streaming_dataset_has_the_mosaics_of_the_loader(smooth):
     dataset = wt.StreamingDataset(smooth, batch_size=8, shuffle=True, fields=SPECS)
     batches = DataLoader(dataset, batch_size=8, collate_fn=dataset.collate_fn)

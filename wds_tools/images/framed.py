@@ -64,7 +64,6 @@ def place(
     fill: int,
     flips: NDArray[np.bool_],
     tiles: int = 1,
-    window: Floats | None = None,
     canvas: Floats | None = None,
     warp: Warp | None = None,
 ) -> Regions:
@@ -75,29 +74,32 @@ def place(
     Args:
         sides: int64 [n, 2], height and width of each image.
         resized: [n, 2], height and width of the resized image.
-        offset: [n, 2], top and left edge of the resized image in the frame.
+        offset: [n, 2], top and left edge of the resized image in the frame. If there is a warp, frames are larger than
+            outputs, and the positions are those in the middle of the frame, in a rectangle of the size of an output. So
+            the pixels do not depend on how large the frames are.
         size: Height and width of the frame.
         fill: Value around the image.
-        flips: bool [n, 2], whether the frame is mirrored at last, left to right and top to bottom.
+        flips: bool [n, 2], whether the frame is mirrored at last, left to right and top to bottom; not with a warp.
         tiles: Images in a frame.
-        window: float64 [n, 4], top, left, bottom and right of the part of the frame in which the image is shown; None
-            for the whole frame.
-        canvas: float64 [n, 4], see `Frame`, before the frame is mirrored.
+        canvas: float64 [n, 4], top, left, bottom and right of the canvas on which the image is pasted and cut off; None
+            if nothing is cut off.
         warp: What happens to the frames at last.
     """
     frame = np.array(size, np.int64)
+    origin = (frame - warp.size) // 2 if warp else np.zeros_like(frame)
     start, stop = np.ceil(offset - 0.5), np.ceil(offset + resized - 0.5)
-    low, high = np.zeros_like(start), np.broadcast_to(frame, start.shape)
-    if window is not None:
-        low, high = np.clip(np.ceil(window[:, :2] - 0.5), 0, frame), np.clip(np.ceil(window[:, 2:] - 0.5), 0, frame)
+    low, high = np.broadcast_to(-origin, start.shape), np.broadcast_to(frame - origin, start.shape)
+    if canvas is not None:
+        low, high = (np.clip(np.ceil(edges - 0.5), -origin, frame - origin) for edges in np.split(canvas, 2, axis=1))
     start = np.clip(start, low, high).astype(np.int64)
     stop = np.clip(stop, start, np.maximum(high, start)).astype(np.int64)
     length, corner = stop - start, start - offset
     length[(length == 0).any(axis=1)] = 0
+    start += origin
     flip_columns, flip_rows = flips.T
     mirrored = np.stack([flip_rows, flip_columns], axis=1)
     if canvas is not None:
-        edges = canvas.reshape(-1, 2, 2)  # [n, start and stop, x and y]
+        edges = canvas.reshape(-1, 2, 2)[:, :, ::-1] + origin[::-1]  # [n, start and stop, x and y]
         canvas = np.where(flips[:, None], frame[::-1] - edges[:, ::-1], edges).reshape(-1, 4)
     return Regions(
         box=np.concatenate([np.zeros_like(sides), sides[:, ::-1]], axis=1),
@@ -257,7 +259,7 @@ class RandomAffine:
         flips, frame, warp = are_flipped(u[:, 3:5], self.flip, self.flip_vertical), self.shape, None
         if self.degrees or self.shear or self.perspective:
             warp, frame = self._warp(zoom[:, 0], shift, u[:, 5:], flips)
-            shift, flips = np.tile(np.array(frame) / 2, (len(u), 1)), np.zeros_like(flips)
+            shift, flips = np.tile(size / 2, (len(u), 1)), np.zeros_like(flips)
         shift = shift - zoom * (canvas[:, :2] + canvas[:, 2:]) / 2
         edges = (zoom[:, :, None] * canvas.reshape(-1, 2, 2) + shift[:, None]).reshape(-1, 4)
         rows = np.repeat(np.arange(len(u)), tiles)
@@ -269,8 +271,7 @@ class RandomAffine:
             fill=int(self.fill),
             flips=flips[rows],
             tiles=tiles,
-            window=edges[rows],
-            canvas=edges[rows][:, [1, 0, 3, 2]],
+            canvas=edges[rows],
             warp=warp,
         )
 
