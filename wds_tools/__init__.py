@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from wds_tools.images.buckets import Buckets
     from wds_tools.images.color import HSV
     from wds_tools.images.framed import Letterbox, RandomAffine
+    from wds_tools.images.jitter import LargeScaleJitter, ZoomOut
     from wds_tools.images.mosaic import Mosaic
     from wds_tools.images.schedule import Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
@@ -95,6 +96,7 @@ _NAMES = {
     "images.buckets": "Buckets",
     "images.color": "HSV",
     "images.framed": "Letterbox RandomAffine",
+    "images.jitter": "LargeScaleJitter ZoomOut",
     "images.mosaic": "Mosaic",
     "images.schedule": "Schedule",
     "images.views": "CenterCrop RandomResizedCrop Resize",
@@ -150,6 +152,7 @@ __all__ = [
     "Keypoints",
     "Label",
     "LabelError",
+    "LargeScaleJitter",
     "Letterbox",
     "Loader",
     "LoaderError",
@@ -189,6 +192,7 @@ __all__ = [
     "WdsToolsError",
     "WebDataset",
     "WorkerError",
+    "ZoomOut",
     "__version__",
     "add_fields",
     "append",
