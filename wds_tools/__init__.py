@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from wds_tools.format.manifest import Manifest
     from wds_tools.images.buckets import Buckets
     from wds_tools.images.color import HSV
-    from wds_tools.images.framed import Letterbox
+    from wds_tools.images.framed import Letterbox, RandomAffine
+    from wds_tools.images.jitter import LargeScaleJitter, ZoomOut
     from wds_tools.images.mosaic import Mosaic
     from wds_tools.images.schedule import Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
@@ -94,7 +95,8 @@ _NAMES = {
     "format.manifest": "Manifest",
     "images.buckets": "Buckets",
     "images.color": "HSV",
-    "images.framed": "Letterbox",
+    "images.framed": "Letterbox RandomAffine",
+    "images.jitter": "LargeScaleJitter ZoomOut",
     "images.mosaic": "Mosaic",
     "images.schedule": "Schedule",
     "images.views": "CenterCrop RandomResizedCrop Resize",
@@ -150,6 +152,7 @@ __all__ = [
     "Keypoints",
     "Label",
     "LabelError",
+    "LargeScaleJitter",
     "Letterbox",
     "Loader",
     "LoaderError",
@@ -171,6 +174,7 @@ __all__ = [
     "PeriodStats",
     "ProofError",
     "RandAugment",
+    "RandomAffine",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Resize",
@@ -188,6 +192,7 @@ __all__ = [
     "WdsToolsError",
     "WebDataset",
     "WorkerError",
+    "ZoomOut",
     "__version__",
     "add_fields",
     "append",

@@ -8,46 +8,25 @@ factor and one shift for each tile, so nothing is drawn that is not visible.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from wds_tools.errors import OptionError
-from wds_tools.images.framed import GREY, Floats, Ints, are_flipped, check_fill, check_flips, place
-from wds_tools.images.views import Regions, height_and_width
+from wds_tools.images.framed import Floats, Ints, RandomAffine, centred, check_number
+from wds_tools.images.views import Regions
 
 _CORNERS = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
 """Of four tiles, whether each is below and to the right of the point at which they meet."""
 
 
-def check_zoom(scale: Any, translate: Any) -> None:
-    """Check the range of a zoom and of a shift.
-
-    Raises:
-        OptionError: One of them is invalid.
-    """
-    if not isinstance(scale, tuple | list) or len(scale) != 2 or not 0 < scale[0] <= scale[1] <= 100:
-        raise OptionError(f"scale={scale!r}; allowed are 0 < smallest <= largest <= 100: factors of the size")
-    if isinstance(translate, bool) or not isinstance(translate, int | float | np.number) or not 0 <= translate <= 1:
-        raise OptionError(f"translate={translate!r}; allowed are 0 to 1: a fraction of the size, in both directions")
-
-
 @dataclass(frozen=True)
-class Mosaic:
-    """Four samples that meet at a random point, zoomed and shifted at random.
+class Mosaic(RandomAffine):
+    """Four samples that meet at a random point; zoomed, shifted and optionally rotated as by `RandomAffine`.
 
     The first tile is the sample itself, each once per epoch. The others are its partners: samples shortly before it in
     the shuffled order, chosen by the seed, the epoch and the position.
 
     Attributes:
-        size: Height and width of the result in pixels, or one number for both.
-        scale: Smallest and largest factor by which the mosaic is zoomed. With 1, each image is as large as in a
-            `Letterbox` of this size.
-        translate: Largest shift, as a fraction of the size, in both directions.
-        flip: Probability of mirroring the mosaic left to right; True means 0.5.
-        flip_vertical: Probability of mirroring it top to bottom; True means 0.5.
-        fill: Value of all channels where no image is, 0 to 255; 114 by default, as for YOLO.
-        p: Probability of a mosaic. Otherwise the sample is alone, at the centre, zoomed and shifted.
+        p: Probability of a mosaic. Otherwise the sample is alone, as in a `RandomAffine`.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -56,26 +35,11 @@ class Mosaic:
     ((640, 640), 4)
     """
 
-    size: int | tuple[int, int]
-    scale: tuple[float, float] = (0.5, 1.5)
-    translate: float = 0.1
-    flip: bool | float = 0.5
-    flip_vertical: bool | float = False
-    fill: int = GREY
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        height_and_width(self.size)
-        check_zoom(self.scale, self.translate)
-        check_flips(self.flip, self.flip_vertical)
-        check_fill(self.fill)
-        if isinstance(self.p, bool) or not isinstance(self.p, int | float | np.number) or not 0 <= self.p <= 1:
-            raise OptionError(f"p={self.p!r}; allowed are 0 to 1: the probability of a mosaic")
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of the result in pixels."""
-        return height_and_width(self.size)
+        super().__post_init__()
+        check_number("p", self.p, 1)
 
     @property
     def tiles(self) -> int:
@@ -84,13 +48,8 @@ class Mosaic:
 
     @property
     def draws(self) -> int:
-        """Number of random numbers per result: centre, zoom, shift, flips, and whether it is a mosaic."""
-        return 8
-
-    @property
-    def least(self) -> tuple[int, int]:
-        """Smallest allowed height and width of an image: (1, 1)."""
-        return (1, 1)
+        """Number of random numbers per result: those of `RandomAffine`, two for the centre, and one for ``p``."""
+        return super().draws + 3
 
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each tile.
@@ -100,33 +59,12 @@ class Mosaic:
             height: int64 [4 n].
             u: float64 [n, draws].
         """
-        sides = np.stack([height, width], axis=1)  # [4 n, height and width]
-        frame = np.array(self.shape, np.float64)
-        # As YOLO resizes an image: rounded up.
-        fitted = np.minimum(np.ceil(sides * (frame / sides).min(axis=1, keepdims=True)), frame).reshape(-1, 4, 2)
-        centre = np.floor((0.5 + u[:, None, :2]) * frame)  # [n, 1, 2], of the canvas
+        sides, frame = np.stack([height, width], axis=1), np.array(self.shape, np.float64)
+        fitted = self.fitted(sides).reshape(-1, 4, 2)
+        centre = np.floor((0.5 + u[:, None, 10:12]) * frame)  # [n, 1, 2], of the canvas
         offset = np.where(_CORNERS, centre, centre - fitted)
         canvas = np.tile([0.0, 0.0, *(2 * frame)], (len(u), 1))
-        alone = (u[:, 7] >= self.p)[:, None]
-        middle = np.round((frame - fitted[:, 0]) / 2 - 0.1) + frame / 2  # so that the middle of the canvas is the same
-        offset[:, 0] = np.where(alone, middle, offset[:, 0])
-        offset[:, 1:] = np.where(alone[:, None], 2 * frame + 1, offset[:, 1:])  # beyond the canvas
-        canvas[alone[:, 0]] = np.concatenate([frame / 2, frame * 1.5])
-        zoom = self.scale[0] + u[:, 2, None] * (self.scale[1] - self.scale[0])  # [n, 1]
-        shift = (0.5 + self.translate * (2 * u[:, 3:5] - 1)) * frame - zoom * frame  # [n, 2]
-        edges = (zoom[:, :, None] * canvas.reshape(-1, 2, 2) + shift[:, None]).reshape(
-            -1, 4
-        )  # top, left, bottom, right
-        moved = zoom[:, :, None] * offset + shift[:, None]
-        flips = are_flipped(u[:, 5:7], self.flip, self.flip_vertical)
-        return place(
-            sides,
-            (zoom[:, :, None] * fitted).reshape(-1, 2),
-            moved.reshape(-1, 2),
-            self.shape,
-            fill=int(self.fill),
-            flips=np.repeat(flips, 4, axis=0),
-            tiles=4,
-            window=np.repeat(edges, 4, axis=0),
-            canvas=np.repeat(edges[:, [1, 0, 3, 2]], 4, axis=0),
-        )
+        alone = u[:, 12] >= self.p  # on a canvas of the size of the result, and the other tiles beyond it
+        offset[alone, 0], offset[alone, 1:] = centred(frame, fitted[alone, 0]), 2 * frame
+        canvas[alone] = [0.0, 0.0, *frame]
+        return self.shown(sides, fitted.reshape(-1, 2), offset.reshape(-1, 2), canvas, u, tiles=4)

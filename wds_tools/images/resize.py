@@ -19,7 +19,7 @@ from PIL import Image
 
 from wds_tools import stages
 from wds_tools.format.image_header import MAX_PIXELS
-from wds_tools.images.views import Regions
+from wds_tools.images.views import Regions, Warp
 
 Size = tuple[int, int]
 
@@ -126,6 +126,60 @@ def fill_around(output: NDArray[Any], regions: Regions, index: int, fill: float)
         (slice(top, top + height), slice(left + width, None)),
     ):
         output[:, rows, columns] = fill
+
+
+def warp_frame(frame: NDArray[Any], warp: Warp, index: int, fill: float, *, nearest: bool) -> NDArray[Any]:
+    """Return the output of a frame after rotation, shear and perspective.
+
+    Args:
+        frame: [height, width, channels], any dtype of real numbers.
+        warp: The maps of a batch.
+        index: Index of the frame in the batch.
+        fill: Value outside of the frame.
+        nearest: Take the nearest pixel instead of interpolating.
+
+    Returns:
+        [height, width, channels] in the dtype of the frame.
+    """
+    height, width = warp.size
+    inverse = np.linalg.inv(warp.matrix[index])
+    with stages.RESIZE:
+        if frame.dtype == np.uint8 and frame.shape[2] == 3 and not nearest:
+            numbers = (inverse / inverse[2, 2]).ravel()[:8].tolist()
+            is_affine = numbers[6:] == [0, 0]
+            method = Image.Transform.AFFINE if is_affine else Image.Transform.PERSPECTIVE
+            image, color = Image.fromarray(frame), (int(fill),) * 3
+            how = (width, height), method, numbers[:6] if is_affine else numbers, Image.Resampling.BILINEAR
+            output: NDArray[Any] = np.asarray(image.transform(*how, fillcolor=color))
+        else:
+            y, x = np.indices((height, width)) + 0.5
+            source = np.stack([x, y, np.ones_like(x)], axis=2) @ inverse.T
+            output = _sampled(frame, source[..., :2] / source[..., 2:], fill, nearest=nearest)
+    columns, rows = warp.flips[index].tolist()
+    output = output[:, ::-1] if columns else output
+    return output[::-1] if rows else output
+
+
+def _sampled(pixels: NDArray[Any], points: NDArray[np.float64], fill: float, *, nearest: bool) -> NDArray[Any]:
+    """Return the values at points (x, y) of an image [height, width, channels], ``fill`` outside of it."""
+    size = np.array(pixels.shape[1::-1])
+    is_inside = np.asarray(((points >= 0) & (points < size)).all(axis=-1))
+
+    def at(steps: NDArray[np.float64]) -> NDArray[Any]:
+        x, y = np.moveaxis(np.clip(steps, 0, size - 1).astype(np.int64), -1, 0)
+        return np.asarray(pixels[y, x])
+
+    if nearest:
+        values = at(np.floor(points))
+    else:
+        first = np.floor(points - 0.5)
+        share = (points - 0.5 - first)[..., None]
+        (x, y), one = (share[..., 0, :], share[..., 1, :]), np.eye(2)
+        upper = at(first) * (1 - x) + at(first + one[0]) * x
+        lower = at(first + one[1]) * (1 - x) + at(first + 1) * x
+        mixed = upper * (1 - y) + lower * y
+        values = (np.rint(mixed) if pixels.dtype.kind in "iu" else mixed).astype(pixels.dtype)
+    return np.where(is_inside[..., None], values, np.array(fill, pixels.dtype))
 
 
 def _nearest(

@@ -11,11 +11,12 @@ import numpy as np
 
 from wds_tools.errors import OptionError
 from wds_tools.images.buckets import Buckets, OneBucket
-from wds_tools.images.framed import Letterbox
+from wds_tools.images.framed import Letterbox, RandomAffine
+from wds_tools.images.jitter import LargeScaleJitter, ZoomOut
 from wds_tools.images.mosaic import Mosaic
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 
-_KINDS = (RandomResizedCrop, CenterCrop, Resize, Letterbox, Mosaic)
+_KINDS = (RandomResizedCrop, CenterCrop, Resize, Letterbox, LargeScaleJitter, ZoomOut, RandomAffine, Mosaic)
 
 
 @dataclass(frozen=True)

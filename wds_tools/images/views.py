@@ -20,6 +20,36 @@ _ATTEMPTS = 10  # random crops that torchvision tries before it takes the centre
 
 
 @dataclass(frozen=True, slots=True)
+class Warp:
+    """A map of m frames to outputs, for rotation, shear and perspective.
+
+    Attributes:
+        matrix: float64 [m, 3, 3], maps (x, y, 1) in pixels of the frame to pixels of the output, up to a factor.
+        size: Height and width of each output in pixels.
+        flips: bool [m, 2], whether each output is mirrored at last, left to right and top to bottom.
+    """
+
+    matrix: NDArray[np.float64]
+    size: tuple[int, int]
+    flips: NDArray[np.bool_]
+
+    def move(self, points: NDArray[np.float64], rows: NDArray[np.int64] | int, mirror_at: int) -> NDArray[np.float64]:
+        """Return points of frames as points of the outputs.
+
+        Args:
+            points: float64 [..., 2], x and y; the first dimension is k if ``rows`` is an array.
+            rows: Index of the frame: one, or int64 [k].
+            mirror_at: As for `move_points`.
+        """
+        shape, matrix = points.shape, self.matrix[rows]
+        flat = points.reshape(*matrix.shape[:-2], -1, 2)
+        moved = np.concatenate([flat, np.ones_like(flat[..., :1])], axis=-1) @ np.swapaxes(matrix, -1, -2)
+        moved = moved[..., :2] / moved[..., 2:]
+        flips = self.flips[rows][..., None, :]
+        return np.where(flips, np.array(self.size[::-1]) + mirror_at - moved, moved).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """Outputs that are larger than the results of n regions: where each result is, and what surrounds it.
 
@@ -31,6 +61,7 @@ class Frame:
         tiles: Number of results in an output. Those of one output follow each other.
         canvas: float64 [n, 4], left, top, right and bottom in pixels of the output: objects are cut off there before it
             is computed how much of them is visible. None if they are not.
+        warp: How frames become outputs, one for each frame; None if they are outputs.
     """
 
     size: tuple[int, int]
@@ -39,6 +70,7 @@ class Frame:
     flip_rows: NDArray[np.bool_]
     tiles: int = 1
     canvas: NDArray[np.float64] | None = None
+    warp: Warp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +108,10 @@ class Regions:
     @property
     def output_size(self) -> NDArray[np.int64]:
         """Height and width of the output that each result belongs to: int64 [n, 2]."""
-        return self.size if self.frame is None else np.broadcast_to(np.array(self.frame.size), self.size.shape)
+        if self.frame is None:
+            return self.size
+        size = self.frame.warp.size if self.frame.warp else self.frame.size
+        return np.broadcast_to(np.array(size), self.size.shape)
 
     @property
     def are_visible(self) -> NDArray[np.bool_]:
@@ -87,7 +122,8 @@ class Regions:
         """Return the region of each image as often as ``counts``, int64 [n], states; an output has one result."""
         rows, frame = np.repeat(np.arange(len(self.box)), counts), self.frame
         if frame is not None:
-            frame = Frame(frame.size, frame.place[rows], frame.fill, frame.flip_rows[rows])
+            warp = frame.warp and Warp(frame.warp.matrix[rows], frame.warp.size, frame.warp.flips[rows])
+            frame = Frame(frame.size, frame.place[rows], frame.fill, frame.flip_rows[rows], warp=warp)
         return Regions(self.box[rows], self.resize[rows], self.corner[rows], self.size[rows], self.flip[rows], frame)
 
     def needed(self) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import AnyPad, is_number
 from wds_tools.loading.fields.part import Part
-from wds_tools.loading.fields.paths import AtPath, Floats, move_points
+from wds_tools.loading.fields.paths import AtPath, Floats, place_points
 
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
 _Shown: TypeAlias = tuple[NDArray[np.float32], NDArray[np.bool_]]
@@ -172,14 +172,19 @@ def clipped_boxes(edges: Floats, regions: Regions, rows: NDArray[np.int64]) -> t
 
     Returns:
         float64 [k, 4], left, top, right, bottom in pixels of the output; a box outside of it has no area. And
-        float64 [k], the visible share of its area.
+        float64 [k], the visible share of its area. After a rotation it may be more than 1, as a box becomes larger.
     """
-    corners = move_points(edges.reshape(-1, 2, 2), regions, rows, mirror_at=0)
+    frame, corners = regions.frame, place_points(edges.reshape(-1, 2, 2), regions, rows, mirror_at=0)
     corners.sort(axis=1)  # mirrored edges change places
-    if regions.frame is not None and regions.frame.canvas is not None:
-        start, stop = np.split(regions.frame.canvas[rows, None], 2, axis=2)
+    if frame is not None and frame.canvas is not None:
+        start, stop = np.split(frame.canvas[rows, None], 2, axis=2)
         corners = np.clip(corners, start, stop)
-    clipped = np.clip(corners, 0, regions.output_size[rows, None, ::-1])
+    moved = corners
+    if frame is not None and frame.warp is not None:
+        x, y = corners[:, [0, 1, 0, 1], 0], corners[:, [0, 0, 1, 1], 1]
+        around = frame.warp.move(np.stack([x, y], axis=2), rows // frame.tiles, 0)
+        moved = np.stack([around.min(axis=1), around.max(axis=1)], axis=1)
+    clipped = np.clip(moved, 0, regions.output_size[rows, None, ::-1])
     area, visible = ((one[:, 1] - one[:, 0]).prod(axis=1) for one in (corners, clipped))
     return clipped.reshape(-1, 4), visible / np.maximum(area, 1e-16)
 

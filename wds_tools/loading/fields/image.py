@@ -19,7 +19,7 @@ from wds_tools.images import native
 from wds_tools.images.color import HSV, change_colors
 from wds_tools.images.decode import Pixels as Rgb
 from wds_tools.images.decode import decode_rgb, decode_unchanged
-from wds_tools.images.resize import fill_around, render_region
+from wds_tools.images.resize import fill_around, render_region, warp_frame
 from wds_tools.images.schedule import AnyView, is_view
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import (
@@ -225,7 +225,8 @@ def render_files(
     outputs: list[list[Any]] = [[None] * len(files.data)]
     if regions:
         outputs = [_arrays(buffer, region) for buffer, region in zip(buffers, regions, strict=True)]
-    images = [_placed(arrays, region) for arrays, region in zip(outputs, regions, strict=True)] if regions else outputs
+    frames = [_frames(arrays, region) for arrays, region in zip(outputs, regions, strict=bool(regions))]
+    images = [_placed(arrays, region) for arrays, region in zip(frames, regions, strict=True)] if regions else outputs
     is_decoded = _decode_natively(files, regions, buffers, images)
     for i in np.flatnonzero(~is_decoded.all(axis=1)).tolist():
         missing = np.flatnonzero(~is_decoded[i]).tolist()
@@ -248,6 +249,11 @@ def render_files(
                 y, x = top - box[1], left - box[0]
                 needed = pixels[y : y + height, x : x + width]
                 render_region(needed, regions[number], i, (left, top, width, height), images[number][i])
+    for of_view, region, drawn in zip(outputs, regions, frames, strict=False):
+        if region.frame is not None and (warp := region.frame.warp) is not None:
+            for i, output in enumerate(of_view):
+                pixels = np.ascontiguousarray(drawn[i].transpose(1, 2, 0))
+                output[...] = warp_frame(pixels, warp, i, region.frame.fill, nearest=False).transpose(2, 0, 1)
     return outputs
 
 
@@ -257,6 +263,13 @@ def _arrays(buffer: Rgb | None, regions: Regions) -> list[Rgb]:
         return list(buffer)
     tiles = regions.frame.tiles if regions.frame else 1
     return [np.empty((3, *size), np.uint8) for size in regions.output_size[::tiles].tolist()]
+
+
+def _frames(outputs: list[Rgb], regions: Regions) -> list[Rgb]:
+    """Return the arrays in which the results are placed: the outputs, or frames that are warped to them."""
+    if regions.frame is None or regions.frame.warp is None:
+        return outputs
+    return [np.empty((3, *regions.frame.size), np.uint8) for _ in outputs]
 
 
 def _placed(outputs: list[Rgb], regions: Regions) -> list[Rgb]:

@@ -114,7 +114,13 @@ def _at(value: Any, names: list[str], start: int = 0) -> Any:
 
 
 def move_points(points: Floats, regions: Regions, rows: int | NDArray[np.int64], *, mirror_at: int = -1) -> Floats:
-    """Return points of images as points of the regions that a view shows of them.
+    """Return points of images as points of what a view shows of them; the arguments are those of `place_points`."""
+    placed, frame = place_points(points, regions, rows, mirror_at=mirror_at), regions.frame
+    return placed if frame is None or frame.warp is None else frame.warp.move(placed, rows // frame.tiles, mirror_at)
+
+
+def place_points(points: Floats, regions: Regions, rows: int | NDArray[np.int64], *, mirror_at: int) -> Floats:
+    """Return points of images as points of their frames, before these are warped.
 
     Args:
         points: float64 [..., 2], x and y in pixels of the image; the first dimension is k if ``rows`` is an array.
@@ -124,7 +130,7 @@ def move_points(points: Floats, regions: Regions, rows: int | NDArray[np.int64],
             pixels, such as torchvision's key points, and 0 for edges between pixels, such as boxes.
 
     Returns:
-        float64 [..., 2], in pixels of the output.
+        float64 [..., 2], in pixels of the frame.
     """
 
     def of_rows(values: NDArray[Any]) -> NDArray[Any]:

@@ -17,7 +17,7 @@ from wds_tools.format.codecs import view_npy
 from wds_tools.format.image_header import sniff
 from wds_tools.images.decode import decode_stored
 from wds_tools.images.framed import check_fill
-from wds_tools.images.resize import render_region, select_nearest
+from wds_tools.images.resize import render_region, select_nearest, warp_frame
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, FieldSpec, tv_tensors
 from wds_tools.loading.fields.padding import Pad
@@ -100,6 +100,9 @@ class Pixels(FieldSpec):
                 (top, left), (height, width) = frame.place[i].tolist(), regions.size[i].tolist()
                 if height and width:
                     output[top : top + height, left : left + width] = self._shown(stored[i], regions, i)
+            if frame.warp is not None:
+                nearest = self.is_nearest(output.dtype)
+                output = warp_frame(output, frame.warp, start // frame.tiles, fill, nearest=nearest)
             outputs.append(output)
         return outputs
 

@@ -1,0 +1,90 @@
+"""Zooming in and out: the steps of torchvision, one after the other, with the same random numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+import wds_tools as wt
+from wds_tools.errors import OptionError
+from wds_tools.order.keyed_random import key_of, uniform
+
+SIZE = (96, 128)
+
+
+def jittered(view: wt.LargeScaleJitter, u: np.ndarray, height: int, width: int) -> list:
+    ratio = min(SIZE[0] / height, SIZE[1] / width) * (view.scale[0] + u[0] * (view.scale[1] - view.scale[0]))
+    resized = int(height * ratio), int(width * ratio)
+    top, left = (int(max(side - most, 0) * draw) for side, most, draw in zip(resized, SIZE, u[1:3], strict=True))
+    cropped = min(resized[0], SIZE[0]), min(resized[1], SIZE[1])
+    return [
+        v2.Resize(resized, antialias=True),
+        v2.Lambda(lambda one: v2.functional.crop(one, top, left, *cropped)),
+        v2.Pad([0, 0, SIZE[1] - cropped[1], SIZE[0] - cropped[0]], fill=view.fill),
+        *([v2.RandomHorizontalFlip(1)] if u[3] < view.flip else []),
+        *([v2.RandomVerticalFlip(1)] if u[4] < view.flip_vertical else []),
+    ]
+
+
+def zoomed_out(view: wt.ZoomOut, u: np.ndarray, height: int, width: int) -> list:
+    factor = view.scale[0] + u[1] * (view.scale[1] - view.scale[0])
+    canvas = (int(height * factor), int(width * factor)) if u[0] < view.p else (height, width)
+    top, left = int((canvas[0] - height) * u[2]), int((canvas[1] - width) * u[3])
+    return [
+        v2.Pad([left, top, canvas[1] - width - left, canvas[0] - height - top], fill=view.fill),
+        v2.Resize(SIZE, antialias=True),
+        *([v2.RandomHorizontalFlip(1)] if u[4] < view.flip else []),
+        *([v2.RandomVerticalFlip(1)] if u[5] < view.flip_vertical else []),
+    ]
+
+
+CASES = [
+    (wt.LargeScaleJitter(SIZE, flip=0.5, flip_vertical=0.5), jittered),
+    (wt.LargeScaleJitter(SIZE, (1.5, 2)), jittered),
+    (wt.ZoomOut(SIZE, flip=0.5, flip_vertical=0.5), zoomed_out),
+    (wt.ZoomOut(SIZE, (1, 2), p=1, fill=114), zoomed_out),
+]
+
+
+@pytest.mark.parametrize(("view", "steps"), CASES)
+def test_images_and_boxes_are_those_of_torchvision(scenes: Path, view: wt.ZoomOut, steps) -> None:  # type: ignore[no-untyped-def]
+    with wt.make_loader(scenes, batch_size=40, num_workers=0, fields=("jpg", "json")) as stored:
+        (whole,) = stored
+    fields = {"image": wt.Image(view=view), "boxes": wt.Boxes("json", path="objects.bbox", like="image", min_side=0.1)}
+    with wt.make_loader(scenes, batch_size=40, num_workers=0, fields=fields) as loader:
+        (batch,) = loader
+    u = uniform(key_of("view", 0, 0), np.arange(40), view.draws)
+    count = 0
+    for i, (image, info) in enumerate(zip(*whole, strict=True)):
+        height, width = image.shape[1:]
+        boxes = torch.tensor([one["bbox"] for one in info["objects"]], dtype=torch.float64).reshape(-1, 4)
+        boxes = tv_tensors.BoundingBoxes(boxes, format="XYWH", canvas_size=(height, width))
+        steps_of_one = v2.Compose([v2.ConvertBoundingBoxFormat("XYXY"), *steps(view, u[i], height, width)])
+        expected, moved = steps_of_one(tv_tensors.Image(image), boxes)
+        # The edges of a canvas that is resized are between two pixels: there torchvision mixes image and filling.
+        assert (batch.image[i].float() - expected.float()).abs().mean() < 3
+        moved = v2.functional.clamp_bounding_boxes(moved).as_subclass(torch.Tensor)
+        moved = moved[((moved[:, 2:] - moved[:, :2]) > 0.1).all(1)]
+        assert torch.allclose(batch.boxes[i].double(), moved, atol=0.01)
+        count += len(moved)
+    assert count > 50
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: wt.LargeScaleJitter(64, (0, 1)),
+        lambda: wt.LargeScaleJitter(64, 2),  # type: ignore[arg-type]
+        lambda: wt.ZoomOut(64, (0.5, 2)),
+        lambda: wt.ZoomOut(64, p=2),
+        lambda: wt.ZoomOut(64, fill=-1),
+    ],
+)
+def test_invalid_options_are_errors_with_the_allowed_values(make) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(OptionError, match="allowed are"):
+        make()
