@@ -341,6 +341,7 @@ def test_json_about_images_is_refused_instead_of_losing_the_labels(name: str, tm
     src = images(tmp_path / "src", *names_of("{}.png"))
     (src / "images.json").write_text(json.dumps(names_of("{}.png")))  # only a list of them
     (src / "readme.json").write_text(json.dumps({"images": COUNT, "license": "CC0"}))
+    (src / "0.png.json").write_text(json.dumps({"title": "0.png"}))  # a field of the image, as Google Takeout writes it
     assert wt.pack(src, tmp_path / "without", workers=1).account.skipped.total() == 2
     (src / name).write_text(STRUCTURED[name])
     with pytest.raises(SourceError, match=rf"{name} is about images such as .* not read: .*; or pass --from folder"):

@@ -238,8 +238,11 @@ def check_unread(files: Files) -> None:
         by_split.setdefault(split_folder(f"{folder}/"), []).append(folder)
     for split, own in by_split.items():
         if not first_folders(posixpath.join(folder, "1.jpg") for folder in own):
-            images = [file for file in without_masks(files)[0] if posixpath.dirname(file.path) in own]
+            images, parts = without_masks(files)
+            images = [file for file in images if posixpath.dirname(file.path) in own]
+            fields = {file.path for further in parts.values() for file in further.values()}
             others = [file for file in files.others if not file.reason and split_folder(file.path) in ("", split)]
+            others = [file for file in others if file.path not in fields or file.path.endswith(_LABEL_FILES)]
             if images and not any(file.path.endswith(_LABEL_FILES) for file in others):
                 _check_unread(files, images, others)
 
