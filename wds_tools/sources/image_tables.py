@@ -146,8 +146,9 @@ def _candidates(files: Files, others: Sequence[File], endings: tuple[str, ...]) 
     ]
     if not found:
         return []
-    stems = {_stem(CLASS_LISTS_NAME), *(_stem(file.path) for file in files.images)}
-    found = [file for file in found if _stem(file.path) not in stems and not layouts.is_template_name(file.path)]
+    names = [posixpath.basename(file.path) for file in files.images]
+    described = {_stem(CLASS_LISTS_NAME), *names, *map(_stem, names)}  # 1.json and 1.jpg.json are about 1.jpg
+    found = [file for file in found if _stem(file.path) not in described and not layouts.is_template_name(file.path)]
     return sorted(found, key=lambda file: (file.path.count("/"), file.path))[:_MAX_TABLES]
 
 
@@ -238,11 +239,8 @@ def check_unread(files: Files) -> None:
         by_split.setdefault(split_folder(f"{folder}/"), []).append(folder)
     for split, own in by_split.items():
         if not first_folders(posixpath.join(folder, "1.jpg") for folder in own):
-            images, parts = without_masks(files)
-            images = [file for file in images if posixpath.dirname(file.path) in own]
-            fields = {file.path for further in parts.values() for file in further.values()}
+            images = [file for file in without_masks(files)[0] if posixpath.dirname(file.path) in own]
             others = [file for file in files.others if not file.reason and split_folder(file.path) in ("", split)]
-            others = [file for file in others if file.path not in fields or file.path.endswith(_LABEL_FILES)]
             if images and not any(file.path.endswith(_LABEL_FILES) for file in others):
                 _check_unread(files, images, others)
 
