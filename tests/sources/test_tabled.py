@@ -377,6 +377,14 @@ def test_class_folders_are_classes_whatever_lists_of_their_images_there_are(tmp_
     }
 
 
+def test_json_files_that_describe_one_image_each_are_left_out_of_class_folders(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("cat/{}.png", 2), *names_of("dog/{}.png", 2))
+    for path in sorted(src.rglob("*.png")):
+        path.with_name(f"{path.stem}_meta.json").write_text(json.dumps({"file": f"{path.parent.name}/{path.name}"}))
+    report = wt.pack(src, tmp_path / "dst", workers=1, images="keep")
+    assert (report.manifest.classes, len(report.skipped)) == (("cat", "dog"), 4)
+
+
 def test_the_label_of_the_user_chooses_among_tables(tmp_path: Path) -> None:
     src = images(tmp_path / "src", *names_of("{}.png"))
     frame("{}").to_csv(src / "one.csv", index=False)

@@ -98,9 +98,9 @@ def tables_of(files: Files, options: SourceOptions) -> list[Named]:
     kept = []
     for table in sorted(found, key=lambda table: -len(list(filter(None, table.found)))):
         own = list(filter(None, table.found))
-        paths = {image.path for image in own}
-        if len(found) == 1 or split_of_table(table.file.path) or are_most(own, images) or not paths <= claimed:
-            claimed |= paths
+        more = {image.path for image in own} - claimed
+        if len(found) == 1 or split_of_table(table.file.path) or are_most(own, images) or len(more) > 1:
+            claimed |= more  # a table of one image describes it
             kept.append(table)
     return [table for table in found if table in kept]
 
