@@ -341,6 +341,7 @@ def test_json_about_images_is_refused_instead_of_losing_the_labels(name: str, tm
     src = images(tmp_path / "src", *names_of("{}.png"))
     (src / "images.json").write_text(json.dumps(names_of("{}.png")))  # only a list of them
     (src / "readme.json").write_text(json.dumps({"images": COUNT, "license": "CC0"}))
+    (src / "0.png.json").write_text(json.dumps({"title": "0.png"}))  # a field of the image, as Google Takeout writes it
     assert wt.pack(src, tmp_path / "without", workers=1).account.skipped.total() == 2
     (src / name).write_text(STRUCTURED[name])
     with pytest.raises(SourceError, match=rf"{name} is about images such as .* not read: .*; or pass --from folder"):
@@ -374,6 +375,14 @@ def test_class_folders_are_classes_whatever_lists_of_their_images_there_are(tmp_
     assert {skip.reason.split(":")[0] for skip in report.skipped} == {
         "is named like a list of a split, which is not read"
     }
+
+
+def test_json_files_that_describe_one_image_each_are_left_out_of_class_folders(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("cat/{}.png", 2), *names_of("dog/{}.png", 2))
+    for path in sorted(src.rglob("*.png")):
+        path.with_name(f"{path.stem}_meta.json").write_text(json.dumps({"file": f"{path.parent.name}/{path.name}"}))
+    report = wt.pack(src, tmp_path / "dst", workers=1, images="keep")
+    assert (report.manifest.classes, len(report.skipped)) == (("cat", "dog"), 4)
 
 
 def test_the_label_of_the_user_chooses_among_tables(tmp_path: Path) -> None:

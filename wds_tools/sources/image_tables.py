@@ -98,9 +98,9 @@ def tables_of(files: Files, options: SourceOptions) -> list[Named]:
     kept = []
     for table in sorted(found, key=lambda table: -len(list(filter(None, table.found)))):
         own = list(filter(None, table.found))
-        paths = {image.path for image in own}
-        if len(found) == 1 or split_of_table(table.file.path) or are_most(own, images) or not paths <= claimed:
-            claimed |= paths
+        more = {image.path for image in own} - claimed
+        if len(found) == 1 or split_of_table(table.file.path) or are_most(own, images) or len(more) > 1:
+            claimed |= more  # a table of one image describes it
             kept.append(table)
     return [table for table in found if table in kept]
 
@@ -146,8 +146,9 @@ def _candidates(files: Files, others: Sequence[File], endings: tuple[str, ...]) 
     ]
     if not found:
         return []
-    stems = {_stem(CLASS_LISTS_NAME), *(_stem(file.path) for file in files.images)}
-    found = [file for file in found if _stem(file.path) not in stems and not layouts.is_template_name(file.path)]
+    names = [posixpath.basename(file.path) for file in files.images]
+    described = {_stem(CLASS_LISTS_NAME), *names, *map(_stem, names)}  # 1.json and 1.jpg.json are about 1.jpg
+    found = [file for file in found if _stem(file.path) not in described and not layouts.is_template_name(file.path)]
     return sorted(found, key=lambda file: (file.path.count("/"), file.path))[:_MAX_TABLES]
 
 
