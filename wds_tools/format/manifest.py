@@ -17,7 +17,7 @@ from typing import Any
 
 import xxhash
 
-from wds_tools.errors import ManifestError
+from wds_tools.errors import ManifestError, OptionError
 from wds_tools.format import account as accounts
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import FieldClasses, check_field_classes, from_raw, to_raw
@@ -162,6 +162,21 @@ def united_accounts(manifests: Iterable[Manifest]) -> Account | None:
         return None
     accounts_of = [one.account or Account.unknown(one.samples) for one in manifests]
     return reduce(Account.united, accounts_of).limited()
+
+
+def checked_name(name: str | None) -> str:
+    """Return the file name of a manifest that the user has chosen; None is `MANIFEST_NAME`.
+
+    Raises:
+        OptionError: It is not a file name of JSON.
+    """
+    if name is None:
+        return MANIFEST_NAME
+    if "/" in name or not name.endswith(".json") or name.startswith("."):
+        raise OptionError(
+            f"manifest={name!r} is not a file name ending in .json; the manifest is written to the folder of the shards"
+        )
+    return name
 
 
 def to_json(manifest: Manifest) -> str:

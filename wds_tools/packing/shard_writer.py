@@ -23,7 +23,7 @@ from wds_tools.format.index import NO_LABEL, shard_entry
 from wds_tools.format.index_edit import relabel
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, parse
 from wds_tools.format.label_lists import LABELS, Form, items_of
-from wds_tools.format.manifest import MANIFEST_NAME, ImageStats, Manifest, ShardEntry
+from wds_tools.format.manifest import ImageStats, Manifest, ShardEntry
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.tar import END, padded
 from wds_tools.format.totals import count_fields, image_stats, merge_stats
@@ -144,7 +144,7 @@ class ShardWriter:
         self._fields: Counter[str] = Counter()
         self._images: ImageStats | None = None
         self._closed_reason: str | None = None  # why no more samples can be written
-        self._writer_lock = WriterLock(self._path.parent, _check_manifest_name(manifest))
+        self._writer_lock = WriterLock(self._path.parent, manifests.checked_name(manifest))
         self._writer_lock.acquire(self._path, fresh=fresh)
 
     @property
@@ -431,16 +431,6 @@ def _check_pattern(pattern: str, number: int) -> str:
     entry = shard_entry(name, b"", samples=0, shard_bytes=0, shard_xxh3="0" * 32)
     manifests.to_json(Manifest((entry,), {}))  # raises now the errors that it would raise at the end
     return pattern
-
-
-def _check_manifest_name(name: str | None) -> str:
-    if name is None:
-        return MANIFEST_NAME
-    if "/" in name or not name.endswith(".json") or name.startswith("."):
-        raise OptionError(
-            f"manifest={name!r} is not a file name ending in .json; it is written to the folder of the shards"
-        )
-    return name
 
 
 def _image_info(sample: Sample) -> ImageInfo | None:

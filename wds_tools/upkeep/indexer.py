@@ -200,7 +200,7 @@ def _open(options: IndexOptions) -> list[_Job]:
     if options.label is not None:
         LabelSource.parse(options.label)
     patterns = [options.patterns] if isinstance(options.patterns, str) else options.patterns
-    name, jobs = _manifest_name(options.manifest), []
+    name, jobs = manifests.checked_name(options.manifest), []
     for folder, shards in open_folders(patterns, RemoteOptions.of(storage_options=options.storage_options)):
         old = _old_manifest(folder, name, shards)
         known = old.label if old is not None else None
@@ -411,16 +411,6 @@ def _manifest_of(job: _Job, classes: tuple[str, ...]) -> Manifest:
     elif old.fingerprint != manifests.fingerprint(new.shards[: len(old.shards)]):
         return new
     return replace(new, classes=classes, additions=old.additions, field_classes=old.field_classes)
-
-
-def _manifest_name(name: str | None) -> str:
-    if name is None:
-        return MANIFEST_NAME
-    if "/" in name or not name.endswith(".json") or name.startswith("."):
-        raise OptionError(
-            f"manifest={name!r} is not a file name ending in .json; the manifest is written to the folder of the shards"
-        )
-    return name
 
 
 def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str]) -> Manifest | None:
