@@ -31,8 +31,8 @@ def memory_of(data: bytes) -> int:
         raise ValueError("not a Parquet file, or truncated")
     if length > _MAX_FOOTER_BYTES:
         raise ValueError(f"its footer has {length:,} bytes; allowed are {_MAX_FOOTER_BYTES:,}")
-    footer = _ThriftReader(data, len(data) - _TRAILER_BYTES - length).struct()
     try:
+        footer = _ThriftReader(data, len(data) - _TRAILER_BYTES - length).struct()
         chunks = [column[_META_DATA] for group in footer.get(_ROW_GROUPS, []) for column in group[_COLUMNS]]
         return sum(8 * max(0, chunk[_NUM_VALUES]) + _uncompressed_bytes(data, chunk) for chunk in chunks)
     except (AttributeError, LookupError, TypeError) as error:
@@ -56,9 +56,11 @@ def _uncompressed_bytes(data: bytes, chunk: dict[int, Any]) -> int:
 
 
 class _ThriftReader:
-    """Decodes values of Thrift's compact protocol; skips text and floating-point numbers."""
+    """Decodes values of Thrift's compact protocol; skips text and floats. A value outside the data is an IndexError."""
 
     def __init__(self, data: bytes, at: int) -> None:
+        if at < 0:
+            raise ValueError("the footer or a page header lies outside the file")
         self.data = data
         self.at = at
 
@@ -67,24 +69,28 @@ class _ThriftReader:
         if depth > _MAX_DEPTH:
             raise ValueError("the footer or a page header is nested too deeply")
         values: dict[int, Any] = {}
-        field = 0
-        while header := self._byte():
+        data, field = self.data, 0
+        while header := data[self.at]:
+            self.at += 1
             field = field + (header >> 4) if header >> 4 else self._signed()
             kind = header & 15
             values[field] = kind == 1 if kind in (1, 2) else self._value(kind, depth)
+        self.at += 1
         return values
 
     def _value(self, kind: int, depth: int) -> Any:
         if kind in (4, 5, 6):
             return self._signed()
         if kind in (1, 2, 3):  # a byte, or a boolean in a list
-            return self._byte()
+            self.at += 1
+            return self.data[self.at - 1]
         if kind in (7, 8):  # a double, or text
             length = 8 if kind == 7 else self._varint()
             self.at += length
             return None
         if kind == 9:  # a list
-            header = self._byte()
+            header = self.data[self.at]
+            self.at += 1
             count = header >> 4 if header >> 4 != 15 else self._varint()
             return [self._value(header & 15, depth) for _ in range(min(count, len(self.data)))]
         if kind == 12:
@@ -97,16 +103,11 @@ class _ThriftReader:
         return number >> 1 ^ -(number & 1)
 
     def _varint(self) -> int:
-        number = 0
-        for shift in range(0, 70, 7):
-            byte = self._byte()
+        data, at, number, shift = self.data, self.at, 0, 0
+        while (byte := data[at]) > 127 and shift < 63:
             number |= (byte & 127) << shift
-            if byte < 128:
-                return number
+            at, shift = at + 1, shift + 7
+        self.at = at + 1
+        if byte < 128:
+            return number | byte << shift
         raise ValueError("the footer or a page header has a number of more than 64 bits")
-
-    def _byte(self) -> int:
-        if not 0 <= self.at < len(self.data):
-            raise ValueError("the footer or a page header lies outside the file")
-        self.at += 1
-        return self.data[self.at - 1]
