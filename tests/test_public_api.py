@@ -47,6 +47,7 @@ NAMES = [
     "OptionError",
     "Pad",
     "PeriodStats",
+    "Polygons",
     "ProofError",
     "RandAugment",
     "RandomAffine",

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from wds_tools.loading.fields.padding import Pad
     from wds_tools.loading.fields.pixels import Array, Mask
     from wds_tools.loading.fields.plain import Field, Key, Label, MultiHot, Text
+    from wds_tools.loading.fields.polygons import Polygons
     from wds_tools.loading.loader import Loader
     from wds_tools.loading.pipeline.statistics import LoaderStats, PeriodStats
     from wds_tools.loading.samples.augment import ColorJitter, CutMix, MixUp, RandomHorizontalFlip
@@ -110,6 +111,7 @@ _NAMES = {
     "loading.fields.padding": "Pad",
     "loading.fields.pixels": "Array Mask",
     "loading.fields.plain": "Field Key Label MultiHot Text",
+    "loading.fields.polygons": "Polygons",
     "loading.loader": "Loader",
     "loading.pipeline.statistics": "LoaderStats PeriodStats",
     "loading.samples.augment": "ColorJitter CutMix MixUp RandomHorizontalFlip",
@@ -172,6 +174,7 @@ __all__ = [
     "OptionError",
     "Pad",
     "PeriodStats",
+    "Polygons",
     "ProofError",
     "RandAugment",
     "RandomAffine",

@@ -83,12 +83,12 @@ def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
     chain = [name]
     while (like := specs[chain[-1]].like) is not None:
         spec, target = specs[chain[-1]], specs.get(like)
-        if target is None or target.gives != spec.takes:
+        if target is None or target.gives not in spec.takes:
             found = "does not exist" if target is None else f"is wds_tools.{type(target).__name__}"
-            names = [repr(other) for other, one in specs.items() if one.gives == spec.takes]
+            names = [repr(other) for other, one in specs.items() if one.gives in spec.takes]
             raise OptionError(
                 f"fields={{{chain[-1]!r}: wds_tools.{type(spec).__name__}(like={like!r})}}: {like!r} {found}; allowed "
-                f"are names of wds_tools.{_GIVEN_BY[spec.takes]} in the same mapping: "
+                f"are names of wds_tools.{' and '.join(_GIVEN_BY[one] for one in spec.takes)} in the same mapping: "
                 f"{', '.join(names) or 'there are none'}"
             )
         if like in chain:
