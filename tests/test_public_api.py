@@ -42,6 +42,7 @@ NAMES = [
     "Mixture",
     "Mosaic",
     "MultiHot",
+    "MultiScale",
     "Normalize",
     "NotADatasetError",
     "OptionError",

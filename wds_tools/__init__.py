@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from wds_tools.images.framed import Letterbox, RandomAffine
     from wds_tools.images.jitter import LargeScaleJitter, ZoomOut
     from wds_tools.images.mosaic import Mosaic
-    from wds_tools.images.schedule import Schedule
+    from wds_tools.images.schedule import MultiScale, Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
     from wds_tools.inspection.stats import describe
     from wds_tools.loading.dataset import StreamingDataset
@@ -99,7 +99,7 @@ _NAMES = {
     "images.framed": "Letterbox RandomAffine",
     "images.jitter": "LargeScaleJitter ZoomOut",
     "images.mosaic": "Mosaic",
-    "images.schedule": "Schedule",
+    "images.schedule": "MultiScale Schedule",
     "images.views": "CenterCrop RandomResizedCrop Resize",
     "inspection.stats": "describe",
     "loading.dataset": "StreamingDataset",
@@ -169,6 +169,7 @@ __all__ = [
     "Mixture",
     "Mosaic",
     "MultiHot",
+    "MultiScale",
     "Normalize",
     "NotADatasetError",
     "OptionError",
