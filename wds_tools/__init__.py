@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from wds_tools.images.framed import Letterbox, RandomAffine
     from wds_tools.images.jitter import LargeScaleJitter, ZoomOut
     from wds_tools.images.mosaic import Mosaic
-    from wds_tools.images.schedule import Schedule
+    from wds_tools.images.schedule import MultiScale, Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
     from wds_tools.inspection.stats import describe
     from wds_tools.loading.dataset import StreamingDataset
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from wds_tools.loading.fields.padding import Pad
     from wds_tools.loading.fields.pixels import Array, Mask
     from wds_tools.loading.fields.plain import Field, Key, Label, MultiHot, Text
+    from wds_tools.loading.fields.polygons import Polygons
     from wds_tools.loading.loader import Loader
     from wds_tools.loading.pipeline.statistics import LoaderStats, PeriodStats
     from wds_tools.loading.samples.augment import ColorJitter, CutMix, MixUp, RandomHorizontalFlip
@@ -98,7 +99,7 @@ _NAMES = {
     "images.framed": "Letterbox RandomAffine",
     "images.jitter": "LargeScaleJitter ZoomOut",
     "images.mosaic": "Mosaic",
-    "images.schedule": "Schedule",
+    "images.schedule": "MultiScale Schedule",
     "images.views": "CenterCrop RandomResizedCrop Resize",
     "inspection.stats": "describe",
     "loading.dataset": "StreamingDataset",
@@ -110,6 +111,7 @@ _NAMES = {
     "loading.fields.padding": "Pad",
     "loading.fields.pixels": "Array Mask",
     "loading.fields.plain": "Field Key Label MultiHot Text",
+    "loading.fields.polygons": "Polygons",
     "loading.loader": "Loader",
     "loading.pipeline.statistics": "LoaderStats PeriodStats",
     "loading.samples.augment": "ColorJitter CutMix MixUp RandomHorizontalFlip",
@@ -167,11 +169,13 @@ __all__ = [
     "Mixture",
     "Mosaic",
     "MultiHot",
+    "MultiScale",
     "Normalize",
     "NotADatasetError",
     "OptionError",
     "Pad",
     "PeriodStats",
+    "Polygons",
     "ProofError",
     "RandAugment",
     "RandomAffine",

@@ -1,9 +1,9 @@
-"""Views that depend on the epoch: `Schedule`."""
+"""Views that depend on the epoch or on the batch: `Schedule`, `MultiScale`; views as entries of a state."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
@@ -14,9 +14,57 @@ from wds_tools.images.buckets import Buckets, OneBucket
 from wds_tools.images.framed import Letterbox, RandomAffine
 from wds_tools.images.jitter import LargeScaleJitter, ZoomOut
 from wds_tools.images.mosaic import Mosaic
-from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
+from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View, tiles_of
+from wds_tools.order.keyed_random import key_of, uniform
 
 _KINDS = (RandomResizedCrop, CenterCrop, Resize, Letterbox, LargeScaleJitter, ZoomOut, RandomAffine, Mosaic)
+
+
+@dataclass(frozen=True)
+class MultiScale:
+    """A view that differs from batch to batch, such as in its size: one of several, the same on all ranks.
+
+    The choice depends on the seed, the epoch and the position at which the step begins, so a resumed run makes the same
+    choices with the same number of samples per step.
+
+    Attributes:
+        views: The views, each for an equal share of the batches. All show the same number of samples.
+
+    Raises:
+        OptionError: An attribute is invalid.
+
+    >>> from wds_tools.images.framed import Letterbox
+    >>> MultiScale([Letterbox(side) for side in range(480, 801, 32)]).shape
+    (800, 800)
+    """
+
+    views: Sequence[View]
+
+    def __post_init__(self) -> None:
+        is_list = isinstance(self.views, list | tuple) and len(self.views) > 0
+        if not is_list or not all(map(is_plain_view, self.views)) or len({tiles_of(view) for view in self.views}) > 1:
+            raise OptionError(
+                f"MultiScale({self.views!r}); allowed is a list of views that show the same number of samples, such as "
+                "[Letterbox(480), Letterbox(640)]"
+            )
+        object.__setattr__(self, "views", tuple(self.views))
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """Height and width of the largest result in pixels, or None if they differ within a batch."""
+        return _largest([view.shape for view in self.views])
+
+
+def choose(seed: int, epoch: int, start: int, count: int) -> int:
+    """Return which of ``count`` views a batch has.
+
+    Args:
+        seed: Seed of the loader.
+        epoch: Zero-based epoch.
+        start: Position at which the step begins, over all ranks.
+        count: Number of views.
+    """
+    return int(uniform(key_of("view of batch", seed, epoch), np.array([start]), 1)[0, 0] * count)
 
 
 @dataclass(frozen=True)
@@ -26,8 +74,8 @@ class Schedule:
     The view of an epoch depends on nothing but the epoch, so a resumed run gets the same crops.
 
     Attributes:
-        views: Zero-based epoch to the view from that epoch on: `RandomResizedCrop`, `CenterCrop` or `Resize`. Epoch 0
-            must be among them.
+        views: Zero-based epoch to the view from that epoch on: a view, or a `MultiScale`; all of these have the same
+            number of views. Epoch 0 must be among them.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -37,15 +85,18 @@ class Schedule:
     224
     """
 
-    views: Mapping[int, View]
+    views: Mapping[int, View | MultiScale]
 
     def __post_init__(self) -> None:
         is_mapping = isinstance(self.views, Mapping) and 0 in self.views
-        if not is_mapping or not all(_is_epoch(epoch) and is_plain_view(view) for epoch, view in self.views.items()):
+        if not is_mapping or not all(_is_epoch(epoch) and _is_entry(view) for epoch, view in self.views.items()):
             raise OptionError(
                 f"Schedule({self.views!r}); allowed is a mapping from epochs to views, with epoch 0, such as "
                 "{0: RandomResizedCrop(128), 10: RandomResizedCrop(224)}"
             )
+        counts = {len(view.views) for view in self.views.values() if isinstance(view, MultiScale)}
+        if len(counts) > 1:
+            raise OptionError(f"Schedule({self.views!r}): all MultiScale must have the same number of views")
         object.__setattr__(self, "views", dict(sorted(self.views.items())))
 
     @property
@@ -53,7 +104,7 @@ class Schedule:
         """Epochs at which the view changes, ascending."""
         return list(self.views)
 
-    def at(self, epoch: int) -> View:
+    def at(self, epoch: int) -> View | MultiScale:
         """Return the view of an epoch."""
         epochs = self.epochs
         return self.views[epochs[bisect_right(epochs, epoch) - 1]]
@@ -61,12 +112,16 @@ class Schedule:
     @property
     def shape(self) -> tuple[int, int] | None:
         """Height and width of the largest result in pixels, or None if they differ within an epoch."""
-        shapes = [view.shape for view in self.views.values()]
-        known = [shape for shape in shapes if shape is not None]
-        return max(known, key=lambda shape: shape[0] * shape[1]) if len(known) == len(shapes) else None
+        return _largest([view.shape for view in self.views.values()])
 
 
-AnyView: TypeAlias = View | Schedule
+AnyView: TypeAlias = View | Schedule | MultiScale
+
+
+def _largest(shapes: list[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """Return the shape with most pixels, or None if one is not known."""
+    known = [shape for shape in shapes if shape is not None]
+    return max(known, key=lambda shape: shape[0] * shape[1]) if len(known) == len(shapes) else None
 
 
 def _is_epoch(value: Any) -> bool:
@@ -78,21 +133,34 @@ def is_plain_view(value: Any) -> bool:
     return hasattr(value, "regions") and not isinstance(value, type | Buckets)
 
 
+def _is_entry(value: Any) -> bool:
+    return is_plain_view(value) or isinstance(value, MultiScale)
+
+
 def is_view(value: Any) -> bool:
-    """Return whether this is a view, a schedule of views, or `Buckets`."""
-    return is_plain_view(value) or isinstance(value, Schedule | Buckets)
+    """Return whether this is a view, a schedule of views, a `MultiScale`, or `Buckets`."""
+    return is_plain_view(value) or isinstance(value, Schedule | MultiScale | Buckets)
 
 
 def views_in(view: AnyView) -> list[View]:
     """Return all views that this one uses."""
-    return list(view.views.values()) if isinstance(view, Schedule) else [view]
+    if isinstance(view, Schedule):
+        return [one for entry in view.views.values() for one in views_in(entry)]
+    return list(view.views) if isinstance(view, MultiScale) else [view]
+
+
+def count_in(view: AnyView) -> int:
+    """Return the number of views of which each batch has one; 0 if it does not depend on the batch."""
+    entries = view.views.values() if isinstance(view, Schedule) else [view]
+    return max(len(entry.views) if isinstance(entry, MultiScale) else 0 for entry in entries)
 
 
 def view_at(view: AnyView, epoch: int, bucket: int | None = None) -> View:
-    """Return the view that is used in an epoch, for a batch with images of one of the sizes of `Buckets` if given."""
+    """Return the view that is used in an epoch, for a batch of one of the `Buckets`, or views of a `MultiScale`."""
     if isinstance(view, Buckets) and bucket is not None:
         return OneBucket(view, bucket)
-    return view.at(epoch) if isinstance(view, Schedule) else view
+    found = view.at(epoch) if isinstance(view, Schedule) else view
+    return found.views[bucket or 0] if isinstance(found, MultiScale) else found
 
 
 def any_view_to_dict(view: AnyView) -> dict[str, Any]:
@@ -105,18 +173,22 @@ def any_view_to_dict(view: AnyView) -> dict[str, Any]:
     if isinstance(view, Buckets):
         sizes = list(map(list, view.sizes))
         return {"kind": "Buckets", "sizes": sizes, "crop": view.crop, "flip": view.flip}
+    if isinstance(view, MultiScale):
+        return {"kind": "MultiScale", "views": [_view_to_dict(one) for one in view.views]}
     if not isinstance(view, Schedule):
         return _view_to_dict(view)
-    return {"kind": "Schedule", "views": {str(epoch): _view_to_dict(one) for epoch, one in view.views.items()}}
+    return {"kind": "Schedule", "views": {str(epoch): any_view_to_dict(one) for epoch, one in view.views.items()}}
 
 
 def any_view_from_dict(values: Mapping[str, Any]) -> AnyView:
     """Return the view or schedule that `any_view_to_dict` described; raises as `_view_from_dict` does."""
     if values.get("kind") == "Buckets":
         return Buckets([tuple(size) for size in values["sizes"]], values["crop"], values["flip"])
+    if values.get("kind") == "MultiScale":
+        return MultiScale([_view_from_dict(one) for one in values["views"]])
     if values.get("kind") != "Schedule":
         return _view_from_dict(values)
-    return Schedule({int(epoch): _view_from_dict(one) for epoch, one in values["views"].items()})
+    return Schedule({int(epoch): any_view_from_dict(one) for epoch, one in values["views"].items()})  # type: ignore[misc]
 
 
 def _view_to_dict(view: View) -> dict[str, Any]:

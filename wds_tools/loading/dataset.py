@@ -21,6 +21,7 @@ from wds_tools.loading.load_options import StreamOptions
 from wds_tools.loading.request import check_plan, open_dataset
 from wds_tools.loading.samples.assemble import Assembler, samples_of
 from wds_tools.loading.samples.bad_samples import ErrorLog, Unreadable, is_sample_error, replace_unreadable
+from wds_tools.loading.samples.columns import choices_of
 from wds_tools.loading.samples.handover import Handover
 from wds_tools.order import planner, saved_state
 from wds_tools.order.epoch import EpochOrder
@@ -245,6 +246,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
                 epoch=plan.cursor.epoch,
                 positions=step.positions[part],
                 ids=step.ids[part],
+                bucket=self._opened.recipe.bucket_of(plan, step),
             )
             yield from samples_of(values, self._opened.recipe.fields, is_bare=self._opened.is_bare)
 
@@ -302,6 +304,7 @@ def values_of(
     epoch: int,
     positions: NDArray[np.int64],
     ids: NDArray[np.int64],
+    bucket: int | None = None,
 ) -> list[Any]:
     """Return the values of each field for n samples, with substitutes for unreadable samples.
 
@@ -312,22 +315,29 @@ def values_of(
         epoch: Zero-based epoch.
         positions: int64 [n], positions in the epoch.
         ids: int64 [n], sample ids.
+        bucket: See `Recipe.bucket_of`. None if it is not known.
 
     Returns:
         One value per field, as returned by `Assembler.batch`.
     """
-    partners = assembler.recipe.partners(order, positions)
+    partners, choices = assembler.recipe.partners(order, positions), choices_of(assembler.recipe.columns)
+    if choices and bucket is None:
+        raise OptionError("MultiScale has a view for each batch of a loader, but samples are requested one by one")
     try:
-        return assembler.batch(epoch=epoch, positions=positions, ids=ids, partners=partners, out=None)
+        return assembler.batch(
+            epoch=epoch, positions=positions, ids=ids, partners=partners, out=None, bucket=bucket if choices else None
+        )
     except WdsToolsError as error:
         if not errors.policy.replaces or not is_sample_error(error):
             raise
 
     def load(row: int, sources: NDArray[np.int64]) -> list[Any] | Unreadable:
         one: Any = {"positions": positions[row : row + 1], "ids": sources[:, 0], "partners": sources[:, 1:]}
-        return assembler.samples_or_errors(epoch=epoch, **one, out=None)[0]
+        return assembler.samples_or_errors(epoch=epoch, **one, out=None, bucket=bucket if choices else None)[0]
 
-    samples = assembler.samples_or_errors(epoch=epoch, positions=positions, ids=ids, partners=partners, out=None)
+    samples = assembler.samples_or_errors(
+        epoch=epoch, positions=positions, ids=ids, partners=partners, out=None, bucket=bucket if choices else None
+    )
     sources = np.column_stack([ids, partners])
     replace_unreadable(samples, load, errors, order=order, epoch=epoch, positions=positions, sources=sources)
     return join_parts([values for values in samples if isinstance(values, list)])

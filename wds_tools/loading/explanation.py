@@ -121,7 +121,8 @@ class StepExplanation:
         self.valid = np.concatenate([step.valid for step in steps])
         self.partners = recipe.partners(found.order, self.positions)
         self._recipe = recipe
-        self._columns = recipe.columns_in(recipe.variant_at(self.epoch))  # of any bucket
+        self._bucket = recipe.bucket_of(found.plan(0), steps[0]) if recipe.buckets is None else None  # of all ranks
+        self._columns = recipe.columns_in(recipe.variant_at(self.epoch, self._bucket))
 
     @cached_property
     def samples(self) -> tuple[StepSample, ...]:
@@ -172,7 +173,7 @@ class StepExplanation:
                 f"a batch has no image field {name!r}; its image fields are {', '.join(self.image_fields)}"
             )
         part = self._part_of(slice(i, i + 1))
-        buckets, bucket = self._recipe.buckets, None
+        buckets, bucket = self._recipe.buckets, self._bucket
         if buckets:
             bucket = int(buckets.bucket_of(part.rows.gather("width"), part.rows.gather("height"))[0])
         columns = self._recipe.columns_in(self._recipe.variant_at(self.epoch, bucket))

@@ -41,7 +41,7 @@ class FieldSpec(ABC):
         like: Name of another field of the batch, with which it has ``takes`` in common.
         pad: How its values are padded, or the value of the padding; ``"flat"`` joins them.
         pad_axes: Number of dimensions that are padded: 2 for pixels, the last two; otherwise 1, the first one.
-        takes: What ``like`` is for: the same region of an image, or the same entries of a list.
+        takes: What ``like`` may be for: the same region of an image, or the same entries of a list.
         gives: What other fields may have in common with this one, or None.
         is_image: Whether it shows images, whose views belong to a state, and whose crops are explained.
         is_clip: Whether these are chosen among the frames of a clip.
@@ -53,7 +53,7 @@ class FieldSpec(ABC):
     like: str | None = None
     pad: AnyPad = None
     pad_axes: ClassVar[int] = 1
-    takes: ClassVar[Shared] = "region"
+    takes: ClassVar[tuple[Shared, ...]] = ("region",)
     gives: ClassVar[Shared | None] = None
     is_image: ClassVar[bool] = False
     is_clip: ClassVar[bool] = False
@@ -212,6 +212,11 @@ class Column:
     def is_list(self) -> bool:
         """Whether the value of a sample is a list with one element per view."""
         return self.geometry is not None and self.geometry.is_list
+
+    @property
+    def has_entries_of(self) -> Column | None:
+        """The boxes whose entries it has, or None."""
+        return self.like if self.like is not None and self.like.spec.gives == "entries" else None
 
     @property
     def shapes(self) -> list[tuple[int, ...]] | None:

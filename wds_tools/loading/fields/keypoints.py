@@ -12,7 +12,7 @@ from wds_tools.errors import OptionError
 from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import AnyPad
 from wds_tools.loading.fields.part import Part
-from wds_tools.loading.fields.paths import AtPath, Floats, move_points
+from wds_tools.loading.fields.paths import AtPath, Floats, kept_entries, move_points
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Keypoints(AtPath):
         path: Names that lead to the points in JSON, see `Boxes`.
         numbers: How many numbers a point has in lists without brackets around each point, such as 3 in COCO (x, y,
             visibility). None (the default) requires a list for each point.
-        like: Name of the `Image` whose region, size and flip are used. None (the default) keeps the stored positions.
+        like: Name of the `Image` whose region, size and flip are used, or of `Boxes`: then the points of boxes that are
+            dropped are dropped too; the first dimension is the objects. None (the default) keeps the stored positions.
         pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, points, ...]; ``"flat"`` joins the
             points of all samples. None (the default) gives a list if the numbers differ.
 
@@ -43,6 +44,7 @@ class Keypoints(AtPath):
     like: str | None = None
     pad: AnyPad = None
 
+    takes = ("region", "entries")
     target = "keypoints"
 
     def __post_init__(self) -> None:
@@ -54,11 +56,14 @@ class Keypoints(AtPath):
         """Return the points of each sample: float32 [..., 2 or more]; by view if there is a list."""
         stored = self._stored(column.sources(part))
         views = []
-        for regions in column.regions(part):
+        for number, regions in enumerate(column.regions(part)):
             moved = [points.copy() for points in stored]
             for i, points in enumerate(moved):
                 if regions is not None and points.size:
                     points[..., :2] = move_points(points[..., :2], regions, i)
+            if column.has_entries_of:
+                kept = kept_entries(self, part, column, number, moved)
+                moved = [np.array(rows).reshape(-1, *all_.shape[1:]) for rows, all_ in zip(kept, moved, strict=True)]
             moved = column.joined(part, moved, _joined)
             views.append([torch.from_numpy(points.astype(np.float32)) for points in moved])
         return column.by_sample(views)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,37 @@ def place_points(points: Floats, regions: Regions, rows: int | NDArray[np.int64]
     if flips.any():
         moved = np.where(of_rows(flips), of_rows(regions.size[:, ::-1]) + mirror_at - moved, moved)
     return moved if frame is None else moved + of_rows(frame.place[:, ::-1])
+
+
+def kept_entries(spec: AtPath, part: Part, column: Column, number: int, values: Sequence[Any]) -> list[list[Any]]:
+    """Return the entries of lists that remain where boxes are dropped; all of them if ``like`` does not give entries.
+
+    Args:
+        spec: What the values are.
+        part: The samples.
+        column: The column of the values.
+        number: Index of the view.
+        values: The value of each of the sources of the part.
+
+    Raises:
+        SampleError: A value does not have one entry for each box.
+    """
+    boxes, found = column.has_entries_of, []
+    if boxes is None:
+        return list(values)
+    for i, (value, kept) in enumerate(zip(values, boxes.spec.kept(part, boxes)[number], strict=True)):
+        is_list = isinstance(value, list | np.ndarray | torch.Tensor)
+        if not is_list or len(value) != len(kept):
+            has = f"{len(value)} entries" if is_list else type(value).__name__
+            allowed = f"lists with one entry for each of the {len(kept)} boxes"
+            raise spec.invalid(column.sources(part), i, has, allowed)
+        found.append([value[j] for j in np.flatnonzero(kept).tolist()])
+    return found
+
+
+def chained(lists: list[list[Any]]) -> list[Any]:
+    """Return the entries of all lists."""
+    return list(chain.from_iterable(lists))
 
 
 def as_tensor(value: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from wds_tools.format.label_lists import LABELS
 from wds_tools.loading.fields.base import Column, FieldSpec
 from wds_tools.loading.fields.padding import AnyPad, is_length
 from wds_tools.loading.fields.part import Part
-from wds_tools.loading.fields.paths import AtPath, as_tensor
+from wds_tools.loading.fields.paths import AtPath, as_tensor, chained, kept_entries
 from wds_tools.reading.shardset import ShardSet
 
 
@@ -86,7 +85,7 @@ class Field(AtPath):
     like: str | None = None
     pad: AnyPad = None
 
-    takes = "entries"
+    takes = ("entries",)
 
     def __post_init__(self) -> None:
         self._check("'json'")
@@ -101,22 +100,10 @@ class Field(AtPath):
         if column.like is None:
             return [as_tensor(value) for value in values] if self.path else values
         views = []
-        for view in column.like.spec.kept(part, column.like):
-            entries = [self._entries(sources, i, values[i], kept) for i, kept in enumerate(view)]
-            views.append([as_tensor(one) for one in column.joined(part, entries, _chained)])
+        for number in range(len(column.regions(part))):
+            entries = kept_entries(self, part, column, number, values)
+            views.append([as_tensor(one) for one in column.joined(part, entries, chained)])
         return column.by_sample(views)
-
-    def _entries(self, part: Part, i: int, value: Any, kept: NDArray[np.bool_]) -> list[Any]:
-        """Return the entries of a value of sample ``i`` that remain."""
-        is_list = isinstance(value, list | np.ndarray | torch.Tensor)
-        if not is_list or len(value) != len(kept):
-            found = f"{len(value)} entries" if is_list else type(value).__name__
-            raise self.invalid(part, i, found, f"lists with one entry for each of the {len(kept)} boxes")
-        return [value[j] for j in np.flatnonzero(kept).tolist()]
-
-
-def _chained(lists: list[list[Any]]) -> list[Any]:
-    return list(chain.from_iterable(lists))
 
 
 @dataclass(frozen=True)

@@ -379,6 +379,7 @@ class Pipeline:
     def _send(self, plan: EpochPlan, step: Step) -> None:
         """Send the tasks of a batch to the workers."""
         epoch, parts = plan.cursor.epoch, self._parts(step.number)
+        step = replace(step, bucket=self._recipe.bucket_of(plan, step))
         slot = self._take_slot(self._recipe.variant_at(epoch, step.bucket))
         partners = self._recipe.partners(plan.order, step.positions)
         tasks = split_into_tasks(step, partners, slot=slot, layouts=self._late_layouts, epoch=epoch, parts=parts)

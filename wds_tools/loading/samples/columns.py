@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.buckets import Buckets, buckets_in
-from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict, views_in
+from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict, count_in, views_in
 from wds_tools.images.views import tiles_of
 from wds_tools.loading.fields.base import Column, FieldSpec
 from wds_tools.loading.fields.frames import Frames
@@ -75,6 +75,7 @@ def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
     found = tuple(add(name) for name in specs)
     _check_padding_names(found)
     _check_tiles(found)
+    choices_of(found)
     return found
 
 
@@ -83,12 +84,12 @@ def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
     chain = [name]
     while (like := specs[chain[-1]].like) is not None:
         spec, target = specs[chain[-1]], specs.get(like)
-        if target is None or target.gives != spec.takes:
+        if target is None or target.gives not in spec.takes:
             found = "does not exist" if target is None else f"is wds_tools.{type(target).__name__}"
-            names = [repr(other) for other, one in specs.items() if one.gives == spec.takes]
+            names = [repr(other) for other, one in specs.items() if one.gives in spec.takes]
             raise OptionError(
                 f"fields={{{chain[-1]!r}: wds_tools.{type(spec).__name__}(like={like!r})}}: {like!r} {found}; allowed "
-                f"are names of wds_tools.{_GIVEN_BY[spec.takes]} in the same mapping: "
+                f"are names of wds_tools.{' and '.join(_GIVEN_BY[one] for one in spec.takes)} in the same mapping: "
                 f"{', '.join(names) or 'there are none'}"
             )
         if like in chain:
@@ -114,6 +115,21 @@ def phases_of(columns: Sequence[Column]) -> tuple[int, ...]:
     """Return the epochs at which a view changes, ascending, starting with 0."""
     views = [view for column in columns if column.geometry for view in column.geometry.views]
     return tuple(sorted({0, *(epoch for view in views if isinstance(view, Schedule) for epoch in view.epochs)}))
+
+
+def choices_of(columns: Sequence[Column]) -> int:
+    """Return the number of views of which each batch has one, by `MultiScale`; 0 if there are none.
+
+    Raises:
+        OptionError: Images have different numbers of them, or one has Buckets.
+    """
+    views = [view for column in columns if column.geometry for view in column.geometry.views]
+    counts = {count_in(view) for view in views} - {0}
+    if len(counts) > 1 or (counts and buckets_in(views)):
+        raise OptionError(
+            "fields= has several MultiScale of different lengths, or one next to Buckets: use one of them"
+        )
+    return max(counts, default=0)
 
 
 def buckets_of(columns: Sequence[Column]) -> Buckets | None:

@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 
 from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
-from wds_tools.images.schedule import AnyView
+from wds_tools.images.schedule import AnyView, choose
 from wds_tools.loading.fields.base import Column
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.slots import ColumnSpec, SlotLayout, TensorSpec
 from wds_tools.loading.fields.user_functions import Transform
-from wds_tools.loading.samples.columns import buckets_of, phases_of
+from wds_tools.loading.samples.columns import buckets_of, choices_of, phases_of
 from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.partners import partners_of
+from wds_tools.order.planner import EpochPlan, Step
 from wds_tools.reading.rows import Rows
 
 if TYPE_CHECKING:
@@ -67,13 +68,21 @@ class Recipe:
     @property
     def variants(self) -> list[tuple[int, int | None]]:
         """First epoch and bucket of each variant of a batch. Batches of one variant have the same columns and views."""
-        buckets = range(len(self.buckets.sizes)) if self.buckets else ()
-        return [(epoch, bucket) for epoch in self.phases for bucket in (None, *buckets)]
+        return [(epoch, bucket) for epoch in self.phases for bucket in (None, *range(self._choices))]
 
     def variant_at(self, epoch: int, bucket: int | None = None) -> int:
         """Return which of the `variants` a batch has."""
-        sizes = len(self.buckets.sizes) if self.buckets else 0
-        return (bisect_right(self.phases, epoch) - 1) * (1 + sizes) + (0 if bucket is None else 1 + bucket)
+        return (bisect_right(self.phases, epoch) - 1) * (1 + self._choices) + (0 if bucket is None else 1 + bucket)
+
+    @property
+    def _choices(self) -> int:
+        return len(self.buckets.sizes) if self.buckets else choices_of(self.columns)
+
+    def bucket_of(self, plan: EpochPlan, step: Step) -> int | None:
+        """Return the bucket of a step, or which view of a `MultiScale` it has; None if there are neither."""
+        count = choices_of(self.columns)
+        start = plan.cursor.position + step.number * plan.global_batch
+        return choose(self.seed, plan.cursor.epoch, start, count) if count else step.bucket
 
     def columns_in(self, variant: int) -> tuple[Column, ...]:
         """Return the columns of a variant, with plain views."""

@@ -76,7 +76,7 @@ class AlbumentationsCall:
                 column.spec.check_target(column.name, self._format(column))
             elif column.name in self._label_fields("bboxes") or column.name in self._label_fields("keypoints"):
                 target = column.name
-            elif column.like is not None and column.spec.takes == "entries":
+            elif column.has_entries_of:
                 raise OptionError(
                     f"sample_transform= may drop boxes, but does not know that the field {column.name!r} belongs to "
                     f"them: name it in A.BboxParams(label_fields=[{column.name!r}])"
@@ -154,8 +154,8 @@ def call_sample_transform(function: Callable[..., Any], columns: Sequence[Column
         )
     after = {name: _unwrapped(result[name], before) for name, before in sample.items()}
     for column in columns:
-        if column.like is not None and column.spec.takes == "entries":
-            _check_entries(column, column.like.name, sample, after)
+        if boxes := column.has_entries_of:
+            _check_entries(column, boxes.name, sample, after)
     return [after[column.name] for column in columns]
 
 
@@ -187,7 +187,10 @@ def _check_entries(column: Column, boxes: str, before: dict[str, Any], after: di
 
 def _wrapped(column: Column, value: Any, sample: dict[str, Any]) -> Any:
     """Return a value as the tensor of torchvision that tells its transforms what it is."""
-    image = sample[column.like.name] if column.like else None
+    source = column
+    while source.like is not None:
+        source = source.like
+    image = None if source is column else sample[source.name]
     if column.is_list:
         images: list[Any] = value if image is None else image
         return [_wrapped_one(column, one, other) for one, other in zip(value, images, strict=True)]
