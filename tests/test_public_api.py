@@ -53,6 +53,7 @@ NAMES = [
     "RandAugment",
     "RandomAffine",
     "RandomHorizontalFlip",
+    "RandomIoUCrop",
     "RandomResizedCrop",
     "Resize",
     "ResumeError",

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from wds_tools.images.buckets import Buckets
     from wds_tools.images.color import HSV
     from wds_tools.images.framed import Letterbox, RandomAffine
-    from wds_tools.images.jitter import LargeScaleJitter, ZoomOut
+    from wds_tools.images.jitter import LargeScaleJitter, RandomIoUCrop, ZoomOut
     from wds_tools.images.mosaic import Mosaic
     from wds_tools.images.schedule import MultiScale, Schedule
     from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize
@@ -97,7 +97,7 @@ _NAMES = {
     "images.buckets": "Buckets",
     "images.color": "HSV",
     "images.framed": "Letterbox RandomAffine",
-    "images.jitter": "LargeScaleJitter ZoomOut",
+    "images.jitter": "LargeScaleJitter RandomIoUCrop ZoomOut",
     "images.mosaic": "Mosaic",
     "images.schedule": "MultiScale Schedule",
     "images.views": "CenterCrop RandomResizedCrop Resize",
@@ -180,6 +180,7 @@ __all__ = [
     "RandAugment",
     "RandomAffine",
     "RandomHorizontalFlip",
+    "RandomIoUCrop",
     "RandomResizedCrop",
     "Resize",
     "ResumeError",

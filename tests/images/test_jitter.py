@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torchvision
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
@@ -88,3 +89,62 @@ def test_images_and_boxes_are_those_of_torchvision(scenes: Path, view: wt.ZoomOu
 def test_invalid_options_are_errors_with_the_allowed_values(make) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(OptionError, match="allowed are"):
         make()
+
+
+def iou_crop(u: np.ndarray, boxes: torch.Tensor, height: int, width: int) -> tuple[int, int, int, int] | None:
+    """Return the crop of torchvision's rules, one trial after the other: left, top, width, height."""
+    if u[0] >= 0.8:
+        return None
+    for draws in u[2:].reshape(4, -1):
+        overlap = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0][int(draws[0] * 7)]
+        if overlap >= 1:
+            return None
+        for share_w, share_h, x, y in draws[1:].reshape(-1, 4):
+            new_w, new_h = int(width * (0.3 + 0.7 * share_w)), int(height * (0.3 + 0.7 * share_h))
+            if not 0.5 <= new_w / new_h <= 2:
+                continue
+            left, top = int((width - new_w) * x), int((height - new_h) * y)
+            centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+            low, high = torch.tensor([left, top]), torch.tensor([left + new_w, top + new_h])
+            inside = ((centres > low) & (centres < high)).all(1)
+            if not inside.any():
+                continue
+            crop = torch.tensor([[left, top, left + new_w, top + new_h]], dtype=torch.float64)
+            if torchvision.ops.box_iou(boxes[inside], crop).max() >= overlap:
+                return left, top, new_w, new_h
+    return None
+
+
+def test_a_crop_by_overlap_is_that_of_torchvision(scenes: Path) -> None:
+    fields = {
+        "image": wt.Image(view=wt.RandomIoUCrop(48, boxes="objects", flip=0.5)),
+        "objects": wt.Boxes("json", path="objects.bbox", like="image"),
+    }
+    with wt.make_loader(scenes, batch_size=40, num_workers=0, fields=("jpg", "json")) as stored:
+        (whole,) = stored
+    seen = set()
+    for epoch in range(3):
+        with wt.make_loader(scenes, batch_size=40, num_workers=epoch, fields=fields) as loader:
+            loader.set_epoch(epoch)
+            (batch,) = loader
+            samples = loader.explain(0, epoch=epoch).samples if epoch == 0 else loader.explain(0).samples
+        u = uniform(key_of("view", 0, epoch), np.arange(40), fields["image"].view.draws)
+        for i, sample in enumerate(samples):
+            boxes = torch.tensor([one["bbox"] for one in whole[1][i]["objects"]], dtype=torch.float64).reshape(-1, 4)
+            boxes = torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1)
+            height, width = whole[0][i].shape[1:]
+            expected = iou_crop(u[i], boxes, height, width)
+            (crop,) = sample.crops["image"]
+            assert (crop.left, crop.top, crop.width, crop.height) == (expected or (0, 0, width, height))
+            assert crop.flip == (u[i, 1] < 0.5)
+            assert batch.image.shape[1:] == (3, 48, 48)
+            seen.add(expected is None)
+    assert seen == {True, False}
+
+
+def test_a_crop_by_overlap_needs_boxes_of_its_image(scenes: Path) -> None:
+    view = wt.RandomIoUCrop(48)
+    fields = {"image": wt.Image(view=view), "other": wt.Image(view=wt.Resize(8)), "boxes": wt.Boxes(like="other")}
+    for options in ({"fields": fields}, {"view": view}, {"fields": {"image": wt.Image(view=view)}}):
+        with pytest.raises(OptionError, match="RandomIoUCrop"):
+            wt.make_loader(scenes, batch_size=4, num_workers=0, **options)  # type: ignore[arg-type]

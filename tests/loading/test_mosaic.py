@@ -371,3 +371,14 @@ def test_a_mosaic_cannot_be_one_of_several_views_or_of_a_clip(smooth):
     for spec in (wt.Image(view=[MOSAIC, wt.Letterbox(64)]), wt.Frames("*.jpg", frames=1, view=MOSAIC)):
         with pytest.raises(OptionError, match="Mosaic"):
             loader_of(smooth, {"image": spec})
+
+
+def test_arrays_of_different_types_cannot_share_an_image(tmp_path):
+    with wt.ShardWriter(str(tmp_path / "a-%06d.tar")) as writer:
+        for number in range(4):
+            depth = np.zeros((20, 20, 1 + number % 2), np.float32)
+            image = encode(Image.new("RGB", (20, 20)), "JPEG")
+            writer.write({"__key__": f"k{number}", "jpg": image, "depth.npy": depth, "cls": 0})
+    specs = {"image": wt.Image(view=wt.Mosaic(16)), "depth": wt.Array("depth.npy", like="image")}
+    with loader_of(tmp_path, specs, batch_size=4) as loader, pytest.raises(DecodeError, match="channels"):
+        list(loader)

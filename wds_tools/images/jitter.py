@@ -1,7 +1,8 @@
-"""Views that zoom an image in or out at random, as trainers of detection do: `LargeScaleJitter`, `ZoomOut`."""
+"""Views that zoom in or out at random, as trainers of detection do: `LargeScaleJitter`, `ZoomOut`, `RandomIoUCrop`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from wds_tools.images.framed import (
     check_scale,
     place,
 )
-from wds_tools.images.views import Regions, height_and_width
+from wds_tools.images.views import Regions, check_flip, height_and_width, is_range
 
 
 @dataclass(frozen=True)
@@ -138,3 +139,112 @@ class ZoomOut:
         flips = are_flipped(u[:, 4:], self.flip, self.flip_vertical)
         scale = frame / canvas
         return place(sides, sides * scale, offset * scale, self.shape, fill=int(self.fill), flips=flips)
+
+
+_OVERLAPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+_ROUNDS, _TRIALS = 4, 40  # minimum overlaps that are drawn, and crops that are tried for each
+
+
+@dataclass(frozen=True)
+class RandomIoUCrop:
+    """A random crop that overlaps a box, resized: as for SSD, RT-DETR and D-FINE, by the rules of torchvision.
+
+    One of the minimum overlaps 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1 is drawn; 1 keeps the whole image. Of 40 random crops,
+    the first is taken that contains the centre of a box and overlaps such a box by at least this much (intersection
+    over union). If there is none, another overlap is drawn, four of them at most; then the whole image is kept. Boxes
+    whose centre is outside of the crop are kept if they are visible; torchvision drops them.
+
+    Attributes:
+        size: Height and width of the result in pixels, or one number for both. The result is distorted like that of a
+            `Resize`.
+        boxes: Name of the `Boxes` in the batch that belong to the image.
+        scale: Smallest and largest share of the sides of the image, at most 1.
+        ratio: Smallest and largest aspect ratio of the crop, width divided by height.
+        p: Probability of a crop. Otherwise the whole image is kept.
+        flip: Probability of mirroring left to right; True means 0.5.
+
+    Raises:
+        OptionError: An attribute is invalid.
+
+    >>> RandomIoUCrop(640).shape
+    (640, 640)
+    """
+
+    size: int | tuple[int, int]
+    boxes: str = "boxes"
+    scale: tuple[float, float] = (0.3, 1.0)
+    ratio: tuple[float, float] = (0.5, 2.0)
+    p: float = 0.8
+    flip: bool | float = False
+
+    def __post_init__(self) -> None:
+        height_and_width(self.size)
+        check_scale(self.scale)
+        if not isinstance(self.boxes, str) or not self.boxes:
+            raise OptionError(f"boxes={self.boxes!r}; allowed is the name of a wds_tools.Boxes in the batch")
+        if self.scale[1] > 1:
+            raise OptionError(f"scale={self.scale}; allowed are shares of the sides of the image, at most 1")
+        if not is_range(self.ratio):
+            raise OptionError(f"ratio={self.ratio}; allowed are 0 < smallest <= largest: width divided by height")
+        check_number("p", self.p, 1)
+        check_flip(self.flip)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the result in pixels."""
+        return height_and_width(self.size)
+
+    @property
+    def draws(self) -> int:
+        """Number of random numbers per image: whether, the flip, and an overlap and the crops for each round."""
+        return 2 + _ROUNDS * (1 + 4 * _TRIALS)
+
+    @property
+    def least(self) -> tuple[int, int]:
+        """Smallest allowed height and width of an image: (1, 1)."""
+        return (1, 1)
+
+    def regions(self, width: Ints, height: Ints, u: Floats, boxes: Sequence[Floats] = ()) -> Regions:
+        """Return the region of each image, see `View.regions`.
+
+        Args:
+            width: int64 [n].
+            height: int64 [n].
+            u: float64 [n, draws].
+            boxes: For each image float64 [k, 4], left, top, right and bottom in pixels.
+        """
+        whole = np.stack([np.zeros_like(width), np.zeros_like(width), width, height], axis=1)
+        crops = [self._crop(one, box[2:], draws) for one, box, draws in zip(boxes, whole, u, strict=True)]
+        box = np.array([found if found is not None else one for found, one in zip(crops, whole, strict=True)], np.int64)
+        size = np.broadcast_to(np.array(self.shape, np.int64), (len(u), 2))
+        probability = 0.5 if self.flip is True else float(self.flip)
+        return Regions(box.reshape(-1, 4), size, np.zeros_like(size), size, u[:, 1] < probability)
+
+    def _crop(self, boxes: Floats, sides: Ints, u: Floats) -> Ints | None:
+        """Return left, top, width and height of a crop of one image; None for the whole image."""
+        if u[0] >= self.p or not len(boxes):
+            return None
+        for draws in u[2:].reshape(_ROUNDS, -1):
+            overlap = _OVERLAPS[int(draws[0] * len(_OVERLAPS))]
+            if overlap >= 1:
+                return None
+            found = self._first(boxes, sides, overlap, draws[1:].reshape(_TRIALS, 4))
+            if found is not None:
+                return found
+        return None
+
+    def _first(self, boxes: Floats, sides: Ints, overlap: float, u: Floats) -> Ints | None:
+        """Return the first crop of several random ones that overlaps a box enough, or None."""
+        size = ((self.scale[0] + u[:, :2] * (self.scale[1] - self.scale[0])) * sides).astype(np.int64)  # [trials, 2]
+        start = ((sides - size) * u[:, 2:]).astype(np.int64)
+        aspect = size[:, 0] / np.maximum(size[:, 1], 1)
+        is_valid = (size > 0).all(axis=1) & (self.ratio[0] <= aspect) & (aspect <= self.ratio[1])
+        low, high = start[:, None], (start + size)[:, None]  # [trials, 1, x and y]
+        centre = (boxes[:, :2] + boxes[:, 2:]) / 2
+        is_inside = ((centre > low) & (centre < high)).all(axis=2)  # [trials, boxes]
+        shared = np.maximum(np.minimum(high, boxes[:, 2:]) - np.maximum(low, boxes[:, :2]), 0).prod(axis=2)
+        area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+        union = np.maximum(size.prod(axis=1)[:, None] + area - shared, 1e-16)
+        overlaps = np.where(is_inside, shared / union, -1)
+        good = np.flatnonzero(is_valid & (overlaps.max(axis=1) >= overlap))
+        return np.concatenate([start[good[0]], size[good[0]]]) if len(good) else None

@@ -12,12 +12,15 @@ import numpy as np
 from wds_tools.errors import OptionError
 from wds_tools.images.buckets import Buckets, OneBucket
 from wds_tools.images.framed import Letterbox, RandomAffine
-from wds_tools.images.jitter import LargeScaleJitter, ZoomOut
+from wds_tools.images.jitter import LargeScaleJitter, RandomIoUCrop, ZoomOut
 from wds_tools.images.mosaic import Mosaic
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View, tiles_of
 from wds_tools.order.keyed_random import key_of, uniform
 
-_KINDS = (RandomResizedCrop, CenterCrop, Resize, Letterbox, LargeScaleJitter, ZoomOut, RandomAffine, Mosaic)
+_KINDS = (
+    *(RandomResizedCrop, CenterCrop, Resize, Letterbox),
+    *(LargeScaleJitter, ZoomOut, RandomIoUCrop, RandomAffine, Mosaic),
+)
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ def check_flip(flip: Any) -> None:
         raise OptionError(f"flip={flip!r}; allowed are True, False, or a probability")
 
 
-def _is_range(value: Any) -> bool:
+def is_range(value: Any) -> bool:
     """Return whether this is a pair of numbers above 0 in ascending order."""
     is_pair = isinstance(value, tuple | list) and len(value) == 2
     return is_pair and all(isinstance(end, int | float | np.number) for end in value) and 0 < value[0] <= value[1]
@@ -230,9 +230,9 @@ class RandomResizedCrop:
 
     def __post_init__(self) -> None:
         height_and_width(self.size)
-        if not _is_range(self.scale) or self.scale[1] > 1:
+        if not is_range(self.scale) or self.scale[1] > 1:
             raise OptionError(f"scale={self.scale}; allowed are 0 < smallest <= largest <= 1: fractions of the area")
-        if not _is_range(self.ratio):
+        if not is_range(self.ratio):
             raise OptionError(f"ratio={self.ratio}; allowed are 0 < smallest <= largest: width divided by height")
         check_flip(self.flip)
 

@@ -115,7 +115,7 @@ class Boxes(AtPath):
         return part.once(column.name, lambda: self._found(part, column))
 
     def _found(self, part: Part, column: Column) -> list[list[_Shown]]:
-        stored, rows, counts = self._stored(column.sources(part), column)
+        stored, rows, counts = self._stored(column.sources(part), _image_field(column))
         shown = []
         for regions in column.regions(part):
             clipped, visible = clipped_boxes(stored, regions, rows) if regions else (stored, np.ones(len(stored)))
@@ -130,7 +130,12 @@ class Boxes(AtPath):
             shown.append(list(zip(np.split(edges, stops), np.split(kept, stops), strict=True)))
         return shown
 
-    def _stored(self, part: Part, column: Column) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+    def in_images(self, part: Part, field: str) -> list[Floats]:
+        """Return the boxes of each sample: float64 [k, 4], edges in pixels of a stored image field."""
+        stored, _, counts = self._stored(part, field)
+        return np.split(stored, np.cumsum(counts)[:-1])
+
+    def _stored(self, part: Part, field: str) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
         """Return all boxes, float64 [k, 4], edges in pixels; the sample of each, int64 [k]; the number in each."""
         arrays = []
         for i, value in enumerate(self.values(part)):
@@ -149,17 +154,16 @@ class Boxes(AtPath):
             found = f"box {k - int(counts[:i].sum())}, {boxes[k].tolist()} ({self.format})"
             raise self.invalid(part, i, found, "finite numbers, and widths and heights of at least 0")
         if self.normalized:
-            sizes = np.stack(part.image_sizes(_image_field(column)), axis=1)
+            sizes = np.stack(part.image_sizes(field), axis=1)
             edges = edges * np.tile(sizes, 2)[rows]
         return edges, rows, counts
 
 
 def _image_field(column: Column) -> str:
-    """Return the stored field of the image that boxes belong to, which need not have a view."""
+    """Return the stored field of the image that boxes belong to, which need not have a view; empty if there is none."""
     if column.geometry:
         return column.geometry.field
-    assert column.like is not None, "required by Boxes(normalized=True)"
-    return column.like.spec.field
+    return column.like.spec.field if column.like else ""
 
 
 def clipped_boxes(edges: Floats, regions: Regions, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:

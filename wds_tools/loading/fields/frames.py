@@ -190,4 +190,5 @@ def _regions(part: Part, geometry: Geometry | None, infos: list[ImageInfo], firs
     if geometry is None:
         return []
     sizes = np.array([(infos[k].width, infos[k].height) for k in firsts.tolist()], np.int64).reshape(-1, 2)
-    return [part.choose_regions(geometry.views_at(part.epoch)[0], geometry.key, sizes[:, 0], sizes[:, 1])]
+    view = geometry.views_at(part.epoch)[0]
+    return [part.choose_regions(view, geometry.key, sizes[:, 0], sizes[:, 1], geometry)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,20 @@ from wds_tools.format.image_header import MAX_PIXELS, ImageInfo, probe, probe_ar
 from wds_tools.format.index import NO_LABEL
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.decode import decode_stored
+from wds_tools.images.jitter import RandomIoUCrop
 from wds_tools.images.schedule import AnyView, view_at
 from wds_tools.images.views import Regions, View, tiles_of
 from wds_tools.order.keyed_random import key_of, uniform
 from wds_tools.reading.rows import Rows
 
 Value = TypeVar("Value")
+
+
+class HasBoxes(Protocol):
+    """A specification of boxes."""
+
+    def in_images(self, part: Part, field: str) -> list[NDArray[np.float64]]:
+        """Return the boxes of each sample of a part, float64 [k, 4], edges in pixels of a stored image field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,7 @@ class Geometry:
         is_list: Whether the value of a sample is a list with one element per view.
         key: What their random numbers depend on in addition to seed, epoch, position and index of the view. It is empty
             for the first view of a call, so that this view chooses the same regions as ``view=`` of `make_loader`.
+        boxes: The boxes by which views choose their regions, by name.
     """
 
     source: str
@@ -43,6 +52,7 @@ class Geometry:
     views: tuple[AnyView, ...]
     is_list: bool = False
     key: tuple[str, ...] = ()
+    boxes: tuple[tuple[str, HasBoxes], ...] = ()
 
     def views_at(self, epoch: int, bucket: int | None = None) -> tuple[View, ...]:
         """Return the views of an epoch, for a batch of one bucket if there are buckets."""
@@ -222,7 +232,7 @@ class Part:
             sources = self.sources(geometry)
             sizes = sources.image_sizes(geometry.field)
             self._regions[geometry.source] = [
-                sources.choose_regions(view, geometry.key_of_view(index), *sizes)
+                sources.choose_regions(view, geometry.key_of_view(index), *sizes, geometry)
                 for index, view in enumerate(geometry.views_at(self.epoch))
             ]
         return self._regions[geometry.source]
@@ -265,7 +275,12 @@ class Part:
         return self._infos[field]
 
     def choose_regions(
-        self, view: View, purpose: tuple[int | str, ...], width: NDArray[np.int64], height: NDArray[np.int64]
+        self,
+        view: View,
+        purpose: tuple[int | str, ...],
+        width: NDArray[np.int64],
+        height: NDArray[np.int64],
+        geometry: Geometry,
     ) -> Regions:
         """Return the regions that a view chooses in images of these sizes.
 
@@ -274,6 +289,7 @@ class Part:
             purpose: What its random numbers depend on in addition to seed, epoch and position.
             width: int64 [n].
             height: int64 [n].
+            geometry: What the view belongs to.
         """
         least_h, least_w = view.least
         small = np.flatnonzero((height < least_h) | (width < least_w))
@@ -287,7 +303,10 @@ class Part:
             )
         positions = self.positions[:: tiles_of(view)]
         u = uniform(key_of("view", self.seed, self.epoch, *purpose), positions, view.draws)
-        regions = view.regions(width, height, u)
+        if isinstance(view, RandomIoUCrop):
+            regions = view.regions(width, height, u, dict(geometry.boxes)[view.boxes].in_images(self, geometry.field))
+        else:
+            regions = view.regions(width, height, u)
         huge = np.flatnonzero(regions.size.prod(axis=1) > MAX_PIXELS)
         if len(huge):
             new_height, new_width = regions.size[huge[0]].tolist()

@@ -59,8 +59,20 @@ class Pixels(FieldSpec):
         if column.geometry:
             sizes = np.array([pixels.shape[:2] for pixels in stored], np.int64)
             sources.check_sizes(self.field, sizes[:, 1], sizes[:, 0], column.geometry)
+            self._check_tiles(sources, stored, column.geometry.tiles_at(part.epoch))
         with stages.WRITE:
             return [[self.as_tensor(pixels) for pixels in self._outputs(stored, regions)] for regions in views]
+
+    def _check_tiles(self, sources: Part, stored: list[NDArray[Any]], tiles: int) -> None:
+        """Check that the pixels of all tiles of an image have one type."""
+        for i, pixels in enumerate(stored):
+            first = stored[i - i % tiles]
+            if (pixels.shape[2], pixels.dtype) != (first.shape[2], first.dtype):
+                error = DecodeError(
+                    f"field {self.field!r} has {pixels.shape[2]} channels of {pixels.dtype}, but that of the sample with "
+                    f"which it shares an image has {first.shape[2]} of {first.dtype}"
+                )
+                raise sources.located(error, i)
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return for each sample a tensor, or a list with one for each view of the image."""
