@@ -95,7 +95,14 @@ def a_report(**changes) -> BenchReport:
     return BenchReport(**{**values, **changes})
 
 
-MAX_DIFFERENCE = {"train": 2, "eval": 2, "small": 1, "ssl": 2, "detect": 2}  # of a peer's pixels from ours, by view
+MAX_DIFFERENCE = {
+    "train": 2,
+    "eval": 2,
+    "small": 1,
+    "ssl": 2,
+    "detect": 2,
+    "letterbox": 2,
+}  # of a peer's pixels from ours, by view
 
 
 @pytest.mark.parametrize(
@@ -106,6 +113,7 @@ MAX_DIFFERENCE = {"train": 2, "eval": 2, "small": 1, "ssl": 2, "detect": 2}  # o
         pytest.param("eval", ["imagefolder-io", "crop-ready"], marks=pytest.mark.torture),
         pytest.param("ssl", ["imagefolder"], marks=pytest.mark.torture),
         pytest.param("detect", ["webdataset"], marks=pytest.mark.torture),
+        pytest.param("letterbox", ["imagefolder", "imagefolder-io"], marks=pytest.mark.torture),
         pytest.param("train", ["imagefolder", "hdf5", "lmdb", "imagefolder-io"], marks=pytest.mark.torture),
         pytest.param("eval", ["imagefolder", "webdataset", "hdf5", "lmdb"], marks=pytest.mark.torture),
         pytest.param("small", ["imagefolder", "webdataset", "hdf5", "hdf5-uint8", "lmdb"], marks=pytest.mark.torture),
@@ -143,27 +151,36 @@ def test_every_loader_is_measured_and_nothing_is_left(few, temporary, view, peer
     assert_nothing_left(temporary)
 
 
-@pytest.mark.parametrize("view", ["ssl", "detect"])
-def test_loaders_yield_whole_batches_of_several_crops_and_of_boxes(few, temporary, view):
+@pytest.mark.parametrize(
+    ("view", "peers"),
+    [
+        ("ssl", ("imagefolder", "webdataset")),
+        ("detect", ("imagefolder", "webdataset")),
+        ("letterbox", ("imagefolder",)),
+        ("mosaic", ()),
+    ],
+)
+def test_loaders_yield_whole_batches_of_several_crops_and_of_boxes(few, temporary, view, peers):
     """In this process, because starting a process per loader takes ten times as long."""
     copy = dataset.prepare_dataset(open_shards(few), temporary, workload=view, workers=1, batch_size=4)
     setup = Setup("", str(temporary), str(copy.tree), str(copy.shards), view, 1, 4, copy.probes)
     pixels = {}
-    for name in ("limit", "ours", "imagefolder", "webdataset"):
+    for name in ("limit", "ours", *peers):
         module = importlib.import_module(f"wds_tools.bench.{LOADERS[name].module}")
         with closing(module.batch_sizes(setup, 0)) as batches:
             assert [next(batches) for _ in range(2)] == [4, 4], name
         pixels[name] = module.probe_pixels(setup)
-    for name in ("imagefolder", "webdataset"):
+    for name in peers:
         levels = [
             (a.float() - b.float()).abs().mean().item() for a, b in zip(pixels[name], pixels["ours"], strict=True)
         ]
         assert 0 < np.median(levels) < MAX_DIFFERENCE[view], name
 
 
-def test_the_boxes_of_a_peer_are_those_of_our_loader(few, temporary):
-    copy = dataset.prepare_dataset(open_shards(few), temporary, workload="detect", workers=1, batch_size=4)
-    setup = Setup("", str(temporary), str(copy.tree), str(copy.shards), "detect", 1, 4, copy.probes)
+@pytest.mark.parametrize("view", ["detect", "letterbox"])
+def test_the_boxes_of_a_peer_are_those_of_our_loader(few, temporary, view):
+    copy = dataset.prepare_dataset(open_shards(few), temporary, workload=view, workers=1, batch_size=4)
+    setup = Setup("", str(temporary), str(copy.tree), str(copy.shards), view, 1, 4, copy.probes)
     fields = {"boxes": wt.Boxes("json", path="boxes", like="image"), "image": wt.Image(view=setup.view)}
     fields["path"] = wt.Text("json", path="path")
     with wt.make_loader(copy.shards, batch_size=4, fields=fields, num_workers=0) as loader:
@@ -189,6 +206,8 @@ def assert_own_formats_were_written(found: BenchReport) -> None:
         pytest.param("dali", "train", marks=pytest.mark.peers),
         pytest.param("dali", "ssl", marks=pytest.mark.peers),
         pytest.param("dali", "detect", marks=pytest.mark.peers),
+        pytest.param("ultralytics", "letterbox", marks=pytest.mark.peers),
+        pytest.param("ultralytics", "mosaic", marks=pytest.mark.peers),
         pytest.param("ffcv", "raw", marks=pytest.mark.peers),
         pytest.param("tfdata", "train", marks=pytest.mark.peers),
         pytest.param("mosaic", "bytes", marks=pytest.mark.peers),

@@ -302,9 +302,11 @@ def test_folders_of_images_are_kept_and_two_images_of_one_name_are_named(tmp_pat
     wt.pack(src, tmp_path / "packed", kind="yolo", progress=False)
     wt.export(tmp_path / "packed", "yolo", dst=tmp_path / "out", progress=False)
     assert label_rows(tmp_path / "out/labels/train/a/photo_1.txt")
-    shutil.copytree(src / "images/a", src / "images/val/a")
+    shutil.copytree(src / "images/a", src / "more/images/a")
     wt.pack(src, tmp_path / "twice", kind="yolo", progress=False)
-    with pytest.raises(DestinationError, match=r"images/a/photo.*images/val/a/photo.*would both be images/train/a"):
+    with pytest.raises(
+        DestinationError, match=r"images/a/photo.*would both be images/train/a/photo.* with one label file"
+    ):
         wt.export(tmp_path / "twice", "yolo", dst=tmp_path / "other", progress=False)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from wds_tools.bench.registry import LOADERS
-from wds_tools.bench.workloads import ANNOTATIONS, RAW_BYTES, RAW_SIDE, SMALL_SIDE, WORKLOADS
+from wds_tools.bench.workloads import ANNOTATIONS, RAW_BYTES, RAW_SIDE, SMALL_SIDE, WITH_BOXES, WORKLOADS
 from wds_tools.errors import DestinationError
 from wds_tools.format.index import NO_LABEL
 from wds_tools.format.jpeg import baseline_frame
@@ -105,7 +105,7 @@ def _files(source: ShardSet, count: int, workload: str) -> Iterator[tuple[int, i
         rows = Rows(reader, np.arange(start, min(start + _CHUNK, count), dtype=np.int64))
         columns = zip(rows.gather("label").tolist(), rows.kinds(), rows.images(), strict=True)
         for index, (label, kind, data) in enumerate(columns, start):
-            if workload == "detect" and square(data, 8) is None:
+            if workload in WITH_BOXES and square(data, 8) is None:
                 continue  # its boxes would be of no use
             if workload not in ("small", "raw"):
                 yield index, label, (kind, data)
@@ -150,7 +150,7 @@ def _pack(tree: Path, shards: Path, workload: str, total: int, count: int) -> in
         field = _FIELDS[workload]
         _write_shards(files, shards, count, lambda path: {field: path.read_bytes()})
         return 0
-    if workload == "detect":
+    if workload in WITH_BOXES:
         boxes = _write_annotations(files, tree)
         _write_shards(files, shards, count, lambda path: _with_boxes(path, path.relative_to(tree), boxes))
         return 0

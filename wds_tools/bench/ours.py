@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from wds_tools.bench.workloads import RAW_SIDE, Setup
+from wds_tools.bench.workloads import HSV_GAINS, RAW_SIDE, WITH_BOXES, Setup
+from wds_tools.images.color import HSV
 from wds_tools.images.views import Resize
 from wds_tools.loading.dataset import StreamingDataset
 from wds_tools.loading.factory import make_loader
@@ -31,8 +32,10 @@ def open_loader(setup: Setup, seed: int, *, num_workers: int) -> Loader:
     }
     if setup.crops:
         options["fields"] = {"image": Image(view=setup.crops), "label": Label()}
-    elif setup.workload == "detect":
-        options["fields"] = {"image": Image(view=setup.view), "boxes": Boxes("json", path="boxes", like="image")}
+    elif setup.workload in WITH_BOXES:
+        color = HSV(*HSV_GAINS) if setup.workload == "mosaic" else None
+        boxes = Boxes("json", path="boxes", like="image", pad=None if setup.workload == "detect" else "flat")
+        options["fields"] = {"image": Image(view=setup.view, color=color), "boxes": boxes}
     else:
         options["fields"] = _FIELDS.get(setup.workload, ("image", "label"))
         options["view"] = _RAW_VIEW if setup.workload == "raw" else setup.view

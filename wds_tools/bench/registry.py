@@ -8,8 +8,11 @@ from pathlib import Path
 
 _ONE_CROP = ("train", "eval", "small")
 _CROPS = (*_ONE_CROP, "ssl")
-DECODING = (*_CROPS, "detect")
+_DETECTION = ("letterbox", "mosaic")
+DECODING = (*_CROPS, "detect", *_DETECTION)
 ALL = (*DECODING, "raw", "bytes")
+_WITHOUT_MOSAIC = (*_CROPS, "detect", "letterbox", "raw", "bytes")
+_WITHOUT_FRAMES = (*_CROPS, "detect", "raw", "bytes")
 _WITHOUT_BOXES = (*_CROPS, "raw", "bytes")
 NOT_IN_WHEEL = (
     "not part of this installation: the modules that measure peers are in the source repository only; install "
@@ -105,9 +108,13 @@ LOADERS = {
         "peers.imagefolder",
         ("torch", "torchvision"),
         f"torchvision's ImageFolder, {_DATALOADER}",
+        workloads=_WITHOUT_MOSAIC,
         workload_notes={
             **dict.fromkeys(_CROPS, "its own loader (Pillow), v2 transforms on uint8 tensors with antialias"),
-            "detect": "its own loader (Pillow), v2 transforms with tv_tensors, antialias; boxes in memory",
+            **dict.fromkeys(
+                ("detect", "letterbox"),
+                "its own loader (Pillow), v2 transforms with tv_tensors, antialias; boxes in memory",
+            ),
             "raw": f"loader=numpy.load; {_NOT_VERIFIED['raw']}",
             "bytes": f"loader reads the file; {_NOT_VERIFIED['bytes']}",
         },
@@ -116,14 +123,15 @@ LOADERS = {
         "peers.imagefolder_io",
         ("torch", "torchvision"),
         "as imagefolder, with loader=torchvision.io.decode_image instead of Pillow",
-        workloads=DECODING,
+        workloads=(*_CROPS, "detect", "letterbox"),
     ),
     "webdataset": Entry(
         "peers.webdataset",
         ("torch", "torchvision", "webdataset"),
         "WebDataset().shuffle(1000) in a WebLoader, batched in the workers; no pause between epochs",
+        workloads=_WITHOUT_FRAMES,
         workload_notes={
-            **dict.fromkeys(DECODING, "decode('pil'), the transforms of imagefolder"),
+            **dict.fromkeys((*_CROPS, "detect"), "decode('pil'), the transforms of imagefolder"),
             **_NOT_VERIFIED,
             "bytes": f"without workers, which is faster; {_NOT_VERIFIED['bytes']}",
         },
@@ -158,10 +166,22 @@ LOADERS = {
         workload_notes={**dict.fromkeys(_CROPS, _IO), **_NOT_VERIFIED},
         size_ratio=1.3,
     ),
+    "ultralytics": Entry(
+        "peers.ultralytics",
+        ("ultralytics",),
+        "its own data loader with persistent workers, cv2 without antialias, label files read once",
+        workloads=_DETECTION,
+        workload_notes={
+            "mosaic": "decodes one image for each mosaic: the other three come from a buffer of decoded ones, so they "
+            "repeat; affine and HSV with its defaults",
+        },
+        size_ratio=0.1,
+    ),
     "dali": Entry(
         "peers.dali",
         ("nvidia-dali-cuda120",),
         "on the CPU (device_id=None), threads instead of worker processes, readers.file(random_shuffle=True)",
+        workloads=_WITHOUT_FRAMES,
         workload_notes={
             "train": "decoders.image_random_crop decodes only the crop; resize with antialias",
             "eval": "decoders.image, resize with antialias, crop",

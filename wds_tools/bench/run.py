@@ -48,8 +48,8 @@ def bench(
 
     Args:
         dataset: Folder or URL with a manifest, the manifest, or a brace pattern of indexed shards.
-        view: The workload, a name in `WORKLOADS`: ``train``, ``eval``, ``small``, ``ssl``, ``detect``, ``raw`` or
-            ``bytes``.
+        view: The workload, a name in `WORKLOADS`: ``train``, ``eval``, ``small``, ``ssl``, ``detect``, ``letterbox``,
+            ``mosaic``, ``raw`` or ``bytes``.
         against: Peers to compare with, names in `PEERS`. Those that are not installed are skipped
             and reported.
         workers: Processes or threads that decode, for each loader.

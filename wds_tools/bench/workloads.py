@@ -14,12 +14,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from wds_tools.images.framed import Letterbox
+from wds_tools.images.mosaic import Mosaic
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Regions, Resize, View
 
 RAW_SIDE = 128
 RAW_SHAPE = (RAW_SIDE, RAW_SIDE, 3)
 RAW_BYTES = 3 * RAW_SIDE * RAW_SIDE
 ANNOTATIONS = "instances.json"
+WITH_BOXES = ("detect", "letterbox", "mosaic")
+"""Workloads whose samples have boxes."""
+HSV_GAINS = (0.015, 0.7, 0.4)  # of the *mosaic* workload: hue, saturation and value, the defaults of Ultralytics
 SMALL_SIDE = 224  # pixels of the images of the *small* workload before they are resized
 
 WORKER_STAGES = ("read", "verify", "slice", "decode", "resize", "write", "other")
@@ -62,6 +67,14 @@ WORKLOADS = {
         (_LARGE,) * 2 + (_SMALL,) * 8,
     ),
     "detect": Workload("images as stored, resized to 640 x 640, with boxes", Resize((640, 640)), 16),
+    "letterbox": Workload(
+        "images as stored, resized to fit into 640 x 640, the rest filled, with boxes", Letterbox(640), 16
+    ),
+    "mosaic": Workload(
+        "mosaics of four images as stored, 640 x 640, scale 0.5 to 1.5, translate 0.1, HSV, flip, with boxes",
+        Mosaic(640, scale=(0.5, 1.5), translate=0.1, flip=0.5),
+        16,
+    ),
     "raw": Workload(f"arrays of {RAW_SIDE} x {RAW_SIDE} x 3 bytes made from the images, stored decoded", None, 256),
     "bytes": Workload("stored bytes of the images, not decoded", None, 256),
 }
@@ -106,11 +119,11 @@ class Setup:
     @property
     def has_several_values(self) -> bool:
         """Whether a sample has several values, so that the first one of a batch has its number of samples."""
-        return bool(self.crops) or self.workload == "detect"
+        return bool(self.crops) or self.workload in WITH_BOXES
 
     @property
     def annotations(self) -> Path:
-        """The boxes of the *detect* workload, in the JSON of COCO; file names are relative to ``tree``."""
+        """The boxes of workloads with boxes, in the JSON of COCO; file names are relative to ``tree``."""
         return Path(self.folder) / ANNOTATIONS
 
     def boxes(self) -> dict[str, list[list[float]]]:
@@ -124,7 +137,9 @@ class Setup:
 
     @property
     def fixed_view(self) -> View | None:
-        """The same without randomness, to compare pixels."""
+        """The same without randomness, to compare pixels; for mosaics the whole images that they are made of."""
+        if self.workload in ("letterbox", "mosaic"):
+            return Letterbox(640)
         return FixedCrop(224) if self.view and self.view.draws else self.view
 
     @property

@@ -52,7 +52,7 @@ def tune(run: Run, /, dataset: str, json_file: Path | None, **options: Any) -> N
 @click.argument("dataset", type=PATH_OR_URL)
 @click.option(
     "--view",
-    type=click.Choice(["train", "eval", "small", "ssl", "detect", "raw", "bytes"]),
+    type=click.Choice(["train", "eval", "small", "ssl", "detect", "letterbox", "mosaic", "raw", "bytes"]),
     default="train",
     show_default=True,
     help="Workload to measure; see above.",

@@ -16,7 +16,7 @@ from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.v2 import functional
 
 from wds_tools.bench.peers.transforms import transform_for, transform_of
-from wds_tools.bench.workloads import RAW_SHAPE, Setup
+from wds_tools.bench.workloads import RAW_SHAPE, WITH_BOXES, Setup
 
 
 def sample_decoder(setup: Setup) -> Callable[[Any], Any]:
@@ -49,7 +49,7 @@ def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
 
 def collate_fn(setup: Setup) -> Callable[[list[Any]], Any]:
     """Return the function from samples to a batch; bytes of different lengths and boxes stay a list."""
-    return {"bytes": _as_is, "detect": _images_and_boxes}.get(setup.workload, default_collate)
+    return {"bytes": _as_is, **dict.fromkeys(WITH_BOXES, _images_and_boxes)}.get(setup.workload, default_collate)
 
 
 def shuffled_batch_sizes(dataset: Dataset[Any], setup: Setup, seed: int) -> Generator[int]:

@@ -11,6 +11,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from wds_tools.bench.workloads import FixedCrop, Setup
+from wds_tools.images.framed import Letterbox
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 
 
@@ -65,8 +66,29 @@ def _steps(view: View | None) -> list[Any]:
         return [v2.Resize(view.resize, antialias=True), v2.CenterCrop(list(view.shape))]
     if isinstance(view, Resize):
         return [v2.Resize(list(view.shape or ()), antialias=True)]
+    if isinstance(view, Letterbox):
+        return [_Letterbox(view)]
     assert isinstance(view, FixedCrop)
     return [v2.Lambda(lambda image: _fixed_crop(image, view))]
+
+
+class _Letterbox(torch.nn.Module):
+    """An image and its boxes resized to fit, and padded on both sides."""
+
+    def __init__(self, view: Letterbox) -> None:
+        super().__init__()
+        self._shape, self._fill = view.shape, view.fill
+
+    def forward(self, *inputs: Any) -> Any:
+        """Return the image and its boxes in the frame."""
+        sides = inputs[0].shape[-2:]
+        ratio = min(length / side for length, side in zip(self._shape, sides, strict=True))
+        size = [round(side * ratio) for side in sides]
+        rest = [length - side for length, side in zip(self._shape, size, strict=True)]
+        top, left = rest[0] // 2, rest[1] // 2
+        padding = [left, top, rest[1] - left, rest[0] - top]
+        moved = [functional.pad(functional.resize(one, size, antialias=True), padding, self._fill) for one in inputs]
+        return moved[0] if len(moved) == 1 else tuple(moved)
 
 
 def _fixed_crop(image: torch.Tensor, view: FixedCrop) -> torch.Tensor:
