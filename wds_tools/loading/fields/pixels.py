@@ -69,8 +69,8 @@ class Pixels(FieldSpec):
             first = stored[i - i % tiles]
             if (pixels.shape[2], pixels.dtype) != (first.shape[2], first.dtype):
                 error = DecodeError(
-                    f"field {self.field!r} has {pixels.shape[2]} channels of {pixels.dtype}, but that of the sample with "
-                    f"which it shares an image has {first.shape[2]} of {first.dtype}"
+                    f"field {self.field!r} has {pixels.shape[2]} channels of {pixels.dtype}, but that of the sample "
+                    f"with which it shares an image has {first.shape[2]} of {first.dtype}"
                 )
                 raise sources.located(error, i)
 
