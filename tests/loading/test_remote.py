@@ -124,6 +124,22 @@ def test_batches_are_those_of_the_local_folder_and_the_second_epoch_requests_not
     assert not [request for request in server.requests if request.method == "HEAD"]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_partners_of_a_mosaic_cost_no_further_requests(server, dataset, workers):
+    fields = {"image": wt.Image(view=wt.Mosaic(48)), "key": wt.Key()}
+    options = {"batch_size": BATCH, "shuffle": 40, "num_workers": workers, "fields": fields}
+    with wt.make_loader(dataset, **options) as loader:
+        expected = [content(batch) for _ in range(2) for batch in loader]
+    with wt.make_loader(server.url, **options) as loader:
+        first = [content(batch) for batch in loader]
+        requests = len(server.requests)
+        assert first + [content(batch) for batch in loader] == expected
+        assert len(server.requests) == requests
+    spans = [span for span in ranges_of(server) if span[2] - span[1] > 20_000]
+    assert len(spans) == len(set(spans))
+    assert sum(stop - start for _, start, stop in ranges_of(server)) < 1.3 * bytes_of(server)
+
+
 def test_each_block_is_fetched_once_by_many_workers(server, dataset):
     epochs_of(server.url, workers=4)
     spans = [span for span in ranges_of(server) if span[2] - span[1] > 20_000]

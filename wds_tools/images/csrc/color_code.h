@@ -13,7 +13,7 @@ static inline float distance(float x, float y)
 }
 
 /* Hue is 0 to 6: red at 0, green at 2, blue at 4. All alternatives are computed, and one is selected, so that the
-   compiler can vectorise. */
+   compiler can vectorise. GCC does so only with -fno-trapping-math (pyproject.toml): ten times as fast. */
 static void change_hsv(
     uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b, size_t count, const HsvChange *change)
 {

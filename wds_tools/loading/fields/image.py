@@ -44,9 +44,10 @@ class Image(Pixels):
         field: Stored field, such as ``"jpg"`` or ``"left.jpg"``. ``"image"`` (the default) is the image of a sample,
             whatever its type.
         view: Region of the image and its output size: `RandomResizedCrop`, `CenterCrop`, `Resize`, or None for the
-            whole image; a `Schedule` of these by epoch; or `Buckets` of several sizes. Or a list of views: the image is
-            decoded once, and the value in the batch is a list with one tensor per view. Each has random numbers of its
-            own.
+            whole image; for detection `Letterbox`, `Mosaic`, `RandomAffine`, `LargeScaleJitter`, `ZoomOut` or
+            `RandomIoUCrop`; a `Schedule` of these by epoch, a `MultiScale` by batch; or `Buckets` of several sizes. Or
+            a list of views: the image is decoded once, and the value in the batch is a list with one tensor per view.
+            Each has random numbers of its own. A view that shows several samples, such as `Mosaic`, is the only one.
         mode: ``"rgb"`` (the default), or ``"unchanged"`` for [batch, channels, height, width] with the stored channels
             and dtype: grey, alpha, 16 bits, and ``npy`` arrays [height, width] or [height, width, channels]. Palettes
             are applied. If images of a batch differ in channels or dtype, it is a list.
