@@ -18,6 +18,7 @@ from PIL import Image
 from torchvision.datasets import CocoDetection, VOCDetection
 
 import wds_tools as wt
+from wds_tools.cli import main
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.sources.detect import open_source
 
@@ -852,3 +853,15 @@ def test_every_bad_box_is_named_with_its_file_image_and_annotation(write, tmp_pa
     assert kept["zero"][0]["box"][0] == kept["zero"][0]["box"][2] == 1
     with pytest.raises(SourceError, match="cannot be packed"):
         wt.pack(src, tmp_path / "strict", kind=kind, strict=True, progress=False)
+
+
+def test_the_call_that_pack_prints_loads_images_with_their_objects(tmp_path, capsys):
+    src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/{name}")
+    with pytest.raises(SystemExit):
+        main(["pack", str(src), str(tmp_path / "out")])
+    _, _, call = capsys.readouterr().out.partition("import wds_tools\n")
+    names = {"wds_tools": wt}
+    exec(call.replace("shuffle=True", "num_workers=0"), names)
+    batch = next(iter(names["loader"]))
+    assert batch.image.shape == (4, 3, 640, 640)
+    assert batch.boxes_offsets[-1] == len(batch.classes) == sum(map(len, BOXES.values()))

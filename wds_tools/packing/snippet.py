@@ -8,6 +8,7 @@ from typing import Any
 
 from wds_tools.format.index import NO_LABEL, Index
 from wds_tools.format.manifest import Manifest
+from wds_tools.format.objects import PLACE
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.views import RandomResizedCrop
 
@@ -15,6 +16,12 @@ IMPORT = "import wds_tools"
 USUAL_FIELDS = ("image", "label")
 _BATCH_SIZE = 256
 _VIEW = RandomResizedCrop(224, flip=True)
+_BATCH_SIZE_WITH_OBJECTS = 16
+_WITH_OBJECTS = """{
+        'image': wds_tools.Image(view=wds_tools.Letterbox(640, flip=True)),
+        'boxes': wds_tools.Boxes('json', path='objects.box', format='xyxy', like='image', pad='flat'),
+        'classes': wds_tools.Field('json', path='objects.category', like='boxes', pad='flat'),
+    }"""
 _SIXTEEN_BITS = ";16"  # suffix of the mode of images with 16 bits per channel, which do not load as RGB
 
 
@@ -54,7 +61,7 @@ def spell_fields(names: tuple[str, ...]) -> str:
 
 
 def first_call(dataset: str, manifest: Manifest, *, indexes: Iterable[Index] = ()) -> str:
-    """Return a call that loads a new dataset: images and labels, or without images the fields that every sample has.
+    """Return a call that loads a new dataset: images with labels or objects, or the fields that every sample has.
 
     Args:
         dataset: Path or URL of the dataset.
@@ -63,6 +70,9 @@ def first_call(dataset: str, manifest: Manifest, *, indexes: Iterable[Index] = (
             decoded and have 8 bits per channel.
     """
     names = _usable_fields(manifest, indexes)
+    if "image" in names and PLACE in manifest.field_classes:
+        batch_size = f"{min(_batch_size(manifest.samples), _BATCH_SIZE_WITH_OBJECTS)}"
+        return spell_call(dataset, {"batch_size": batch_size, "fields": _WITH_OBJECTS, "shuffle": "True"})
     options = {
         "batch_size": f"{_batch_size(manifest.samples)}",
         "view": f"wds_tools.{spell(_VIEW)}" if "image" in names else "",
