@@ -229,7 +229,10 @@ def test_images_that_are_far_larger_than_the_view_should_be_packed_again(
     monkeypatch.setattr("wds_tools.loading.pipeline.autoscale.available_cores", lambda: 1)
     wt.pack(large.parent / "images", tmp_path / "packed", workers=1, images=images)
     loader = make(tmp_path / "packed", num_workers=1)
-    train(loader)
+    for _ in range(20):  # on a busy machine, another cause than decoding may dominate in a short epoch
+        train(loader)
+        if loader.report().endswith(remedy):
+            break
     assert loader.report().endswith(remedy), loader.report()
     assert "1 core is used: the images are far larger than the view" in loader.report()
 
