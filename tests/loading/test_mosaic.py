@@ -78,22 +78,48 @@ class Canvas:
         self.zoom = zoom[0] + u[0] * (zoom[1] - zoom[0])
         self.shift = [(0.5 + self.translate * (2 * draw - 1)) * side for draw, side in zip(u[1:3], SIZE, strict=True)]
         self.flips = u[3] < view.flip, u[4] < view.flip_vertical  # left to right, top to bottom
-        centre = [int((0.5 + draw) * side) for draw, side in zip(u[10:12], SIZE, strict=False)]
         # the canvas of a single image has the size of the result
         self.size = (2 * self.height, 2 * self.width) if self.is_mosaic else SIZE
         self.samples = samples if self.is_mosaic else samples[:1]
         self.matrix = self.matrix_of(view, u)
-        self.fitted, self.pads = [], []
-        for tile, (image, *_) in enumerate(self.samples):
+        self.fitted = []
+        for image, *_ in self.samples:
             height, width = image.shape[1:]
             ratio = min(self.height / height, self.width / width)
             fitted = min(int(np.ceil(height * ratio)), self.height), min(int(np.ceil(width * ratio)), self.width)
-            if self.is_mosaic:
-                pad = (centre[0] - (tile < 2) * fitted[0], centre[1] - (tile % 2 == 0) * fitted[1])
-            else:
-                pad = [round((side - one) / 2 - 0.1) for side, one in zip(SIZE, fitted, strict=True)]
             self.fitted.append(fitted)
-            self.pads.append(pad)
+        if not self.is_mosaic:
+            self.pads = [[round((side - one) / 2 - 0.1) for side, one in zip(SIZE, self.fitted[0], strict=True)]]
+        elif view.tiles == 4:
+            centre = [int((0.5 + draw) * side) for draw, side in zip(u[10:12], SIZE, strict=False)]
+            self.pads = [
+                (centre[0] - (tile < 2) * height, centre[1] - (tile % 2 == 0) * width)
+                for tile, (height, width) in enumerate(self.fitted)
+            ]
+        else:
+            self.pads = self.pads_of_nine()
+
+    def pads_of_nine(self):
+        """Return top and left of nine tiles: around the first one, clockwise, each touches the one before it."""
+        top, left = self.height // 2, self.width // 2  # the middle of three times three results, of which two are kept
+        height, width = self.fitted[0]
+        bottom, right = top + height, left + width
+        pads = [(top, left)]
+        for tile, (h, w) in enumerate(self.fitted[1:], 1):
+            before_h, before_w = self.fitted[tile - 1]
+            pads.append(
+                {
+                    1: (top - h, left),  # above
+                    2: (top - h, left + before_w),
+                    3: (top, right),  # to the right
+                    4: (top + before_h, right),
+                    5: (bottom, right - w),  # below
+                    6: (bottom, right - before_w - w),
+                    7: (bottom - h, left - w),  # to the left
+                    8: (bottom - before_h - h, left - w),
+                }[tile]
+            )
+        return pads
 
     def matrix_of(self, view, u):
         """Return the matrix from the canvas to the result, as the product of YOLO's matrices."""
@@ -147,7 +173,7 @@ class Canvas:
         for tile, sample in enumerate(self.samples):
             pixels = resize(sample, self.fitted[tile])
             (top, left), (height, width) = self.pads[tile], self.fitted[tile]
-            rows, columns = slice(max(top, 0), top + height), slice(max(left, 0), left + width)
+            rows, columns = slice(max(top, 0), max(top + height, 0)), slice(max(left, 0), max(left + width, 0))
             area = canvas[:, rows, columns]
             area[...] = pixels[:, rows.start - top :, columns.start - left :][:, : area.shape[1], : area.shape[2]]
         return canvas
@@ -187,6 +213,7 @@ VIEWS = {
     "affine": (wt.RandomAffine(SIZE, scale=(0.3, 2), translate=0.3, **FLIPS), 1, 2),
     "rotated": (wt.RandomAffine(SIZE, degrees=40, **FLIPS), 1, 2.5),
     "bent": (wt.RandomAffine(SIZE, shear=20, perspective=0.001, translate=0, **FLIPS), 1, 2.5),
+    "nine": (wt.Mosaic(SIZE, tiles=9, scale=(0.4, 1.2), translate=0.2, p=0.9, **FLIPS), 2, 2),
     "all": (wt.Mosaic(SIZE, degrees=25, shear=12, perspective=0.0008, **FLIPS), 2, 2.5),
 }
 
@@ -360,7 +387,16 @@ def test_a_schedule_ends_the_mosaics(smooth):
 
 @pytest.mark.parametrize(
     "options",
-    [{"scale": (0, 1)}, {"scale": 1}, {"translate": -1}, {"flip": 2}, {"fill": 300}, {"p": 1.5}, {"size": "big"}],
+    [
+        {"scale": (0, 1)},
+        {"scale": 1},
+        {"translate": -1},
+        {"flip": 2},
+        {"fill": 300},
+        {"p": 1.5},
+        {"size": "big"},
+        {"tiles": 5},
+    ],
 )
 def test_an_invalid_mosaic_is_an_error_with_the_allowed_values(options):
     with pytest.raises(OptionError, match="allowed are"):

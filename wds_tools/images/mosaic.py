@@ -1,8 +1,8 @@
 """`Mosaic`: an image made of several samples, each drawn once, straight into its place.
 
-The documented steps are those of YOLO: each image is resized to fit into the size of the result, four of them meet at a
-random point of a canvas of twice that size, and a random affine map shows a part of the canvas. Here the steps are one
-factor and one shift for each tile, so nothing is drawn that is not visible.
+The documented steps are those of YOLO: each image is resized to fit into the size of the result, the tiles are placed
+on a canvas of twice that size, and a random affine map shows a part of the canvas. Here the steps are one factor and
+one shift for each tile, so nothing is drawn that is not visible.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wds_tools.errors import OptionError
 from wds_tools.images.framed import Floats, Ints, RandomAffine, centred, check_number
 from wds_tools.images.views import Regions
 
@@ -20,13 +21,15 @@ _CORNERS = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
 
 @dataclass(frozen=True)
 class Mosaic(RandomAffine):
-    """Four samples that meet at a random point; zoomed, shifted and optionally rotated as by `RandomAffine`.
+    """Several samples side by side; zoomed, shifted and optionally rotated as by `RandomAffine`.
 
     The first tile is the sample itself, each once per epoch. The others are its partners: samples shortly before it in
     the shuffled order, chosen by the seed, the epoch and the position.
 
     Attributes:
         p: Probability of a mosaic. Otherwise the sample is alone, as in a `RandomAffine`.
+        tiles: 4 (the default): four samples meet at a random point. Or 9: the first one is in the middle, and the
+            others around it, clockwise from the one above it.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -36,15 +39,13 @@ class Mosaic(RandomAffine):
     """
 
     p: float = 1.0
+    tiles: int = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("p", self.p, 1)
-
-    @property
-    def tiles(self) -> int:
-        """Number of samples that a result shows: 4."""
-        return 4
+        if self.tiles not in (4, 9):
+            raise OptionError(f"Mosaic(tiles={self.tiles!r}); allowed are 4 and 9")
 
     @property
     def draws(self) -> int:
@@ -55,16 +56,36 @@ class Mosaic(RandomAffine):
         """Return the place of each tile.
 
         Args:
-            width: int64 [4 n], of the samples of each result, one result after the other.
-            height: int64 [4 n].
+            width: int64 [tiles * n], of the samples of each result, one result after the other.
+            height: int64 [tiles * n].
             u: float64 [n, draws].
         """
         sides, frame = np.stack([height, width], axis=1), np.array(self.shape, np.float64)
-        fitted = self.fitted(sides).reshape(-1, 4, 2)
-        centre = np.floor((0.5 + u[:, None, 10:12]) * frame)  # [n, 1, 2], of the canvas
-        offset = np.where(_CORNERS, centre, centre - fitted)
+        fitted = self.fitted(sides).reshape(-1, self.tiles, 2)
+        if self.tiles == 4:
+            centre = np.floor((0.5 + u[:, None, 10:12]) * frame)  # [n, 1, 2], of the canvas
+            offset = np.where(_CORNERS, centre, centre - fitted)
+        else:
+            offset = frame // 2 + _around_the_first(fitted)
         canvas = np.tile([0.0, 0.0, *(2 * frame)], (len(u), 1))
         alone = u[:, 12] >= self.p  # on a canvas of the size of the result, and the other tiles beyond it
         offset[alone, 0], offset[alone, 1:] = centred(frame, fitted[alone, 0]), 2 * frame
         canvas[alone] = [0.0, 0.0, *frame]
-        return self.shown(sides, fitted.reshape(-1, 2), offset.reshape(-1, 2), canvas, u, tiles=4)
+        return self.shown(sides, fitted.reshape(-1, 2), offset.reshape(-1, 2), canvas, u, tiles=self.tiles)
+
+
+def _around_the_first(fitted: Floats) -> Floats:
+    """Return top and left of nine tiles, where the first one begins at 0: float64 [n, 9, 2].
+
+    Clockwise, two tiles each are above the first one, to the right of it, below it, and to the left of it, and each of
+    these pairs is in a row or a column of its own. So no tile covers another one.
+
+    Args:
+        fitted: float64 [n, 9, 2], their heights and widths.
+    """
+    height, width = fitted[..., 0].T, fitted[..., 1].T
+    zero, right, bottom = np.zeros(len(fitted)), width[0], height[0]
+    bottom_of_8 = bottom - height[7]
+    top = [zero, -height[1], -height[2], zero, height[3], bottom, bottom, bottom_of_8, bottom_of_8 - height[8]]
+    left = [zero, zero, width[1], right, right, right - width[5], right - width[5] - width[6], -width[7], -width[8]]
+    return np.stack([top, left], axis=-1).swapaxes(0, 1)
