@@ -84,13 +84,14 @@ class Oracle:
         return found
 
     def change(self, weights, banned):
-        starts = self.scan_positions()
+        if self.streams is None or self.turn:  # else this change replaces the one before it
+            self.starts = self.scan_positions()
         self.banned |= banned
         self.weights = weights
         self.turn, self.streams = 0, []
         shares = weights.shares or self.base.shares
         self.pattern = pattern_of(shares).tolist()
-        for number, (scan, start) in enumerate(zip(self.base.scans, starts, strict=True)):
+        for number, (scan, start) in enumerate(zip(self.base.scans, self.starts, strict=True)):
             first, last = self.base.first_ids[number : number + 2]
             own = {sample - first for sample in self.banned if first <= sample < last} if shares[number] else set()
             one = weights.datasets[number] if weights.datasets and shares[number] else None

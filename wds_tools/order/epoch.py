@@ -186,6 +186,11 @@ class PlainOrder(RunOrder):
 
     @property
     @abstractmethod
+    def parts(self) -> Sequence[PlainOrder]:
+        """The orders of each dataset."""
+
+    @property
+    @abstractmethod
     def scans(self) -> Sequence[Scan]:
         """The plain orders of each dataset that weights go through: without repetitions by ``class_weights=``."""
 

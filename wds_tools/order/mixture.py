@@ -97,7 +97,7 @@ class MixtureOrder(PlainOrder):
     def __init__(
         self, parts: Sequence[Order], shares: Sequence[int], stop: Stop, epoch_length: int | None = None
     ) -> None:
-        self.parts = tuple(parts)
+        self._parts = tuple(parts)
         self.stop: Stop = stop
         self.epoch_length = epoch_length
         self.identity = Identity(
@@ -148,6 +148,11 @@ class MixtureOrder(PlainOrder):
         if self.epoch_length is not None:  # positions of the endless sequence
             start, stop = (epoch * self.epoch_length + position for position in (start, stop))
         return self._pattern.merged(start, stop, self.identity.lanes, partial(self._slice_part, epoch))
+
+    @property
+    def parts(self) -> tuple[Order, ...]:
+        """The orders of the datasets."""
+        return self._parts
 
     @property
     def scans(self) -> tuple[Order, ...]:

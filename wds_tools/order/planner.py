@@ -278,10 +278,16 @@ class EpochOrders:
         Raises:
             OptionError: No sample is left.
         """
-        order = self.of(cursor.epoch)
+        kept = [
+            change
+            for change in self.changes
+            if isinstance(change, Ban) or (change.epoch, change.position) != (cursor.epoch, cursor.position)
+        ]
+        before = EpochOrders(self.order, self._earlier, kept)
+        order = before.of(cursor.epoch)
         if entries is None and not order.is_weighted:
-            return self
-        changed = EpochOrders(self.order, self._earlier, (*self.changes, _reweight(order, cursor, entries, weights)))
+            return before
+        changed = EpochOrders(self.order, self._earlier, (*kept, _reweight(order, cursor, entries, weights)))
         changed.of(cursor.epoch)
         return changed
 

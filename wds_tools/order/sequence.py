@@ -222,6 +222,11 @@ class Order(PlainOrder):
             return np.arange(start, stop, dtype=np.int64), np.zeros(stop - start, np.int16)
         return in_segments(self.segment_starts, partial(self._segment, epoch), start, stop)
 
+    @property
+    def parts(self) -> tuple[Order, ...]:
+        """This order."""
+        return (self,)
+
     @cached_property
     def scans(self) -> tuple[Order, ...]:
         """The orders that weights go through: without repetitions by ``class_weights=``."""

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.keyed_random import key_of
+from wds_tools.order.selection import Selection
 from wds_tools.order.shares import Ints, Part, Pattern
 
 UNIT = 1 << 31
@@ -49,6 +50,7 @@ class Scan(Protocol):
     """The plain orders of one dataset; see `PlainOrder`."""
 
     samples: int
+    selection: Selection | None
 
     def slice(self, epoch: int, start: int, stop: int) -> Part:
         """Return the ids and lanes at positions ``start`` to ``stop``."""
