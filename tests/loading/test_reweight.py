@@ -1,8 +1,10 @@
 """``loader.reweight()``: which samples come after it, resumes, files of weights, bad input, several ranks."""
 
 import json
+import re
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pytest
 from ranks import run_ranks
 
 import wds_tools as wt
+from wds_tools.cli import main
 from wds_tools.errors import LoaderError, OptionError, ResumeError
 
 
@@ -65,7 +68,7 @@ def labels_of(dataset):
         return np.concatenate([batch.label for batch in loader])
 
 
-def test_a_run_resumes_across_changes_from_its_state_with_any_number_of_ranks(packed, tmp_path):
+def test_a_run_resumes_across_changes_from_its_state_with_any_number_of_ranks(packed, tmp_path, capsys):
     weights = np.linspace(0, 1, 400)
     with make(packed) as loader:
         batches = iter(loader)
@@ -89,6 +92,17 @@ def test_a_run_resumes_across_changes_from_its_state_with_any_number_of_ranks(pa
     with make(packed) as loader:
         loader.load_state_dict(state)
         assert [explained(loader, step) for step in range(43)] == steps
+        shown = [loader.explain(step).weights for step in (2, 3, 11, 12)]
+        assert shown[0] is None
+        assert shown[1] == shown[2] == state["weights"][0]["weights"]
+        assert shown[3] == {"classes": {loader.classes[1]: 0.0}}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(SystemExit):
+        main(["plan", str(packed), "--state", str(tmp_path / "state.json"), "--step", "20", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["weights"] == shown[3]
+    assert [sample["key"] for sample in printed["samples"]] == steps[20]
+    with make(packed) as loader:
         (tmp_path / "weights.npy").write_bytes(b"other")
     with make(packed) as loader:
         with pytest.raises(ResumeError, match=r"weights\.npy has changed"):
@@ -185,3 +199,15 @@ def test_ranks_that_reweight_differently_fail_at_the_next_step(packed):
         assert '"0": 5.0' in rank["error"]
         assert "on rank 0" in rank["error"]
         assert "on rank 1" in rank["error"]
+
+
+def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch):
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "photos").symlink_to(packed)
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs" / "weights.md"
+    code = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)[0]
+    names = {"__name__": "__main__"}
+    exec(compile(code, str(page), "exec"), names)
+    changes = names["loader"].state_dict()["weights"]
+    assert [(one["position"], one["weights"] is None) for one in changes] == [(88, False), (168, True)]

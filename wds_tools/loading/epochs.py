@@ -202,9 +202,7 @@ class Epochs:
                 f"one is {self._history.steps}"
             )
         found = self.find_step(at, None)
-        section = found.section
-        position = found.cursor.position + found.number * section.batch_size * section.world_size
-        return Cursor(found.cursor.epoch, position)
+        return Cursor(found.cursor.epoch, found.plan(0).position_of(found.number))
 
     def changed(self, plan: EpochPlan) -> EpochPlan | None:
         """Return the rest of the running epoch, if weights have changed since its plan was made; else None."""

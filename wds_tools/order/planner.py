@@ -119,10 +119,13 @@ class EpochPlan:
         left = max(0, self.end - self.cursor.position)
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
 
+    def position_of(self, number: int) -> int:
+        """Return the position at which step ``number`` begins."""
+        return self.cursor.position + number * self.global_batch
+
     def step(self, number: int) -> Step:
         """Return step ``number`` of this rank, counted from the start of the plan."""
-        size = self.global_batch
-        start = self.cursor.position + number * size
+        size, start = self.global_batch, self.position_of(number)
         stop = min(start + size, self.end)
         ids, lanes = self.order.slice(start, stop)
         valid = np.zeros(size, np.bool_)
@@ -253,6 +256,12 @@ class EpochOrders:
     def reweights(self) -> tuple[Reweight, ...]:
         """Changes of weights, in the order in which they were made."""
         return tuple(change for change in self.changes if isinstance(change, Reweight))
+
+    def weights_at(self, cursor: Cursor) -> dict[str, Any] | None:
+        """Return the weights that hold at a cursor, as entries of a state; None in a plain epoch."""
+        place = cursor.epoch, cursor.position
+        before = [change for change in self.reweights if (change.epoch, change.position) <= place]
+        return before[-1].entries if before else None
 
     def banning(self, ids: Sequence[int], cursor: Cursor) -> EpochOrders:
         """Return the orders without further samples from a cursor on; those that are banned already are ignored."""
