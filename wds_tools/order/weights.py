@@ -40,6 +40,7 @@ UNIT = 1 << 31
 
 _CHUNK = 1 << 16  # samples of a pass that are tested at a time
 _KEPT_CHUNKS = 8
+_PART = 1 << 16  # samples whose rates are computed at a time
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 ScanPosition = tuple[int, int]
@@ -130,7 +131,7 @@ class Rates:
             removed = np.bincount(phases.group[self._left_out[left]], minlength=len(factors))
             most = float(factors[phases.counts > removed].max(initial=0.0))
         else:
-            by_sample = by_sample * factors.astype(np.float32)[phases.group]
+            by_sample = _products(by_sample, factors.astype(np.float32), phases.group)
             by_sample[self._left_out] = 0
             most = float(by_sample[phases.selected].max(initial=0.0))
         if not most > 0:
@@ -163,11 +164,28 @@ class Rates:
         return draws & ~np.isin(ids, self._left_out) if len(self._left_out) else draws
 
 
+def _products(
+    by_sample: NDArray[np.float32], by_group: NDArray[np.float32], group: NDArray[np.signedinteger]
+) -> NDArray[np.float32]:
+    """Return the factor of each sample: float32 [stored]. Parts that stay in the cache of a core are faster."""
+    result = np.empty(len(by_sample), np.float32)
+    for start in range(0, len(result), _PART):
+        part = slice(start, start + _PART)
+        np.multiply(by_sample[part], by_group[group[part]], out=result[part])
+    return result
+
+
 def _in_units(factors: NDArray[np.floating], most: float) -> NDArray[np.uint32]:
     """Return rates as whole numbers; one above 0 stays above 0."""
-    rates: NDArray[np.uint32] = np.rint(np.minimum(factors / most, 1) * UNIT).astype(np.uint32)
-    rates[(rates == 0) & (factors > 0)] = 1
-    return rates
+    result = np.empty(len(factors), np.uint32)
+    for start in range(0, len(result), _PART):
+        part = factors[start : start + _PART]
+        rates = np.minimum(part / most, 1)
+        rates *= UNIT
+        units = np.rint(rates, out=rates).astype(np.uint32)
+        units[(units == 0) & (part > 0)] = 1
+        result[start : start + _PART] = units
+    return result
 
 
 class Chain:
