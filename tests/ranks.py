@@ -135,6 +135,8 @@ def _loader(case):
             steps.append([key for key, ok in zip(batch.key, valid, strict=True) if ok])
             if case.get("lockstep", True):
                 dist.all_reduce(torch.ones(1))  # hangs if a rank takes fewer steps
+            if len(steps) == 2 and "reweight" in case:
+                loader.reweight(**case["reweight"][dist.get_rank()])
             if len(steps) == case.get("stop"):
                 break
         proof = loader.epoch_proof()

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 import wds_tools as wt
 from wds_tools.errors import LabelError, OptionError, ResumeError
-from wds_tools.order.mixture import MixtureOrder, pattern_of, whole_shares
+from wds_tools.order.mixture import MixtureOrder
 from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
 from wds_tools.order.sequence import Order
+from wds_tools.order.shares import pattern_of, whole_shares
 
 SHARES = st.lists(st.integers(1, 12), min_size=2, max_size=5)
 

@@ -23,6 +23,7 @@ from wds_tools.order.history import History, find_step
 from wds_tools.order.saved_state import check_seal, whole_number
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.select import Choice
+from wds_tools.reading.weights import WeightFinder
 
 _KEYS = ("fingerprint", "epoch", "position", "seed", "window")  # by which a state of a loader is recognised
 _MAX_DEPTH = 6
@@ -59,7 +60,8 @@ class SavedStep:
         state = _state_of(dataset, self.file, remote)
         check_seal(state)
         opened = _open(dataset, state, choice, remote)
-        orders, cursor = planner.resume(state, opened.order, prefix=opened.prefix)
+        weights = WeightFinder(opened.shards, opened.order.plain, opened.recipe.seed)
+        orders, cursor = planner.resume(state, opened.order, prefix=opened.prefix, find_weights=weights)
         history = History()
         history.load_state_dict(state, cursor)
         if not history.sections:

@@ -25,10 +25,12 @@ class _EpochRecord:
     replaced: Tally = field(default_factory=Tally)  # unreadable samples of this rank
     planned: Tally = field(default_factory=Tally)  # over all ranks, from the steps of the plan
     steps: int = 0
+    earlier_steps: int = 0  # before the weights changed, in plans that this one continues
+    from_position: int = 0
 
     @property
     def finished(self) -> bool:
-        return self.steps == len(self.plan)
+        return self.steps == self.earlier_steps + len(self.plan)
 
     @property
     def report(self) -> Report:
@@ -37,13 +39,14 @@ class _EpochRecord:
 
     def proof(self, reports: tuple[Report | None, ...]) -> EpochProof:
         plan = self.plan
-        expected = plan.expected() if self.finished and None not in reports else None
+        is_known = self.finished and None not in reports and not self.earlier_steps
+        expected = plan.expected() if is_known else None
         return EpochProof(
             epoch=plan.cursor.epoch,
             expected=expected or self.planned,
             reports=reports,
             finished=self.finished,
-            from_position=plan.cursor.position,
+            from_position=self.from_position,
             samples=plan.order.identity.stored,
             once=plan.order.identity.once,
         )
@@ -74,7 +77,13 @@ class DeliveryCheck:
             self._exchange = ReportExchange(f"{loader_key:016x}")
         start = f"{plan.cursor.epoch}/{plan.cursor.position}"
         self._runs[start] += 1
-        self._current = _EpochRecord(plan, f"{start}/{self._runs[start]}")
+        run_id = f"{start}/{self._runs[start]}"
+        self._current = _EpochRecord(plan, run_id, from_position=plan.cursor.position)
+
+    def change(self, plan: EpochPlan) -> None:
+        """Record the rest of the epoch from now on, because its order has changed."""
+        assert self._current is not None
+        self._current.plan, self._current.earlier_steps = plan, self._current.steps
 
     def add(self, step: Step, replaced: NDArray[np.bool_]) -> None:
         """Add a delivered batch. After the last batch, publish the report of this rank.

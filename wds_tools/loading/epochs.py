@@ -12,6 +12,7 @@ from wds_tools.loading.samples.columns import views_of
 from wds_tools.order import planner, saved_state
 from wds_tools.order.history import FoundStep, History, Section, find_step
 from wds_tools.order.planner import Cursor, EpochPlan, Tail
+from wds_tools.reading.weights import WeightFinder
 
 _log = logging.getLogger("wds_tools")
 _NEWER_ITERATOR = "a newer iterator was started, and a loader has only one at a time"
@@ -42,7 +43,9 @@ class Epochs:
         self._is_counted = True  # whether `mark_received` is called for each batch
         self._trainer_epoch: int | None = None  # last argument of `set_trainer_epoch`
         self._is_loaded = False  # whether the next iteration starts from a loaded state
+        self._is_reweighted = False  # since the running plan was made
         self._history = History()
+        self.weights = WeightFinder(opened.shards, opened.order.plain, opened.recipe.seed)
         check_plan(self._plan(Cursor()))
 
     def __len__(self) -> int:
@@ -75,7 +78,7 @@ class Epochs:
             is_counted: Whether `mark_received` will be called for each batch. If not, there is no state until the next
                 epoch.
         """
-        plan = self._next_plan()
+        plan, self._is_reweighted = self._next_plan(), False
         check_batch_size(plan)
         self.stop()
         self._running = plan
@@ -151,8 +154,68 @@ class Epochs:
             **self._history.state_dict(),
             "views": views_of(self._opened.recipe.columns),
             **({"bans": [ban.to_dict() for ban in self._orders.bans]} if self._orders.bans else {}),
+            **self._weights_of_state(),
         }
         return saved_state.sealed(entries)
+
+    def _weights_of_state(self) -> dict[str, Any]:
+        changes = [change.to_dict() for change in self._orders.reweights]
+        if any((change["weights"] or {}).get("samples", {"file": ""})["file"] is None for change in changes):
+            raise ResumeError(
+                "the weights of samples are in no file, so a state cannot record them: give save_to=, a path next to "
+                "the checkpoint, to loader.reweight()"
+            )
+        return {"weights": changes} if changes else {}
+
+    def reweight(self, entries: dict[str, Any] | None, at: int | None) -> Cursor:
+        """Draw samples by weights from a step on; return where it begins.
+
+        Args:
+            entries: The weights as entries of a state; None returns to the plain epochs.
+            at: Step, counted from the start of the run; None is the next one that the training loop receives.
+
+        Raises:
+            OptionError: A value is invalid. Nothing has changed then.
+        """
+        if not self._is_counted:
+            raise OptionError(
+                "a torch DataLoader reads this epoch through loader.sampler, so the next step is unknown: iterate over "
+                "the loader itself, or reweight before the epoch"
+            )
+        cursor = self._cursor_of_change(at)
+        last = max(((one.epoch, one.position) for one in self._orders.changes), default=(0, 0))
+        if (cursor.epoch, cursor.position) < last:
+            raise OptionError(
+                f"the weights change at epoch {last[0]}, position {last[1]:,} already, which is after epoch "
+                f"{cursor.epoch}, position {cursor.position:,}: make changes in the order of their steps"
+            )
+        self._orders = self._orders.reweighting(entries, self.weights(entries), cursor)
+        self._is_reweighted = True
+        return cursor
+
+    def _cursor_of_change(self, at: int | None) -> Cursor:
+        if at is None or at == self._history.steps:
+            return self._cursor if self._running else self._next_start()
+        if at < self._history.steps:
+            raise OptionError(
+                f"at={at}; the training loop has received the steps up to {self._history.steps - 1} already: the next "
+                f"one is {self._history.steps}"
+            )
+        found = self.find_step(at, None)
+        return Cursor(found.cursor.epoch, found.plan(0).position_of(found.number))
+
+    def changed(self, plan: EpochPlan) -> EpochPlan | None:
+        """Return the rest of the running epoch, if weights have changed since its plan was made; else None."""
+        cursor = self._cursor
+        if not self._is_reweighted or plan is not self._running:
+            return None
+        self._is_reweighted = False
+        if cursor.epoch != plan.cursor.epoch:
+            return None  # the plan is at its end
+        self._running = self._plan(cursor)
+        check_batch_size(self._running)
+        self._history.begin(self._running)
+        return self._running
 
     def find_step(self, step: int, epoch: int | None) -> FoundStep:
         """Return a step of the run, past or future; see `history.find_step`."""
@@ -162,7 +225,9 @@ class Epochs:
     def load_state_dict(self, state: dict[str, Any], *, force: bool) -> None:
         """Continue from a state; see `planner.resume`."""
         saved_state.check_seal(state)
-        orders, cursor = planner.resume(state, self._opened.order, prefix=self._opened.prefix, force=force)
+        orders, cursor = planner.resume(
+            state, self._opened.order, prefix=self._opened.prefix, force=force, find_weights=self.weights
+        )
         trainer_epoch, compiled = state.get("trainer_epoch"), state.get("compiled")
         if trainer_epoch is not None:
             trainer_epoch = saved_state.whole_number(trainer_epoch, "trainer_epoch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -105,6 +106,7 @@ class StepExplanation:
         ids: int64 [n], sample ids.
         valid: bool [n], False for samples that only fill a batch.
         partners: int64 [n, k], ids of further samples that the images show.
+        weights: Weights of `Loader.reweight` by which the samples were drawn, by argument; None in a plain epoch.
     """
 
     def __init__(self, found: FoundStep, recipe: Recipe, *, rank: int | None) -> None:
@@ -113,7 +115,7 @@ class StepExplanation:
             raise OptionError(f"rank={rank}; step {found.step} was or will be read by the ranks 0 to {world_size - 1}")
         numbers = range(world_size) if rank is None else [rank]
         steps = [found.plan(number).step(found.number) for number in numbers]
-        self.step, self.epoch = found.step, found.cursor.epoch
+        self.step, self.epoch, self.weights = found.step, found.cursor.epoch, found.weights
         self.ranks = np.repeat(np.array(numbers), [len(step.ids) for step in steps])
         self.rows = np.concatenate([np.arange(len(step.ids)) for step in steps])
         self.positions = np.concatenate([step.positions for step in steps])
@@ -183,10 +185,12 @@ class StepExplanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as values for JSON."""
-        return {"step": self.step, "epoch": self.epoch, "samples": [asdict(sample) for sample in self.samples]}
+        samples = [asdict(sample) for sample in self.samples]
+        return {"step": self.step, "epoch": self.epoch, "weights": self.weights, "samples": samples}
 
     def __str__(self) -> str:
-        first = f"step {self.step:,}: epoch {self.epoch}, {len(self.ids):,} samples"
+        weights = f", weights {json.dumps(self.weights)}" if self.weights else ""
+        first = f"step {self.step:,}: epoch {self.epoch}, {len(self.ids):,} samples{weights}"
         return "\n".join([first, *map(_line, self.samples)])
 
     @property

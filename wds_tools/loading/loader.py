@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ from wds_tools.loading.pipeline.cuda import device_of_process
 from wds_tools.loading.pipeline.pipeline import FinishedBatch, Pipeline
 from wds_tools.loading.pipeline.pools import PipelineOptions
 from wds_tools.loading.pipeline.statistics import LoaderStats, Meter
+from wds_tools.loading.ranks import Agreement
 from wds_tools.loading.request import OpenedDataset
 from wds_tools.loading.samples.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
 from wds_tools.loading.samples.handover import BatchTransform, Handover
 from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
+from wds_tools.reading.weights import SampleWeights
 from wds_tools.storage import FetchStatistics
 
 
@@ -97,6 +99,7 @@ class Loader(OnlyIterable):
         )
         self._pipeline: Pipeline | None = None
         self._close_count = 0  # to notice that another thread closed the loader while workers were started
+        self._agreement = Agreement(opened.ranks)
         self._delivery_check = DeliveryCheck(opened.ranks, batch_size=options.batch_size, tail=tail)
         self._monitor = Monitor(opened, autoscaler, options.device, progress=progress, report_to=report_to)
         self._meter = self._monitor.meter
@@ -204,6 +207,44 @@ class Loader(OnlyIterable):
             OptionError: There is no such step or rank.
         """
         return StepExplanation(self._epochs.find_step(step, epoch), self._opened.recipe, rank=rank)
+
+    @checked()
+    def reweight(
+        self,
+        *,
+        classes: Mapping[Any, float] | None = None,
+        sources: Sequence[float] | None = None,
+        samples: SampleWeights | None = None,
+        where: Mapping[str, float] | None = None,
+        save_to: str | os.PathLike[str] | None = None,
+        at: int | None = None,
+    ) -> None:
+        """Draw samples by weights from the next step on, or from step ``at``. See docs/weights.md.
+
+        The weights replace those of an earlier call. The factors of a sample are multiplied; what is not named has the
+        factor 1. Batches that were prefetched by other weights are discarded. Without any weights, the current epoch
+        goes on with all samples, and the next epoch is a plain one again. An epoch keeps its length. The state of the
+        loader records the weights.
+
+        With several ranks, each makes the same call after the same step.
+
+        Args:
+            classes: Factor of each class, by name or number.
+            sources: Share of each dataset of a `Mixture`, instead of its weights.
+            samples: One factor per sample, float [samples]; factors by key or sample id; or a Parquet file with the
+                columns ``weight``, and ``key`` or ``id``.
+            where: Factors of the samples that meet a condition, such as ``{"width < 200": 0.5}``.
+            save_to: File for the weights of ``samples=``, next to the checkpoint, for example ``weights-500.npy``. A
+                state cannot be saved without it, as it records only the path and a hash.
+            at: Step, counted from the start of the run over all epochs and resumed runs.
+
+        Raises:
+            OptionError: A value is invalid, or the training loop has received the step already. Nothing has changed
+                then.
+        """
+        given = self._epochs.weights.entries(classes, sources, samples, where, save_to)
+        cursor = self._epochs.reweight(given or None, at)
+        self._agreement.add(cursor, given)
 
     def epoch_proof(self, *, timeout_seconds: float = 60.0) -> EpochProof:
         """Check whether the last finished epoch delivered each sample once over all ranks.
@@ -325,7 +366,14 @@ class Loader(OnlyIterable):
         iteration = _Iteration()  # deleted with this generator; `finally` would fail when the interpreter exits
         end_outputs = weakref.finalize(iteration, self._monitor.begin(plan))
         batches = pipeline.batches(plan, self._epochs.following)
-        while (received := self._next(plan, batches)) is not None:
+        while True:
+            if (changed := self._epochs.changed(plan)) is not None:
+                plan = changed
+                self._delivery_check.change(plan)
+                pipeline = self._usable_pipeline(plan)
+                batches = pipeline.batches(plan, self._epochs.following)
+            if (received := self._next(plan, batches)) is None:
+                break
             ready, samples = [received[0]], received[1]
             del received
             self._monitor.received(samples)
@@ -384,6 +432,7 @@ class Loader(OnlyIterable):
         """Return the next batch and its number of samples, and count it as received by the loop; None at the end."""
         self._check_process()
         self._epochs.check_running(plan)
+        self._agreement.check()
         with self._meter:
             finished = next(batches, None)
             if finished is None:

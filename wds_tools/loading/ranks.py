@@ -9,6 +9,7 @@ at the start of each iteration.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -20,10 +21,10 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from wds_tools.errors import OptionError, ProofError
+from wds_tools.errors import LoaderError, OptionError, ProofError
 from wds_tools.options import launcher_number
 from wds_tools.order.keyed_random import key_of
-from wds_tools.order.planner import World
+from wds_tools.order.planner import Cursor, World
 from wds_tools.order.tally import Report
 
 _log = logging.getLogger("wds_tools")
@@ -216,6 +217,68 @@ class ReportExchange:
 
     def _key(self, ranks: Ranks, run_id: str) -> str:
         return f"{self._topic}/{key_of('members', *(ranks.members or ()))}/{run_id}"
+
+
+_AGREEMENT_SECONDS = 60.0
+
+
+class Agreement:
+    """Compares the changes of weights of all ranks, through the key-value store of torch.distributed.
+
+    Args:
+        ranks: How to find the rank of this process.
+    """
+
+    def __init__(self, ranks: RankOptions) -> None:
+        self._ranks = ranks
+        self._exchange = f"wds_tools/weights/{_exchanges['weights']}"
+        _exchanges["weights"] += 1
+        self._count = 0
+        self._open: list[tuple[int, str]] = []  # changes that were not compared yet
+
+    def add(self, cursor: Cursor, entries: Any) -> None:
+        """Publish a change of weights of this rank.
+
+        Args:
+            cursor: Where it begins.
+            entries: The weights as plain values.
+        """
+        text = json.dumps([cursor.epoch, cursor.position, entries], sort_keys=True)
+        if self._ranks.find().members is not None:
+            _store().set(f"{self._exchange}/{self._count}/{dist.get_rank()}", text)
+            self._open.append((self._count, text))
+        self._count += 1
+
+    def check(self) -> None:
+        """Check that all ranks have made the changes of this rank.
+
+        Raises:
+            LoaderError: A rank has not, or its change differs.
+        """
+        while self._open:
+            number, own = self._open.pop(0)
+            for member in self._ranks.find().members or ():
+                key = f"{self._exchange}/{number}/{member}"
+                try:
+                    _store().wait([key], timedelta(seconds=_AGREEMENT_SECONDS))
+                except RuntimeError as error:
+                    raise LoaderError(
+                        f"rank {dist.get_rank()} has called loader.reweight() {number + 1} times, and rank {member} "
+                        f"has not within {_AGREEMENT_SECONDS:g} s: all ranks must make the same calls after the same "
+                        "step"
+                    ) from error
+                other = _store().get(key).decode()
+                if other != own:
+                    raise LoaderError(
+                        f"call {number + 1} of loader.reweight() differs between ranks: {_change_as_text(own)} on rank "
+                        f"{dist.get_rank()}, {_change_as_text(other)} on rank {member}: all ranks must make the same "
+                        "calls after the same step"
+                    )
+
+
+def _change_as_text(text: str) -> str:
+    epoch, position, entries = json.loads(text)
+    return f"{json.dumps(entries)[:300]} from epoch {epoch}, position {position:,} on"
 
 
 def _wait_for_report(key: str, member: int, timeout_seconds: float) -> Report:

@@ -25,10 +25,11 @@ from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.options import use_native
 from wds_tools.order.buckets import BucketOrder
 from wds_tools.order.epoch import PlainOrder, RunOrder
-from wds_tools.order.mixture import Mixture, MixtureOrder, whole_shares
+from wds_tools.order.mixture import Mixture, MixtureOrder
 from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder, World
 from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
+from wds_tools.order.shares import whole_shares
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.opening import join_sets, open_shards
 from wds_tools.reading.read_ahead import read_ahead_bytes

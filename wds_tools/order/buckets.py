@@ -20,8 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.order.epoch import EpochOrder, Ints, Part, PlainOrder, RunOrder, nothing_left
+from wds_tools.order.changes import Reweight
+from wds_tools.order.epoch import EpochOrder, PlainOrder, RunOrder, nothing_left
+from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
+from wds_tools.order.weights import Regime, ScanPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ class BucketOrder(RunOrder):
         """Return the orders of the same dataset and buckets with another window, block, lanes and group size."""
         return BucketOrder(self.base.like(**shape), self.labels, self.identity.buckets, group or self.identity.group)
 
+    @property
+    def plain(self) -> PlainOrder:
+        """The orders without buckets."""
+        return self.base
+
     def whole(self, epoch: int) -> BucketedEpoch:
         """Return the order of an epoch with all its samples."""
         return BucketedEpoch(self, epoch)
@@ -78,12 +86,22 @@ class BucketedEpoch(EpochOrder):
         order: The orders of all epochs.
         epoch: The epoch.
         bans: Positions in this epoch, and the samples that are left out from each one on.
+        weighted: Rows up to a change of weights, its position, and the order without buckets from it on.
     """
 
-    def __init__(self, order: BucketOrder, epoch: int, bans: tuple[tuple[int, Sequence[int]], ...] = ()) -> None:
+    def __init__(
+        self,
+        order: BucketOrder,
+        epoch: int,
+        bans: tuple[tuple[int, Sequence[int]], ...] = (),
+        weighted: tuple[BucketedEpoch, int, EpochOrder] | None = None,
+    ) -> None:
         super().__init__(order.base, epoch)
         self.order, self.identity, self.reach = order, order.identity, None
-        self._bans = bans
+        self._bans, self._weighted = bans, weighted
+        if weighted:
+            self.is_weighted = True
+            self.identity = replace(self.identity, once=False)
         self._members: dict[int, Ints] = {}
 
     @cached_property
@@ -104,11 +122,11 @@ class BucketedEpoch(EpochOrder):
     @property
     def distinct(self) -> int:
         """Number of rows that do not repeat a sample to fill a group."""
-        return int(self._rows.valid.sum()) if self._bans else self.run.samples
+        return int(self._rows.valid.sum()) if self._bans or self._weighted else self.run.samples
 
     @property
     def _counts(self) -> tuple[int, int]:
-        constant = None if self._bans else self.order.constant_counts
+        constant = None if self._bans or self._weighted else self.order.constant_counts
         return constant or self.computed_counts
 
     def slice(self, start: int, stop: int) -> Part:
@@ -127,11 +145,17 @@ class BucketedEpoch(EpochOrder):
 
     def largest_batch(self, position: int) -> int:
         """Return the largest batch size with which batches from a row on do not mix buckets; others must divide it."""
-        starts = [0]  # of the parts that were grouped on their own
-        for ban, _ in self._bans:
-            starts = [*(start for start in starts if start < ban), ban]
+        starts = self.starts
         first = max(start for start in starts if start <= position)
         return math.gcd(self.identity.group, *(start - position for start in starts if start >= first))
+
+    @property
+    def starts(self) -> list[int]:
+        """Rows at which the parts begin that were grouped on their own."""
+        starts = self._weighted[0].starts if self._weighted else [0]
+        for position in [self._weighted[1]] if self._weighted else [ban for ban, _ in self._bans]:
+            starts = [*(start for start in starts if start < position), position]
+        return starts
 
     def substitute(self, position: int, number: int) -> int:
         """Return a sample of the bucket of a row, chosen by a random number."""
@@ -145,35 +169,60 @@ class BucketedEpoch(EpochOrder):
 
     def tally(self) -> Tally | None:
         """Return the tally of all samples without computing the groups; None if that is not possible."""
-        total = super().tally()
+        total = None if self._weighted else super().tally()
         return total - tally(self._base[0][self._removed]) if total else None
 
     def without(self, position: int, ids: Sequence[int]) -> BucketedEpoch:
         """Return the order in which the samples from a row on are grouped again, without some of them."""
         return BucketedEpoch(self.order, self.epoch, (*self._bans, (position, ids)))
 
+    def reweighted(self, position: int, change: Reweight, regime: Regime) -> BucketedEpoch:
+        """Return the order in which the samples from a row on are drawn by weights, and grouped again."""
+        inner = self._inner.reweighted(position, change, regime)
+        return BucketedEpoch(self.order, self.epoch, weighted=(self, position, inner))
+
+    def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
+        """Return where the plain orders of each dataset continue at a row, as if there were no buckets."""
+        return self._inner.scan_positions(min(position, self._inner.samples - 1))
+
+    @property
+    def _inner(self) -> EpochOrder:
+        """The order without buckets."""
+        return self._weighted[2] if self._weighted else EpochOrder(self.run, self.epoch)
+
     @cached_property
     def _base(self) -> Part:
-        """Ids and lanes of the order without buckets."""
-        return super().slice(0, self.run.samples)
+        """Ids and lanes of the order without buckets; after a change of weights those of the rows before it, first."""
+        if self._weighted is None:
+            return super().slice(0, self.run.samples)
+        head, position, inner = self._weighted
+        parts = [head.slice(0, position), inner.slice(position, inner.samples)]
+        ids, lanes = zip(*parts, strict=True)
+        return np.concatenate(ids), np.concatenate(lanes)
 
     @cached_property
     def _plan(self) -> tuple[_Rows, Ints]:
         """The rows, and the positions in the order without buckets of samples that are left out."""
         ids, _ = self._base
+        if self._weighted:
+            head, position, _ = self._weighted
+            rest = self._grouped(np.arange(position, len(ids)))
+            sources = np.concatenate([np.arange(position), rest.sources])
+            valid = np.concatenate([head.valid(0, position), rest.valid])
+            return _Rows(sources, valid, position + rest.complete), np.empty(0, np.int64)
         left = np.ones(len(ids), np.bool_)
         removed = [np.empty(0, np.int64)]
         rows = self._grouped(np.flatnonzero(left))
         for position, banned_ids in self._bans:
-            head, is_valid = rows.sources[:position], rows.valid[:position]
+            taken, is_valid = rows.sources[:position], rows.valid[:position]
             is_free = left.copy()
-            is_free[head[is_valid]] = False
+            is_free[taken[is_valid]] = False
             banned = np.flatnonzero(is_free & np.isin(ids, banned_ids))
             left[banned] = is_free[banned] = False
             removed.append(banned)
             rest = self._grouped(np.flatnonzero(is_free))
             rows = _Rows(
-                np.concatenate([head, rest.sources]),
+                np.concatenate([taken, rest.sources]),
                 np.concatenate([is_valid, rest.valid]),
                 position + rest.complete,
             )

@@ -4,15 +4,16 @@ A `RunOrder` has the orders of all epochs: of one dataset, of a mixture, or of e
 the order of one epoch, an `EpochOrder`, in which changes have been made at some positions. The planner knows only
 these two.
 
-The only change today is a ban: samples that are left out from a position on. Each class of `EpochOrder` knows what a
-change means for it (`without`), so changes combine with all orders. Another kind of change is another method.
+A change is a ban, samples that are left out from a position on, or weights by which samples are drawn from a position
+on. Each class of `EpochOrder` knows what a change means for it (`without`, `reweighted`), so changes combine with all
+orders.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -21,58 +22,11 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.saved_state import MAX_EPOCH, entries_of, whole_number
+from wds_tools.order.changes import Ban, Change, Reweight
 from wds_tools.order.selection import Balance
+from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
-
-
-@dataclass(frozen=True, slots=True)
-class Ban:
-    """Samples that are left out from a position of an epoch on, and in all later epochs.
-
-    Attributes:
-        epoch: Zero-based epoch.
-        position: Position in that epoch, counted without the samples of earlier bans.
-        ids: Sample ids, ascending; none of them is in an earlier ban.
-    """
-
-    epoch: int
-    position: int
-    ids: tuple[int, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for a state."""
-        return {"epoch": self.epoch, "position": self.position, "ids": list(self.ids)}
-
-
-def bans_of(state: Any, stored: int) -> tuple[Ban, ...]:
-    """Return the bans of a state, see `Ban.to_dict`.
-
-    Args:
-        state: The entry of the state.
-        stored: Number of samples of the dataset.
-
-    Raises:
-        ResumeError: They are damaged.
-    """
-    try:
-        return tuple(
-            Ban(
-                whole_number(one["epoch"], "epoch of a ban", most=MAX_EPOCH),
-                whole_number(one["position"], "position of a ban"),
-                tuple(
-                    whole_number(sample, "id of a ban", most=stored - 1) for sample in entries_of(one["ids"], "bans")
-                ),
-            )
-            for one in entries_of(state, "bans")
-        )
-    except (LookupError, TypeError) as error:
-        raise ResumeError(f"the entry 'bans' of the state is damaged ({type(error).__name__}: {error})") from error
-
-
-Ints = NDArray[np.int64]
-Part = tuple[Ints, NDArray[np.int16]]
-"""Sample ids and lanes of consecutive positions."""
+from wds_tools.order.weights import Chain, Rates, Regime, Scan, ScanPosition
 
 _KEPT_SEGMENTS = 2
 
@@ -167,24 +121,47 @@ class RunOrder(ABC):
     def whole(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch with all its samples."""
 
-    def at(self, epoch: int, bans: Sequence[Ban] = ()) -> EpochOrder:
-        """Return the order of an epoch, without banned samples.
+    @property
+    @abstractmethod
+    def plain(self) -> PlainOrder:
+        """The orders without buckets."""
+
+    def at(
+        self, epoch: int, changes: Sequence[Change] = (), regimes: dict[Reweight, Regime] | None = None
+    ) -> EpochOrder:
+        """Return the order of an epoch, with the changes of a run.
 
         Args:
             epoch: Zero-based epoch.
-            bans: Bans of the run, in the order in which they were made; bans of later epochs are ignored.
+            changes: The changes in the order in which they were made; changes of later epochs are ignored.
+            regimes: What changes of weights draw, which all epochs share; missing ones are added.
 
         Raises:
             OptionError: All its samples are banned.
         """
-        order = self.whole(epoch)
-        from_start = [sample for ban in bans if (ban.epoch, ban.position) <= (epoch, 0) for sample in ban.ids]
-        if from_start:
-            order = order.without(0, from_start)
-        for ban in bans:
-            if ban.epoch == epoch and ban.position:
-                order = order.without(ban.position, ban.ids)
+        order, regimes = self.whole(epoch), {} if regimes is None else regimes
+        from_start = [change for change in changes if (change.epoch, change.position) <= (epoch, 0)]
+        banned = [sample for change in from_start if isinstance(change, Ban) for sample in change.ids]
+        weights = next((change for change in reversed(from_start) if isinstance(change, Reweight)), None)
+        if weights and weights.entries is not None:
+            order = order.reweighted(0, weights, self._regime_in(regimes, weights, banned))
+        elif banned:
+            order = order.without(0, banned)
+        for change in changes[len(from_start) :]:
+            if change.epoch != epoch:
+                continue
+            if isinstance(change, Reweight):
+                order = order.reweighted(change.position, change, self._regime_in(regimes, change, banned))
+                continue
+            banned = [*banned, *change.ids]
+            if not order.is_weighted:
+                order = order.without(change.position, change.ids)
         return order
+
+    def _regime_in(self, regimes: dict[Reweight, Regime], change: Reweight, banned: Sequence[int]) -> Regime:
+        if change not in regimes:
+            regimes[change] = self.plain.regime(change, banned)
+        return regimes[change]
 
 
 class PlainOrder(RunOrder):
@@ -204,6 +181,55 @@ class PlainOrder(RunOrder):
     @abstractmethod
     def slice(self, epoch: int, start: int, stop: int) -> Part:
         """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start]."""
+
+    @property
+    def plain(self) -> PlainOrder:
+        """These orders."""
+        return self
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[PlainOrder]:
+        """The orders of each dataset."""
+
+    @property
+    @abstractmethod
+    def scans(self) -> Sequence[Scan]:
+        """The plain orders of each dataset that weights go through: without repetitions by ``class_weights=``."""
+
+    @abstractmethod
+    def scan_positions(self, epoch: int, position: int) -> tuple[ScanPosition, ...]:
+        """Return where the `scans` of each dataset have its next sample at a position of an epoch."""
+
+    @property
+    @abstractmethod
+    def shares(self) -> tuple[int, ...]:
+        """Share of each dataset as a whole number."""
+
+    @property
+    @abstractmethod
+    def first_ids(self) -> Sequence[int]:
+        """Id of the first sample of each dataset, and the number of all samples."""
+
+    def regime(self, change: Reweight, banned: Sequence[int]) -> Regime:
+        """Return the sequence of samples that are drawn with weights, without banned samples."""
+        shares = change.weights.shares or self.shares
+        if not len(shares) == len(self.scans) == len(change.scan):
+            raise ResumeError(
+                f"the state has weights of {len(change.scan)} dataset(s), the loader has {len(self.scans)}: create the "
+                "loader with the datasets of the state"
+            )
+        ids = np.array(banned, np.int64)
+        chains = []
+        for number, (scan, start) in enumerate(zip(self.scans, change.scan, strict=True)):
+            first, last = self.first_ids[number : number + 2]
+            own = ids[(ids >= first) & (ids < last)] - first
+            rates = None
+            if shares[number] and (change.weights.datasets or len(own)):
+                one = change.weights.datasets[number] if change.weights.datasets else None
+                rates = Rates(one.phases, one.by_group, one.by_sample, own) if one else Rates.without(own, last - first)
+            chains.append(Chain(scan, rates, start))
+        return Regime(shares, chains, self.first_ids, self.identity.lanes)
 
     @abstractmethod
     def find(self, epoch: int, ids: Ints) -> tuple[Ints, Ints]:
@@ -231,6 +257,26 @@ class PlainOrder(RunOrder):
         return EpochOrder(self, epoch)
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of an epoch that are drawn by the same weights: from ``position`` on, beginning with row ``first_row``."""
+
+    position: int
+    first_row: int
+    regime: Regime
+    length: int
+
+    def row(self, position: int) -> int:
+        """Return the row of the sequence that is at a row of the epoch."""
+        return position - self.position + self.first_row
+
+    @classmethod
+    def of(cls, epoch: int, position: int, change: Reweight, regime: Regime) -> Piece:
+        """Return the rows of an epoch that a change draws."""
+        first_row = (epoch - change.epoch) * change.length + position - change.position
+        return cls(position, first_row, regime, change.length)
+
+
 class EpochOrder:
     """The order of one epoch: a sequence of rows, each of which has a sample. This class has all samples.
 
@@ -242,7 +288,10 @@ class EpochOrder:
         identity: What determines the order.
         segment_starts: See `PlainOrder`.
         reach: Maximum distance between two rows of one block; None if it is not known.
+        is_weighted: Whether samples are drawn by weights from some row on.
     """
+
+    is_weighted = False
 
     def __init__(self, run: PlainOrder, epoch: int) -> None:
         self.run = run
@@ -280,7 +329,7 @@ class EpochOrder:
 
     def stored_ids(self) -> Ints:
         """Return the ids of all samples in stored order: int64 [distinct]."""
-        if self.distinct == self.run.samples:
+        if self.distinct == self.run.samples and not self.is_weighted:
             return self.run.stored_ids(self.epoch)
         return np.sort(self.ids(0, self.samples)[self.valid(0, self.samples)])
 
@@ -295,6 +344,24 @@ class EpochOrder:
             OptionError: No sample is left.
         """
         return BannedEpoch(self, position, ids)
+
+    def reweighted(self, position: int, change: Reweight, regime: Regime) -> EpochOrder:
+        """Return the order in which the samples from a row on are drawn by weights.
+
+        Args:
+            position: The row: 0 if the change was made in an earlier epoch.
+            change: The change.
+            regime: The samples that it draws.
+        """
+        return WeightedEpoch(self, (Piece.of(self.epoch, position, change, regime),))
+
+    def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
+        """Return where the plain orders of each dataset have its next sample at a row."""
+        return self.run.scan_positions(self.epoch, position)
+
+    def piece_at(self, position: int) -> Piece | None:  # noqa: ARG002 - weights need it
+        """Return the rows drawn by the same weights that have a row; None if it is not drawn by weights."""
+        return None
 
     def bucket_of(self, ids: Ints) -> int | None:  # noqa: ARG002 - buckets need it
         """Return the bucket of samples that all belong to the same one; None without buckets."""
@@ -362,8 +429,69 @@ class BannedEpoch(EpochOrder):
         known = self._segments.get(index)
         if known is not None:
             return known
-        start, stop = self._base.segment_starts[index : index + 2].tolist()
-        ids, lanes = self._base.slice(start, stop)
-        keeps = ~np.isin(ids, self._banned) | (np.arange(start, stop) < self._position)
+        (ids, lanes), keeps = self._kept(index)
         self._segments.put(index, (ids[keeps], lanes[keeps]))
         return ids[keeps], lanes[keeps]
+
+    def _kept(self, number: int) -> tuple[Part, NDArray[np.bool_]]:
+        """Return a segment of the base, and which of its samples are not left out."""
+        start, stop = self._base.segment_starts[number : number + 2].tolist()
+        ids, lanes = self._base.slice(start, stop)
+        return (ids, lanes), ~np.isin(ids, self._banned) | (np.arange(start, stop) < self._position)
+
+    def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
+        """Return where the plain orders of each dataset have its next sample at a row."""
+        number = int(np.searchsorted(self.segment_starts, position, side="right")) - 1
+        within = np.flatnonzero(self._kept(number)[1])[position - int(self.segment_starts[number])]
+        return self._base.scan_positions(int(self._base.segment_starts[number]) + int(within))
+
+
+class WeightedEpoch(EpochOrder):
+    """An epoch in which samples are drawn by weights from a row on. It keeps its length.
+
+    Args:
+        base: The order up to the first change.
+        pieces: What follows, by position.
+    """
+
+    is_weighted = True
+
+    def __init__(self, base: EpochOrder, pieces: tuple[Piece, ...]) -> None:
+        super().__init__(base.run, base.epoch)
+        self._base, self._pieces = base, pieces
+        self.identity = replace(base.identity, once=False)
+        self.segment_starts = np.array([0, pieces[0].length])
+        self.reach = None
+
+    def slice(self, start: int, stop: int) -> Part:
+        """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
+        parts = (
+            [self._base.slice(start, min(stop, self._pieces[0].position))] if start < self._pieces[0].position else []
+        )
+        ends = [*(piece.position for piece in self._pieces[1:]), self.samples]
+        for piece, end in zip(self._pieces, ends, strict=True):
+            first, last = max(start, piece.position), min(stop, end)
+            if first < last:
+                parts.append(piece.regime.slice(piece.row(first), piece.row(last)))
+        ids, lanes = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),), (np.empty(0, np.int16),))
+        return np.concatenate(ids), np.concatenate(lanes)
+
+    def tally(self) -> Tally | None:
+        """Return None: the samples of the epoch are known only after its order is computed."""
+        return None
+
+    def reweighted(self, position: int, change: Reweight, regime: Regime) -> EpochOrder:
+        """Return the order in which the samples from a row on are drawn by other weights."""
+        kept = tuple(piece for piece in self._pieces if piece.position < position)
+        return WeightedEpoch(self._base, (*kept, Piece.of(self.epoch, position, change, regime)))
+
+    def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
+        """Return where the plain orders of each dataset have its next sample at a row."""
+        piece = self.piece_at(position)
+        if piece is None:
+            return self._base.scan_positions(position)
+        return piece.regime.scan_positions(piece.row(position))
+
+    def piece_at(self, position: int) -> Piece | None:
+        """Return the rows drawn by the same weights that have a row; None if it is not drawn by weights."""
+        return next((piece for piece in reversed(self._pieces) if piece.position <= position), None)

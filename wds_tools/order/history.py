@@ -126,6 +126,7 @@ class FoundStep:
         cursor: Epoch of the step, and where its section begins in it.
         number: Number of the step, counted from the cursor.
         step: Number of the step, counted from the start of the run.
+        weights: Weights of its samples, as entries of a state; None in a plain epoch.
     """
 
     section: Section
@@ -133,6 +134,7 @@ class FoundStep:
     cursor: Cursor
     number: int
     step: int
+    weights: dict[str, Any] | None
 
     def plan(self, rank: int) -> EpochPlan:
         """Return the plan of a rank that has the step."""
@@ -178,7 +180,8 @@ def find_step(
         order = _order_of(section, orders, cursor.epoch, prefix)
         length = len(section.plan(order, cursor))
         if number < length:
-            return FoundStep(section, order, cursor, number, step)
+            start = section.plan(order, cursor).position_of(number)
+            return FoundStep(section, order, cursor, number, step, orders.weights_at(Cursor(cursor.epoch, start)))
         if not length and not cursor.position:
             raise OptionError(f"epoch {cursor.epoch} has no steps: it has fewer samples than a step")
         cursor, number = Cursor(cursor.epoch + 1), number - length

@@ -1,10 +1,4 @@
-"""Several datasets in fixed proportions, merged into one canonical sequence. No I/O.
-
-A repeating pattern assigns a dataset to each position. Weights 0.7 and 0.3 have a pattern of length
-ten. Up to any position, the number of samples from each dataset differs from its exact share by less
-than one (Tijdeman: The chairman assignment problem, Discrete Mathematics 32, 1980). So a batch whose
-size is a multiple of the pattern's length has exactly the requested proportions.
-"""
+"""Several datasets in fixed proportions, merged into one canonical sequence. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +7,7 @@ import math
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -22,11 +16,11 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.order.epoch import Identity, PlainOrder
-from wds_tools.order.selection import apportion
 from wds_tools.order.sequence import Order
+from wds_tools.order.shares import Part, Pattern
 from wds_tools.order.tally import Tally
+from wds_tools.order.weights import ScanPosition
 
-MAX_PERIOD = 10_000
 _SEGMENT_SAMPLES = 1 << 20
 Stop = Literal["first_exhausted", "all_exhausted"]
 
@@ -85,54 +79,6 @@ def _is_weight(value: Any) -> bool:
         return False
 
 
-def whole_shares(weights: Sequence[float]) -> list[int]:
-    """Return the smallest whole numbers in the proportion of the weights.
-
-    If their sum would exceed `MAX_PERIOD`, the proportion is approximated by shares of `MAX_PERIOD`.
-
-    Raises:
-        OptionError: A weight is smaller than one part in `MAX_PERIOD`.
-
-    >>> whole_shares([0.7, 0.3]), whole_shares([1, 1, 2])
-    ([7, 3], [1, 1, 2])
-    """
-    total = sum(weights)
-    parts = [Fraction(weight / total).limit_denominator(1000) for weight in weights]
-    period = math.lcm(*(part.denominator for part in parts))
-    exact = all(math.isclose(part, weight / total, rel_tol=1e-9) for part, weight in zip(parts, weights, strict=True))
-    if exact and period <= MAX_PERIOD and sum(parts) == 1:
-        return [int(part * period) for part in parts]
-    shares = apportion(MAX_PERIOD, np.array(weights, np.float64))
-    if not shares.all():
-        raise OptionError(f"weights={list(weights)!r}; allowed are shares of at least 1 in {MAX_PERIOD:,}")
-    return [int(share) for share in shares // math.gcd(*shares.tolist())]
-
-
-def pattern_of(shares: Sequence[int]) -> NDArray[np.int64]:
-    """Return the index of the dataset at each position of a period, by Tijdeman's algorithm.
-
-    Args:
-        shares: Whole numbers, one per dataset.
-
-    Returns:
-        int64 [sum of shares].
-    """
-    period, slack = sum(shares), max(1, 2 * len(shares) - 2)
-    counts = [0] * len(shares)
-    pattern = []
-    for position in range(1, period + 1):
-        # How far each dataset falls behind its share if it is not chosen now, in units of 1 /
-        # (period * slack).
-        behind = [slack * (position * share - period * count) for share, count in zip(shares, counts, strict=True)]
-        ready = [part for part, lag in enumerate(behind) if lag >= period] or [int(np.argmax(behind))]
-        # The dataset with the earliest deadline: the one that would be the first to fall too far
-        # behind.
-        chosen = min(ready, key=lambda part: Fraction(period * slack - period - behind[part], shares[part]))
-        counts[chosen] += 1
-        pattern.append(chosen)
-    return np.array(pattern, np.int64)
-
-
 class MixtureOrder(PlainOrder):
     """The canonical sequences of a mixture, one per epoch.
 
@@ -151,8 +97,7 @@ class MixtureOrder(PlainOrder):
     def __init__(
         self, parts: Sequence[Order], shares: Sequence[int], stop: Stop, epoch_length: int | None = None
     ) -> None:
-        self.parts = tuple(parts)
-        self.shares = tuple(shares)
+        self._parts = tuple(parts)
         self.stop: Stop = stop
         self.epoch_length = epoch_length
         self.identity = Identity(
@@ -167,17 +112,15 @@ class MixtureOrder(PlainOrder):
             block=[part.block for part in parts],
         )
         self._first_id = np.concatenate([[0], np.cumsum([part.identity.stored for part in parts])]).astype(np.int64)
-        self._period = sum(shares)
-        self._pattern = pattern_of(shares)
-        counts = [np.cumsum(self._pattern == index) for index in range(len(parts))]
-        # [parts, period + 1], samples of each part before each position of the pattern
-        self._counts = np.stack([np.concatenate([[0], part_counts]) for part_counts in counts])
+        self._pattern = Pattern(shares)
         if epoch_length is not None:
             self.samples = epoch_length if all(part.samples for part in parts) else 0
         elif stop == "first_exhausted":
-            self.samples = min(self._position_of(index, part.samples) for index, part in enumerate(parts))
+            self.samples = min(self._pattern.position_of(index, part.samples) for index, part in enumerate(parts))
         else:
-            self.samples = max(self._position_of(index, part.samples - 1) + 1 for index, part in enumerate(parts))
+            self.samples = max(
+                self._pattern.position_of(index, part.samples - 1) + 1 for index, part in enumerate(parts)
+            )
         if not self.samples:
             raise OptionError("the mixture has no samples; use datasets that are not empty")
         self.balance = parts[0].balance if len(parts) == 1 else None
@@ -204,16 +147,36 @@ class MixtureOrder(PlainOrder):
         """
         if self.epoch_length is not None:  # positions of the endless sequence
             start, stop = (epoch * self.epoch_length + position for position in (start, stop))
-        part_of = self._pattern[np.arange(start, stop) % self._period]
-        ids, lanes = np.empty(len(part_of), np.int64), np.empty(len(part_of), np.int16)
-        for index in range(len(self.parts)):
-            mask = part_of == index
-            first, last = self._count_before(index, start), self._count_before(index, stop)
-            ids[mask], part_lanes = self._slice_part(index, epoch, first, last)
-            # Every other dataset counts its lanes downwards. So a step of two datasets, neither of
-            # which has a multiple of the lanes in it, still has equal numbers of samples of all lanes.
-            lanes[mask] = self.identity.lanes - 1 - part_lanes if index % 2 else part_lanes
-        return ids, lanes
+        return self._pattern.merged(start, stop, self.identity.lanes, partial(self._slice_part, epoch))
+
+    @property
+    def parts(self) -> tuple[Order, ...]:
+        """The orders of the datasets."""
+        return self._parts
+
+    @property
+    def scans(self) -> tuple[Order, ...]:
+        """The orders of the datasets that weights go through: without repetitions by ``class_weights=``."""
+        return tuple(part.scans[0] for part in self.parts)
+
+    def scan_positions(self, epoch: int, position: int) -> tuple[ScanPosition, ...]:
+        """Return where the `scans` of each dataset have its next sample at a position of an epoch."""
+        start = position + epoch * (self.epoch_length or 0)
+        found: list[ScanPosition] = []
+        for number, part in enumerate(self.parts):
+            passes, rest = divmod(self._pattern.count_before(number, start), part.samples)
+            found += part.scan_positions(self._first_pass(number, epoch) + passes, rest)
+        return tuple(found)
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Share of each dataset as a whole number."""
+        return self._pattern.shares
+
+    @property
+    def first_ids(self) -> Sequence[int]:
+        """Id of the first sample of each dataset, and the number of all samples."""
+        return self._first_id.tolist()  # type: ignore[no-any-return]
 
     def find(self, epoch: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where some samples occur in an epoch, which is computed for it; see `PlainOrder.find`."""
@@ -228,17 +191,12 @@ class MixtureOrder(PlainOrder):
         """Return None: the samples of an epoch are known only after its order is computed."""
         return None
 
-    def _slice_part(
-        self, number: int, epoch: int, start: int, stop: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
+    def _slice_part(self, epoch: int, number: int, start: int, stop: int) -> Part:
         """Return ids and lanes of samples ``start`` to ``stop`` that one dataset contributes to an epoch.
 
         They may extend over several passes through that dataset. With ``epoch_length`` they count through all epochs.
         """
-        part = self.parts[number]
-        first_pass = 0
-        if self.epoch_length is None:
-            first_pass = epoch * -(-self._count_before(number, self.samples) // part.samples)
+        part, first_pass = self.parts[number], self._first_pass(number, epoch)
         ids, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
         while start < stop:
             pass_number, first = divmod(start, part.samples)
@@ -249,15 +207,11 @@ class MixtureOrder(PlainOrder):
             start += last - first
         return np.concatenate(ids), np.concatenate(lanes)
 
-    def _count_before(self, number: int, position: int) -> int:
-        """Return the number of samples from one dataset before a position of the mixture."""
-        periods, rest = divmod(position, self._period)
-        return periods * self.shares[number] + int(self._counts[number][rest])
-
-    def _position_of(self, number: int, count: int) -> int:
-        """Return the position in the mixture of a dataset's sample ``count``, counted from 0."""
-        periods, rest = divmod(count, self.shares[number])
-        return periods * self._period + int(np.flatnonzero(self._pattern == number)[rest])
+    def _first_pass(self, number: int, epoch: int) -> int:
+        """Return the first pass through one dataset in an epoch."""
+        if self.epoch_length is not None:
+            return 0
+        return epoch * -(-self._pattern.count_before(number, self.samples) // self.parts[number].samples)
 
 
 def _fingerprint(parts: Sequence[Order], shares: Sequence[int], stop: str) -> str:

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.epoch import Ban, EpochOrder, Identity, RunOrder, bans_of
+from wds_tools.order.changes import Ban, Change, FindWeights, Reweight, Weights, bans_of, reweights_of
+from wds_tools.order.epoch import EpochOrder, Identity, RunOrder
 from wds_tools.order.saved_state import MAX_EPOCH, plain, whole_number
 from wds_tools.order.sequence import MAX_LANES, MAX_WINDOW
 from wds_tools.order.tally import Tally, tally
+from wds_tools.order.weights import Regime
 
 PrefixOrder = Callable[[int], RunOrder]
 """Returns the order of the first n shards of a dataset."""
@@ -117,10 +119,13 @@ class EpochPlan:
         left = max(0, self.end - self.cursor.position)
         return left // self.global_batch if self.tail == "drop" else -(-left // self.global_batch)
 
+    def position_of(self, number: int) -> int:
+        """Return the position at which step ``number`` begins."""
+        return self.cursor.position + number * self.global_batch
+
     def step(self, number: int) -> Step:
         """Return step ``number`` of this rank, counted from the start of the plan."""
-        size = self.global_batch
-        start = self.cursor.position + number * size
+        size, start = self.global_batch, self.position_of(number)
         stop = min(start + size, self.end)
         ids, lanes = self.order.slice(start, stop)
         valid = self.order.valid(start, stop)
@@ -211,18 +216,21 @@ class EpochOrders:
     Args:
         order: Order of all epochs but the interrupted one.
         earlier: (epoch, order) of the epoch that was interrupted before the dataset grew, or None.
-        bans: Samples that are left out, in the order in which they were banned.
+        changes: Bans and changes of weights, in the order in which they were made.
     """
 
-    def __init__(self, order: RunOrder, earlier: tuple[int, RunOrder] | None = None, bans: Sequence[Ban] = ()) -> None:
+    def __init__(
+        self, order: RunOrder, earlier: tuple[int, RunOrder] | None = None, changes: Sequence[Change] = ()
+    ) -> None:
         self.order = order
-        self.bans = tuple(bans)
+        self.changes = tuple(changes)
         self._earlier = earlier
+        self._regimes: dict[Reweight, Regime] = {}
         self._kept = LRUCache[int, EpochOrder](max_items=_KEPT_ORDERS)
         self._in_use = WeakValueDictionary[int, EpochOrder]()
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.order, self._earlier, self.bans
+        return self.order, self._earlier, self.changes
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]  # each process computes the orders that it needs
@@ -236,9 +244,25 @@ class EpochOrders:
         order = self._in_use.get(epoch)
         if order is None:
             run = self._earlier[1] if self._earlier and self._earlier[0] == epoch else self.order
-            order = self._in_use[epoch] = run.at(epoch, self.bans)
+            order = self._in_use[epoch] = run.at(epoch, self.changes, self._regimes)
         self._kept.put(epoch, order)
         return order
+
+    @property
+    def bans(self) -> tuple[Ban, ...]:
+        """Samples that are left out, in the order in which they were banned."""
+        return tuple(change for change in self.changes if isinstance(change, Ban))
+
+    @property
+    def reweights(self) -> tuple[Reweight, ...]:
+        """Changes of weights, in the order in which they were made."""
+        return tuple(change for change in self.changes if isinstance(change, Reweight))
+
+    def weights_at(self, cursor: Cursor) -> dict[str, Any] | None:
+        """Return the weights that hold at a cursor, as entries of a state; None in a plain epoch."""
+        place = cursor.epoch, cursor.position
+        before = [change for change in self.reweights if (change.epoch, change.position) <= place]
+        return before[-1].entries if before else None
 
     def banning(self, ids: Sequence[int], cursor: Cursor) -> EpochOrders:
         """Return the orders without further samples from a cursor on; those that are banned already are ignored."""
@@ -246,16 +270,51 @@ class EpochOrders:
         if not new:
             return self
         ban = Ban(cursor.epoch, cursor.position, tuple(sorted(new)))
-        return EpochOrders(self.order, self._earlier, (*self.bans, ban))
+        changes: list[Change] = [ban]
+        order = self.of(cursor.epoch)
+        if order.is_weighted:
+            last = self.reweights[-1]
+            changes.append(_reweight(order, cursor, last.entries, last.weights))
+        return EpochOrders(self.order, self._earlier, (*self.changes, *changes))
+
+    def reweighting(self, entries: dict[str, Any] | None, weights: Weights, cursor: Cursor) -> EpochOrders:
+        """Return the orders in which samples are drawn by weights from a cursor on.
+
+        Args:
+            entries: The weights as entries of a state; None returns to the plain epochs.
+            weights: The weights.
+            cursor: The cursor.
+
+        Raises:
+            OptionError: No sample is left.
+        """
+        kept = [
+            change
+            for change in self.changes
+            if isinstance(change, Ban) or (change.epoch, change.position) != (cursor.epoch, cursor.position)
+        ]
+        before = EpochOrders(self.order, self._earlier, kept)
+        order = before.of(cursor.epoch)
+        if entries is None and not order.is_weighted:
+            return before
+        changed = EpochOrders(self.order, self._earlier, (*kept, _reweight(order, cursor, entries, weights)))
+        changed.of(cursor.epoch)
+        return changed
 
     def with_order(self, order: RunOrder) -> EpochOrders:
         """Return the orders for other shards, with the window, blocks and lanes of this one."""
-        return EpochOrders(order.like(**self.order.identity.shape), bans=self.bans)
+        return EpochOrders(order.like(**self.order.identity.shape), changes=self.changes)
+
+
+def _reweight(order: EpochOrder, cursor: Cursor, entries: dict[str, Any] | None, weights: Weights) -> Reweight:
+    position = cursor.position
+    return Reweight(cursor.epoch, position, entries, order.distinct, order.scan_positions(position), weights)
 
 
 def state_dict(order: EpochOrder | RunOrder, cursor: Cursor) -> dict[str, Any]:
     """Return a state that can be saved as JSON. It does not depend on the number of ranks or workers."""
     identity = order.identity
+    piece = order.piece_at(cursor.position) if isinstance(order, EpochOrder) else None
     return {
         "version": STATE_VERSION,
         "fingerprint": identity.fingerprint,
@@ -266,6 +325,7 @@ def state_dict(order: EpochOrder | RunOrder, cursor: Cursor) -> dict[str, Any]:
         "position": cursor.position,
         **identity.shape,
         **({"buckets": identity.sizes} if identity.buckets else {}),
+        **({"marks": piece.regime.marks(piece.row(cursor.position))} if piece else {}),
     }
 
 
@@ -275,6 +335,7 @@ def resume(
     *,
     prefix: PrefixOrder | None = None,
     force: bool = False,
+    find_weights: FindWeights | None = None,
 ) -> tuple[EpochOrders, Cursor]:
     """Return the orders and the cursor of a state.
 
@@ -289,6 +350,7 @@ def resume(
         prefix: Returns the order of the first n shards of the dataset. It serves to recognise a
             dataset that has only grown; the interrupted epoch then ends without the new samples.
         force: Accept a state of another dataset, selection, seed or version.
+        find_weights: Returns the weights of the entries of the state; None refuses a state with weights.
 
     Raises:
         ResumeError: ``state`` is not a loader state, or belongs to another version, dataset,
@@ -301,8 +363,13 @@ def resume(
     has_grown = saved_order is not order and cursor.position
     try:
         earlier = (cursor.epoch, saved_order.like(**saved.shape)) if has_grown else None
-        orders = EpochOrders(order.like(**saved.shape), earlier, bans_of(state.get("bans", ()), order.identity.stored))
-        samples = orders.of(cursor.epoch).samples
+        orders = EpochOrders(order.like(**saved.shape), earlier, _changes_of(state, order, saved, find_weights))
+        interrupted = orders.of(cursor.epoch)
+        samples = interrupted.samples
+        if (piece := interrupted.piece_at(cursor.position)) and "marks" in state:
+            piece.regime.set_marks(
+                [(whole_number(chunk, "mark"), whole_number(row, "mark")) for chunk, row in state["marks"]]
+            )
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, ResumeError):
             raise
@@ -313,6 +380,24 @@ def resume(
             f"it {'does not fit this dataset' if force else 'was damaged'}"
         )
     return orders, cursor
+
+
+def _changes_of(
+    state: dict[str, Any], order: RunOrder, saved: _Saved, find_weights: FindWeights | None
+) -> list[Change]:
+    """Return the bans and changes of weights of a state, in the order in which they were made."""
+    changes: list[Change] = list(bans_of(state.get("bans", ()), order.identity.stored))
+    if not state.get("weights"):
+        return changes
+    if find_weights is None:
+        raise ResumeError("the state has weights of loader.reweight(), which only make_loader resumes")
+    if saved.fingerprint != order.identity.fingerprint:
+        raise ResumeError(
+            f"the state has weights for the dataset {saved.fingerprint}, and the loader has "
+            f"{order.identity.fingerprint}: resume with the dataset of the state"
+        )
+    changes += reweights_of(state["weights"], find_weights)
+    return sorted(changes, key=lambda change: (change.epoch, change.position))  # stable: a ban comes first
 
 
 @dataclass(frozen=True, slots=True)

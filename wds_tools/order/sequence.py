@@ -30,17 +30,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.epoch import Identity, Part, PlainOrder, in_segments
+from wds_tools.order.epoch import Identity, PlainOrder, in_segments
 from wds_tools.order.keyed_random import Streams, hashes, key_of, permute, unpermute
 from wds_tools.order.selection import Selection
+from wds_tools.order.shares import Part
 from wds_tools.order.tally import Tally, tally, tally_of_range
+from wds_tools.order.weights import ScanPosition
 
 BLOCK_BYTES = 2 << 20
 SEGMENT_SAMPLES = 1 << 20
@@ -219,6 +221,32 @@ class Order(PlainOrder):
         if self.window == 0 and self.lanes == 1:
             return np.arange(start, stop, dtype=np.int64), np.zeros(stop - start, np.int16)
         return in_segments(self.segment_starts, partial(self._segment, epoch), start, stop)
+
+    @property
+    def parts(self) -> tuple[Order, ...]:
+        """This order."""
+        return (self,)
+
+    @cached_property
+    def scans(self) -> tuple[Order, ...]:
+        """The orders that weights go through: without repetitions by ``class_weights=``."""
+        if self.selection is None or self.balance is None:
+            return (self,)
+        return (self.selecting(Selection(self.selection.selected_ids)),)
+
+    def scan_positions(self, epoch: int, position: int) -> tuple[ScanPosition, ...]:
+        """Return the epoch and the position at which `scans` continue."""
+        return ((epoch, position * self.scans[0].samples // self.samples),)
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """The share of the dataset."""
+        return (1,)
+
+    @property
+    def first_ids(self) -> Sequence[int]:
+        """Id of the first sample, and the number of samples."""
+        return (0, self.identity.stored)
 
     def find(self, epoch: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where some samples occur in an epoch, without computing the order; see `PlainOrder.find`."""

@@ -71,7 +71,7 @@ class Choice:
         if self.where is None:
             ids = _all_ids(sum(entry.samples for entry in entries))
         else:
-            ids = _matching(shards, len(entries), self.where, progress)
+            ids = matching(shards, len(entries), self.where, progress)
         if self.subset is not None and len(ids):
             ids = _subset(ids, self.subset, total=shards.manifest.samples, seed=self.seed)
         weights = self.class_weights
@@ -169,7 +169,7 @@ def _indexes(shards: ShardSet, first_shards: int | None, progress: bool | None =
     return (shards.index(shard) for shard in shown)
 
 
-def _matching(shards: ShardSet, first_shards: int, where: Where, progress: bool | None) -> NDArray[np.int64]:
+def matching(shards: ShardSet, first_shards: int, where: Where, progress: bool | None) -> NDArray[np.int64]:
     """Return the ids of the samples that meet a condition: int64 [n]."""
     found, start = [], 0
     expression, further = _parse(shards, first_shards, where)
@@ -334,7 +334,7 @@ def banned_ids(shards: ShardSet, ban: Banned) -> list[int]:
     if all(isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values):
         return _checked_ids(shards, values, "ban=")
     if all(isinstance(value, str) for value in values):
-        return _ids_of_keys(_ids_by_key(shards, values), values, "ban=")
+        return _ids_of_keys(ids_by_key(shards, values), values, "ban=")
     found = ", ".join(sorted({type(value).__name__ for value in values}))
     raise OptionError(f"ban= has values of type {found}; allowed are keys (str) or sample ids (int), not both")
 
@@ -352,13 +352,13 @@ def _lines(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _ids_of_lines(shards: ShardSet, lines: list[str], path: str) -> list[int]:
-    found = _ids_by_key(shards, lines)
+    found = ids_by_key(shards, lines)
     if not found and all(line.isdecimal() for line in lines):
         return _checked_ids(shards, list(map(int, lines)), path)
     return _ids_of_keys(found, lines, path)
 
 
-def _ids_by_key(shards: ShardSet, keys: Iterable[str]) -> dict[str, list[int]]:
+def ids_by_key(shards: ShardSet, keys: Iterable[str]) -> dict[str, list[int]]:
     """Return the ids of the samples with these keys, without keys that no sample has."""
     wanted, found, start = set(keys), dict[str, list[int]](), 0
     for position in range(len(shards.locations)) if wanted else ():

@@ -1,0 +1,214 @@
+"""``loader.reweight()``: which samples come after it, resumes, files of weights, bad input, several ranks."""
+
+import json
+import re
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ranks import run_ranks
+
+import wds_tools as wt
+from wds_tools.cli import main
+from wds_tools.errors import LoaderError, OptionError, ResumeError
+
+
+def make(dataset, **options):
+    return wt.make_loader(
+        dataset,
+        **{"batch_size": 10, "fields": ("__key__", "label"), "shuffle": True, "num_workers": 0, **options},
+    )
+
+
+def keys_of(batches, steps=None):
+    return [list(batch.key) for batch in islice(batches, steps)]
+
+
+def explained(loader, step):
+    return [sample.key for sample in loader.explain(step).samples]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_next_step_has_the_new_weights_although_batches_were_prefetched(packed, workers):
+    with make(packed, num_workers=workers) as loader:
+        plain = [explained(loader, step) for step in range(4)]
+        cat = loader.classes[0]
+        batches = iter(loader)
+        steps = keys_of(batches, 4)
+        loader.reweight(classes={cat: 3.0})
+        labels = []
+        for batch in batches:
+            steps.append(list(batch.key))
+            labels += batch.label.tolist()
+        steps += keys_of(loader)
+        assert len(steps) == 80  # an epoch keeps its length
+        assert steps[:4] == plain
+        assert [explained(loader, step) for step in range(0, 80, 9)] == steps[::9]
+        assert loader.epoch_proof().ok
+        counts, stored = Counter(labels), Counter(np.concatenate([np.zeros(0, int), labels_of(packed)]).tolist())
+        rates = {label: counts[label] / stored[label] for label in stored}
+        assert all(rates[0] / rates[label] == pytest.approx(3, rel=0.4) for label in stored if label)
+        loader.reweight()
+        assert keys_of(loader, 3) == [explained(loader, step) for step in range(80, 83)]
+    with make(packed) as other:
+        third = [explained(other, step) for step in range(80, 84)]
+    with make(packed, num_workers=workers) as loader:
+        loader.reweight(classes={cat: 3.0})
+        loader.set_epoch(2)
+        loader.reweight()
+        assert keys_of(loader, 4) == third
+
+
+def labels_of(dataset):
+    with make(dataset, shuffle=False) as loader:
+        return np.concatenate([batch.label for batch in loader])
+
+
+def test_a_run_resumes_across_changes_from_its_state_with_any_number_of_ranks(packed, tmp_path, capsys):
+    weights = np.linspace(0, 1, 400)
+    with make(packed) as loader:
+        batches = iter(loader)
+        steps = keys_of(batches, 3)
+        loader.reweight(samples=weights, save_to=tmp_path / "weights.npy", where={"label == 0": 0.5})
+        steps += keys_of(batches, 5)
+        loader.reweight(classes={loader.classes[1]: 0}, at=12)
+        state = json.loads(json.dumps(loader.state_dict()))
+        steps += keys_of(batches)
+        steps += keys_of(loader, 3)
+    assert len(json.dumps(state)) < 1500
+    for world in (1, 2, 5):
+        ranks = [make(packed, batch_size=10 // world, rank=rank, world_size=world) for rank in range(world)]
+        parts = []
+        for loader in ranks:
+            loader.load_state_dict(state)
+            parts.append([*keys_of(loader), *keys_of(loader, 3)])
+        assert [{key for part in step for key in part} for step in zip(*parts, strict=True)] == list(
+            map(set, steps[8:])
+        )
+    with make(packed) as loader:
+        loader.load_state_dict(state)
+        assert [explained(loader, step) for step in range(0, 43, 3)] == steps[::3]
+        shown = [loader.explain(step).weights for step in (2, 3, 11, 12)]
+        assert shown[0] is None
+        assert shown[1] == shown[2] == state["weights"][0]["weights"]
+        assert shown[3] == {"classes": {loader.classes[1]: 0.0}}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(SystemExit):
+        main(["plan", str(packed), "--state", str(tmp_path / "state.json"), "--step", "20", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["weights"] == shown[3]
+    assert [sample["key"] for sample in printed["samples"]] == steps[20]
+    with make(packed) as loader:
+        (tmp_path / "weights.npy").write_bytes(b"other")
+    with make(packed) as loader:
+        with pytest.raises(ResumeError, match=r"weights\.npy has changed"):
+            loader.load_state_dict(state)
+        (tmp_path / "weights.npy").unlink()
+        with pytest.raises(ResumeError, match=r"weights\.npy cannot be read"):
+            loader.load_state_dict(state)
+        assert loader.state_dict().get("weights") is None
+
+
+def test_weights_of_samples_may_be_a_mapping_or_a_parquet_file(packed, tmp_path):
+    with make(packed) as loader:
+        some = explained(loader, 3)
+        pq.write_table(pa.table({"key": some, "weight": [0.0] * len(some)}), tmp_path / "weights.parquet")
+        for samples in (dict.fromkeys(some, 0.0), tmp_path / "weights.parquet"):
+            loader.reweight(samples=samples)
+            assert {key for step in range(40) for key in explained(loader, step)}.isdisjoint(some)
+        loader.state_dict()
+        loader.reweight(samples={0: 2.0})
+        with pytest.raises(ResumeError, match="save_to="):
+            loader.state_dict()
+
+
+def test_the_shares_of_a_mixture_hold_at_every_step(packed):
+    mixture = wt.Mixture([packed, packed], weights=[1, 1], epoch_length=200)
+    with make(mixture) as loader:
+        batches = iter(loader)
+        keys_of(batches, 5)
+        loader.reweight(sources=[0.8, 0.2], where={"label == 0": 2})
+        state = loader.state_dict()
+        for step in range(5, 30):
+            assert (loader.explain(step).ids < 400).sum() == 8
+        rest = keys_of(batches)
+    with make(mixture) as loader:
+        loader.load_state_dict(state)
+        assert keys_of(loader) == rest
+        loader.reweight(sources=[0, 1])
+        assert (loader.explain(30).ids >= 400).all()
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"classes": {"no such class": 2}}, "classes= has 'no such class'"),
+        ({"classes": {"0": -1}}, "classes= has -1"),
+        ({"sources": [1, 2]}, "sources="),
+        ({"samples": [1.0]}, "shape"),
+        ({"samples": np.full(400, np.nan)}, "nan for sample 0"),
+        ({"samples": np.zeros(400)}, "no sample to draw"),
+        ({"samples": {"no such key": 1}}, "no such key"),
+        ({"samples": "missing.parquet"}, "cannot be read"),
+        ({"where": {"no_such_column > 1": 1}}, "no_such_column"),
+        ({"where": {"label == 0": float("inf")}}, "inf"),
+        ({"classes": {"0": 2}, "at": 1}, "at=1"),
+        ({"save_to": "x.npy"}, "save_to="),
+    ],
+)
+def test_bad_weights_are_refused_and_change_nothing(packed, weights, message):
+    with make(packed) as loader:
+        batches = iter(loader)
+        keys_of(batches, 2)
+        before = loader.state_dict()
+        with pytest.raises(OptionError, match=message):
+            loader.reweight(**weights)
+        assert loader.state_dict() == before
+        assert keys_of(batches, 1) == [explained(loader, 2)]
+
+
+def test_a_state_with_weights_needs_the_dataset_that_it_was_made_with(packed):
+    with make(packed) as loader:
+        loader.reweight(classes={"0": 2})
+        state = loader.state_dict()
+    with make(wt.Mixture([packed], [1], epoch_length=100)) as loader, pytest.raises(ResumeError):
+        loader.load_state_dict(state)
+
+
+def test_all_ranks_draw_by_the_same_weights(packed):
+    ranks = run_ranks(dataset=packed, world=2, batch=10, reweight=[{"classes": {"0": 4}}] * 2)
+    assert all("error" not in rank for rank in ranks)
+    with make(packed, batch_size=20) as loader:
+        loader.reweight(classes={"0": 4}, at=2)
+        steps = keys_of(loader)
+    pairs = zip(ranks[0]["steps"], ranks[1]["steps"], strict=True)
+    assert [{*first, *second} for first, second in pairs] == list(map(set, steps))
+
+
+def test_ranks_that_reweight_differently_fail_at_the_next_step(packed):
+    ranks = run_ranks(
+        dataset=packed, world=2, batch=10, may_fail=True, lockstep=False,
+        reweight=[{"classes": {"0": 4}}, {"classes": {"0": 5}}],
+    )  # fmt: skip
+    for rank in ranks:
+        assert LoaderError.__name__ in rank["error"]
+        assert '"0": 4.0' in rank["error"]
+        assert '"0": 5.0' in rank["error"]
+        assert "on rank 0" in rank["error"]
+        assert "on rank 1" in rank["error"]
+
+
+def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch):
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "photos").symlink_to(packed)
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs" / "weights.md"
+    code = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)[0]
+    names = {"__name__": "__main__"}
+    exec(compile(code, str(page), "exec"), names)
+    changes = names["loader"].state_dict()["weights"]
+    assert [(one["position"], one["weights"] is None) for one in changes] == [(88, False), (168, True)]

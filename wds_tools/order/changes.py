@@ -1,0 +1,162 @@
+"""Changes of a run from a position on, bans and weights: what a state records of them. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.errors import OptionError, ResumeError
+from wds_tools.order.saved_state import MAX_EPOCH, entries_of, whole_number
+from wds_tools.order.weights import Phases, ScanPosition
+
+
+@dataclass(frozen=True, slots=True)
+class Ban:
+    """Samples that are left out from a position of an epoch on, and in all later epochs.
+
+    Attributes:
+        epoch: Zero-based epoch.
+        position: Position in that epoch, counted without the samples of earlier bans.
+        ids: Sample ids, ascending; none of them is in an earlier ban.
+    """
+
+    epoch: int
+    position: int
+    ids: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for a state."""
+        return {"epoch": self.epoch, "position": self.position, "ids": list(self.ids)}
+
+
+def bans_of(state: Any, stored: int) -> tuple[Ban, ...]:
+    """Return the bans of a state, see `Ban.to_dict`.
+
+    Args:
+        state: The entry of the state.
+        stored: Number of samples of the dataset.
+
+    Raises:
+        ResumeError: They are damaged.
+    """
+    try:
+        return tuple(
+            Ban(
+                whole_number(one["epoch"], "epoch of a ban", most=MAX_EPOCH),
+                whole_number(one["position"], "position of a ban"),
+                tuple(
+                    whole_number(sample, "id of a ban", most=stored - 1) for sample in entries_of(one["ids"], "bans")
+                ),
+            )
+            for one in entries_of(state, "bans")
+        )
+    except (LookupError, TypeError) as error:
+        raise ResumeError(f"the entry 'bans' of the state is damaged ({type(error).__name__}: {error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetWeights:
+    """Factors of the samples of one dataset; see `Rates`."""
+
+    phases: Phases
+    by_group: NDArray[np.float64] | None = None
+    by_sample: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """Weights of a run.
+
+    Attributes:
+        shares: Share of each dataset as a whole number; None keeps those of the run.
+        datasets: Factors of the samples of each dataset; None draws all samples equally often.
+    """
+
+    shares: tuple[int, ...] | None = None
+    datasets: tuple[DatasetWeights, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reweight:
+    """Samples are drawn by weights from a position of an epoch on.
+
+    A ban while weights hold is followed by a `Reweight` at the same position with the same weights.
+
+    Attributes:
+        epoch: Zero-based epoch.
+        position: Position in that epoch.
+        entries: What the user gave, as entries of a state; None returns to the plain epochs.
+        length: Samples of an epoch while these weights hold.
+        scan: Where the plain orders of each dataset continue.
+        weights: What the entries are for this dataset.
+    """
+
+    epoch: int
+    position: int
+    entries: dict[str, Any] | None
+    length: int
+    scan: tuple[ScanPosition, ...]
+    weights: Weights
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for a state."""
+        return {
+            "epoch": self.epoch,
+            "position": self.position,
+            "weights": self.entries,
+            "length": self.length,
+            "scan": list(map(list, self.scan)),
+        }
+
+
+Change: TypeAlias = Ban | Reweight
+
+
+class FindWeights(Protocol):
+    """Returns the weights of the entries of a state."""
+
+    def __call__(self, entries: dict[str, Any] | None) -> Weights:
+        """Return the weights.
+
+        Raises:
+            ResumeError: The entries do not fit the dataset.
+        """
+
+
+def reweights_of(state: Any, find: FindWeights) -> tuple[Reweight, ...]:
+    """Return the changes of weights of a state, see `Reweight.to_dict`.
+
+    Args:
+        state: The entry of the state.
+        find: Returns the weights of their entries.
+
+    Raises:
+        ResumeError: They are damaged.
+    """
+    try:
+        return tuple(
+            Reweight(
+                whole_number(one["epoch"], "epoch of weights", most=MAX_EPOCH),
+                whole_number(one["position"], "position of weights"),
+                one["weights"],
+                whole_number(one["length"], "length of an epoch with weights", least=1),
+                tuple(
+                    (
+                        whole_number(epoch, "epoch of a scan", most=MAX_EPOCH),
+                        whole_number(position, "position of a scan"),
+                    )
+                    for epoch, position in entries_of(one["scan"], "weights")
+                ),
+                find(one["weights"]),
+            )
+            for one in entries_of(state, "weights")
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        if isinstance(error, ResumeError):
+            raise
+        if isinstance(error, OptionError):
+            raise ResumeError(f"the weights of the state do not fit this dataset: {error}") from error
+        raise ResumeError(f"the entry 'weights' of the state is damaged ({type(error).__name__}: {error})") from error

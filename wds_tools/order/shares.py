@@ -1,0 +1,127 @@
+"""Exact proportions: which of several datasets has each row of a sequence. No I/O.
+
+A repeating pattern assigns a dataset to each position. Weights 0.7 and 0.3 have a pattern of length
+ten. Up to any position, the number of samples from each dataset differs from its exact share by less
+than one (Tijdeman: The chairman assignment problem, Discrete Mathematics 32, 1980). So a batch whose
+size is a multiple of the pattern's length has exactly the requested proportions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.errors import OptionError
+from wds_tools.order.selection import apportion
+
+Ints = NDArray[np.int64]
+Part = tuple[Ints, NDArray[np.int16]]
+"""Sample ids and lanes of consecutive positions."""
+
+MAX_PERIOD = 10_000
+
+
+def whole_shares(weights: Sequence[float]) -> list[int]:
+    """Return the smallest whole numbers in the proportion of the weights.
+
+    If their sum would exceed `MAX_PERIOD`, the proportion is approximated by shares of `MAX_PERIOD`.
+
+    Raises:
+        OptionError: A weight is smaller than one part in `MAX_PERIOD`.
+
+    >>> whole_shares([0.7, 0.3]), whole_shares([1, 1, 2])
+    ([7, 3], [1, 1, 2])
+    """
+    total = sum(weights)
+    parts = [Fraction(weight / total).limit_denominator(1000) for weight in weights]
+    period = math.lcm(*(part.denominator for part in parts))
+    exact = all(math.isclose(part, weight / total, rel_tol=1e-9) for part, weight in zip(parts, weights, strict=True))
+    if exact and period <= MAX_PERIOD and sum(parts) == 1:
+        return [int(part * period) for part in parts]
+    shares = apportion(MAX_PERIOD, np.array(weights, np.float64))
+    if not all(share for share, weight in zip(shares, weights, strict=True) if weight):
+        raise OptionError(f"weights={list(weights)!r}; allowed are shares of at least 1 in {MAX_PERIOD:,}")
+    return [int(share) for share in shares // math.gcd(*shares.tolist())]
+
+
+def pattern_of(shares: Sequence[int]) -> Ints:
+    """Return the index of the dataset at each position of a period, by Tijdeman's algorithm.
+
+    Args:
+        shares: Whole numbers, one per dataset; datasets with the share 0 do not occur.
+
+    Returns:
+        int64 [sum of shares].
+    """
+    occurring = [index for index, share in enumerate(shares) if share]
+    found = _pattern_of_positive([shares[index] for index in occurring])
+    return np.array(occurring, np.int64)[found]
+
+
+def _pattern_of_positive(shares: Sequence[int]) -> list[int]:
+    period, slack = sum(shares), max(1, 2 * len(shares) - 2)
+    counts = [0] * len(shares)
+    pattern = []
+    for position in range(1, period + 1):
+        # How far each dataset falls behind its share if it is not chosen now, in units of 1 /
+        # (period * slack).
+        behind = [slack * (position * share - period * count) for share, count in zip(shares, counts, strict=True)]
+        ready = [part for part, lag in enumerate(behind) if lag >= period] or [int(np.argmax(behind))]
+        # The dataset with the earliest deadline: the one that would be the first to fall too far
+        # behind.
+        chosen = min(ready, key=lambda part: Fraction(period * slack - period - behind[part], shares[part]))
+        counts[chosen] += 1
+        pattern.append(chosen)
+    return pattern
+
+
+class Pattern:
+    """Which dataset has each row of an endless sequence.
+
+    Args:
+        shares: Share of each dataset as a whole number, see `whole_shares`.
+    """
+
+    def __init__(self, shares: Sequence[int]) -> None:
+        self.shares = tuple(shares)
+        self._period = sum(shares)
+        self._pattern = pattern_of(shares)
+        counts = [np.cumsum(self._pattern == index) for index in range(len(shares))]
+        # [datasets, period + 1], samples of each dataset before each position of the pattern
+        self._counts = np.stack([np.concatenate([[0], part_counts]) for part_counts in counts])
+
+    def count_before(self, number: int, position: int) -> int:
+        """Return the number of samples from one dataset before a position."""
+        periods, rest = divmod(position, self._period)
+        return periods * self.shares[number] + int(self._counts[number][rest])
+
+    def position_of(self, number: int, count: int) -> int:
+        """Return the position of a dataset's sample ``count``, counted from 0."""
+        periods, rest = divmod(count, self.shares[number])
+        return periods * self._period + int(np.flatnonzero(self._pattern == number)[rest])
+
+    def merged(self, start: int, stop: int, lanes: int, part_slice: Callable[[int, int, int], Part]) -> Part:
+        """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start].
+
+        Args:
+            start: First position.
+            stop: Position after the last one.
+            lanes: Number of lanes.
+            part_slice: Function of the number of a dataset, and of the first sample and the one after the last that
+                are wanted from it.
+        """
+        if len(self.shares) == 1:
+            return part_slice(0, start, stop)
+        part_of = self._pattern[np.arange(start, stop) % self._period]
+        ids, all_lanes = np.empty(len(part_of), np.int64), np.empty(len(part_of), np.int16)
+        for index in range(len(self.shares)):
+            mask = part_of == index
+            ids[mask], part_lanes = part_slice(index, self.count_before(index, start), self.count_before(index, stop))
+            # Every other dataset counts its lanes downwards. So a step of two datasets, neither of
+            # which has a multiple of the lanes in it, still has equal numbers of samples of all lanes.
+            all_lanes[mask] = lanes - 1 - part_lanes if index % 2 else part_lanes
+        return ids, all_lanes

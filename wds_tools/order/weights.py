@@ -1,0 +1,304 @@
+"""Samples drawn by weights from a position of a run on: the same sequence on any number of ranks. No I/O.
+
+With weights, a run goes on through the plain orders of its epochs, one **pass** after another, and draws only some of
+the samples that it comes to. With the weight f of a sample, and the largest weight F of its dataset, its **rate** is
+g = f / F, from 0 to 1. A sample with the phase x, in [0, 1), is drawn in pass p, counted from 0, if a whole number is
+in (x + p g, x + (p + 1) g]. So:
+
+* In any number of passes, the draws of a sample differ from their number times g by less than 1, and those of two
+  samples of one rate by at most 1. A sample is drawn at most once per pass.
+* The samples of a class have the phases 0 / n, 1 / n, ... (n - 1) / n in a mixed order. The sum of floor(k / n + x)
+  over k = 0 ... n - 1 is floor(n x) (Hermite), so in P whole passes a class with one rate is drawn floor(n P g) times.
+* Within a pass, blocks come in the shuffled order of the plain epoch, so a class is drawn as evenly as it is spread
+  there. Between neighbours in stored order the draws are spread evenly too: their phases are multiples of a number near
+  the golden ratio.
+
+A change continues at the sample where the sequence stands, with pass 0. If all weights are equal, the sequence is that
+of the plain epochs. Rates and phases are whole numbers of `UNIT`, so that the sums are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wds_tools.errors import OptionError
+from wds_tools.lru_cache import LRUCache
+from wds_tools.order.keyed_random import key_of
+from wds_tools.order.selection import Selection
+from wds_tools.order.shares import Ints, Part, Pattern
+
+UNIT = 1 << 31
+"""The rate of a sample that is drawn in every pass."""
+
+_CHUNK = 1 << 16  # samples of a pass that are tested at a time
+_KEPT_CHUNKS = 8
+_PART = 1 << 16  # samples whose rates are computed at a time
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+ScanPosition = tuple[int, int]
+"""Epoch whose plain order is read, and a position in it."""
+
+
+class Scan(Protocol):
+    """The plain orders of one dataset; see `PlainOrder`."""
+
+    samples: int
+    selection: Selection | None
+
+    def slice(self, epoch: int, start: int, stop: int) -> Part:
+        """Return the ids and lanes at positions ``start`` to ``stop``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """What the draws of a dataset need to know of each sample, whatever the weights are: 8 bytes.
+
+    Attributes:
+        selected: int64 [n], ids of the selected samples, or all of them.
+        group: int32 [stored], class number of each sample plus 1; 0 for samples without a class.
+        phase: uint32 [stored], phase of each sample in units of 1 / `UNIT`.
+        counts: int64 [groups], number of selected samples of each group.
+    """
+
+    selected: Ints | slice
+    group: NDArray[np.signedinteger]
+    phase: NDArray[np.integer]
+    counts: Ints
+
+    @classmethod
+    def of(cls, labels: Ints, selected: Ints | None, seed: int) -> Phases:
+        """Return the phases of a dataset.
+
+        Args:
+            labels: int64 [stored], class number of each sample; negative for none.
+            selected: Ids of the selected samples; None for all.
+            seed: Seed of the run.
+        """
+        group = (np.maximum(labels, -1) + 1).astype(np.int32)
+        ids = np.arange(len(group)) if selected is None else np.unique(selected)
+        own = group[ids]
+        by_group = np.argsort(own.astype(np.int16) if own.max(initial=0) < 1 << 15 else own, kind="stable")
+        counts = np.bincount(own, minlength=int(group.max(initial=0)) + 1)
+        phase = np.zeros(len(group), np.uint32)
+        start = 0
+        for number in np.flatnonzero(counts).tolist():
+            count = int(counts[number])
+            turns = (np.arange(count) * _coprime_near(count) + key_of("phases", seed, number) % count) % count
+            phase[ids[by_group[start : start + count]]] = turns * UNIT // count
+            start += count
+        return cls(slice(None) if selected is None else ids, group, phase, counts)
+
+
+def _coprime_near(count: int) -> int:
+    """Return a number near the golden ratio of ``count`` that has no divisor in common with it."""
+    return next(n for n in range(max(1, round(count * _GOLDEN)), 2 * count + 2) if math.gcd(n, count) == 1)
+
+
+class Rates:
+    """Which samples of a dataset each pass draws.
+
+    Args:
+        phases: Phases of the samples.
+        by_group: float64 [groups], factor of each group; None for 1.
+        by_sample: float32 [stored], factor of each sample; None for 1.
+        left_out: Ids of samples that are never drawn, without repetitions.
+
+    Raises:
+        OptionError: No sample has a factor above 0.
+    """
+
+    def __init__(
+        self,
+        phases: Phases,
+        by_group: NDArray[np.float64] | None = None,
+        by_sample: NDArray[np.float32] | None = None,
+        left_out: Sequence[int] | Ints = (),
+    ) -> None:
+        self._phases = phases
+        self._left_out = np.array(left_out, np.int64)
+        factors = np.ones(len(phases.counts)) if by_group is None else by_group
+        self._by_sample: NDArray[np.uint32] | None = None
+        if by_sample is None:
+            left = np.isin(self._left_out, phases.selected) if isinstance(phases.selected, np.ndarray) else slice(None)
+            removed = np.bincount(phases.group[self._left_out[left]], minlength=len(factors))
+            most = float(factors[phases.counts > removed].max(initial=0.0))
+        else:
+            by_sample = _products(by_sample, factors.astype(np.float32), phases.group)
+            by_sample[self._left_out] = 0
+            most = float(by_sample[phases.selected].max(initial=0.0))
+        if not most > 0:
+            raise OptionError("the weights leave no sample to draw: all samples have weight 0; change a weight")
+        self._by_group = _in_units(factors, most).astype(np.uint64)
+        if by_sample is not None:
+            self._by_sample = _in_units(by_sample, most)
+
+    @classmethod
+    def without(cls, left_out: Ints, stored: int) -> Rates:
+        """Return rates that draw all samples equally often, without some of them."""
+        zeros = np.zeros(stored, np.int8)
+        return cls(Phases(slice(None), zeros, zeros, np.array([stored])), left_out=left_out)
+
+    def drawn(self, ids: Ints, number: int) -> NDArray[np.bool_]:
+        """Return which samples pass ``number``, counted from 0, draws: bool [n].
+
+        Args:
+            ids: int64 [n], sample ids of the dataset.
+            number: The pass.
+        """
+        phases = self._phases
+        if self._by_sample is None:
+            group = phases.group[ids]
+            rate, advance = self._by_group[group], (self._by_group * np.uint64(number) % np.uint64(UNIT))[group]
+        else:
+            rate = self._by_sample[ids].astype(np.uint64)
+            advance = rate * np.uint64(number)
+        draws: NDArray[np.bool_] = (phases.phase[ids].astype(np.uint64) + advance) % np.uint64(UNIT) + rate >= UNIT
+        return draws & ~np.isin(ids, self._left_out) if len(self._left_out) else draws
+
+
+def _products(
+    by_sample: NDArray[np.float32], by_group: NDArray[np.float32], group: NDArray[np.signedinteger]
+) -> NDArray[np.float32]:
+    """Return the factor of each sample: float32 [stored]. Parts that stay in the cache of a core are faster."""
+    result = np.empty(len(by_sample), np.float32)
+    for start in range(0, len(result), _PART):
+        part = slice(start, start + _PART)
+        np.multiply(by_sample[part], by_group[group[part]], out=result[part])
+    return result
+
+
+def _in_units(factors: NDArray[np.floating], most: float) -> NDArray[np.uint32]:
+    """Return rates as whole numbers; one above 0 stays above 0."""
+    result = np.empty(len(factors), np.uint32)
+    for start in range(0, len(result), _PART):
+        part = factors[start : start + _PART]
+        rates = np.minimum(part / most, 1)
+        rates *= UNIT
+        units = np.rint(rates, out=rates).astype(np.uint32)
+        units[(units == 0) & (part > 0)] = 1
+        result[start : start + _PART] = units
+    return result
+
+
+class Chain:
+    """The endless sequence of the samples that are drawn from one dataset.
+
+    The draws of a part of a pass are known only after it was tested. So the numbers of rows are learned from the start
+    on, and a start in the middle is faster with a `mark`.
+
+    Args:
+        scan: The plain orders of the dataset.
+        rates: Which samples are drawn; None for all.
+        start: Where the sequence starts.
+    """
+
+    def __init__(self, scan: Scan, rates: Rates | None, start: ScanPosition) -> None:
+        self._scan, self._rates, self._start = scan, rates, start
+        self.set_mark((0, 0))
+        self._chunks = LRUCache[int, tuple[Part, Ints]](max_items=_KEPT_CHUNKS)
+
+    def set_mark(self, mark: tuple[int, int]) -> None:
+        """Take the number of rows before a chunk from a state."""
+        self._first, self._rows = mark[0], [mark[1]]  # rows before each chunk from the first known one on
+
+    @cached_property
+    def _chunks_of_start(self) -> int:
+        return -(-(self._scan.samples - self._start[1]) // _CHUNK)
+
+    def _bounds(self, number: int) -> tuple[int, int, int]:
+        """Return the pass of a chunk, counted from 0, and its first and last position in it."""
+        if number < self._chunks_of_start:
+            start, turn = self._start[1] + number * _CHUNK, 0
+        else:
+            per_pass = -(-self._scan.samples // _CHUNK)
+            turn, chunk = divmod(number - self._chunks_of_start, per_pass)
+            start, turn = chunk * _CHUNK, turn + 1
+        return turn, start, min(start + _CHUNK, self._scan.samples)
+
+    def _chunk(self, number: int) -> tuple[Part, Ints]:
+        """Return ids and lanes of the samples that are drawn in a chunk, and their positions in it."""
+        known = self._chunks.get(number)
+        if known is not None:
+            return known
+        turn, start, stop = self._bounds(number)
+        ids, lanes = self._scan.slice(self._start[0] + turn, start, stop)
+        rows = np.arange(len(ids)) if self._rates is None else np.flatnonzero(self._rates.drawn(ids, turn))
+        result = (ids[rows], lanes[rows]), rows
+        self._chunks.put(number, result)
+        return result
+
+    def _chunk_of(self, row: int) -> tuple[int, int]:
+        """Return the chunk that has a row, and the number of rows before it."""
+        if row < self._rows[0]:
+            self.set_mark((0, 0))
+        while self._rows[-1] <= row:
+            self._rows.append(self._rows[-1] + len(self._chunk(self._first + len(self._rows) - 1)[1]))
+        index = bisect_right(self._rows, row) - 1
+        return self._first + index, self._rows[index]
+
+    def slice(self, start: int, stop: int) -> Part:
+        """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
+        ids, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
+        while start < stop:
+            number, before = self._chunk_of(start)
+            (chunk_ids, chunk_lanes), _ = self._chunk(number)
+            part = slice(start - before, stop - before)
+            ids.append(chunk_ids[part])
+            lanes.append(chunk_lanes[part])
+            start += len(ids[-1])
+        return np.concatenate(ids), np.concatenate(lanes)
+
+    def scan_position(self, row: int) -> ScanPosition:
+        """Return where the plain orders have the sample of a row."""
+        number, before = self._chunk_of(row)
+        turn, start, _ = self._bounds(number)
+        return self._start[0] + turn, start + int(self._chunk(number)[1][row - before])
+
+    def mark(self, row: int) -> tuple[int, int]:
+        """Return the chunk that has a row and the number of rows before it, with which a later start is fast."""
+        return self._chunk_of(row)
+
+
+class Regime:
+    """The endless sequence of the samples that are drawn with one set of weights.
+
+    Args:
+        shares: Share of each dataset as a whole number.
+        chains: The sequences of the datasets.
+        first_ids: Id of the first sample of each dataset.
+        lanes: Number of lanes.
+    """
+
+    def __init__(self, shares: Sequence[int], chains: Sequence[Chain], first_ids: Sequence[int], lanes: int) -> None:
+        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(shares), chains, first_ids, lanes
+
+    def slice(self, start: int, stop: int) -> Part:
+        """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
+        return self._pattern.merged(start, stop, self._lanes, self._slice_part)
+
+    def _slice_part(self, number: int, start: int, stop: int) -> Part:
+        ids, lanes = self._chains[number].slice(start, stop)
+        return ids + self._first_ids[number], lanes
+
+    def scan_positions(self, row: int) -> tuple[ScanPosition, ...]:
+        """Return where the plain orders of each dataset have its next sample."""
+        return tuple(
+            chain.scan_position(self._pattern.count_before(number, row)) for number, chain in enumerate(self._chains)
+        )
+
+    def marks(self, row: int) -> tuple[tuple[int, int], ...]:
+        """Return the mark of each dataset, see `Chain.mark`."""
+        return tuple(chain.mark(self._pattern.count_before(number, row)) for number, chain in enumerate(self._chains))
+
+    def set_marks(self, marks: Sequence[tuple[int, int]]) -> None:
+        """Take the marks of a state, so that nothing before them has to be computed."""
+        for chain, mark in zip(self._chains, marks, strict=True):
+            chain.set_mark(mark)

@@ -1,0 +1,240 @@
+"""Weights of a run: what a user gives or a state records, as factors of the samples of each dataset. Reads indexes."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+from numpy.typing import NDArray
+
+from wds_tools.errors import OptionError, ResumeError
+from wds_tools.order.changes import DatasetWeights, Weights
+from wds_tools.order.epoch import PlainOrder
+from wds_tools.order.shares import whole_shares
+from wds_tools.order.weights import Phases
+from wds_tools.reading.select import ids_by_key, labels_of, matching
+from wds_tools.reading.shardset import ShardSet
+from wds_tools.storage.commit import commit_bytes
+
+SampleWeights = NDArray[np.floating[Any]] | Sequence[float] | Mapping[Any, float] | str | os.PathLike[str]
+"""One factor per sample of the dataset, factors by key or sample id, or a Parquet file with ``key`` and ``weight``."""
+
+
+class WeightFinder:
+    """Turns the entries of a state into weights. Indexes are read once, when weights are first needed.
+
+    Args:
+        shards: The dataset; for a mixture, all its datasets.
+        order: The orders of the run, without buckets.
+        seed: Seed of the run.
+    """
+
+    def __init__(self, shards: ShardSet, order: PlainOrder, seed: int) -> None:
+        self._shards, self._order, self._seed = shards, order, seed
+        self._kept: dict[str, NDArray[np.float32]] = {}  # by hash: factors of samples that are in no file yet
+
+    def entries(
+        self,
+        classes: Mapping[Any, float] | None,
+        sources: Sequence[float] | None,
+        samples: SampleWeights | None,
+        where: Mapping[str, float] | None,
+        save_to: str | os.PathLike[str] | None,
+    ) -> dict[str, Any]:
+        """Return weights as entries of a state; see `Loader.reweight`.
+
+        Raises:
+            OptionError: A value is invalid.
+        """
+        found: dict[str, Any] = {}
+        if classes is not None:
+            found["classes"] = {str(name): _factor("classes", name, value) for name, value in classes.items()}
+        if sources is not None:
+            found["sources"] = [_factor("sources", number, value) for number, value in enumerate(sources)]
+        if where is not None:
+            found["where"] = {str(text): _factor("where", text, value) for text, value in where.items()}
+        if samples is None and save_to is not None:
+            raise OptionError(f"save_to={os.fspath(save_to)!r} is for the weights of samples=: give both, or neither")
+        if samples is not None:
+            found["samples"] = self._sample_entry(samples, save_to)
+        return found
+
+    def __call__(self, entries: dict[str, Any] | None) -> Weights:
+        """Return the weights of entries; None is for the plain epochs.
+
+        Raises:
+            OptionError: They do not fit the dataset.
+            ResumeError: A file with weights of samples is missing or has changed.
+        """
+        if not entries:
+            return Weights()
+        shares = None if entries.get("sources") is None else self._shares(entries["sources"])
+        if set(entries) <= {"sources"} and not any(part.balance for part in self._order.parts):
+            return Weights(shares)
+        classes = self._classes(entries.get("classes", {}))
+        by_sample = self._by_sample(entries)
+        datasets = []
+        for number, phases in enumerate(self._phases):
+            first, last = self._order.first_ids[number : number + 2]
+            by_group = np.ones(len(phases.counts))
+            for label, factor in classes.items():
+                if label + 1 < len(by_group):
+                    by_group[label + 1] *= factor
+            balance = self._order.parts[number].balance
+            if balance is not None:
+                known = min(len(by_group) - 1, len(balance.factors))
+                by_group[1 : known + 1] *= balance.factors[:known]
+            datasets.append(DatasetWeights(phases, by_group, None if by_sample is None else by_sample[first:last]))
+        return Weights(shares, tuple(datasets))
+
+    @cached_property
+    def _phases(self) -> list[Phases]:
+        labels = labels_of(self._shards)
+        found = []
+        for number, scan in enumerate(self._order.scans):
+            first, last = self._order.first_ids[number : number + 2]
+            selected = scan.selection.selected_ids if scan.selection else None
+            found.append(Phases.of(labels[first:last], selected, self._seed))
+        return found
+
+    def _shares(self, sources: Sequence[float]) -> tuple[int, ...]:
+        if len(sources) != len(self._order.scans) or not sum(sources) > 0:
+            raise OptionError(
+                f"sources={list(sources)} has {len(sources)} weights; allowed are one number of at least 0 for each of "
+                f"the {len(self._order.scans)} dataset(s) of the Mixture, at least one of them above 0"
+            )
+        return tuple(whole_shares(sources))
+
+    def _classes(self, classes: Mapping[str, float]) -> dict[int, float]:
+        """Return the factors by class number."""
+        names = self._shards.manifest.classes
+        highest = max(len(phases.counts) for phases in self._phases) - 2
+        numbers = {str(number): number for number in range(highest + 1)} | {name: n for n, name in enumerate(names)}
+        unknown = [name for name in classes if name not in numbers]
+        if unknown:
+            known = ", ".join(names) or (f"0 to {highest}" if highest >= 0 else "none: the dataset has no labels")
+            raise OptionError(f"classes= has {unknown[0]!r}; the classes of the dataset are {known}")
+        return {numbers[name]: factor for name, factor in classes.items()}
+
+    def _by_sample(self, entries: Mapping[str, Any]) -> NDArray[np.float32] | None:
+        """Return the factor of each sample: float32 [stored], or None if all are 1."""
+        if not {"samples", "where"} & set(entries):
+            return None
+        stored = self._order.identity.stored
+        factors = np.ones(stored, np.float32)
+        if "samples" in entries:
+            factors *= self._factors_of_samples(entries["samples"])
+        for text, factor in entries.get("where", {}).items():
+            factors[matching(self._shards, len(self._shards.locations), text, progress=False)] *= np.float32(factor)
+        return factors
+
+    def _sample_entry(self, samples: SampleWeights, save_to: str | os.PathLike[str] | None) -> dict[str, Any]:
+        if isinstance(samples, str | os.PathLike):
+            if save_to is not None:
+                raise OptionError(f"samples={os.fspath(samples)!r} is a file already: omit save_to=")
+            return {"file": os.fspath(samples), "xxh3": _hash(_bytes_of(samples, OptionError))}
+        factors = self._checked(samples)
+        content = io.BytesIO()
+        np.save(content, factors)
+        digest = _hash(content.getvalue())
+        self._kept[digest] = factors
+        if save_to is None:
+            return {"file": None, "xxh3": digest}
+        try:
+            commit_bytes(Path(save_to), content.getvalue())
+        except OSError as error:
+            raise OptionError(
+                f"save_to={os.fspath(save_to)!r} cannot be written ({error.strerror or error})"
+            ) from error
+        return {"file": os.fspath(save_to), "xxh3": digest}
+
+    def _factors_of_samples(self, entry: Mapping[str, Any]) -> NDArray[np.float32]:
+        """Return the factors of an entry of a state: float32 [stored]."""
+        path, digest = entry["file"], entry["xxh3"]
+        if digest in self._kept:
+            return self._kept[digest]
+        if path is None:
+            raise ResumeError(
+                "the state has weights of samples that were not saved: give save_to= to loader.reweight()"
+            )
+        content = _bytes_of(path, ResumeError)
+        if _hash(content) != digest:
+            raise ResumeError(
+                f"{path} has changed: its hash is {_hash(content)}, and the state records {digest}; restore the file "
+                "that was saved with the state"
+            )
+        factors = self._of_parquet(content, path) if content.startswith(b"PAR1") else np.load(io.BytesIO(content))
+        self._kept[digest] = self._checked(factors)
+        return self._kept[digest]
+
+    def _of_parquet(self, content: bytes, path: str) -> dict[Any, float]:
+        try:
+            table = pq.read_table(pa.BufferReader(content))
+        except pa.ArrowException as error:
+            raise OptionError(f"{path} cannot be read as Parquet: {error}") from error
+        name = next((name for name in ("key", "id") if name in table.column_names), None)
+        if name is None or "weight" not in table.column_names:
+            raise OptionError(
+                f"{path} has the columns {', '.join(table.column_names)}; required are 'weight', and 'key' or 'id'"
+            )
+        return dict(zip(table[name].to_pylist(), table["weight"].to_pylist(), strict=True))
+
+    def _checked(self, samples: Any) -> NDArray[np.float32]:
+        """Return factors as float32 [stored]."""
+        stored = self._order.identity.stored
+        if isinstance(samples, Mapping):
+            factors = np.ones(stored, np.float32)
+            values = [_factor("samples", name, value) for name, value in samples.items()]
+            by_key = ids_by_key(self._shards, (name for name in samples if isinstance(name, str)))
+            for name, value in zip(samples, values, strict=True):
+                ids = by_key.get(name, []) if isinstance(name, str) else [name]
+                if not ids or not all(isinstance(one, int | np.integer) and 0 <= one < stored for one in ids):
+                    raise OptionError(
+                        f"samples= has {name!r}; the dataset has no such key, and the ids 0 to {stored - 1}: remove it"
+                    )
+                factors[ids] *= np.float32(value)
+            return factors
+        try:
+            factors = np.asarray(samples, np.float32)
+        except (TypeError, ValueError):
+            factors = np.empty(0, np.float32)
+        if factors.shape != (stored,):
+            raise OptionError(
+                f"samples= has the shape {np.shape(samples)}; allowed are one number for each of the {stored:,} "
+                "samples, a mapping from keys or ids to numbers, and a Parquet file"
+            )
+        wrong = np.flatnonzero(~np.isfinite(factors) | (factors < 0))
+        if len(wrong):
+            raise OptionError(
+                f"samples= has {factors[wrong[0]]} for sample {wrong[0]}; allowed are finite numbers from 0"
+            )
+        return factors
+
+
+def _factor(option: str, name: Any, value: Any) -> float:
+    try:
+        factor = float(value)
+    except (TypeError, ValueError):
+        factor = -1.0
+    if not 0 <= factor < np.inf or isinstance(value, str):
+        raise OptionError(f"{option}= has {value!r} for {name!r}; allowed are finite numbers of at least 0")
+    return factor
+
+
+def _bytes_of(path: str | os.PathLike[str], kind: Callable[[str], Exception]) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise kind(f"the weights of samples in {os.fspath(path)} cannot be read ({error.strerror or error})") from error
+
+
+def _hash(content: bytes) -> str:
+    return xxhash.xxh3_64_hexdigest(content)
