@@ -16,7 +16,7 @@ from wds_tools import stages
 from wds_tools.errors import OptionError
 from wds_tools.format.jpeg import Box
 from wds_tools.images import native
-from wds_tools.images.color import HSV, change_colors
+from wds_tools.images.color import HSV, PhotometricDistort
 from wds_tools.images.decode import Pixels as Rgb
 from wds_tools.images.decode import decode_rgb, decode_unchanged
 from wds_tools.images.resize import fill_around, render_region, warp_frame
@@ -53,7 +53,7 @@ class Image(Pixels):
             are applied. If images of a batch differ in channels or dtype, it is a list.
         like: Name of another `Image` in the batch: use the same region, size and flip. Both images must have the same
             size.
-        color: Random changes of the colours, before ``transform``: an `HSV`, or None.
+        color: Random changes of the colours, before ``transform``: an `HSV`, a `PhotometricDistort`, or None.
         transform: Function of one image, a tensor [channels, height, width], called in the worker, or an Albumentations
             transform. Random number generators are seeded for each sample.
         pad: Value of the padding at the right and bottom of smaller images, or a `Pad`, so that a batch is one tensor
@@ -69,7 +69,7 @@ class Image(Pixels):
     view: AnyView | Sequence[AnyView] | None = None
     mode: ImageMode = "rgb"
     like: str | None = None
-    color: HSV | None = None
+    color: HSV | PhotometricDistort | None = None
     transform: Transform | None = None
     pad: float | Pad | None = None
 
@@ -81,8 +81,10 @@ class Image(Pixels):
         self._check("'image', 'jpg' or 'left.jpg'")
         self._check_choice("mode", ("rgb", "unchanged"))
         self._check_function("transform")
-        if self.color is not None and not isinstance(self.color, HSV):
-            raise OptionError(f"wds_tools.Image(color={self.color!r}); allowed are wds_tools.HSV(...) and None")
+        if self.color is not None and not isinstance(self.color, HSV | PhotometricDistort):
+            raise OptionError(
+                f"wds_tools.Image(color={self.color!r}); allowed are wds_tools.HSV(...), PhotometricDistort(...), None"
+            )
         if self.color is not None and self.is_unchanged:
             raise OptionError("wds_tools.Image(color=...) is for mode='rgb', not for mode='unchanged'")
         if self.view is not None and (not self.views or not all(map(is_view, self.views))):
@@ -180,7 +182,7 @@ class Image(Pixels):
                 for number, (buffer, view) in enumerate(zip(buffers, images, strict=True)):
                     key: tuple[int | str, ...] = (*column.key, number) if number else column.key
                     u = uniform(key_of("color", part.seed, part.epoch, *key), part.positions, self.color.draws)
-                    change_colors(view if buffer is None else buffer, self.color.changes(u))
+                    self.color.change(view if buffer is None else buffer, u)
         return images
 
 
