@@ -45,9 +45,10 @@ class Image(Pixels):
             whatever its type.
         view: Region of the image and its output size: `RandomResizedCrop`, `CenterCrop`, `Resize`, or None for the
             whole image; for detection `Letterbox`, `Mosaic`, `RandomAffine`, `LargeScaleJitter`, `ZoomOut` or
-            `RandomIoUCrop`; a `Schedule` of these by epoch, a `MultiScale` by batch; or `Buckets` of several sizes. Or
-            a list of views: the image is decoded once, and the value in the batch is a list with one tensor per view.
-            Each has random numbers of its own. A view that shows several samples, such as `Mosaic`, is the only one.
+            `RandomIoUCrop`, or a `Blend` of two; a `Schedule` of these by epoch, a `MultiScale` by batch; or `Buckets`
+            of several sizes. Or a list of views: the image is decoded once, and the value in the batch is a list with
+            one tensor per view. Each has random numbers of its own. A view that shows several samples, such as
+            `Mosaic`, is the only one.
         mode: ``"rgb"`` (the default), or ``"unchanged"`` for [batch, channels, height, width] with the stored channels
             and dtype: grey, alpha, 16 bits, and ``npy`` arrays [height, width] or [height, width, channels]. Palettes
             are applied. If images of a batch differ in channels or dtype, it is a list.
@@ -257,13 +258,26 @@ def render_files(
             for i, output in enumerate(of_view):
                 pixels = np.ascontiguousarray(drawn[i].transpose(1, 2, 0))
                 output[...] = warp_frame(pixels, warp, i, region.frame.fill, nearest=False).transpose(2, 0, 1)
+        if region.frame is not None and region.frame.shares is not None:
+            _blend(of_view, region.frame.shares)
+            del of_view[1::2]
     return outputs
+
+
+def _blend(outputs: list[Rgb], shares: NDArray[np.float64]) -> None:
+    """Blend each two outputs, in place of the first one."""
+    with stages.WRITE:
+        for first, second, share in zip(outputs[::2], outputs[1::2], shares.tolist(), strict=True):
+            if share < 1:
+                mixed = np.float32(share) * first + np.float32(1 - share) * second
+                first[...] = (mixed + np.float32(0.5)).astype(np.uint8)
 
 
 def _arrays(buffer: Rgb | None, regions: Regions) -> list[Rgb]:
     """Return an array for each output, uint8 [3, height, width]: the rows of the buffer, or new ones."""
     if buffer is not None:
-        return list(buffer)
+        is_blended = regions.frame is not None and regions.frame.shares is not None
+        return [one for row in buffer for one in ((row, np.empty_like(row)) if is_blended else (row,))]
     tiles = regions.frame.tiles if regions.frame else 1
     return [np.empty((3, *size), np.uint8) for size in regions.output_size[::tiles].tolist()]
 
