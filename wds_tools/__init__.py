@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     )
     from wds_tools.format.field_classes import ClassList
     from wds_tools.format.manifest import Manifest
+    from wds_tools.images.blend import Blend
     from wds_tools.images.buckets import Buckets
-    from wds_tools.images.color import HSV
+    from wds_tools.images.color import HSV, PhotometricDistort
     from wds_tools.images.framed import Letterbox, RandomAffine
     from wds_tools.images.jitter import LargeScaleJitter, RandomIoUCrop, ZoomOut
     from wds_tools.images.mosaic import Mosaic
@@ -95,7 +96,8 @@ _NAMES = {
     "format.field_classes": "ClassList",
     "format.manifest": "Manifest",
     "images.buckets": "Buckets",
-    "images.color": "HSV",
+    "images.blend": "Blend",
+    "images.color": "HSV PhotometricDistort",
     "images.framed": "Letterbox RandomAffine",
     "images.jitter": "LargeScaleJitter RandomIoUCrop ZoomOut",
     "images.mosaic": "Mosaic",
@@ -137,6 +139,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 __all__ = [
     "HSV",
     "Array",
+    "Blend",
     "Boxes",
     "Buckets",
     "CenterCrop",
@@ -175,6 +178,7 @@ __all__ = [
     "OptionError",
     "Pad",
     "PeriodStats",
+    "PhotometricDistort",
     "Polygons",
     "ProofError",
     "RandAugment",

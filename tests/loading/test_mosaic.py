@@ -1,5 +1,6 @@
 """`Mosaic` in a loader, compared with its documented steps on a canvas of twice the size; partners; resume; errors."""
 
+import json
 from itertools import islice
 
 import numpy as np
@@ -13,7 +14,10 @@ from torchvision.transforms import v2
 
 import wds_tools as wt
 from wds_tools.errors import DecodeError, OptionError
+from wds_tools.inspection.saved_step import SavedStep
+from wds_tools.options import RemoteOptions
 from wds_tools.order.keyed_random import key_of, uniform
+from wds_tools.reading.select import Choice
 
 SIZE = (96, 128)
 MOSAIC = wt.Mosaic(SIZE, translate=0.2, flip=0.5, flip_vertical=0.5, p=0.9)
@@ -241,6 +245,94 @@ def test_views_are_those_of_the_canvas(smooth, name):
     assert max(worst) < distance
     # Edges between images are blurred by the second interpolation of the canvas, and sharp in a result drawn once.
     assert np.mean(wrong) < 0.01
+
+
+BLENDED = wt.Blend(wt.Mosaic(SIZE, scale=(0.4, 1), flip=0.5), p=0.7, alpha=3)
+
+
+def test_a_blend_has_the_pixels_and_objects_of_two_mosaics(smooth):
+    with wt.make_loader(smooth, batch_size=40, num_workers=0, fields=("jpg", "mask.png", "json")) as stored:
+        (whole,) = stored
+    samples = list(zip(whole[0], whole[1], whole[2], strict=True))
+    with loader_of(smooth, {**SPECS, "image": wt.Image(view=BLENDED)}, batch_size=40) as loader:
+        (batch,) = loader
+        explained = loader.explain(0)
+    u = uniform(key_of("view", 0, 0), explained.positions, BLENDED.draws)
+    distances, blended = [], 0
+    for i, draws in enumerate(u):
+        tiles = [samples[one] for one in (explained.ids[i], *explained.partners[i])]
+        both = [Canvas(draws[:13], tiles[:4], BLENDED.view), Canvas(draws[13:26], tiles[4:], BLENDED.view)]
+        is_alone = draws[26] >= 0.7
+        drawn = [
+            canvas.warped(
+                canvas.canvas(
+                    lambda one, size: v2.functional.resize(one[0], list(size), antialias=True).numpy(), 114, 3
+                ),
+                "bilinear",
+                114,
+            )
+            for canvas in both
+        ]
+        share = 1 if is_alone else sorted(draws[27:])[2]  # of 5 numbers the third one is from Beta(3, 3)
+        distances.append(np.abs(batch.image[i].numpy() - share * drawn[0] - (1 - share) * drawn[1]).mean())
+        found = [canvas.boxes() for canvas in both[: 1 if is_alone else 2]]
+        assert torch.as_tensor(batch.numbers[i]).tolist() == [one for _, numbers in found for one in numbers]
+        expected = np.concatenate([boxes for boxes, _ in found])
+        assert np.abs(batch.boxes[i].numpy() - expected).max(initial=0) < 0.01
+        blended += not is_alone
+    assert max(distances) < 2
+    assert 20 < blended < 36
+
+
+@pytest.mark.parametrize(
+    "view", [BLENDED, wt.Blend(wt.Letterbox(SIZE), p=0.5), wt.Blend(wt.RandomAffine(SIZE, degrees=20), p=0.5)]
+)
+def test_blends_do_not_depend_on_workers_or_resuming_and_masks_show_the_first(smooth, view):
+    specs = {**SPECS, "image": wt.Image(view=view)}
+    with loader_of(smooth, specs) as loader:
+        whole = plain_batches(loader)
+        assert np.array(whole[0][1]).shape == (8, *SIZE)
+    with loader_of(smooth, specs, num_workers=1) as loader:
+        assert plain_batches(loader, 2) == whole[:2]
+        state = loader.state_dict()
+    with loader_of(smooth, specs) as loader:
+        loader.load_state_dict(state)
+        assert plain_batches(loader) == whole[2:]
+        (pixels,) = loader.explain(2).images("image", 0)
+        assert pixels.tolist() == whole[2][0][0]
+
+
+def test_a_saved_state_explains_a_blend(smooth, tmp_path):
+    with loader_of(smooth, {"image": wt.Image(view=BLENDED)}) as loader:
+        (batch,) = islice(loader, 1)
+        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    saved = SavedStep(file=tmp_path / "state.json", step=0)
+    explained = saved.explain(str(smooth), Choice(), RemoteOptions.of())
+    assert explained.partners.shape == (8, 7)
+    assert all(torch.equal(explained.images("image", i)[0], pixels) for i, pixels in enumerate(batch[0]))
+
+
+def test_masks_and_labels_of_a_blend_are_those_of_the_first(smooth):
+    batches = []
+    for view in (wt.Letterbox(SIZE), wt.Blend(wt.Letterbox(SIZE), p=1)):
+        with loader_of(smooth, {**SPECS, "image": wt.Image(view=view)}, batch_size=40) as loader:
+            batches += loader
+            explained = loader.explain(0)
+    alone, blended = batches
+    assert torch.equal(alone.mask, blended.mask)
+    assert torch.equal(alone.label, blended.label)
+    seconds = [explained.ids.tolist().index(one) for (one,) in explained.partners.tolist()]
+    share = torch.from_numpy(np.median(uniform(key_of("view", 0, 0), explained.positions, 68)[:, 5:], axis=1))
+    expected = torch.lerp(alone.image[seconds].double(), alone.image.double(), share.reshape(-1, 1, 1, 1))
+    assert (blended.image - expected).abs().max() < 0.51
+    for i, second in enumerate(seconds):
+        assert torch.equal(torch.cat([alone.boxes[i], alone.boxes[second]]), blended.boxes[i])
+
+
+@pytest.mark.parametrize("options", [{"view": wt.Resize(9)}, {"p": 2}, {"alpha": 0.5}, {"alpha": 65}])
+def test_an_invalid_blend_is_an_error_with_the_allowed_values(options):
+    with pytest.raises(OptionError, match="allowed are"):
+        wt.Blend(**{"view": wt.Letterbox(9), **options})
 
 
 def test_masks_show_the_pixel_below_each_centre(smooth):

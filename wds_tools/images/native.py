@@ -166,6 +166,18 @@ def change_hsv(pixels: NDArray[np.uint8], changes: NDArray[np.float32]) -> None:
     compiled.change_hsv(pixels, changes)
 
 
+def blend_colors(pixels: NDArray[np.uint8], gain: float, offset: float, grey: float) -> float:
+    """Change an image in place, and return its mean grey; requires the module (see `is_available`).
+
+    Args:
+        pixels: uint8 [3, height, width], contiguous.
+        gain: Factor of the values.
+        offset: Added to the values.
+        grey: This share of the grey of a pixel is added to its values.
+    """
+    return compiled.blend_colors(pixels, gain, offset, grey)
+
+
 def copy_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.uint8]) -> bool:
     """Copy images that are stored as pixels into a batch, if none of them is cropped, resized or flipped.
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from wds_tools.errors import OptionError
+from wds_tools.images.blend import Blend
 from wds_tools.images.buckets import Buckets, OneBucket
 from wds_tools.images.framed import Letterbox, RandomAffine
 from wds_tools.images.jitter import LargeScaleJitter, RandomIoUCrop, ZoomOut
@@ -19,7 +20,7 @@ from wds_tools.order.keyed_random import key_of, uniform
 
 _KINDS = (
     *(RandomResizedCrop, CenterCrop, Resize, Letterbox),
-    *(LargeScaleJitter, ZoomOut, RandomIoUCrop, RandomAffine, Mosaic),
+    *(LargeScaleJitter, ZoomOut, RandomIoUCrop, RandomAffine, Mosaic, Blend),
 )
 
 
@@ -208,7 +209,7 @@ def _view_from_dict(values: Mapping[str, Any]) -> View:
         OptionError: It is not a view of this package.
     """
     kinds: dict[Any, Callable[..., View]] = {kind.__name__: kind for kind in _KINDS}
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    options = {name: _from_plain(value) for name, value in values.items()}
     kind = options.pop("kind", None)
     if kind not in kinds:
         raise OptionError(
@@ -221,8 +222,17 @@ def _view_from_dict(values: Mapping[str, Any]) -> View:
         raise OptionError(f"the state has an invalid view: {error}") from error
 
 
+def _from_plain(value: Any) -> Any:
+    """Return a value of a view that `_plain` described."""
+    if isinstance(value, Mapping):
+        return _view_from_dict(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _plain(value: Any) -> Any:
     """Return a value of a view as JSON has it."""
+    if isinstance(value, _KINDS):
+        return _view_to_dict(value)
     if isinstance(value, tuple | list):
         return [_plain(one) for one in value]
     return value.item() if isinstance(value, np.generic) else value

@@ -62,6 +62,7 @@ class Frame:
         canvas: float64 [n, 4], left, top, right and bottom in pixels of the output: objects are cut off there before it
             is computed how much of them is visible. None if they are not.
         warp: How frames become outputs, one for each frame; None if they are outputs.
+        shares: float64, for each two outputs that are blended the share of the first one; None if none are.
     """
 
     size: tuple[int, int]
@@ -71,6 +72,7 @@ class Frame:
     tiles: int = 1
     canvas: NDArray[np.float64] | None = None
     warp: Warp | None = None
+    shares: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,4 +15,13 @@ typedef struct {
 typedef void ChangeHsv(
     uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b, size_t count, const HsvChange *change);
 
+/* A value becomes `gain` times itself, plus `offset`, plus `grey` times the grey of its pixel. */
+typedef struct {
+    float gain, offset, grey;
+} Blend;
+
+/* Blends the colours of `count` pixels, clamped and rounded down, and returns the sum of the new greys. */
+typedef uint64_t BlendColors(
+    uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b, size_t count, const Blend *blend);
+
 #endif

@@ -1,4 +1,4 @@
-/* The loop of color.h. Compiled once for each instruction set (kernels.h). */
+/* The loops of color.h. Compiled once for each instruction set (kernels.h). */
 #include "color.h"
 
 static inline float clamp_unit(float x)
@@ -37,4 +37,39 @@ static void change_hsv(
         g[i] = (uint8_t)(int)(low + chroma * clamp_unit(2 - distance(hue, 2)));
         b[i] = (uint8_t)(int)(low + chroma * clamp_unit(2 - distance(hue, 4)));
     }
+}
+
+#define GREY_BLOCK 65536 /* pixels whose greys have a sum of less than 2^32 */
+
+static inline int grey_of(float red, float green, float blue)
+{
+    return (int)(0.2989f * red + 0.587f * green + 0.114f * blue);
+}
+
+static inline uint8_t clamp_byte(float x)
+{
+    x = x < 0 ? 0 : x;
+    return (uint8_t)(int)(x > 255 ? 255 : x);
+}
+
+static uint64_t blend_colors(
+    uint8_t *restrict r, uint8_t *restrict g, uint8_t *restrict b, size_t count, const Blend *blend)
+{
+    const float gain = blend->gain, offset = blend->offset, share = blend->grey;
+    uint64_t sum = 0;
+    for (size_t start = 0; start < count; start += GREY_BLOCK) {
+        size_t stop = count - start < GREY_BLOCK ? count : start + GREY_BLOCK;
+        uint32_t greys = 0;
+        for (size_t i = start; i < stop; i++) {
+            float red = r[i], green = g[i], blue = b[i], base = offset + share * (float)grey_of(red, green, blue);
+            uint8_t new_red = clamp_byte(gain * red + base), new_green = clamp_byte(gain * green + base);
+            uint8_t new_blue = clamp_byte(gain * blue + base);
+            greys += (uint32_t)grey_of(new_red, new_green, new_blue);
+            r[i] = new_red;
+            g[i] = new_green;
+            b[i] = new_blue;
+        }
+        sum += greys;
+    }
+    return sum;
 }

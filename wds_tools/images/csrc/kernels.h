@@ -20,6 +20,7 @@ typedef struct {
     RowToRgb *row_to_rgb;
     RowToPlanes *row_to_planes;
     ChangeHsv *change_hsv;
+    BlendColors *blend_colors;
 } Kernels;
 
 /* Returns the selected kernels: by default, the fastest that this processor can run. */
@@ -36,6 +37,6 @@ extern const Kernels avx2_kernels;
 /* The initializer of the kernels in the file that includes the *_code.h files. */
 #define KERNELS(simd) \
     {simd, decode_mcu_ranges, inverse_dct, filter_vertically, transpose, row_to_rgb, row_to_planes, \
-     change_hsv}
+     change_hsv, blend_colors}
 
 #endif

@@ -246,6 +246,11 @@ static int is_valid_change(const HsvChange *change)
            change->value >= 0 && change->value <= 256; /* false for NaN */
 }
 
+static int is_moderate(float x)
+{
+    return x >= -1e6f && x <= 1e6f; /* false for NaN */
+}
+
 static PyObject *change_hsv(PyObject *module, PyObject *arguments)
 {
     (void)module;
@@ -276,6 +281,30 @@ static PyObject *change_hsv(PyObject *module, PyObject *arguments)
     PyBuffer_Release(&changes);
     PyBuffer_Release(&pixels);
     return done;
+}
+
+static PyObject *blend_colors(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer pixels;
+    Blend blend;
+    if (!PyArg_ParseTuple(arguments, "w*fff", &pixels, &blend.gain, &blend.offset, &blend.grey))
+        return NULL;
+    size_t plane = (size_t)pixels.len / 3;
+    uint64_t sum = 0;
+    int is_valid = (size_t)pixels.len == 3 * plane && plane > 0 && is_moderate(blend.gain) &&
+                   is_moderate(blend.offset) && is_moderate(blend.grey);
+    if (is_valid) {
+        uint8_t *image = pixels.buf;
+        Py_BEGIN_ALLOW_THREADS
+        sum = kernels()->blend_colors(image, image + plane, image + 2 * plane, plane, &blend);
+        Py_END_ALLOW_THREADS
+    } else
+        PyErr_Format(
+            PyExc_ValueError, "%zd bytes of pixels are not three planes, or a number is not from -1e6 to 1e6",
+            pixels.len);
+    PyBuffer_Release(&pixels);
+    return is_valid ? PyFloat_FromDouble((double)sum / (double)plane) : NULL;
 }
 
 /* Returns (width, samples) of the valid part of a plane; `samples` are bytes in row order. */
@@ -402,6 +431,9 @@ static PyMethodDef methods[] = {
      "copy_pixels(files, offset, out, height, width): copies interleaved pixels to planes"},
     {"change_hsv", change_hsv, METH_VARARGS,
      "change_hsv(pixels, changes): changes hue, saturation and value of planes [n, 3, ...] by float32 [n, 3]"},
+    {"blend_colors", blend_colors, METH_VARARGS,
+     "blend_colors(pixels, gain, offset, grey) -> the new mean grey. Values of planes [3, ...] become gain * value + "
+     "offset + grey * the grey of the pixel"},
     {NULL, NULL, 0, NULL},
 };
 

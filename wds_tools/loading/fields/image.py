@@ -16,7 +16,7 @@ from wds_tools import stages
 from wds_tools.errors import OptionError
 from wds_tools.format.jpeg import Box
 from wds_tools.images import native
-from wds_tools.images.color import HSV, change_colors
+from wds_tools.images.color import HSV, PhotometricDistort
 from wds_tools.images.decode import Pixels as Rgb
 from wds_tools.images.decode import decode_rgb, decode_unchanged
 from wds_tools.images.resize import fill_around, render_region, warp_frame
@@ -45,15 +45,16 @@ class Image(Pixels):
             whatever its type.
         view: Region of the image and its output size: `RandomResizedCrop`, `CenterCrop`, `Resize`, or None for the
             whole image; for detection `Letterbox`, `Mosaic`, `RandomAffine`, `LargeScaleJitter`, `ZoomOut` or
-            `RandomIoUCrop`; a `Schedule` of these by epoch, a `MultiScale` by batch; or `Buckets` of several sizes. Or
-            a list of views: the image is decoded once, and the value in the batch is a list with one tensor per view.
-            Each has random numbers of its own. A view that shows several samples, such as `Mosaic`, is the only one.
+            `RandomIoUCrop`, or a `Blend` of two; a `Schedule` of these by epoch, a `MultiScale` by batch; or `Buckets`
+            of several sizes. Or a list of views: the image is decoded once, and the value in the batch is a list with
+            one tensor per view. Each has random numbers of its own. A view that shows several samples, such as
+            `Mosaic`, is the only one.
         mode: ``"rgb"`` (the default), or ``"unchanged"`` for [batch, channels, height, width] with the stored channels
             and dtype: grey, alpha, 16 bits, and ``npy`` arrays [height, width] or [height, width, channels]. Palettes
             are applied. If images of a batch differ in channels or dtype, it is a list.
         like: Name of another `Image` in the batch: use the same region, size and flip. Both images must have the same
             size.
-        color: Random changes of the colours, before ``transform``: an `HSV`, or None.
+        color: Random changes of the colours, before ``transform``: an `HSV`, a `PhotometricDistort`, or None.
         transform: Function of one image, a tensor [channels, height, width], called in the worker, or an Albumentations
             transform. Random number generators are seeded for each sample.
         pad: Value of the padding at the right and bottom of smaller images, or a `Pad`, so that a batch is one tensor
@@ -69,7 +70,7 @@ class Image(Pixels):
     view: AnyView | Sequence[AnyView] | None = None
     mode: ImageMode = "rgb"
     like: str | None = None
-    color: HSV | None = None
+    color: HSV | PhotometricDistort | None = None
     transform: Transform | None = None
     pad: float | Pad | None = None
 
@@ -81,8 +82,10 @@ class Image(Pixels):
         self._check("'image', 'jpg' or 'left.jpg'")
         self._check_choice("mode", ("rgb", "unchanged"))
         self._check_function("transform")
-        if self.color is not None and not isinstance(self.color, HSV):
-            raise OptionError(f"wds_tools.Image(color={self.color!r}); allowed are wds_tools.HSV(...) and None")
+        if self.color is not None and not isinstance(self.color, HSV | PhotometricDistort):
+            raise OptionError(
+                f"wds_tools.Image(color={self.color!r}); allowed are wds_tools.HSV(...), PhotometricDistort(...), None"
+            )
         if self.color is not None and self.is_unchanged:
             raise OptionError("wds_tools.Image(color=...) is for mode='rgb', not for mode='unchanged'")
         if self.view is not None and (not self.views or not all(map(is_view, self.views))):
@@ -180,7 +183,7 @@ class Image(Pixels):
                 for number, (buffer, view) in enumerate(zip(buffers, images, strict=True)):
                     key: tuple[int | str, ...] = (*column.key, number) if number else column.key
                     u = uniform(key_of("color", part.seed, part.epoch, *key), part.positions, self.color.draws)
-                    change_colors(view if buffer is None else buffer, self.color.changes(u))
+                    self.color.change(view if buffer is None else buffer, u)
         return images
 
 
@@ -255,13 +258,26 @@ def render_files(
             for i, output in enumerate(of_view):
                 pixels = np.ascontiguousarray(drawn[i].transpose(1, 2, 0))
                 output[...] = warp_frame(pixels, warp, i, region.frame.fill, nearest=False).transpose(2, 0, 1)
+        if region.frame is not None and region.frame.shares is not None:
+            _blend(of_view, region.frame.shares)
+            del of_view[1::2]
     return outputs
+
+
+def _blend(outputs: list[Rgb], shares: NDArray[np.float64]) -> None:
+    """Blend each two outputs, in place of the first one."""
+    with stages.WRITE:
+        for first, second, share in zip(outputs[::2], outputs[1::2], shares.tolist(), strict=True):
+            if share < 1:
+                mixed = np.float32(share) * first + np.float32(1 - share) * second
+                first[...] = (mixed + np.float32(0.5)).astype(np.uint8)
 
 
 def _arrays(buffer: Rgb | None, regions: Regions) -> list[Rgb]:
     """Return an array for each output, uint8 [3, height, width]: the rows of the buffer, or new ones."""
     if buffer is not None:
-        return list(buffer)
+        is_blended = regions.frame is not None and regions.frame.shares is not None
+        return [one for row in buffer for one in ((row, np.empty_like(row)) if is_blended else (row,))]
     tiles = regions.frame.tiles if regions.frame else 1
     return [np.empty((3, *size), np.uint8) for size in regions.output_size[::tiles].tolist()]
 

@@ -116,7 +116,7 @@ class Pixels(FieldSpec):
                 nearest = self.is_nearest(output.dtype)
                 output = warp_frame(output, frame.warp, start // frame.tiles, fill, nearest=nearest)
             outputs.append(output)
-        return outputs
+        return outputs if frame.shares is None else outputs[::2]
 
     def _shown(self, pixels: NDArray[Any], regions: Regions, i: int) -> NDArray[Any]:
         """Return the region of image ``i`` that a view shows: [height, width, channels]."""
