@@ -1,9 +1,10 @@
 """The program of `make demo`: pack the sample images, verify them, stream them, and train a small model on them."""
 
+import contextlib
+import io
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import wds_tools as wt
+from wds_tools import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 PHOTOS = Path("shards/sample/images")  # relative paths, because the commands are printed; main() changes to ROOT
@@ -61,11 +63,15 @@ def wds_tools(*words: str | Path) -> None:
     """Print a command of wds-tools, run it, and print its output without its advice on the next step."""
     arguments = [str(word) for word in words]
     print(f"$ wds-tools {shlex.join(arguments)}", flush=True)
-    command = [sys.executable, "-c", "from wds_tools.cli import main; main()", *arguments]
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own command
-    print(done.stdout.partition("\nnext: ")[0].rstrip() + "\n")
-    if done.returncode:
-        sys.exit(f"demo: that command failed with exit code {done.returncode}")
+    code: object = 0
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        try:
+            cli.main(arguments)
+        except SystemExit as end:
+            code = end.code
+    print(output.getvalue().partition("\nnext: ")[0].rstrip() + "\n")
+    if code:
+        sys.exit(f"demo: that command failed with exit code {code}")
 
 
 def split(photos: Path, to: Path) -> None:

@@ -17,8 +17,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-IMPORTS = ("torch", "torchvision", "wds_tools.loading.loader")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
+FORKED_TORCHRUN = (str(Path(__file__).with_name("forked_torchrun.py")),)
+IMPORTS = ("torch", "torchvision", "torch.distributed.launcher.api", "wds_tools.loading.loader")
 # Small enough to train a ResNet-18 in seconds: 40 samples are 5 steps of 8 per epoch.
 TINY = ("--size", "32", "--batch-size", "8", "--save-every", "3")
 
@@ -57,13 +58,23 @@ def test_pack_folder_reports_classes_and_shards_and_keeps_them_on_a_rerun(tmp_pa
     assert f"0 shards written, {written[1]} kept" in second
 
 
-def test_train_after_kill_9_and_resume_has_the_same_samples_and_losses(tmp_path: Path, few: Path) -> None:
-    uninterrupted, killed = tmp_path / "uninterrupted.jsonl", tmp_path / "killed.jsonl"
-    train = command("02_train.py", "--data", few, "--epochs", "2", *TINY)
-    run([*train, "--checkpoint", str(tmp_path / "uninterrupted.pt"), "--metrics", str(uninterrupted)])
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory, few: Path) -> Path:
+    """Return the metrics of two epochs of 02_train.py in one process, without interruption."""
+    folder = tmp_path_factory.mktemp("one")
+    run([*train_words(few, folder), "--epochs", "2", "--metrics", str(folder / "metrics.jsonl")])
+    return folder / "metrics.jsonl"
 
-    checkpoint = tmp_path / "killed.pt"
-    train += ["--checkpoint", str(checkpoint), "--metrics", str(killed)]
+
+def train_words(data: Path, folder: Path) -> list[str]:
+    return command("02_train.py", "--data", data, *TINY, "--checkpoint", folder / "checkpoint.pt")
+
+
+def test_train_after_kill_9_and_resume_has_the_same_samples_and_losses(
+    tmp_path: Path, few: Path, one_process: Path
+) -> None:
+    killed, checkpoint = tmp_path / "killed.jsonl", tmp_path / "checkpoint.pt"
+    train = [*train_words(few, tmp_path), "--epochs", "2", "--metrics", str(killed)]
     while True:
         process = preloaded.Process(train, env=environment(), imports=IMPORTS)
         while process.poll() is None and not (killed.exists() and len(read_complete_lines(killed)) >= 4):
@@ -77,7 +88,7 @@ def test_train_after_kill_9_and_resume_has_the_same_samples_and_losses(tmp_path:
     killed.write_text("".join(read_complete_lines(killed)))
     run([*train, "--resume"])
 
-    expected, got = read_steps(uninterrupted), read_steps(killed)
+    expected, got = read_steps(one_process), read_steps(killed)
     assert len(expected) == 10
     assert got == expected  # including keys and losses
 
@@ -86,11 +97,13 @@ def read_complete_lines(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def test_train_under_torchrun_has_every_sample_once_and_the_steps_of_one_process(tmp_path: Path, few: Path) -> None:
-    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
-    train = command("02_train.py", "--data", few, "--epochs", "1", *TINY, "--checkpoint", tmp_path / "checkpoint.pt")
-    run([*train, "--metrics", str(one)])
-    out = run([*TORCHRUN, *train, "--batch-size", "4", "--metrics", str(two), "--val", str(few)])
+@pytest.mark.parametrize("torchrun", [FORKED_TORCHRUN, pytest.param(TORCHRUN, marks=pytest.mark.torture)])
+def test_train_under_torchrun_has_every_sample_once_and_the_steps_of_one_process(
+    tmp_path: Path, few: Path, one_process: Path, torchrun: tuple[str, ...]
+) -> None:
+    two = tmp_path / "two.jsonl"
+    train = [*train_words(few, tmp_path), "--epochs", "1", "--batch-size", "4", "--metrics", str(two)]
+    out = run([*torchrun, "--nproc-per-node", "2", *train, "--val", str(few)])
     assert "accuracy" in out
     assert out.count("epoch 0: step 5") == 1
 
@@ -98,7 +111,7 @@ def test_train_under_torchrun_has_every_sample_once_and_the_steps_of_one_process
     for (step, _rank), line in read_steps(two).items():
         keys_by_step[step] += line["keys"]
     assert {step: sorted(keys) for step, keys in keys_by_step.items()} == {
-        step: sorted(line["keys"]) for (step, _rank), line in read_steps(one).items()
+        step: sorted(line["keys"]) for (step, _rank), line in read_steps(one_process).items() if step <= 5
     }
     assert len({key for keys in keys_by_step.values() for key in keys}) == 40
 
@@ -123,8 +136,10 @@ def test_demo_runs_every_step_and_the_model_learns(tmp_path: Path, shorter: bool
     demo = Path(shutil.copy(EXAMPLES / "demo.py", tmp_path / "examples"))
     if shorter:
         code = demo.read_text()
-        assert "TRAIN_SECONDS = 3.0, 30.0" in code
-        demo.write_text(code.replace("TRAIN_SECONDS = 3.0, 30.0", "TRAIN_SECONDS = 0.1, 30.0"))
+        for usual, short in (("= 3.0, 30.0", "= 0.1, 30.0"), ("= 64, 32, 8, 3e-3", "= 64, 32, 3, 3e-3")):
+            assert usual in code
+            code = code.replace(usual, short)
+        demo.write_text(code)
     images = tmp_path / "shards" / "sample" / "images"
     for path in sorted((ROOT / "shards" / "sample" / "images").glob("*/*[02468].*" if shorter else "*/*")):
         (images / path.parent.name).mkdir(parents=True, exist_ok=True)
@@ -140,7 +155,7 @@ def test_demo_runs_every_step_and_the_model_learns(tmp_path: Path, shorter: bool
 
 
 def test_ddp_training_resumes_on_one_process_and_evaluates_each_sample_once(tmp_path: Path, few: Path) -> None:
-    words = ["--train", few, "--val", few, "--model", "resnet18", "--size", "32", "--batch-size", "8"]
+    words = ["--train", few, "--val", few, "--model", "shufflenet_v2_x0_5", "--size", "32", "--batch-size", "8"]
     train = command("05_ddp_imagenet.py", *words, "--epochs", "2", "--workers", "1", "--checkpoint", tmp_path / "c.pt")
     stopped = run([*train, "--stop-after", "3"], ranks=2)
     assert "samples" not in stopped
@@ -174,11 +189,11 @@ def test_segmentation_learns_masks_that_follow_the_crops(tmp_path: Path) -> None
 
 @pytest.mark.frameworks
 def test_detection_trains_a_detector_of_torchvision_on_the_boxes_and_masks_in_the_crops(tmp_path: Path) -> None:
-    options = ("--model", "maskrcnn", "--count", "12", "--epochs", "1", "--size", "64")
+    options = ("--model", "maskrcnn", "--count", "10", "--epochs", "1", "--size", "32")
     out = run(command("10_detection.py", tmp_path / "boxes", *options))
     found = re.search(r"epoch 0: (\d+) objects, loss [0-9.]+, mAP [0-9.]+", out)
     assert found, out
-    assert 6 <= int(found[1]) <= 24, "one to three per image, less those outside the crop"
+    assert 5 <= int(found[1]) <= 24, "one to three per image, less those outside the crop"
 
 
 @pytest.mark.frameworks
