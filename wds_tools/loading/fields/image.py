@@ -256,6 +256,8 @@ def render_files(
     for of_view, region, drawn in zip(outputs, regions, frames, strict=False):
         if region.frame is not None and (warp := region.frame.warp) is not None:
             for i, output in enumerate(of_view):
+                if not output.size:
+                    continue
                 pixels = np.ascontiguousarray(drawn[i].transpose(1, 2, 0))
                 output[...] = warp_frame(pixels, warp, i, region.frame.fill, nearest=False).transpose(2, 0, 1)
         if region.frame is not None and region.frame.shares is not None:
@@ -268,7 +270,7 @@ def _blend(outputs: list[Rgb], shares: NDArray[np.float64]) -> None:
     """Blend each two outputs, in place of the first one."""
     with stages.WRITE:
         for first, second, share in zip(outputs[::2], outputs[1::2], shares.tolist(), strict=True):
-            if share < 1:
+            if second.size:
                 mixed = np.float32(share) * first + np.float32(1 - share) * second
                 first[...] = (mixed + np.float32(0.5)).astype(np.uint8)
 
@@ -276,8 +278,11 @@ def _blend(outputs: list[Rgb], shares: NDArray[np.float64]) -> None:
 def _arrays(buffer: Rgb | None, regions: Regions) -> list[Rgb]:
     """Return an array for each output, uint8 [3, height, width]: the rows of the buffer, or new ones."""
     if buffer is not None:
-        is_blended = regions.frame is not None and regions.frame.shares is not None
-        return [one for row in buffer for one in ((row, np.empty_like(row)) if is_blended else (row,))]
+        if regions.frame is None or regions.frame.shares is None:
+            return list(buffer)
+        nothing = np.empty((3, 0, 0), np.uint8)  # the second output of a sample without one
+        pairs = zip(buffer, regions.frame.shares.tolist(), strict=True)
+        return [one for row, share in pairs for one in (row, np.empty_like(row) if share < 1 else nothing)]
     tiles = regions.frame.tiles if regions.frame else 1
     return [np.empty((3, *size), np.uint8) for size in regions.output_size[::tiles].tolist()]
 
@@ -286,7 +291,7 @@ def _frames(outputs: list[Rgb], regions: Regions) -> list[Rgb]:
     """Return the arrays in which the results are placed: the outputs, or frames that are warped to them."""
     if regions.frame is None or regions.frame.warp is None:
         return outputs
-    return [np.empty((3, *regions.frame.size), np.uint8) for _ in outputs]
+    return [np.empty((3, *regions.frame.size), np.uint8) if output.size else output for output in outputs]
 
 
 def _placed(outputs: list[Rgb], regions: Regions) -> list[Rgb]:

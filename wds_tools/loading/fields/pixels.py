@@ -104,7 +104,7 @@ class Pixels(FieldSpec):
         if regions.frame is None:
             return [self._shown(pixels, regions, i) for i, pixels in enumerate(stored)]
         frame, outputs = regions.frame, []
-        for start in range(0, len(stored), frame.tiles):
+        for start in range(0, len(stored), frame.tiles if frame.shares is None else 2 * frame.tiles):
             first = stored[start]
             fill = frame.fill if self.fill is None else self.fill
             output = np.full((*frame.size, first.shape[2]), fill, first.dtype)
@@ -116,7 +116,7 @@ class Pixels(FieldSpec):
                 nearest = self.is_nearest(output.dtype)
                 output = warp_frame(output, frame.warp, start // frame.tiles, fill, nearest=nearest)
             outputs.append(output)
-        return outputs if frame.shares is None else outputs[::2]
+        return outputs
 
     def _shown(self, pixels: NDArray[Any], regions: Regions, i: int) -> NDArray[Any]:
         """Return the region of image ``i`` that a view shows: [height, width, channels]."""
