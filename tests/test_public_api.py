@@ -10,6 +10,7 @@ from wds_tools import errors
 NAMES = [
     "HSV",
     "Array",
+    "Blend",
     "Boxes",
     "Buckets",
     "CenterCrop",
@@ -48,6 +49,7 @@ NAMES = [
     "OptionError",
     "Pad",
     "PeriodStats",
+    "PhotometricDistort",
     "Polygons",
     "ProofError",
     "RandAugment",

@@ -89,7 +89,7 @@ def test_an_invalid_dataset_is_refused_with_the_call_that_packs_it(reader, datas
 @pytest.mark.parametrize("reader", BOTH)
 @pytest.mark.parametrize("container", [list, tuple])
 def test_a_list_of_datasets_is_refused_with_the_call_of_mixture(packed, reader, container):
-    with pytest.raises(OptionError, match=r"for several datasets a wds_tools\.Mixture\("):
+    with pytest.raises(OptionError, match=r"several datasets with wds_tools\.Mixture\("):
         reader(container([packed, packed]), batch_size=8)
     with pytest.raises(OptionError, match="dataset=Mixture"):
         reader(wt.Mixture([packed, None], weights=[1, 1]), batch_size=8)

@@ -39,7 +39,7 @@ def test_only_a_limited_amount_of_memory_is_kept(monkeypatch, name, limit):
     before = resident_bytes()
     del tensors
     memory.empty((1 << 21,), torch.uint8)
-    assert before - resident_bytes() > 140_000_000  # of 226 MB
+    assert before - resident_bytes() > 100_000_000  # of 226 MB, of which 75 MB are kept
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([torch.uint8, torch.float32]), st.booleans())))

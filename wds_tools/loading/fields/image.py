@@ -229,7 +229,7 @@ def render_files(
     outputs: list[list[Any]] = [[None] * len(files.data)]
     if regions:
         outputs = [_arrays(buffer, region) for buffer, region in zip(buffers, regions, strict=True)]
-    frames = [_frames(arrays, region) for arrays, region in zip(outputs, regions, strict=bool(regions))]
+    frames = [_frames(arrays, region) for arrays, region in zip(outputs, regions, strict=False)]
     images = [_placed(arrays, region) for arrays, region in zip(frames, regions, strict=True)] if regions else outputs
     is_decoded = _decode_natively(files, regions, buffers, images)
     for i in np.flatnonzero(~is_decoded.all(axis=1)).tolist():
