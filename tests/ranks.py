@@ -66,6 +66,8 @@ def _late(case):
         if case["kind"] == "late streaming":
             dataset = wt.StreamingDataset(case["dataset"], **_options(case))
             context = case.get("context") if workers else None
+            if context == "spawn" and rank == 0:  # one spawned Python is enough; a lost rank would be 0 of 1
+                context = "fork"
             loader = DataLoader(dataset, case["batch"], num_workers=workers, multiprocessing_context=context)
             before = len(dataset)
             create_group()

@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 FORKED_TORCHRUN = (str(Path(__file__).with_name("forked_torchrun.py")),)
-IMPORTS = ("torch", "torchvision", "torch.distributed.launcher.api", "wds_tools.loading.loader")
 # Small enough to train a ResNet-18 in seconds: 40 samples are 5 steps of 8 per epoch.
 TINY = ("--size", "32", "--batch-size", "8", "--save-every", "3")
 
@@ -34,7 +33,7 @@ def environment() -> dict[str, str]:
 
 
 def run(words: list[str], *, ranks: int | None = None) -> str:
-    done = preloaded.run(words, env=environment(), imports=IMPORTS, ranks=ranks)
+    done = preloaded.run(words, env=environment(), ranks=ranks)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -76,7 +75,7 @@ def test_train_after_kill_9_and_resume_has_the_same_samples_and_losses(
     killed, checkpoint = tmp_path / "killed.jsonl", tmp_path / "checkpoint.pt"
     train = [*train_words(few, tmp_path), "--epochs", "2", "--metrics", str(killed)]
     while True:
-        process = preloaded.Process(train, env=environment(), imports=IMPORTS)
+        process = preloaded.Process(train, env=environment())
         while process.poll() is None and not (killed.exists() and len(read_complete_lines(killed)) >= 4):
             time.sleep(0.01)
         process.kill()
