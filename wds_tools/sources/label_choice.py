@@ -251,7 +251,7 @@ class _Column:
 
 def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
     """Return a note that names columns that could be the label, by their values, where none has a usual name."""
-    found = [name for name, values in others.items() if _could_be_classes(values)]
+    found = [name for name, values in others.items() if could_be_classes(values)]
     flags = [name for name, values in others.items() if values and all(str(one) in _FLAGS for one in values)]
     if not found and len(flags) > 1:
         count = counted(len(flags), part, _PLURALS.get(part))
@@ -310,7 +310,7 @@ def _list_of(value: Any) -> _List | str:
     return tuple(values)
 
 
-def _could_be_classes(values: Sequence[Any]) -> bool:
+def could_be_classes(values: Sequence[Any]) -> bool:
     """Return whether values are texts that occur several times, as the names of classes do."""
     different = set(values) if all(isinstance(value, str) for value in values) else set()
     names = {label.name for value in different if (label := _label(value)) is not None}

@@ -24,7 +24,7 @@ def split_of(path: str) -> str:
     ('train', 'val', '')
     """
     folder = split_folder(path)
-    return _split_in(folder) or folder
+    return split_in(folder) or folder
 
 
 def split_folder(path: str) -> str:
@@ -40,10 +40,11 @@ def split_of_table(path: str) -> str:
     >>> split_of_table("labels.csv"), split_of_table("train_test_split.csv")
     ('', '')
     """
-    return split_of(path) or _split_in(posixpath.splitext(posixpath.basename(path))[0])
+    return split_of(path) or split_in(posixpath.splitext(posixpath.basename(path))[0])
 
 
-def _split_in(text: str) -> str:
+def split_in(text: str) -> str:
+    """Return the split that is a word of a text; empty if none is, or several are."""
     found = {SPLIT_OF[word.lower()] for word in _WORD.findall(text) if word.lower() in SPLIT_OF}
     return found.pop() if len(found) == 1 else ""
 

@@ -26,9 +26,18 @@ from wds_tools.sources.image_tables import (
     tables_of,
     without_masks,
 )
+from wds_tools.sources.label_choice import ambiguous, could_be_classes, some_of
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.record_values import Kind
-from wds_tools.sources.row_names import RowNames, are_most, names_a_file, split_folder, split_of, split_of_table
+from wds_tools.sources.row_names import (
+    RowNames,
+    are_most,
+    names_a_file,
+    split_folder,
+    split_in,
+    split_of,
+    split_of_table,
+)
 from wds_tools.sources.table import TableRows
 from wds_tools.sources.text_table import MORE, Row
 from wds_tools.sources.tree import Files, Layout
@@ -192,9 +201,12 @@ class Table(Layout):
         found.account.attach("table")
         found.account.notes += split.notes
         hot = [] if LABEL in self.options.columns else _one_hot(plan)
-        if not hot or posixpath.basename(table.file.path) != _ONE_HOT_NAME:
+        is_stated = posixpath.basename(table.file.path) == _ONE_HOT_NAME
+        if not hot or not is_stated:
             columns = _labelled(found, files, plan, table, self.options)
             hot = [] if columns.choice.label is not None else hot
+        if len(hot) == 2 and not is_stated:
+            _check_only_label(table, hot)
         own = [name for name in hot if name in table.rows.columns]
         if own or columns is None:
             columns = _Columns(files, table, _with_label(self.options, ""))
@@ -322,8 +334,32 @@ def _one_hot(plan: Mapping[str, Rows]) -> list[str]:
     have -1 and 1.
     """
     tables = list({id(split.table): split.table for split in plan.values()}.values())
+    if any(posixpath.basename(table.file.path) == _ONE_HOT_NAME for table in tables):
+        return _flags_of_classes(tables)
+    columns = _flags_of_classes(tables)
+    different = {tuple(_flags(row, columns)) for table in tables for _, row in table.rows.rows()}
+    return [] if len(different) < 2 or any(map(split_in, columns)) else columns
+
+
+def _check_only_label(table: Named, hot: Sequence[str]) -> None:
+    """Check that besides two columns of 0 and 1 no column has texts that occur several times, as names of classes do.
+
+    Raises:
+        SourceError: One has.
+    """
+    rows = [row for _, row in table.rows.rows()]
+    others = {name: [row.get(name) for row in rows] for name in table.rows.columns if name not in {table.image, *hot}}
+    found = {name: some_of(values) for name, values in others.items() if could_be_classes(values)}
+    if found:
+        remedy = f"; or remove {', '.join(map(repr, found))} from the table if the classes are {quoted(hot)}"
+        flags = {name: some_of([row.get(name) for row in rows]) for name in hot}
+        raise ambiguous(LABEL, table.file.path, {**found, **flags}, remedy=remedy)
+
+
+def _flags_of_classes(tables: Sequence[Named]) -> list[str]:
+    """Return the columns of 0 and 1, or -1 and 1, by their values."""
     columns = max((_flag_columns(table, _SIGNED) for table in tables), key=len)
-    if len(columns) > 1 and any(0 in _flags(row, columns) for table in tables for _, row in table.rows.rows()):
+    if len(columns) > 2 and any(0 in _flags(row, columns) for table in tables for _, row in table.rows.rows()):
         return columns
     flags = [_flag_columns(table, _ZERO) for table in tables]
     columns = max(flags, key=len)
