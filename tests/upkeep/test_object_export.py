@@ -226,6 +226,32 @@ def odd(tmp_path: Path) -> Path:
     return tmp_path / "odd"
 
 
+@pytest.mark.parametrize("has_outlines", [False, True])
+def test_yolo_has_no_outlines_of_two_points_and_nothing_beyond_the_image(has_outlines: bool, tmp_path: Path) -> None:
+    image = io.BytesIO()
+    Image.new("RGB", (100, 80)).save(image, "PNG")
+    objects = [
+        {"box": [30, 20, 70, 60], "category": 0, "polygons": [[30, 20, 70, 60]]},
+        {"box": [30, -8, 130, 40], "category": 0, "polygons": [[30, -8, 130, -8, 130, 40, 30, 40]]},
+    ]
+    if not has_outlines:
+        objects = [{name: item[name] for name in ("box", "category")} for item in objects]
+    with wt.ShardWriter(tmp_path / "in/a-%06d.tar", field_classes={"json:objects.category": ("cat",)}) as writer:
+        facts = {"width": 100, "height": 80, "objects": objects}
+        writer.write({"__key__": "a", "png": image.getvalue(), "json": facts})
+    report = wt.export(tmp_path / "in", "yolo", dst=tmp_path / "out", progress=False)
+    rows = label_rows(tmp_path / "out/labels/train/a.txt")
+    where = "object {} of 'a.png'"
+    short = "yolo: 1 object with an outline of fewer than 3 points, written as the outline of the box, such as " + where
+    beyond = "yolo: 1 object beyond the image by more than 0.5 pixel, cut off at its edges, such as " + where
+    if has_outlines:
+        assert rows == [[0, 0.3, 0.25, 0.7, 0.25, 0.7, 0.75, 0.3, 0.75], [0, 0.3, 0, 1, 0, 1, 0.5, 0.3, 0.5]]
+        assert report.notes == [short.format(0), beyond.format(1)]
+    else:
+        assert rows == [[0, 0.5, 0.5, 0.4, 0.5], [0, 0.65, 0.25, 0.7, 0.5]]
+        assert report.notes == [beyond.format(1)]
+
+
 def test_what_yolo_does_not_have_is_counted_with_an_example(odd: Path, tmp_path: Path) -> None:
     report = wt.export(odd, "yolo", dst=tmp_path / "out", progress=False)
     assert report.notes == [

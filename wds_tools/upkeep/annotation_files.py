@@ -29,6 +29,7 @@ ANNOTATION_FORMATS = ("coco", "yolo")
 DATA_YAML = "data.yaml"
 _IMAGE_FOLDERS = ("images", "jpegimages")
 _SAME_BOX = 0.5  # pixels
+_TRIANGLE = 6  # numbers of the shortest outline; 4 numbers are a box in YOLO
 _VISIBLE = 2  # COCO's flag of a key point that is labelled and visible
 _FRACTION_DIGITS = 9  # finer than a millionth of a pixel
 _YOLO_KEYS = ("box", "category", "polygons", "keypoints", "confidence")
@@ -282,7 +283,11 @@ class _YoloLines:
             return self._note("left out, as YOLO has no groups (crowd)", where)
         self.left_out |= item.keys() - {*_YOLO_KEYS, "rle"}
         width, height = image.facts["width"], image.facts["height"]
-        numbers = self._outline(item, where) if self.are_outlines else _centre_and_size(item["box"])
+        numbers = [*map(float, self._outline(item, where) if self.are_outlines else item["box"])]
+        inside = [min(max(value, 0), height if i % 2 else width) for i, value in enumerate(numbers)]
+        if max(abs(a - b) for a, b in zip(numbers, inside, strict=True)) > _SAME_BOX:
+            self._note(f"beyond the image by more than {_SAME_BOX} pixel, cut off at its edges", where)
+        numbers = inside if self.are_outlines else _centre_and_size(inside)
         if not self.are_outlines and item.keys() & {"rle", "polygons"}:
             self._note("written without outline", where)
         fractions = [value / (height if i % 2 else width) for i, value in enumerate(numbers)]
@@ -296,8 +301,10 @@ class _YoloLines:
 
     def _outline(self, item: Object, where: str) -> list[float]:
         """Return one outline: parts are joined by lines there and back, which have no area."""
-        if "polygons" not in item:
-            if "rle" in item:
+        if all(len(part) < _TRIANGLE for part in item.get("polygons", ())):
+            if "polygons" in item:
+                self._note("with an outline of fewer than 3 points, written as the outline of the box", where)
+            elif "rle" in item:
                 self._note("with a mask in run lengths, written as the outline of the box", where)
             left, top, right, bottom = item["box"]
             return [left, top, right, top, right, bottom, left, bottom]
