@@ -224,6 +224,8 @@ def test_a_manifest_holds_a_limited_number_of_names_and_reasons() -> None:
 def test_reasons_that_differ_only_in_a_name_are_one() -> None:
     account = Account("row", 3, 0, Counter({"file 'a.jpg' is missing": 1, "file 'b.jpg' is missing": 1, "is empty": 1}))
     assert account.limited().skipped == {"file '...' is missing": 2, "is empty": 1}
+    same = Account("sample", 2, 0, Counter({"has no image among its fields 'txt'": 2}))
+    assert same.limited().skipped == {"has no image among its fields 'txt'": 2}
 
 
 @pytest.mark.parametrize(

@@ -346,3 +346,37 @@ def test_pairs_of_numbers_that_all_differ_are_not_taken_as_several_labels() -> N
         open_source(pairs).scan()
     listing = open_source(pairs, options=SourceOptions(label_type="number")).scan()
     assert listing.inputs[1].labels == (1, 101)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"is_train": [0, 0, 1, 1], "is_val": [1, 1, 0, 0]},
+        {"has_text": [1, 1, 1, 1], "flipped": [0, 0, 0, 0]},
+        {"x_sign": [1, -1, 1, -1], "y_sign": [-1, -1, 1, 1]},
+    ],
+)
+def test_columns_of_splits_constants_and_signs_are_not_classes(tmp_path: Path, flags: dict[str, list[int]]) -> None:
+    names = [f"{row}.png" for row in range(4)]
+    src = tmp_path / "src"
+    src.mkdir()
+    for row, name in enumerate(names):
+        (src / name).write_bytes(png(row))
+    pd.DataFrame({"image": names, **flags}).to_csv(src / "t.csv", index=False)
+    found = open_source(src, kind="table").scan()
+    assert not found.classes
+    assert "label" not in {part.role for part in found.account.parts}
+
+
+def test_two_columns_of_0_and_1_next_to_a_column_of_names_are_refused(tmp_path: Path) -> None:
+    names = [f"{row}.png" for row in range(4)]
+    src = tmp_path / "src"
+    src.mkdir()
+    for row, name in enumerate(names):
+        (src / name).write_bytes(png(row))
+    table = pd.DataFrame({"image": names, "male": [0, 1, 0, 1], "female": [1, 0, 1, 0], "diagnosis": ["a", "b"] * 2})
+    table.to_csv(src / "t.csv", index=False)
+    with pytest.raises(SourceError, match=r"'diagnosis' \(a, b\), 'male' .*--label diagnosis"):
+        open_source(src, kind="table").scan()
+    report = wt.pack(src, tmp_path / "dst", columns={"label": "diagnosis"}, workers=1, images="keep")
+    assert report.manifest.classes == ("a", "b")

@@ -210,7 +210,7 @@ def test_a_template_of_predictions_and_images_without_labels_are_not_packed_as_l
     assert account.given == 14
     assert account.attached == {"table": 1}
     assert account.skipped == {
-        "has no row in '...'": 6,
+        "has no row in 'train.csv'": 6,
         "is a template of predictions, whose labels do not belong to the images": 1,
     }
     assert "there is a table of 'train' only, and none of 'test_images'" in account.notes
@@ -586,31 +586,3 @@ def test_a_table_whose_names_differ_in_case_from_images_without_labels_is_noted(
     pd.DataFrame({"image": names_of("{}.PNG"), "label": list(LABELS.values())}).to_csv(src / "t.csv", index=False)
     [note] = wt.pack(src, tmp_path / "dst", workers=1, images="keep").manifest.account.notes
     assert note.startswith("the images have no label, and the table 't.csv' does not name most of them")
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"is_train": [0, 0, 1, 1], "is_val": [1, 1, 0, 0]},
-        {"has_text": [1, 1, 1, 1], "flipped": [0, 0, 0, 0]},
-        {"x_sign": [1, -1, 1, -1], "y_sign": [-1, -1, 1, 1]},
-    ],
-)
-def test_columns_of_splits_constants_and_signs_are_not_classes(tmp_path: Path, flags: dict[str, list[int]]) -> None:
-    names = [f"{row}.png" for row in range(4)]
-    src = images(tmp_path / "src", *names)
-    pd.DataFrame({"image": names, **flags}).to_csv(src / "t.csv", index=False)
-    found = open_source(src, kind="table").scan()
-    assert not found.classes
-    assert "label" not in {part.role for part in found.account.parts}
-
-
-def test_two_columns_of_0_and_1_next_to_a_column_of_names_are_refused(tmp_path: Path) -> None:
-    names = [f"{row}.png" for row in range(4)]
-    src = images(tmp_path / "src", *names)
-    table = pd.DataFrame({"image": names, "male": [0, 1, 0, 1], "female": [1, 0, 1, 0], "diagnosis": ["a", "b"] * 2})
-    table.to_csv(src / "t.csv", index=False)
-    with pytest.raises(SourceError, match=r"'diagnosis' \(a, b\), 'male' .*--label diagnosis"):
-        open_source(src, kind="table").scan()
-    report = wt.pack(src, tmp_path / "dst", columns={"label": "diagnosis"}, workers=1, images="keep")
-    assert report.manifest.classes == ("a", "b")

@@ -250,9 +250,10 @@ def from_json(raw: Any) -> Account:
 
 def _by_count(reasons: Counter[str]) -> list[tuple[str, int]]:
     """Return reasons and their counts, most frequent first. Reasons that differ only in quoted text are one."""
-    counts = Counter[str]()
-    for reason, count in reasons.items():
-        counts[_QUOTED.sub("'...'", reason)] += count
+    variants: dict[str, list[str]] = {}
+    for reason in reasons:
+        variants.setdefault(_QUOTED.sub("'...'", reason), []).append(reason)
+    counts = {one[0] if len(one) == 1 else form: sum(reasons[each] for each in one) for form, one in variants.items()}
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
