@@ -28,7 +28,7 @@ def covers(outline, x, y):
 @given(st.lists(CORNER, min_size=1, max_size=7))
 def test_a_cut_off_outline_covers_what_is_inside_of_the_rectangle(points):
     points = np.array(points, float)
-    cut = clipped_outline(points, 90, 70)
+    cut = clipped_outline(points, (0, 0), (90, 70))
     y, x = np.meshgrid(np.arange(-50, 150) + 0.37193, np.arange(-50, 150) + 0.61413, indexing="ij")
     inside = (x > 0) & (x < 90) & (y > 0) & (y < 70)
     assert (covers(cut, x, y) == (covers(points, x, y) & inside)).all()
@@ -109,3 +109,42 @@ def test_an_invalid_outline_is_an_error_that_names_the_sample(tmp_path):
         loader = wt.make_loader(folder, batch_size=1, num_workers=0, fields=fields)
         with loader, pytest.raises(SampleError, match="bad"):
             list(loader)
+
+
+SHOWN = [
+    wt.Resize((160, 200)),
+    wt.Letterbox((160, 300)),
+    wt.LargeScaleJitter(200, (0.5, 0.5)),
+    wt.ZoomOut((160, 200), (2, 2), p=1.0),
+    wt.RandomAffine((80, 200), scale=(0.5, 0.5), translate=0.0, flip=0.0),
+    wt.Mosaic(160, scale=(0.4, 0.6), translate=0.0, flip=0.0),
+]
+
+
+@pytest.mark.parametrize("view", SHOWN, ids=lambda view: type(view).__name__)
+def test_boxes_and_outlines_beyond_their_image_are_cut_off_at_its_edges(view, tmp_path):
+    item = {"box": [30, 20, 130, 70], "polygons": [[30, 20, 130, 20, 130, 70, 30, 70]]}
+    image = encode(Image.new("RGB", (100, 80), (255, 0, 0)), "PNG")
+    with wt.ShardWriter(str(tmp_path / "a-%06d.tar")) as writer:
+        for number in range(8):
+            writer.write(
+                {"__key__": f"{number}", "png": image, "json": {"objects": [item] * (1 + number % 2)}, "cls": 0}
+            )
+    fields = {
+        "image": wt.Image(view=view),
+        "boxes": wt.Boxes("json", path="objects.box", format="xyxy", like="image"),
+        "outlines": wt.Polygons(like="boxes"),
+    }
+    with wt.make_loader(tmp_path, batch_size=8, num_workers=0, fields=fields) as loader:
+        batch = next(iter(loader))
+    seen = 0
+    for pixels, boxes, outlines in zip(batch.image, batch.boxes, batch.outlines, strict=True):
+        red = (pixels[0].int() - pixels[2].int() > 60).numpy()
+        for box, parts in zip(list(boxes.numpy()), outlines, strict=True):
+            reach = torch.cat(parts).numpy()
+            assert np.allclose(np.concatenate([reach.min(0), reach.max(0)]), box, atol=1e-3)
+            left, top, right, bottom = np.round(box).astype(int)
+            if right - left > 4 and bottom - top > 4:
+                assert red[top + 2 : bottom - 2, left + 2 : right - 2].all()
+                seen += 1
+    assert seen >= 4

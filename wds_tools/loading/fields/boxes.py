@@ -15,7 +15,7 @@ from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import AnyPad, is_number
 from wds_tools.loading.fields.part import Part
-from wds_tools.loading.fields.paths import AtPath, Floats, place_points
+from wds_tools.loading.fields.paths import AtPath, Floats, image_edges, place_points
 
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
 _Shown: TypeAlias = tuple[NDArray[np.float32], NDArray[np.bool_]]
@@ -184,8 +184,11 @@ def clipped_boxes(edges: Floats, regions: Regions, rows: NDArray[np.int64]) -> t
         start, stop = np.split(frame.canvas[rows, None], 2, axis=2)
         corners = np.clip(corners, start, stop)
     moved = corners
+    if frame is not None:
+        start, stop = image_edges(regions, rows)
+        moved = np.clip(corners, start[:, None], stop[:, None])
     if frame is not None and frame.warp is not None:
-        x, y = corners[:, [0, 1, 0, 1], 0], corners[:, [0, 0, 1, 1], 1]
+        x, y = moved[:, [0, 1, 0, 1], 0], moved[:, [0, 0, 1, 1], 1]
         around = frame.warp.move(np.stack([x, y], axis=2), rows // frame.tiles, 0)
         moved = np.stack([around.min(axis=1), around.max(axis=1)], axis=1)
     clipped = np.clip(moved, 0, regions.output_size[rows, None, ::-1])

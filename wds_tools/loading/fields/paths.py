@@ -146,6 +146,22 @@ def place_points(points: Floats, regions: Regions, rows: int | NDArray[np.int64]
     return moved if frame is None else moved + of_rows(frame.place[:, ::-1])
 
 
+def image_edges(regions: Regions, rows: int | NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return where images are in their frames, before these are warped, cut off where objects are.
+
+    Returns:
+        Left and top, and right and bottom: float64 [2] each, or [k, 2] if ``rows`` is an array.
+    """
+    index = np.atleast_1d(rows)
+    box = regions.box[index].astype(np.float64).reshape(-1, 2, 2)
+    box[:, 1] += box[:, 0]
+    edges = np.sort(place_points(box, regions, index, mirror_at=0), axis=1)
+    if regions.frame is not None and regions.frame.canvas is not None:
+        start, stop = np.split(regions.frame.canvas[index, None], 2, axis=2)
+        edges = np.clip(edges, start, stop)
+    return (edges[0, 0], edges[0, 1]) if isinstance(rows, int) else (edges[:, 0], edges[:, 1])
+
+
 def kept_entries(spec: AtPath, part: Part, column: Column, number: int, values: Sequence[Any]) -> list[list[Any]]:
     """Return the entries of lists that remain where boxes are dropped; all of them if ``like`` does not give entries.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column
 from wds_tools.loading.fields.part import Part
-from wds_tools.loading.fields.paths import AtPath, Floats, chained, kept_entries, move_points
+from wds_tools.loading.fields.paths import AtPath, Floats, chained, image_edges, kept_entries, place_points
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,26 @@ def _tensor(points: Floats) -> torch.Tensor:
 def _shown(objects: list[list[Floats]], regions: Regions, i: int) -> list[list[Floats]]:
     """Return the outlines of an image as outlines of what a view shows of it."""
     height, width = regions.output_size[i].tolist()
-    shown = []
-    for outlines in objects:
-        moved = (move_points(outline, regions, i, mirror_at=0) for outline in outlines)
-        shown.append([cut for cut in (clipped_outline(one, width, height) for one in moved) if len(cut)])
-    return shown
+    frame = regions.frame
+    limits = None if frame is None else image_edges(regions, i)
+
+    def of(outline: Floats) -> Floats:
+        moved = place_points(outline, regions, i, mirror_at=0)
+        if frame is not None and limits is not None:
+            moved = clipped_outline(moved, *limits)
+            if frame.warp is not None and len(moved):
+                moved = frame.warp.move(moved, i // frame.tiles, 0)
+        return clipped_outline(moved, (0, 0), (width, height))
+
+    return [[cut for cut in map(of, outlines) if len(cut)] for outlines in objects]
 
 
-def clipped_outline(points: Floats, width: float, height: float) -> Floats:
-    """Return an outline cut off at the edges of a rectangle from (0, 0), one edge after the other: [k, 2].
+def clipped_outline(points: Floats, start: Sequence[float] | Floats, stop: Sequence[float] | Floats) -> Floats:
+    """Return an outline cut off at the edges of a rectangle from x, y to x, y, one edge after the other: [k, 2].
 
     What is left of an outline that leaves and enters again is joined along the edge, as by Sutherland and Hodgman.
     """
-    for axis, limit, sign in ((0, 0.0, 1), (0, width, -1), (1, 0.0, 1), (1, height, -1)):
+    for axis, limit, sign in ((0, start[0], 1), (0, stop[0], -1), (1, start[1], 1), (1, stop[1], -1)):
         if not len(points):
             break
         depth = sign * (points[:, axis] - limit)  # inside: 0 and more
