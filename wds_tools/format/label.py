@@ -533,7 +533,7 @@ class Labels:
 def _folded(text: str) -> str:
     """Return a form that is equal for names that look the same, apart from upper and lower case."""
     visible = "".join(one for one in unicodedata.normalize("NFKC", text) if unicodedata.category(one) != "Cf")
-    return unicodedata.normalize("NFKC", visible.casefold())
+    return unicodedata.normalize("NFKC", visible.casefold()).strip()
 
 
 def readings(value: Any, classes: Sequence[str]) -> list[int]:

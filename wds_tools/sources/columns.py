@@ -19,11 +19,12 @@ _USUAL_NAMES = {
     IMAGE: "image images img imgs jpg jpeg png webp picture photo pixels data x image_path img_path path file filename "
     "file_name filepath file_path image_url img_url url",
     LABEL: "label labels class classes target targets cls category fine_label species y class_name label_name class_id "
-    "classid category_id label_id",
+    "classid category_id label_id category_name target_name label_text",
 }
 _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\.(txt|json|png|jpg|webp|npy|cls|xml|bin)")
 _MAX_FIELD_NAME = 64  # keeps the tar header of a member to one block
+_CHANGE_OF_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[\s-]+")  # as in ClassName and "class name"
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -53,8 +54,9 @@ def usual_columns(
         if columns[role] in names:
             return [columns[role]]
         raise SourceError(f"{where} has no {columns[role]!r} for the {role}; it has {_listed(names)}")
-    by_lower_case = {name.lower(): name for name in reversed(names)}
-    return [by_lower_case[usual] for usual in _USUAL_NAMES[role].split() if usual in by_lower_case]
+    by_words = {_CHANGE_OF_WORD.sub("_", name).lower(): name for name in reversed(names)}
+    found = {**by_words, **{name.lower(): name for name in reversed(names)}}
+    return list(dict.fromkeys(found[usual] for usual in _USUAL_NAMES[role].split() if usual in found))
 
 
 def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, where: str) -> str | None:
