@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.sources.base import Collector, Input, Source, SourceOptions, as_read_error, as_source_error
-from wds_tools.sources.files import MappedFiles
+from wds_tools.sources.files import MappedFiles, leave_out_others
 from wds_tools.sources.records import Item, RecordSource, attempt
 
 INDEX = "index.json"
@@ -144,9 +144,7 @@ class ChunkSource(RecordSource):
         files = [self.path / INDEX, *(file.path for file in self._files)]
         found.take_files(files)
         super().collect(found)
-        below = (path for path in {*self.path.rglob("*")}.difference(files) if path.is_file())
-        for name in sorted(path.relative_to(self.path).as_posix() for path in below):
-            found.account.leave_out("file", name, f"{INDEX} does not name it")
+        leave_out_others(found, self.path, files, f"{INDEX} does not name it")
 
     def splits(self) -> Mapping[str, Source]:
         """Return the datasets in the folders of a folder without an index, such as ``train`` and ``val``."""

@@ -25,7 +25,7 @@ from wds_tools.sources import layouts, masks
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
 from wds_tools.sources.columns import json_object
-from wds_tools.sources.files import shown_path
+from wds_tools.sources.files import leave_out_others, shown_path
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.trees import SYSTEM_FOLDERS, FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
@@ -442,6 +442,9 @@ class TreeSource(Source):
         for hidden in sorted(self.tree.hidden):
             reason = SYSTEM_FOLDERS.get(hidden.rpartition("/")[2], "its name starts with a dot")
             found.account.leave_out("path", hidden, reason)
+        if isinstance(self.tree, (TarTree, ZipTree)):
+            archives = [path for path in self.tree.paths if isinstance(path, Path)]
+            leave_out_others(found, Path(self.tree.name), archives, "is next to archives, which are packed")
         layout.collect(found, files, split)
         found.account.notes += _also_in(found.inputs, layout.base, split, {} if are_folders else splits)
         found.skipped.sort(key=lambda skip: path_bytes(skip.path))
