@@ -148,3 +148,17 @@ def test_boxes_and_outlines_beyond_their_image_are_cut_off_at_its_edges(view, tm
                 assert red[top + 2 : bottom - 2, left + 2 : right - 2].all()
                 seen += 1
     assert seen >= 4
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_of_equal_outlines_keep_theirs_and_objects_without_one_have_none(workers, tmp_path):
+    box = {"box": [1, 2, 9, 8]}
+    with wt.ShardWriter(str(tmp_path / "a-%06d.tar")) as writer:
+        for number in range(4):
+            objects = [{**box, "polygons": [[1, 2, 9, 2, number, 8]]}, {**box, "rle": "0"}]
+            image = encode(Image.new("RGB", (10, 10)), "PNG")
+            writer.write({"__key__": f"{number}", "png": image, "json": {"objects": objects}, "cls": 0})
+    fields = {"image": wt.Image(view=wt.Resize((10, 10))), "outlines": wt.Polygons(like="image")}
+    (batch,) = wt.make_loader(tmp_path, batch_size=4, shuffle=False, num_workers=workers, fields=fields)
+    found = [[[outline.tolist() for outline in outlines] for outlines in objects] for objects in batch.outlines]
+    assert found == [[[[[1, 2], [9, 2], [number, 8]]], []] for number in range(4)]

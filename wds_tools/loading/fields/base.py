@@ -45,6 +45,7 @@ class FieldSpec(ABC):
         gives: What other fields may have in common with this one, or None.
         is_image: Whether it shows images, whose views belong to a state, and whose crops are explained.
         is_clip: Whether these are chosen among the frames of a clip.
+        stacks: Whether values of samples are stacked where they have equal shapes; otherwise they are always a list.
         target: Name of the first argument of this kind for a transform of Albumentations, or None.
     """
 
@@ -57,6 +58,7 @@ class FieldSpec(ABC):
     gives: ClassVar[Shared | None] = None
     is_image: ClassVar[bool] = False
     is_clip: ClassVar[bool] = False
+    stacks: ClassVar[bool] = True
     target: ClassVar[str | None] = None
 
     def _check(self, examples: str) -> None:

@@ -72,6 +72,11 @@ def stack_values(values: Any) -> Any:
     return _stack_containers(values) if _holds_tensors(first) else values
 
 
+def unstacked_values(values: Any) -> Any:
+    """Return the values of a field for sending to the training process, without stacking them."""
+    return [unstacked_values(value) for value in values] if isinstance(values, list) else as_array(values)
+
+
 def number_array(values: list[Any]) -> NDArray[Any] | None:
     """Return numbers, in lists of any depth, as an array; None if they have no common dtype.
 

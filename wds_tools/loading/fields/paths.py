@@ -39,6 +39,11 @@ class AtPath(FieldSpec):
             name = f"wds_tools.{type(self).__name__}"
             raise OptionError(f"{name}(path={self.path!r}); allowed is text such as 'objects.bbox'")
 
+    @property
+    def is_optional(self) -> bool:
+        """Whether objects without the last name of the path have an empty list there."""
+        return False
+
     def values(self, part: Part) -> list[Any]:
         """Return what is at the path in each sample.
 
@@ -50,7 +55,7 @@ class AtPath(FieldSpec):
             return values
         for i, value in enumerate(values):
             try:
-                values[i] = _at(value, self.path.split("."))
+                values[i] = _at(value, self.path.split("."), optional=self.is_optional)
             except _MissingError as error:
                 shard, key = part.rows.shard_and_key(i)
                 raise MissingFieldError(
@@ -95,15 +100,19 @@ class _MissingError(LookupError):
     """What there is where a name was not found."""
 
 
-def _at(value: Any, names: list[str], start: int = 0) -> Any:
-    """Follow names into dictionaries; in a list, a number is an index, and a name is looked up in each element."""
+def _at(value: Any, names: list[str], start: int = 0, *, optional: bool = False) -> Any:
+    """Follow names into dictionaries; in a list, a number is an index, and a name is looked up in each element.
+
+    Elements of a list that lack the last name have an empty list there if it is ``optional``.
+    """
     for number, name in enumerate(names[start:], start):
         if isinstance(value, list) and not name.isdecimal():
-            is_last = number == len(names) - 1
-            return [
-                element[name] if is_last and type(element) is dict and name in element else _at(element, names, number)
-                for element in value
-            ]
+            if number == len(names) - 1 and all(type(element) is dict for element in value):
+                if optional:
+                    return [element.get(name, []) for element in value]
+                if all(name in element for element in value):
+                    return [element[name] for element in value]
+            return [_at(element, names, number, optional=optional) for element in value]
         try:
             value = value[int(name)] if isinstance(value, list) else value[name]
         except (KeyError, IndexError, TypeError) as error:

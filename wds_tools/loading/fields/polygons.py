@@ -26,7 +26,8 @@ class Polygons(AtPath):
     Attributes:
         field: Stored field: JSON.
         path: Names that lead to the outlines in JSON, see `Boxes`. Each object has a list of outlines, and an outline
-            is a list of numbers x, y, x, y, ..., as in the JSON of annotations (docs/annotations.md).
+            is a list of numbers x, y, x, y, ..., as in the JSON of annotations (docs/annotations.md). With the default,
+            objects without an outline, such as those with run lengths, have an empty list.
         like: Name of the `Image` whose view is used, or of the `Boxes` whose entries remain. None (the default) keeps
             all stored positions.
 
@@ -40,9 +41,15 @@ class Polygons(AtPath):
     like: str | None = None
 
     takes = ("region", "entries")
+    stacks = False
 
     def __post_init__(self) -> None:
         self._check("'json'")
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether objects without the last name of the path have an empty list there."""
+        return self.path == type(self).path  # objects may have run lengths instead, or a box only
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the outlines of each object of each sample; by view if there is a list."""

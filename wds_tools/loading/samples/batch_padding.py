@@ -11,7 +11,14 @@ import torch
 
 from wds_tools.errors import OptionError
 from wds_tools.loading.fields.base import Column
-from wds_tools.loading.fields.collate import Columns, as_array, stack_values, tensors_in, values_of_samples
+from wds_tools.loading.fields.collate import (
+    Columns,
+    as_array,
+    stack_values,
+    tensors_in,
+    unstacked_values,
+    values_of_samples,
+)
 from wds_tools.loading.fields.padding import (
     Padded,
     Padding,
@@ -57,13 +64,13 @@ class BatchPadding:
             each mask int64 [n, dimensions].
         """
         if not self._sources:
-            return [stack_values(value) for value in values]
+            return [_stacked(column, value) for column, value in zip(self._columns, values, strict=True)]
         sizes = {column.name: _sizes(column, value) for column, value in zip(self._columns, values, strict=True)}
         for column in self._columns:
             _check_sizes(column, sizes)
         outputs = out or [None] * len(values)
         padded = [
-            stack_values(value) if column.padding is None else _padded(value, column.padding, output)
+            _stacked(column, value) if column.padding is None else _padded(value, column.padding, output)
             for column, value, output in zip(self._columns, values, outputs, strict=True)
         ]
         return [*padded, *(sizes[self._columns[i].name] for i in self._sources)]
@@ -141,6 +148,10 @@ def _containers(values: list[Any]) -> _Containers | None:
         raise OptionError("pad= needs the same number of tensors in all samples of a batch")
     rows = [[value[key] for key in keys] for value in values] if keys is not None else values
     return _Containers(type(first), keys, [list(element) for element in zip(*rows, strict=True)])
+
+
+def _stacked(column: Column, values: Any) -> Any:
+    return stack_values(values) if column.spec.stacks else unstacked_values(values)
 
 
 def _padded(values: list[Any], padding: Padding, out: Any) -> Any:
