@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
-from wds_tools.images.views import Frame, Regions, Warp, check_flip, height_and_width
+from wds_tools.images.views import Frame, OfOneSize, Regions, Warp, check_flip, height_and_width
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -112,7 +112,7 @@ def place(
 
 
 @dataclass(frozen=True)
-class Letterbox:
+class Letterbox(OfOneSize):
     """The whole image, resized to fit into a rectangle without a change of its aspect ratio; the rest is filled.
 
     Attributes:
@@ -143,19 +143,9 @@ class Letterbox:
         check_flips(self.flip, self.flip_vertical)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of the result in pixels."""
-        return height_and_width(self.size)
-
-    @property
     def draws(self) -> int:
         """Number of random numbers per image: one for each flip."""
         return 2
-
-    @property
-    def least(self) -> tuple[int, int]:
-        """Smallest allowed height and width of an image: (1, 1)."""
-        return (1, 1)
 
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each image, see `View.regions`."""
@@ -170,7 +160,7 @@ class Letterbox:
 
 
 @dataclass(frozen=True)
-class RandomAffine:
+class RandomAffine(OfOneSize):
     """The image in a `Letterbox`, zoomed and shifted at random, and optionally rotated and sheared, as in YOLO.
 
     Without rotation, shear and perspective, each image is resized once, straight into its place. With them, what is
@@ -213,19 +203,9 @@ class RandomAffine:
         check_fill(self.fill)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of the result in pixels."""
-        return height_and_width(self.size)
-
-    @property
     def draws(self) -> int:
         """Number of random numbers per result: zoom, two for the shift, flips, shear and perspective, and the angle."""
         return 10
-
-    @property
-    def least(self) -> tuple[int, int]:
-        """Smallest allowed height and width of an image: (1, 1)."""
-        return (1, 1)
 
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each image, see `View.regions`."""

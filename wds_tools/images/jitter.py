@@ -19,11 +19,11 @@ from wds_tools.images.framed import (
     check_scale,
     place,
 )
-from wds_tools.images.views import Regions, check_flip, height_and_width, is_range
+from wds_tools.images.views import OfOneSize, Regions, check_flip, height_and_width, is_range
 
 
 @dataclass(frozen=True)
-class LargeScaleJitter:
+class LargeScaleJitter(OfOneSize):
     """The image, resized by a random factor, and cropped at random or filled, as in Detectron2 and torchvision.
 
     With a factor of 1, the image fits into the result. A smaller image is at the top left.
@@ -55,19 +55,9 @@ class LargeScaleJitter:
         check_fill(self.fill)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of the result in pixels."""
-        return height_and_width(self.size)
-
-    @property
     def draws(self) -> int:
         """Number of random numbers per image: the factor, two for the corner, and the flips."""
         return 5
-
-    @property
-    def least(self) -> tuple[int, int]:
-        """Smallest allowed height and width of an image: (1, 1)."""
-        return (1, 1)
 
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each image, see `View.regions`."""
@@ -80,7 +70,7 @@ class LargeScaleJitter:
 
 
 @dataclass(frozen=True)
-class ZoomOut:
+class ZoomOut(OfOneSize):
     """The image at a random place of a larger canvas, which is resized: as for SSD, RT-DETR and D-FINE.
 
     Attributes:
@@ -116,19 +106,9 @@ class ZoomOut:
         check_fill(self.fill)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of the result in pixels."""
-        return height_and_width(self.size)
-
-    @property
     def draws(self) -> int:
         """Number of random numbers per image: whether, the factor, two for the place, and the flips."""
         return 6
-
-    @property
-    def least(self) -> tuple[int, int]:
-        """Smallest allowed height and width of an image: (1, 1)."""
-        return (1, 1)
 
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each image, see `View.regions`."""
@@ -146,7 +126,7 @@ _ROUNDS, _TRIALS = 4, 40  # minimum overlaps that are drawn, and crops that are 
 
 
 @dataclass(frozen=True)
-class RandomIoUCrop:
+class RandomIoUCrop(OfOneSize):
     """A random crop that overlaps a box, resized: as for SSD, RT-DETR and D-FINE, by the rules of torchvision.
 
     One of the minimum overlaps 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1 is drawn; 1 keeps the whole image. Of 40 random crops,
@@ -190,19 +170,9 @@ class RandomIoUCrop:
         check_flip(self.flip)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of the result in pixels."""
-        return height_and_width(self.size)
-
-    @property
     def draws(self) -> int:
         """Number of random numbers per image: whether, the flip, and an overlap and the crops for each round."""
         return 2 + _ROUNDS * (1 + 4 * _TRIALS)
-
-    @property
-    def least(self) -> tuple[int, int]:
-        """Smallest allowed height and width of an image: (1, 1)."""
-        return (1, 1)
 
     def regions(self, width: Ints, height: Ints, u: Floats, boxes: Sequence[Floats] = ()) -> Regions:
         """Return the region of each image, see `View.regions`.

@@ -192,6 +192,22 @@ def height_and_width(size: Any) -> tuple[int, int]:
     return int(pair[0]), int(pair[1])
 
 
+class OfOneSize:
+    """Base of views whose results have one size, and which take images of any size."""
+
+    size: int | tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the result in pixels."""
+        return height_and_width(self.size)
+
+    @property
+    def least(self) -> tuple[int, int]:
+        """Smallest allowed height and width of an image: (1, 1)."""
+        return (1, 1)
+
+
 def check_flip(flip: Any) -> None:
     """Check that a value is a probability, True or False.
 
@@ -209,7 +225,7 @@ def is_range(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop:
+class RandomResizedCrop(OfOneSize):
     """A crop of random area and aspect ratio, resized: the usual view for training.
 
     Attributes:
@@ -239,19 +255,9 @@ class RandomResizedCrop:
         check_flip(self.flip)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of the result in pixels."""
-        return height_and_width(self.size)
-
-    @property
     def draws(self) -> int:
         """Number of random numbers per image: two per attempt, two for left and top, one for the flip."""
         return 2 * _ATTEMPTS + 3
-
-    @property
-    def least(self) -> tuple[int, int]:
-        """Smallest allowed height and width of an image: (1, 1)."""
-        return (1, 1)
 
     def regions(self, width: NDArray[np.int64], height: NDArray[np.int64], u: NDArray[np.float64]) -> Regions:
         """Return a random region for each image, see `View.regions`."""
@@ -292,7 +298,7 @@ class RandomResizedCrop:
 
 
 @dataclass(frozen=True)
-class CenterCrop:
+class CenterCrop(OfOneSize):
     """The centre of the image, optionally after a resize: the usual view for evaluation.
 
     Attributes:
@@ -319,11 +325,6 @@ class CenterCrop:
                 f"CenterCrop({self.size}, resize={self.resize}): the crop may be larger than the resized image; "
                 f"allowed are resize={max(size)} and more, or a smaller crop"
             )
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of the result in pixels."""
-        return height_and_width(self.size)
 
     @property
     def draws(self) -> int:

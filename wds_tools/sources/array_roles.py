@@ -102,7 +102,7 @@ class Contents:
             self.unusable.append(Unusable(kind, name, reason))
 
     def refuse(self, name: str, reason: object) -> None:
-        """Add an array that cannot be used."""
+        """Add an array that is left out."""
         self.unusable.append(Unusable("array", name, str(reason), is_array=True))
 
 

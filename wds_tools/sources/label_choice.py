@@ -20,7 +20,7 @@ from wds_tools.wording import counted
 _List = tuple[Any, ...]  # labels of a sample that has several
 _MIN_ROWS = 20  # with fewer, classes may also differ in each row, as in a demo with one image per class
 _FLAGS = frozenset(["0", "1", "-1", "0.0", "1.0", "-1.0", "True", "False"])  # of a column for one class
-_LABELS_PER_ODD = 10  # a value that cannot be a label counts as a mistake if the column has ten times as many labels
+_LABELS_PER_ODD = 10  # a value that is not a label is a mistake if the column has at least ten times as many labels
 _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names get an entry
 _MAX_SHOWN = 30  # characters of a value in a message
 _MAX_NUMBERS, _SPARSE = 100, 4  # of classes; numbers per class, at most
@@ -76,7 +76,7 @@ class LabelColumns:
         """Return the column that is the label.
 
         Raises:
-            SourceError: Several columns could be the label, or a column has labels and a value that cannot be one.
+            SourceError: Several columns could be the label, or a value in a column of labels is not a label.
         """
         columns = {
             name: _Column(values, is_typed=name in self._classes, separator=self._separator)

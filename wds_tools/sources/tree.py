@@ -537,7 +537,7 @@ def _check_mask(field: str, mask: bytes, image: bytes | NDArray[np.uint8]) -> No
 
 
 def _damage(field: str, data: bytes) -> str:
-    """Return what a note says about a further field that cannot be loaded; nothing if it can be."""
+    """Return the note that a further field cannot be loaded; empty if it can."""
     kind = field.rpartition(".")[2]
     try:
         if kind == "json":

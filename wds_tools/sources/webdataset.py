@@ -361,7 +361,7 @@ class _Seen:
             self._places |= dict.fromkeys(f"json:{name}" for name in usual_columns(LABEL, facts or {}))
 
     def notes_on_labels(self, samples: int) -> list[str]:
-        """Return what a user who has labels could choose, of samples without the field ``cls``."""
+        """Return how to name the labels of samples that have no field ``cls``."""
         folders = sorted(filter(None, self._folders))
         if 1 < len(folders) <= samples // 2 and not are_shard_folders(folders):
             self._places["folder"] = None
