@@ -300,3 +300,42 @@ def test_a_source_that_forgets_a_part_or_a_record_cannot_be_packed() -> None:
     account.leave_out("column", "b", "is empty")
     with pytest.raises(AssertionError, match="3 rows were given, 2 are accounted for"):
         account.close(1, ["is damaged"])
+
+
+FILES_NEXT_TO_IT = ("preview.png", "labels.csv", "classes.txt", "shard.part", "notes/cat/9.png")
+IN_FOLDERS = ["arrow", "dotted", "lmdb", "litdata", "mds", "parquet", "tar", "tfrecord", "webdataset", "zarr", "zip"]
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=LITDATA if kind == "litdata" else ()) for kind in IN_FOLDERS]
+)
+def test_every_file_below_a_folder_is_in_the_account(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    case = CASES[kind](tmp_path / "src")
+    folder = case.src if case.src.is_dir() else case.src.parent
+    for name in FILES_NEXT_TO_IT:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(png(0) if name.endswith("png") else b"photo,label\nx,y\n")
+    report = wt.pack(folder, tmp_path / "dst", kind=kind, columns=case.columns, workers=1, images="keep")
+    assert report.account.packed == len(case.labels)
+    left_out = {part.name for part in report.account.parts if part.kind == "file" and part.reason}
+    assert left_out - case.names == {*FILES_NEXT_TO_IT}
+    assert any("'labels.csv' is next to what is packed" in note for note in report.account.notes)
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "mds", "zarr"])
+def test_an_image_in_the_folder_of_a_format_does_not_decide_what_it_is(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    case = CASES[kind](tmp_path / "src")
+    (case.src / "preview.png").write_bytes(png(0))
+    assert pack(case.src, tmp_path / "dst", case.columns).account.packed == len(case.labels)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "tar", "tfrecord", "webdataset", "zip"])
+def test_an_image_next_to_files_of_images_is_an_error_that_names_both(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    src = CASES[kind](tmp_path / "src").src
+    folder = src if src.is_dir() else src.parent
+    (folder / "preview.png").write_bytes(png(0))
+    with pytest.raises(SourceError, match=rf"'preview.png', and .*: pass --from folder .*, or --from {kind} for"):
+        pack(folder, tmp_path / "dst")

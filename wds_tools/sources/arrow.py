@@ -28,7 +28,7 @@ from wds_tools.format.label import NONE
 from wds_tools.sources.arrow_columns import Columns, file_names, lengths, renumbered
 from wds_tools.sources.base import Collector, Input, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.columns import not_finite
-from wds_tools.sources.files import find_files, leave_out_others
+from wds_tools.sources.files import find_files
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import Excluded, Kind, cell, is_text
 from wds_tools.sources.records import RecordSource
@@ -38,6 +38,7 @@ _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _MAX_GROUP_BYTES = 16 << 30
 _FIELD_BYTES = 1024  # upper bound of header and padding of a field of unknown length
 _HEAD_ROWS = 8
+_OF_SAVED = ("state.json", "dataset_info.json")  # files of ``save_to_disk``
 
 
 class ArrowSource(RecordSource):
@@ -107,12 +108,11 @@ class ArrowSource(RecordSource):
 
     def collect(self, found: Collector) -> None:
         found.take_files(self.paths)
-        own = [self.path / name for name in ("state.json", "dataset_info.json")]  # of ``save_to_disk``
-        leave_out_others(
-            found, self.path, [*self.paths, *own], f"is next to {self.kind.title()} files, which are packed"
-        )
         with as_source_error(f"{self.path} cannot be read as {self.kind.title()}", pa.ArrowException, ValueError):
             self._add_rows(found)
+
+    def why_left_out(self, path: str) -> str | None:
+        return None if path in _OF_SAVED else super().why_left_out(path)
 
     def values(self, entry: Input) -> Mapping[str, Any]:
         file, number, row = entry.location

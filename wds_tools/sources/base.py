@@ -25,6 +25,7 @@ from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
+from wds_tools.sources import layouts
 from wds_tools.wording import one_line
 
 MAX_RECORD_BYTES = 1 << 30
@@ -345,15 +346,47 @@ class Source:
         """
         found = Collector(self.name, self.unit, self.options)
         self.collect(found)
+        if found.files:
+            self._leave_out_others(found)
         return found.listing()
 
     def collect(self, found: Collector) -> None:
         """Add all that the source has."""
         raise NotImplementedError
 
+    def root(self) -> Path:
+        """Return the path of the source, if it has one: all files below a folder are packed, skipped or left out."""
+        return Path(self.name)
+
+    def why_left_out(self, path: str) -> str | None:
+        """Return why a file below the root from which no record is read is not packed; None for a part of the format.
+
+        Args:
+            path: Its path below the root, with slashes.
+        """
+        return layouts.SHARD_TABLE if layouts.is_shard_table(path) else "is next to what is packed, and is not read"
+
     def splits(self) -> Mapping[str, Source]:
         """Return the splits, such as train and val, by name, in a fixed order; empty if the source has none."""
         return {}
+
+    def _leave_out_others(self, found: Collector) -> None:
+        """State the files below the root that are not packed, and name the tables, which may have labels, in a note."""
+        account, root = found.account, self.root()
+        known = {part.name for part in account.parts if part.kind == "file"}
+        below = sorted({*root.rglob("*")}.difference(file.path for file in found.files)) if root.is_dir() else []
+        paths = [path.relative_to(root).as_posix() for path in below if path.is_file()]
+        reasons = {path: reason for path in paths if path not in known and (reason := self.why_left_out(path))}
+        hidden = {path: layouts.hidden_root(path) for path in reasons}
+        for name in dict.fromkeys(filter(None, hidden.values())):
+            account.leave_out("path", name, layouts.why_hidden(name))
+        for path in (path for path in reasons if hidden[path] is None):
+            account.leave_out("file", path, reasons[path])
+            if path.lower().endswith(layouts.TABLES[:-1]):
+                account.notes.append(
+                    f"{path!r} is next to what is packed and is not read: if it has the labels, write the images as "
+                    "files next to it and pack them with --from table"
+                )
 
     def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:  # noqa: ARG002 - for files of images
         """Return the local image files whose modification time is later, of those that inputs are read from."""

@@ -17,6 +17,7 @@ from wds_tools.wording import counted
 
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)  # all that ``ImageFolder`` reads, and more
 ARRAY_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".mat", ".npy", ".npz", ".pt", ".pth")
+_SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}  # hidden too
 NOT_NEXT_TO_IT = "has the name of an image in another folder: only files next to an image are its fields"
 NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
 
@@ -121,6 +122,33 @@ def why_not_packed(name: str, *, reads_tables: bool = True) -> str:
         return "is an archive, which is not read with images next to it: pack it on its own, or unpack it"
     is_list = lower.endswith(_LISTS) and is_split_name(lower.rpartition("/")[2].rpartition(".")[0])
     return _LIST_OF_SPLIT if is_list else NOT_AN_IMAGE
+
+
+def hidden_root(path: str) -> str | None:
+    """Return the first part of a path that ends in a hidden name; None without one.
+
+    Names that start with a dot are hidden, and the folders that macOS and Synology add to archives and folders.
+
+    >>> hidden_root(".git/a.jpg"), hidden_root("cat/.a.jpg"), hidden_root("../cat/a.jpg")
+    ('.git', 'cat/.a.jpg', None)
+    >>> hidden_root("cat/@eaDir/1.jpg/thumb.jpg")
+    'cat/@eaDir'
+    """
+    if "/." not in f"/{path}" and not any(folder in path for folder in _SYSTEM_FOLDERS):
+        return None
+    parts = path.split("/")
+    hidden = (
+        i
+        for i, part in enumerate(parts)
+        if part in _SYSTEM_FOLDERS or (part.startswith(".") and part not in (".", ".."))
+    )
+    first = next(hidden, None)
+    return None if first is None else "/".join(parts[: first + 1])
+
+
+def why_hidden(root: str) -> str:
+    """Return why what has a hidden name is not packed."""
+    return _SYSTEM_FOLDERS.get(root.rpartition("/")[2], "its name starts with a dot")
 
 
 def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:

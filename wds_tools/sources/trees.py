@@ -35,7 +35,7 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar, tar_stem
 from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path, stamp_of, states_of
-from wds_tools.sources.layouts import is_image_name
+from wds_tools.sources.layouts import hidden_root, is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.lock import why_unfinished
@@ -48,9 +48,6 @@ _NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, f
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
 # gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
-SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}
-"""Hidden folders whose names do not start with a dot, and what they are."""
-
 _LEADS_OUT = "has a path that leads out of the archive"
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
@@ -330,28 +327,6 @@ def leads_out(path: str) -> bool:
 def is_zip(name: str) -> bool:
     """Return whether a file name is that of a zip archive."""
     return name.lower().endswith(".zip")
-
-
-def hidden_root(path: str) -> str | None:
-    """Return the first part of a path that ends in a hidden name; None without one.
-
-    Names that start with a dot are hidden, and the folders that macOS and Synology add to archives and folders.
-
-    >>> hidden_root(".git/a.jpg"), hidden_root("cat/.a.jpg"), hidden_root("../cat/a.jpg")
-    ('.git', 'cat/.a.jpg', None)
-    >>> hidden_root("cat/@eaDir/1.jpg/thumb.jpg")
-    'cat/@eaDir'
-    """
-    if "/." not in f"/{path}" and not any(folder in path for folder in SYSTEM_FOLDERS):
-        return None
-    parts = path.split("/")
-    hidden = (
-        i
-        for i, part in enumerate(parts)
-        if part in SYSTEM_FOLDERS or (part.startswith(".") and part not in (".", ".."))
-    )
-    first = next(hidden, None)
-    return None if first is None else "/".join(parts[: first + 1])
 
 
 def path_text(path: bytes) -> str:
