@@ -37,6 +37,8 @@ WINDOW_BYTES = 256_000_000
 _FULLY_HASHED_BYTES = 4 << 20  # files up to this length are hashed completely, longer ones in pieces
 _PIECE_BYTES = 1 << 16
 _PIECES = 64
+_TABLE_BYTES = 1 << 22  # of a table next to what is packed that are looked at
+_TABLE_REMEDY = "if it has the labels, write the images as files next to it and pack them with --from table"
 
 
 class SourceStoreError(StoreError):
@@ -196,6 +198,7 @@ class SourceOptions:
         label_separator: Text between the labels of a sample, if a text has several.
         encoding: Encoding of a text file; None detects UTF-8 and what a byte order mark states.
         remote: How URLs are read.
+        kind: Format of the source; None if it was detected.
     """
 
     classes: tuple[str, ...] | None = None
@@ -204,6 +207,7 @@ class SourceOptions:
     label_separator: str | None = None
     encoding: str | None = None
     remote: RemoteOptions = field(default_factory=RemoteOptions.of)
+    kind: str | None = None
 
 
 class Collector(Listing):
@@ -366,6 +370,10 @@ class Source:
         """
         return layouts.SHARD_TABLE if layouts.is_shard_table(path) else "is next to what is packed, and is not read"
 
+    def image_names(self, found: Collector) -> Iterable[str]:
+        """Return the names by which a table can name the images."""
+        return (entry.path for entry in found.inputs)
+
     def splits(self) -> Mapping[str, Source]:
         """Return the splits, such as train and val, by name, in a fixed order; empty if the source has none."""
         return {}
@@ -383,10 +391,24 @@ class Source:
         for path in (path for path in reasons if hidden[path] is None):
             account.leave_out("file", path, reasons[path])
             if path.lower().endswith(layouts.TABLES[:-1]):
-                account.notes.append(
-                    f"{path!r} is next to what is packed and is not read: if it has the labels, write the images as "
-                    "files next to it and pack them with --from table"
-                )
+                self._check_table(found, root, path)
+                account.notes.append(f"{path!r} is next to what is packed and is not read: {_TABLE_REMEDY}")
+
+    def _check_table(self, found: Collector, root: Path, path: str) -> None:
+        """Check that a table next to what is packed does not name the images, unless the user stated what to pack.
+
+        Raises:
+            SourceError: It does.
+        """
+        if self.options.kind is not None or "label" in self.columns:
+            return
+        with as_source_error(f"{root / path} cannot be read"), (root / path).open("rb") as file:
+            text = file.read(_TABLE_BYTES).decode("utf-8", "replace")
+        if named := layouts.named_in(text, set(map(layouts.stem, self.image_names(found))), len(found.inputs)):
+            raise SourceError(
+                f"{root / path} has rows that name the images in {self.name}, such as {named!r}, and is not read with "
+                f"them: {_TABLE_REMEDY}; or pass --from {self.kind} (kind={self.kind!r}) to pack without it"
+            )
 
     def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:  # noqa: ARG002 - for files of images
         """Return the local image files whose modification time is later, of those that inputs are read from."""

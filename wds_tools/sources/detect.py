@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,9 +60,9 @@ def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | N
         OptionError: There is no such kind, or ``src`` cannot be of this kind.
         SourceError: There is nothing at the path.
     """
-    options = options or SourceOptions()
     src = without_file_scheme(src)
     kind = _without_alias(kind)
+    options = replace(options or SourceOptions(), kind=kind)
     if isinstance(src, str) and is_url(src):
         return _open(src, _remote_kind(src, kind, options.remote), options, given=kind is not None)
     if not isinstance(src, (str, Path)):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
+from itertools import zip_longest
 from typing import NamedTuple
 
 from wds_tools.errors import SourceError
@@ -21,6 +22,7 @@ _SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology 
 NOT_NEXT_TO_IT = "has the name of an image in another folder: only files next to an image are its fields"
 NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
 
+_SEPARATORS = re.compile(r'[",;\t|]+')  # between the values of tables
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
 _MAX_LEVEL = 4  # levels of folders that are searched for splits
 SPLIT_OF = {
@@ -149,6 +151,38 @@ def hidden_root(path: str) -> str | None:
 def why_hidden(root: str) -> str:
     """Return why what has a hidden name is not packed."""
     return _SYSTEM_FOLDERS.get(root.rpartition("/")[2], "its name starts with a dot")
+
+
+def stem(path: str) -> str:
+    """Return the name of a file without folders and without the extension of an image.
+
+    >>> stem("cat/1.JPG"), stem("photos.tar/7.5")
+    ('1', '7.5')
+    """
+    name = path.replace("\\", "/").rpartition("/")[2]
+    return name.rpartition(".")[0] if is_image_name(name) else name
+
+
+def named_in(text: str, stems: Set[str], count: int) -> str:
+    r"""Return a value of a table that names an image, if most of its rows do; otherwise an empty text.
+
+    Args:
+        text: The table, or its beginning.
+        stems: Names of the images without extension.
+        count: Number of images. Numbers in a table, which may be those of classes, must name half of them.
+
+    >>> named_in("file,label\ncat/1.jpg,0\ncat/2.jpg,1\n", {"1", "2"}, 9)
+    'cat/1.jpg'
+    >>> named_in("class,n\n1,5\n2,7\n", {"1", "2"}, 9)
+    ''
+    """
+    rows = [_SEPARATORS.split(line.strip()) for line in text.splitlines()[1:]]
+    for column in zip_longest(*rows, fillvalue=""):
+        found = {value.strip() for value in column if value and stem(value.strip()) in stems}
+        are_files = any(map(is_image_name, found))
+        if 2 * len(found) > len(rows) and (are_files or 2 * len(found) >= count):
+            return min(found)
+    return ""
 
 
 def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:

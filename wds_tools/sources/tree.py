@@ -442,6 +442,7 @@ class TreeSource(Source):
                 found.account.notes.append(f"all images are in {split!r}, which is a split and not a class")
         found.account.given += len(files.files)
         found.files, found.stamp = self.tree.states, self.tree.stamp
+        found.account.notes += self.tree.notes
         for hidden in sorted(self.tree.hidden):
             found.account.leave_out("path", hidden, layouts.why_hidden(hidden))
         layout.collect(found, files, split)
