@@ -160,7 +160,10 @@ class Table(Layout):
             self.no_splits = self._plan[""].no_splits or self.no_splits
             return {}
         claimed = {
-            name: {split.table.file.path, *(image.path for _, _, image in split.rows() if image is not None)}
+            name: {
+                *(file.path for file in (split.table.file, *split.table.further)),
+                *(image.path for _, _, image in split.rows() if image is not None),
+            }
             for name, split in self._plan.items()
         }
         with_rows = set().union(*claimed.values())
@@ -178,7 +181,7 @@ class Table(Layout):
     def _collect(self, found: Collector, files: Files, split: Rows, plan: Mapping[str, Rows]) -> None:
         _, parts = without_masks(files)
         columns, values = self._state(found, files, split, plan)
-        done = {split.table.file.path}
+        done = {file.path for file in (split.table.file, *split.table.further)}
         for (location, row, image), label in zip(split.rows(), values, strict=True):
             if image is None:
                 found.account.given += 1
@@ -198,7 +201,7 @@ class Table(Layout):
     ) -> tuple[_Columns, Sequence[Any]]:
         """State what the table and its columns become; return the columns, and the label of each row of the split."""
         table, columns = split.table, None
-        found.account.attach("table")
+        found.account.attach("table", 1 + len(table.further))
         found.account.notes += split.notes
         hot = [] if LABEL in self.options.columns else _one_hot(plan)
         is_stated = posixpath.basename(table.file.path) == _ONE_HOT_NAME
@@ -215,7 +218,7 @@ class Table(Layout):
             del columns.names.kinds[name]
             found.account.use("column", name, "label")
         columns.account(found)
-        found.add_to_stamp([files.read(table.file), repr(self.options).encode()])
+        found.add_to_stamp([*map(files.read, (table.file, *table.further)), repr(self.options).encode()])
         if own:
             if missing := [name for name in hot if name not in own]:
                 found.account.notes.append(
