@@ -635,6 +635,26 @@ def test_columns_of_0_and_1_have_one_note(tmp_path: Path) -> None:
     assert note.startswith(f"the labels are lists of 0 and 1 for {len(NAMES)} classes")
 
 
+@pytest.mark.parametrize(("first", "second"), [("cat", "dog"), ("is_train", "is_test")])
+def test_columns_of_0_and_1_are_labels_by_the_same_rule_in_a_table_and_in_its_folder(
+    first: str, second: str, tmp_path: Path
+) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png"))
+    flags = {first: [row % 2 for row in range(COUNT)], second: [1 - row % 2 for row in range(COUNT)]}
+    pd.DataFrame({"image": names_of("{}.png"), **flags, "site": "x"}).to_csv(src / "t.csv", index=False)
+    found = {}
+    for path in (src, src / "t.csv"):
+        dst = tmp_path / f"packed-{path.name}"
+        report = wt.pack(path, dst, workers=1, images="keep")
+        samples = {name: (one.get("cls"), json.loads(one["json"])) for name, one in by_path(dst).items()}
+        roles = {part.name: part.role for part in report.account.parts if part.kind == "column"}
+        found[path] = report.manifest.classes, {name: label for name, (label, _) in samples.items()}, roles
+        is_label = first == "cat"
+        assert all((first in facts) != is_label for _, facts in samples.values())
+        assert report.manifest.classes == ((first, second) if is_label else ())
+    assert found[src] == found[src / "t.csv"]
+
+
 def test_a_table_whose_names_differ_in_case_from_images_without_labels_is_noted(tmp_path: Path) -> None:
     src = images(tmp_path / "src", *names_of("{}.png"))
     pd.DataFrame({"image": names_of("{}.PNG"), "label": list(LABELS.values())}).to_csv(src / "t.csv", index=False)
