@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -171,6 +172,9 @@ class ArrowSource(RecordSource):
             for file in files:
                 rows = ({name: value} for value in self._column(file, name))
                 seen.extend(name, (renumbered(row, self.changes[file])[name] for row in rows))
+        for name in seen.may_be_class_names():
+            batches = (self._column(file, name) for file in files)
+            seen.extend_texts(name, chain.from_iterable(batches))
         roles = self.found_roles = seen.roles()
         columns.check_complete([roles.image, roles.label, roles.names])
         found.account.notes += seen.hints(
