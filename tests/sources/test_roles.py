@@ -227,3 +227,29 @@ def test_texts_that_do_not_match_the_numbers_of_the_label_are_entries(kind: str,
     roles = {part.name: part.role for part in found.account.parts}
     assert roles["BreedName"].startswith("entr")
     assert roles["split_name"].startswith("entr")
+
+
+@pytest.mark.parametrize("kind", [one for one in MARKED if getattr(one, "values", ["mds"])[0] != "mds"])
+@pytest.mark.parametrize("name", ["is_train", "fold"])
+def test_numbers_of_splits_are_named_in_a_note(kind: str, name: str, tmp_path: Path) -> None:
+    found = scan(kind, {"label": NUMBERS, name: [number % 2 for number in range(COUNT)]}, tmp_path)
+    [note] = (note for note in found.account.notes if repr(name) in note)
+    assert "names splits, '0', '1'" in note
+
+
+@pytest.mark.parametrize("place", ["/", "labels"])
+def test_class_names_are_read_from_an_attribute_of_the_file_or_of_the_labels(place: str, tmp_path: Path) -> None:
+    path = hdf5({"labels": NUMBERS}, tmp_path)
+    with h5py.File(path, "a") as file:
+        file[place].attrs["classes"] = ["owl", "cat", "fig"]
+    assert open_source(path).scan().classes == ("owl", "cat", "fig")
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_the_order_of_categories_of_pandas_is_noted(ordered: bool, tmp_path: Path) -> None:
+    sizes = pd.Categorical(["small", "large"] * (COUNT // 2), categories=["small", "large"], ordered=ordered)
+    pd.DataFrame({"image": IMAGES, "label": sizes}).to_parquet(tmp_path / "photos.parquet")
+    found = open_source(tmp_path / "photos.parquet").scan()
+    assert found.classes == ("large", "small")
+    assert [note for note in found.account.notes if "sorted names: pass --classes" in note] == found.account.notes
+    assert len(found.account.notes) == ordered

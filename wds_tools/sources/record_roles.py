@@ -198,16 +198,18 @@ class Names:
     def extend_texts(self, name: str, values: Iterable[Any]) -> None:
         """Add texts that may be class names. They are kept as long as they can be."""
         known = self.texts.setdefault(name, [None] * self.total)
+        if known is None:
+            return
         different = self._different.setdefault(name, set())
-        for value in values if known is not None else ():
+        for value in values:
             text = text_of(value) if value else None
-            if text is not None:
+            known.append(self._same.setdefault(text, text) if text else None)
+            if text:
                 different.add(text)
             if len(different) > _MAX_CLASSES:
                 self.texts[name] = None
                 different.clear()
                 return
-            known.append(self._same.setdefault(text, text) if text else None)
 
     def may_be_splits(self, name: str) -> bool:
         """Return whether the values of a name can be those of splits."""
