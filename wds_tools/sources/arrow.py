@@ -182,8 +182,8 @@ class ArrowSource(RecordSource):
             lambda name: self._column(files[0], name) if Kind.TEXT in seen.kinds[name] else self._head(files[:1], name),
         )
         found.account.notes += self._notes_on_folders(roles)
-        kind = columns.types.get(roles.label or "")
-        if kind is not None and pa.types.is_dictionary(kind) and kind.ordered and not self.options.classes:
+        label = columns.types.get(roles.label or "")
+        if isinstance(label, pa.DictionaryType) and label.ordered and not self.options.classes:
             found.account.notes.append(
                 f"the categories of column {roles.label!r} have an order, and class numbers are those of the sorted "
                 "names: pass --classes (classes=) with the names in their order to keep it"
