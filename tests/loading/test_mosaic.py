@@ -168,9 +168,11 @@ class Canvas:
         return np.array(found).reshape(-1, 4), numbers
 
     def keypoints(self):
-        """Return the points of all tiles, whether they are visible or not."""
+        """Return the points of all tiles; those beyond the canvas are far outside."""
         of_tiles = [self.points_on_canvas(tile, one[2]["points"]) for tile, one in enumerate(self.samples)]
-        return self.points(np.concatenate(of_tiles), 1)
+        points, reach = np.concatenate(of_tiles), 1 / self.zoom
+        is_beyond = ((points < -reach) | (points > np.array(self.size[::-1]) + reach)).any(axis=1, keepdims=True)
+        return np.where(is_beyond, -np.array(SIZE[::-1]), self.points(points, 1))
 
     def canvas(self, resize, fill, channels):
         canvas = np.full((channels, *self.size), fill, np.float32)
@@ -300,6 +302,17 @@ def test_blends_do_not_depend_on_workers_or_resuming_and_masks_show_the_first(sm
         assert plain_batches(loader) == whole[2:]
         (pixels,) = loader.explain(2).images("image", 0)
         assert pixels.tolist() == whole[2][0][0]
+
+
+def test_no_key_point_of_a_hidden_sample_is_in_the_image(smooth):
+    hidden = wt.Blend(wt.Mosaic(SIZE, scale=(0.1, 0.2), perspective=0.001, p=0), p=0)  # only the first of 8
+    with loader_of(smooth, {**SPECS, "image": wt.Image(view=hidden)}, batch_size=40) as loader:
+        (batch,) = loader
+    points = batch.points.reshape(40, 8, 2, 2)
+    for image, of_tiles in zip(batch.image, points, strict=True):
+        assert image.float().std() > 0
+        inside = ((of_tiles >= 0) & (of_tiles <= torch.tensor(SIZE[::-1]))).all(dim=-1)
+        assert not inside[1:].any()
 
 
 def test_a_saved_state_explains_a_blend(smooth, tmp_path):

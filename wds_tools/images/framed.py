@@ -150,9 +150,9 @@ class Letterbox(OfOneSize):
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each image, see `View.regions`."""
         sides, frame = np.stack([height, width], axis=1), np.array(self.shape, np.int64)
-        ratio = (frame / sides).min(axis=1, keepdims=True)
-        ratio = ratio if self.enlarge else np.minimum(ratio, 1)
-        resized = np.clip(np.round(sides * ratio), 1, frame).astype(np.int64)
+        resized = fitted(sides, frame).astype(np.int64)
+        if not self.enlarge:
+            resized = np.where((sides <= frame).all(axis=1, keepdims=True), sides, resized)
         # Half a pixel more is below and to the right.
         offset = centred(frame, resized).astype(np.int64) * self.center
         flips = are_flipped(u, self.flip, self.flip_vertical)
@@ -210,24 +210,18 @@ class RandomAffine(OfOneSize):
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each image, see `View.regions`."""
         sides = np.stack([height, width], axis=1)
-        fitted = self.fitted(sides)
         frame = np.array(self.shape, np.float64)
-        canvas = np.tile([0.0, 0.0, *frame], (len(u), 1))
-        return self.shown(sides, fitted, centred(frame, fitted), canvas, u)
-
-    def fitted(self, sides: Ints) -> Floats:
-        """Return the sizes of images that are resized to fit into the result, rounded up as by YOLO: [n, 2]."""
-        frame = np.array(self.shape, np.float64)
-        return np.asarray(np.minimum(np.ceil(sides * (frame / sides).min(axis=1, keepdims=True)), frame))
+        resized, canvas = fitted(sides, frame), np.tile([0.0, 0.0, *frame], (len(u), 1))
+        return self.shown(sides, resized, centred(frame, resized), canvas, u)
 
     def shown(
-        self, sides: Ints, fitted: Floats, offset: Floats, canvas: Floats, u: Floats, *, tiles: int = 1
+        self, sides: Ints, resized: Floats, offset: Floats, canvas: Floats, u: Floats, *, tiles: int = 1
     ) -> Regions:
         """Return the regions of images on canvases of which random affine maps show a part.
 
         Args:
             sides: int64 [n * tiles, 2], height and width of each image.
-            fitted: float64 [n * tiles, 2], its size on the canvas.
+            resized: float64 [n * tiles, 2], its size on the canvas.
             offset: float64 [n * tiles, 2], its top and left edge on the canvas.
             canvas: float64 [n, 4], top, left, bottom and right of the canvases.
             u: float64 [n, 10], random numbers.
@@ -245,7 +239,7 @@ class RandomAffine(OfOneSize):
         rows = np.repeat(np.arange(len(u)), tiles)
         return place(
             sides,
-            zoom[rows] * fitted,
+            zoom[rows] * resized,
             zoom[rows] * offset + shift[rows],
             frame,
             fill=int(self.fill),
@@ -294,6 +288,11 @@ def _extent(around: Floats, shift: Floats, size: Floats) -> Floats:
         axis=(0, 1)
     )  # no more than ten times as far
     return np.asarray(np.minimum(seen + 2, 2 * size))
+
+
+def fitted(sides: Ints, frame: Ints | Floats) -> Floats:
+    """Return the sizes of images that are resized to fit into a frame, rounded up as by YOLO's dataset: [n, 2]."""
+    return np.asarray(np.minimum(np.ceil(sides * (frame / sides).min(axis=1, keepdims=True)), frame))
 
 
 def centred(frame: Ints | Floats, resized: Ints | Floats) -> Floats:

@@ -39,12 +39,12 @@ class Warp:
         Args:
             points: float64 [..., 2], x and y; the first dimension is k if ``rows`` is an array.
             rows: Index of the frame: one, or int64 [k].
-            mirror_at: As for `move_points`.
+            mirror_at: As for `place_points`.
         """
         shape, matrix = points.shape, self.matrix[rows]
         flat = points.reshape(*matrix.shape[:-2], -1, 2)
         moved = np.concatenate([flat, np.ones_like(flat[..., :1])], axis=-1) @ np.swapaxes(matrix, -1, -2)
-        moved = moved[..., :2] / moved[..., 2:]
+        moved = moved[..., :2] / np.maximum(moved[..., 2:], 1e-6)  # far away, where perspective would mirror a point
         flips = self.flips[rows][..., None, :]
         return np.where(flips, np.array(self.size[::-1]) + mirror_at - moved, moved).reshape(shape)
 

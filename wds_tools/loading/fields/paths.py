@@ -123,12 +123,6 @@ def _at(value: Any, names: list[str], start: int = 0, *, optional: bool = False)
     return value
 
 
-def move_points(points: Floats, regions: Regions, rows: int | NDArray[np.int64], *, mirror_at: int = -1) -> Floats:
-    """Return points of images as points of what a view shows of them; the arguments are those of `place_points`."""
-    placed, frame = place_points(points, regions, rows, mirror_at=mirror_at), regions.frame
-    return placed if frame is None or frame.warp is None else frame.warp.move(placed, rows // frame.tiles, mirror_at)
-
-
 def place_points(points: Floats, regions: Regions, rows: int | NDArray[np.int64], *, mirror_at: int) -> Floats:
     """Return points of images as points of their frames, before these are warped.
 
