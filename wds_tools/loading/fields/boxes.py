@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
+from wds_tools.images.outlines import image_edges, place_points
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import AnyPad, is_number
 from wds_tools.loading.fields.part import Part
-from wds_tools.loading.fields.paths import AtPath, Floats, image_edges, place_points
+from wds_tools.loading.fields.paths import AtPath, Floats
 
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
 _Shown: TypeAlias = tuple[NDArray[np.float32], NDArray[np.bool_]]

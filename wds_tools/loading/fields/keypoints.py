@@ -9,11 +9,12 @@ import numpy as np
 import torch
 
 from wds_tools.errors import OptionError
+from wds_tools.images.outlines import image_edges, place_points
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import AnyPad
 from wds_tools.loading.fields.part import Part
-from wds_tools.loading.fields.paths import AtPath, Floats, image_edges, kept_entries, place_points
+from wds_tools.loading.fields.paths import AtPath, Floats, kept_entries
 
 
 @dataclass(frozen=True)
