@@ -46,6 +46,7 @@ NAMES = [
     "MultiScale",
     "Normalize",
     "NotADatasetError",
+    "ObjectMasks",
     "OptionError",
     "Pad",
     "PeriodStats",

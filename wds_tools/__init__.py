@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from wds_tools.loading.fields.frames import Frames
     from wds_tools.loading.fields.image import Image
     from wds_tools.loading.fields.keypoints import Keypoints
+    from wds_tools.loading.fields.object_masks import ObjectMasks
     from wds_tools.loading.fields.padding import Pad
     from wds_tools.loading.fields.pixels import Array, Mask
     from wds_tools.loading.fields.plain import Field, Key, Label, MultiHot, Text
@@ -113,6 +114,7 @@ _NAMES = {
     "loading.fields.padding": "Pad",
     "loading.fields.pixels": "Array Mask",
     "loading.fields.plain": "Field Key Label MultiHot Text",
+    "loading.fields.object_masks": "ObjectMasks",
     "loading.fields.polygons": "Polygons",
     "loading.loader": "Loader",
     "loading.pipeline.statistics": "LoaderStats PeriodStats",
@@ -175,6 +177,7 @@ __all__ = [
     "MultiScale",
     "Normalize",
     "NotADatasetError",
+    "ObjectMasks",
     "OptionError",
     "Pad",
     "PeriodStats",

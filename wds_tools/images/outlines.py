@@ -55,8 +55,10 @@ def image_edges(regions: Regions, rows: int | NDArray[np.int64]) -> tuple[Floats
     return (edges[0, 0], edges[0, 1]) if isinstance(rows, int) else (edges[:, 0], edges[:, 1])
 
 
-def shown_outlines(objects: list[list[Floats]], regions: Regions, i: int) -> list[list[Floats]]:
+def shown_outlines(objects: list[list[Floats]], regions: Regions | None, i: int) -> list[list[Floats]]:
     """Return the outlines of the objects of image ``i``, [points, 2] each, as outlines of what a view shows of it."""
+    if regions is None:
+        return objects
     height, width = regions.output_size[i].tolist()
     frame = regions.frame
     limits = None if frame is None else image_edges(regions, i)
@@ -99,12 +101,13 @@ def filled(outlines: Sequence[Floats], height: int, width: int) -> NDArray[np.bo
     A centre is inside if a line from it to the right crosses the outline an odd number of times.
 
     Args:
-        outlines: [points, 2] each, x and y; clipped to the height and width.
+        outlines: [points, 2] each, x and y.
         height: Height of the mask.
         width: Width of the mask.
     """
     mask = np.zeros((height, width), np.bool_)
-    for points in outlines:
+    for outline in outlines:
+        points = clipped_outline(outline, (0, 0), (width, height))
         after = np.roll(points, -1, axis=0)
         first, last = (
             np.ceil(select(points[:, 1], after[:, 1]) - 0.5).astype(np.int64) for select in (np.minimum, np.maximum)
@@ -117,7 +120,7 @@ def filled(outlines: Sequence[Floats], height: int, width: int) -> NDArray[np.bo
         if not len(rows):
             continue
         top, left, bottom, right = rows.min(), columns.min(), rows.max() + 1, columns.max()
-        crossings = np.zeros((bottom - top, right - left + 1), np.int64)
+        crossings = np.zeros((bottom - top, right - left + 1), np.uint8)  # odd or even, even if it overflows
         np.add.at(crossings, (rows - top, columns - left), 1)
-        mask[top:bottom, left:right] |= (np.cumsum(crossings, axis=1)[:, :-1] % 2).astype(np.bool_)
+        mask[top:bottom, left:right] |= (np.cumsum(crossings, axis=1, dtype=np.uint8)[:, :-1] & 1).view(np.bool_)
     return mask

@@ -16,7 +16,7 @@ from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import AnyPad, is_number
 from wds_tools.loading.fields.part import Part
-from wds_tools.loading.fields.paths import AtPath, Floats
+from wds_tools.loading.fields.paths import AtPath, Floats, image_field
 
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
 _Shown: TypeAlias = tuple[NDArray[np.float32], NDArray[np.bool_]]
@@ -116,7 +116,7 @@ class Boxes(AtPath):
         return part.once(column.name, lambda: self._found(part, column))
 
     def _found(self, part: Part, column: Column) -> list[list[_Shown]]:
-        stored, rows, counts = self._stored(column.sources(part), _image_field(column))
+        stored, rows, counts = self._stored(column.sources(part), image_field(column))
         shown = []
         for regions in column.regions(part):
             clipped, visible = clipped_boxes(stored, regions, rows) if regions else (stored, np.ones(len(stored)))
@@ -158,13 +158,6 @@ class Boxes(AtPath):
             sizes = np.stack(part.image_sizes(field), axis=1)
             edges = edges * np.tile(sizes, 2)[rows]
         return edges, rows, counts
-
-
-def _image_field(column: Column) -> str:
-    """Return the stored field of the image that boxes belong to, which need not have a view; empty if there is none."""
-    if column.geometry:
-        return column.geometry.field
-    return column.like.spec.field if column.like else ""
 
 
 def clipped_boxes(edges: Floats, regions: Regions, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:

@@ -122,6 +122,16 @@ def _at(value: Any, names: list[str], start: int = 0, *, optional: bool = False)
     return value
 
 
+def image_field(column: Column) -> str:
+    """Return the stored field of the image of objects, which need not have a view; empty if there is none."""
+    if column.geometry:
+        return column.geometry.field
+    source = column
+    while source.like is not None:
+        source = source.like
+    return "" if source is column else source.spec.field
+
+
 def kept_entries(spec: AtPath, part: Part, column: Column, number: int, values: Sequence[Any]) -> list[list[Any]]:
     """Return the entries of lists that remain where boxes are dropped; all of them if ``like`` does not give entries.
 

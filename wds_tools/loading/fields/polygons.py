@@ -53,27 +53,32 @@ class Polygons(AtPath):
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the outlines of each object of each sample; by view if there is a list."""
         sources = column.sources(part)
-        stored = [self._stored(sources, i, value) for i, value in enumerate(self.values(sources))]
+        stored = [stored_outlines(self, sources, i, value) for i, value in enumerate(self.values(sources))]
         views = []
         for number, regions in enumerate(column.regions(part)):
-            shown = [shown_outlines(objects, regions, i) for i, objects in enumerate(stored)] if regions else stored
+            shown = [shown_outlines(objects, regions, i) for i, objects in enumerate(stored)]
             kept = kept_entries(self, part, column, number, shown)
             outlines = [[[_tensor(one) for one in outlines] for outlines in objects] for objects in kept]
             views.append(column.joined(part, outlines, chained))
         return column.by_sample(views)
 
-    def _stored(self, part: Part, i: int, value: Any) -> list[list[Floats]]:
-        """Return the outlines of each object of sample ``i``: float64 [points, 2] each."""
-        if not isinstance(value, list) or not all(isinstance(outlines, list) for outlines in value):
-            raise self.invalid(part, i, f"{str(value)[:80]!r}", "a list of outlines for each object")
-        objects = []
-        for outlines in value:
-            arrays = [self.as_array(part, i, outline) for outline in outlines]
-            for array in arrays:
-                if array.ndim != 1 or array.size % 2 or not np.isfinite(array).all():
-                    raise self.invalid(part, i, f"an outline of shape {array.shape}", "finite numbers x, y, x, y, ...")
-            objects.append([array.reshape(-1, 2) for array in arrays])
-        return objects
+
+def stored_outlines(spec: AtPath, part: Part, i: int, value: Any) -> list[list[Floats]]:
+    """Return the outlines of each object of sample ``i``: float64 [points, 2] each.
+
+    Raises:
+        SampleError: They are not lists of finite numbers.
+    """
+    if not isinstance(value, list) or not all(isinstance(outlines, list) for outlines in value):
+        raise spec.invalid(part, i, f"{str(value)[:80]!r}", "a list of outlines for each object")
+    objects = []
+    for outlines in value:
+        arrays = [spec.as_array(part, i, outline) for outline in outlines]
+        for array in arrays:
+            if array.ndim != 1 or array.size % 2 or not np.isfinite(array).all():
+                raise spec.invalid(part, i, f"an outline of shape {array.shape}", "finite numbers x, y, x, y, ...")
+        objects.append([array.reshape(-1, 2) for array in arrays])
+    return objects
 
 
 def _tensor(points: Floats) -> torch.Tensor:

@@ -202,7 +202,7 @@ def _padding_of(name: str, specs: Mapping[str, FieldSpec]) -> Padding | None:
     while (like := specs[source].like) and specs[like].pad_axes == axes and specs[like].pad is not None:
         source = like
     shared = specs[source].pad
-    if (source == name or shared is None) and pad is None:
+    if pad is None and (source == name or shared is None or not spec.stacks):
         return None
     if source == name or shared is None:
         return Padding(_as_pad(pad).value, _as_pad(pad), axes, name, is_flat=pad == FLAT)
