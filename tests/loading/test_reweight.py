@@ -94,7 +94,7 @@ def test_a_run_resumes_across_changes_from_its_state_with_any_number_of_ranks(pa
         assert [explained(loader, step) for step in range(0, 43, 3)] == steps[::3]
         shown = [loader.explain(step).weights for step in (2, 3, 11, 12)]
         assert shown[0] is None
-        assert shown[1] == shown[2] == state["weights"][0]["weights"]
+        assert shown[1] == shown[2] == state["weights"][0][-1]
         assert shown[3] == {"classes": {loader.classes[1]: 0.0}}
     (tmp_path / "state.json").write_text(json.dumps(state))
     with pytest.raises(SystemExit):
@@ -171,6 +171,45 @@ def test_bad_weights_are_refused_and_change_nothing(packed, weights, message):
         assert keys_of(batches, 1) == [explained(loader, 2)]
 
 
+@pytest.mark.parametrize("kind", ["invalid", "not writable"])
+def test_bad_input_writes_no_file_and_changes_nothing(packed, tmp_path, kind):
+    (tmp_path / "w.npy").write_bytes(b"earlier")
+    invalid = {"classes": {"no such class": 1}, "save_to": tmp_path / "w.npy"}
+    options = invalid if kind == "invalid" else {"save_to": tmp_path / "no such folder" / "w.npy"}
+    with make(packed) as loader:
+        before = loader.state_dict()
+        with pytest.raises(OptionError):
+            loader.reweight(samples=np.linspace(0, 1, 400), **options)
+        assert loader.state_dict() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["w.npy"]
+    assert (tmp_path / "w.npy").read_bytes() == b"earlier"
+
+
+def test_the_state_does_not_grow_with_the_number_of_changes(packed, tmp_path):
+    with make(packed, batch_size=20) as loader:
+        batches = iter(loader)
+        for number in range(19):  # a change at the start and in the middle of each epoch
+            batches = iter(loader) if number and number % 2 == 0 else batches
+            loader.reweight(samples={number: 2.0}, save_to=tmp_path / f"{number}.npy")
+            keys_of(batches, 10)
+        state = json.loads(json.dumps(loader.state_dict()))
+        without = [one[:-1] for one in state["weights"]]
+        assert len(json.dumps({**state, "weights": without})) < 1024
+        known = [explained(loader, step) for step in (180, 195)]
+    for number in range(18):
+        (tmp_path / f"{number}.npy").unlink()
+    with make(packed, batch_size=20) as loader:
+        loader.load_state_dict(state)
+        assert [explained(loader, step) for step in (180, 195)] == known
+        with pytest.raises(ResumeError, match=r"12\.npy cannot be read"):
+            loader.explain(125)
+        with pytest.raises(OptionError, match="records the steps from 120 on"):
+            loader.explain(115)
+        loader.set_epoch(2)
+        with pytest.raises(OptionError, match="epoch=2; the state"):
+            next(iter(loader))
+
+
 def test_a_state_with_weights_needs_the_dataset_that_it_was_made_with(packed):
     with make(packed) as loader:
         loader.reweight(classes={"0": 2})
@@ -211,4 +250,4 @@ def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch):
     names = {"__name__": "__main__"}
     exec(compile(code, str(page), "exec"), names)
     changes = names["loader"].state_dict()["weights"]
-    assert [(one["position"], one["weights"] is None) for one in changes] == [(88, False), (168, True)]
+    assert [(position, entries is None) for _, position, *_, entries in changes] == [(88, False), (168, True)]

@@ -11,8 +11,9 @@ from wds_tools.images import native
 from wds_tools.loading.request import OpenedDataset, check_batch_size, check_plan
 from wds_tools.loading.samples.columns import views_of
 from wds_tools.order import planner, saved_state
+from wds_tools.order.changes import Entries
 from wds_tools.order.history import FoundStep, History, Section, find_step
-from wds_tools.order.planner import Cursor, EpochPlan, Tail
+from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, Tail
 from wds_tools.reading.weights import WeightFinder
 
 _log = logging.getLogger("wds_tools")
@@ -35,7 +36,8 @@ class Epochs:
         self.batch_size = batch_size
         self._opened = opened
         self._tail: Tail = tail
-        self._orders = opened.orders()
+        self.weights = WeightFinder(opened.shards, opened.order.plain, opened.recipe.seed)
+        self._orders = opened.orders(self.weights)
         self._cursor = Cursor()  # what the training loop has received
         self._start: Cursor | None = Cursor()  # start of the next iteration; None: the next epoch
         self._last_started = -1  # epoch of the last iteration
@@ -46,7 +48,6 @@ class Epochs:
         self._is_loaded = False  # whether the next iteration starts from a loaded state
         self._is_reweighted = False  # since the running plan was made
         self._history = History()
-        self.weights = WeightFinder(opened.shards, opened.order.plain, opened.recipe.seed)
         check_plan(self._plan(Cursor()))
 
     def __len__(self) -> int:
@@ -147,32 +148,32 @@ class Epochs:
                 "position: save the state in an epoch that is read from the loader itself, or resume with "
                 "loader.load_state_dict() instead of skipping batches"
             )
-        state = planner.state_dict(self._orders.of(self._cursor.epoch), self._cursor)
+        state, orders = planner.state_dict(self._orders.of(self._cursor.epoch), self._cursor), self._known_to_state()
         entries = {
             **state,
             "trainer_epoch": self._trainer_epoch,
             "compiled": native.is_enabled(),
-            **self._history.state_dict(),
+            **self._history.state_dict(orders.first_epoch, self._orders, self._opened.prefix),
             "views": views_of(self._opened.recipe.columns),
-            **({"bans": [ban.to_dict() for ban in self._orders.bans]} if self._orders.bans else {}),
-            **self._weights_of_state(),
+            **orders.state_dict(),
         }
         return saved_state.sealed(entries)
 
-    def _weights_of_state(self) -> dict[str, Any]:
-        changes = [change.to_dict() for change in self._orders.reweights]
-        if any((change["weights"] or {}).get("samples", {"file": ""})["file"] is None for change in changes):
+    def _known_to_state(self) -> EpochOrders:
+        """Return the orders with the changes that a state needs."""
+        orders = self._orders.for_state(self._cursor)
+        if any((change.entries or {}).get("samples", {"file": ""})["file"] is None for change in orders.reweights):
             raise ResumeError(
                 "the weights of samples are in no file, so a state cannot record them: give save_to=, a path next to "
                 "the checkpoint, to loader.reweight()"
             )
-        return {"weights": changes} if changes else {}
+        return orders
 
-    def reweight(self, entries: dict[str, Any] | None, at: int | None) -> Cursor:
+    def reweight(self, entries: Entries, at: int | None) -> Cursor:
         """Draw samples by weights from a step on; return where it begins.
 
         Args:
-            entries: The weights as entries of a state; None returns to the plain epochs.
+            entries: The weights; none returns to the plain epochs.
             at: Step, counted from the start of the run; None is the next one that the training loop receives.
 
         Raises:
@@ -190,8 +191,9 @@ class Epochs:
                 f"the weights change at epoch {last[0]}, position {last[1]:,} already, which is after epoch "
                 f"{cursor.epoch}, position {cursor.position:,}: make changes in the order of their steps"
             )
-        self._orders = self._orders.reweighting(entries, self.weights(entries), cursor)
-        self._is_reweighted = True
+        orders = self._orders.reweighting(entries or None, cursor)
+        self.weights.save(entries)
+        self._orders, self._is_reweighted = orders, True
         return cursor
 
     def _cursor_of_change(self, at: int | None) -> Cursor:

@@ -243,7 +243,7 @@ class Loader(OnlyIterable):
                 then.
         """
         given = self._epochs.weights.entries(classes, sources, samples, where, save_to)
-        cursor = self._epochs.reweight(given or None, at)
+        cursor = self._epochs.reweight(given, at)
         self._agreement.add(cursor, given)
 
     def epoch_proof(self, *, timeout_seconds: float = 60.0) -> EpochProof:

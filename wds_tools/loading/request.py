@@ -24,6 +24,7 @@ from wds_tools.loading.samples.columns import buckets_of
 from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.options import use_native
 from wds_tools.order.buckets import BucketOrder
+from wds_tools.order.changes import FindWeights
 from wds_tools.order.epoch import PlainOrder, RunOrder
 from wds_tools.order.mixture import Mixture, MixtureOrder
 from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder, World
@@ -100,9 +101,9 @@ class OpenedDataset:
         """The dataset."""
         return self.recipe.shards
 
-    def orders(self) -> EpochOrders:
+    def orders(self, find_weights: FindWeights | None = None) -> EpochOrders:
         """Return the orders of all epochs of a new run."""
-        return EpochOrders(self.order).banning(self.banned, Cursor())
+        return EpochOrders(self.order, find_weights=find_weights).banning(self.banned, Cursor())
 
     def find_world(self) -> World:
         """Return the rank of this process, and report if the number of machines had to be assumed."""

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.order.changes import Reweight
-from wds_tools.order.epoch import EpochOrder, PlainOrder, RunOrder, nothing_left
+from wds_tools.order.epoch import EpochOrder, PlainOrder, Regimes, RunOrder, nothing_left
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import Regime, ScanPosition
+from wds_tools.order.weights import ScanPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +176,9 @@ class BucketedEpoch(EpochOrder):
         """Return the order in which the samples from a row on are grouped again, without some of them."""
         return BucketedEpoch(self.order, self.epoch, (*self._bans, (position, ids)))
 
-    def reweighted(self, position: int, change: Reweight, regime: Regime) -> BucketedEpoch:
+    def reweighted(self, position: int, change: Reweight, regimes: Regimes) -> BucketedEpoch:
         """Return the order in which the samples from a row on are drawn by weights, and grouped again."""
-        inner = self._inner.reweighted(position, change, regime)
+        inner = self._inner.reweighted(position, change, regimes)
         return BucketedEpoch(self.order, self.epoch, weighted=(self, position, inner))
 
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:

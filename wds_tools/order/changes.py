@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.errors import OptionError, ResumeError
+from wds_tools.errors import ResumeError
 from wds_tools.order.saved_state import MAX_EPOCH, entries_of, whole_number
 from wds_tools.order.weights import Phases, ScanPosition
 
@@ -79,6 +79,10 @@ class Weights:
     datasets: tuple[DatasetWeights, ...] | None = None
 
 
+Entries = dict[str, Any]
+"""Weights as a user gives them, as plain values: by class, dataset and condition, and the file of those of samples."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reweight:
     """Samples are drawn by weights from a position of an epoch on.
@@ -88,28 +92,25 @@ class Reweight:
     Attributes:
         epoch: Zero-based epoch.
         position: Position in that epoch.
-        entries: What the user gave, as entries of a state; None returns to the plain epochs.
+        entries: The weights; None returns to the plain epochs.
         length: Samples of an epoch while these weights hold.
         scan: Where the plain orders of each dataset continue.
-        weights: What the entries are for this dataset.
     """
 
     epoch: int
     position: int
-    entries: dict[str, Any] | None
+    entries: Entries | None
     length: int
     scan: tuple[ScanPosition, ...]
-    weights: Weights
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for a state."""
-        return {
-            "epoch": self.epoch,
-            "position": self.position,
-            "weights": self.entries,
-            "length": self.length,
-            "scan": list(map(list, self.scan)),
-        }
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch and position."""
+        return self.epoch, self.position
+
+    def to_list(self) -> list[Any]:
+        """Return plain values for a state, which has many of these."""
+        return [self.epoch, self.position, self.length, [number for one in self.scan for number in one], self.entries]
 
 
 Change: TypeAlias = Ban | Reweight
@@ -118,45 +119,35 @@ Change: TypeAlias = Ban | Reweight
 class FindWeights(Protocol):
     """Returns the weights of the entries of a state."""
 
-    def __call__(self, entries: dict[str, Any] | None) -> Weights:
+    def __call__(self, entries: Entries | None) -> Weights:
         """Return the weights.
 
         Raises:
-            ResumeError: The entries do not fit the dataset.
+            OptionError: The entries do not fit the dataset.
+            ResumeError: A file with weights of samples is missing or has changed.
         """
 
 
-def reweights_of(state: Any, find: FindWeights) -> tuple[Reweight, ...]:
-    """Return the changes of weights of a state, see `Reweight.to_dict`.
-
-    Args:
-        state: The entry of the state.
-        find: Returns the weights of their entries.
+def reweights_of(state: Any) -> tuple[Reweight, ...]:
+    """Return the changes of weights of a state, see `Reweight.to_list`.
 
     Raises:
         ResumeError: They are damaged.
     """
     try:
-        return tuple(
-            Reweight(
-                whole_number(one["epoch"], "epoch of weights", most=MAX_EPOCH),
-                whole_number(one["position"], "position of weights"),
-                one["weights"],
-                whole_number(one["length"], "length of an epoch with weights", least=1),
-                tuple(
-                    (
-                        whole_number(epoch, "epoch of a scan", most=MAX_EPOCH),
-                        whole_number(position, "position of a scan"),
-                    )
-                    for epoch, position in entries_of(one["scan"], "weights")
-                ),
-                find(one["weights"]),
-            )
-            for one in entries_of(state, "weights")
-        )
-    except (LookupError, TypeError, ValueError) as error:
+        return tuple(_reweight_of(*entries_of(one, "weights")) for one in entries_of(state, "weights"))
+    except (TypeError, ValueError) as error:
         if isinstance(error, ResumeError):
             raise
-        if isinstance(error, OptionError):
-            raise ResumeError(f"the weights of the state do not fit this dataset: {error}") from error
         raise ResumeError(f"the entry 'weights' of the state is damaged ({type(error).__name__}: {error})") from error
+
+
+def _reweight_of(epoch: Any, position: Any, length: Any, scan: Any, entries: Entries | None) -> Reweight:
+    numbers = [whole_number(number, "position of a scan") for number in entries_of(scan, "weights")]
+    return Reweight(
+        whole_number(epoch, "epoch of weights", most=MAX_EPOCH),
+        whole_number(position, "position of weights"),
+        entries,
+        whole_number(length, "length of an epoch with weights", least=1),
+        tuple(zip(numbers[::2], numbers[1::2], strict=True)),
+    )

@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.changes import Ban, Change, Reweight
+from wds_tools.order.changes import Ban, Change, Reweight, Weights
 from wds_tools.order.selection import Balance
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
 from wds_tools.order.weights import Chain, Rates, Regime, Scan, ScanPosition
 
 _KEPT_SEGMENTS = 2
+Regimes = Callable[[Reweight], Regime]
+"""Returns what a change of weights draws; it is computed when rows of it are first needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,25 +128,24 @@ class RunOrder(ABC):
     def plain(self) -> PlainOrder:
         """The orders without buckets."""
 
-    def at(
-        self, epoch: int, changes: Sequence[Change] = (), regimes: dict[Reweight, Regime] | None = None
-    ) -> EpochOrder:
+    def at(self, epoch: int, changes: Sequence[Change] = (), regimes: Regimes | None = None) -> EpochOrder:
         """Return the order of an epoch, with the changes of a run.
 
         Args:
             epoch: Zero-based epoch.
             changes: The changes in the order in which they were made; changes of later epochs are ignored.
-            regimes: What changes of weights draw, which all epochs share; missing ones are added.
+            regimes: Returns what a change of weights draws; None if there are none.
 
         Raises:
             OptionError: All its samples are banned.
         """
-        order, regimes = self.whole(epoch), {} if regimes is None else regimes
+        order = self.whole(epoch)
         from_start = [change for change in changes if (change.epoch, change.position) <= (epoch, 0)]
         banned = [sample for change in from_start if isinstance(change, Ban) for sample in change.ids]
         weights = next((change for change in reversed(from_start) if isinstance(change, Reweight)), None)
         if weights and weights.entries is not None:
-            order = order.reweighted(0, weights, self._regime_in(regimes, weights, banned))
+            assert regimes is not None
+            order = order.reweighted(0, weights, regimes)
         elif banned:
             order = order.without(0, banned)
         left_out: list[int] = []
@@ -153,19 +154,15 @@ class RunOrder(ABC):
                 continue
             before = order
             if isinstance(change, Ban):
-                banned, left_out = [*banned, *change.ids], [*left_out, *change.ids]
+                left_out = [*left_out, *change.ids]
                 if order.is_weighted:
                     continue  # weights without these samples follow
                 order = order.without(change.position, change.ids)
             else:
-                order = order.reweighted(change.position, change, self._regime_in(regimes, change, banned))
+                assert regimes is not None
+                order = order.reweighted(change.position, change, regimes)
             order.before, order.left_out = (change.position, before), left_out
         return order
-
-    def _regime_in(self, regimes: dict[Reweight, Regime], change: Reweight, banned: Sequence[int]) -> Regime:
-        if change not in regimes:
-            regimes[change] = self.plain.regime(change, banned)
-        return regimes[change]
 
 
 class PlainOrder(RunOrder):
@@ -215,9 +212,9 @@ class PlainOrder(RunOrder):
     def first_ids(self) -> Sequence[int]:
         """Id of the first sample of each dataset, and the number of all samples."""
 
-    def regime(self, change: Reweight, banned: Sequence[int]) -> Regime:
+    def regime(self, change: Reweight, weights: Weights, banned: Sequence[int]) -> Regime:
         """Return the sequence of samples that are drawn with weights, without banned samples."""
-        shares = change.weights.shares or self.shares
+        shares = weights.shares or self.shares
         if not len(shares) == len(self.scans) == len(change.scan):
             raise ResumeError(
                 f"the state has weights of {len(change.scan)} dataset(s), the loader has {len(self.scans)}: create the "
@@ -229,8 +226,8 @@ class PlainOrder(RunOrder):
             first, last = self.first_ids[number : number + 2]
             own = ids[(ids >= first) & (ids < last)] - first
             rates = None
-            if shares[number] and (change.weights.datasets or len(own)):
-                one = change.weights.datasets[number] if change.weights.datasets else None
+            if shares[number] and (weights.datasets or len(own)):
+                one = weights.datasets[number] if weights.datasets else None
                 rates = Rates(one.phases, one.by_group, one.by_sample, own) if one else Rates.without(own, last - first)
             chains.append(Chain(scan, rates, start))
         return Regime(shares, chains, self.first_ids, self.identity.lanes)
@@ -267,18 +264,23 @@ class Piece:
 
     position: int
     first_row: int
-    regime: Regime
-    length: int
+    change: Reweight
+    regimes: Regimes
+
+    @property
+    def regime(self) -> Regime:
+        """The samples that are drawn."""
+        return self.regimes(self.change)
 
     def row(self, position: int) -> int:
         """Return the row of the sequence that is at a row of the epoch."""
         return position - self.position + self.first_row
 
     @classmethod
-    def of(cls, epoch: int, position: int, change: Reweight, regime: Regime) -> Piece:
+    def of(cls, epoch: int, position: int, change: Reweight, regimes: Regimes) -> Piece:
         """Return the rows of an epoch that a change draws."""
         first_row = (epoch - change.epoch) * change.length + position - change.position
-        return cls(position, first_row, regime, change.length)
+        return cls(position, first_row, change, regimes)
 
 
 class EpochOrder:
@@ -360,15 +362,15 @@ class EpochOrder:
         """
         return BannedEpoch(self, position, ids)
 
-    def reweighted(self, position: int, change: Reweight, regime: Regime) -> EpochOrder:
+    def reweighted(self, position: int, change: Reweight, regimes: Regimes) -> EpochOrder:
         """Return the order in which the samples from a row on are drawn by weights.
 
         Args:
             position: The row: 0 if the change was made in an earlier epoch.
             change: The change.
-            regime: The samples that it draws.
+            regimes: Returns the samples that it draws.
         """
-        return WeightedEpoch(self, (Piece.of(self.epoch, position, change, regime),))
+        return WeightedEpoch(self, (Piece.of(self.epoch, position, change, regimes),))
 
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample at a row."""
@@ -475,7 +477,7 @@ class WeightedEpoch(EpochOrder):
         super().__init__(base.run, base.epoch)
         self._base, self._pieces = base, pieces
         self.identity = replace(base.identity, once=False)
-        self.segment_starts = np.array([0, pieces[0].length])
+        self.segment_starts = np.array([0, pieces[0].change.length])
         self.reach = None
 
     def slice(self, start: int, stop: int) -> Part:
@@ -495,10 +497,10 @@ class WeightedEpoch(EpochOrder):
         """Return None: the samples of the epoch are known only after its order is computed."""
         return None
 
-    def reweighted(self, position: int, change: Reweight, regime: Regime) -> EpochOrder:
+    def reweighted(self, position: int, change: Reweight, regimes: Regimes) -> EpochOrder:
         """Return the order in which the samples from a row on are drawn by other weights."""
         kept = tuple(piece for piece in self._pieces if piece.position < position)
-        return WeightedEpoch(self._base, (*kept, Piece.of(self.epoch, position, change, regime)))
+        return WeightedEpoch(self._base, (*kept, Piece.of(self.epoch, position, change, regimes)))
 
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample at a row."""

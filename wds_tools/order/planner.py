@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.changes import Ban, Change, FindWeights, Reweight, Weights, bans_of, reweights_of
+from wds_tools.order.changes import Ban, Change, Entries, FindWeights, Reweight, Weights, bans_of, reweights_of
 from wds_tools.order.epoch import EpochOrder, Identity, RunOrder
 from wds_tools.order.saved_state import MAX_EPOCH, plain, whole_number
 from wds_tools.order.sequence import MAX_LANES, MAX_WINDOW
@@ -32,6 +32,8 @@ Tail = Literal["drop", "pad", "mask"]
 
 STATE_VERSION = 2
 _KEPT_ORDERS = 3  # orders of epochs that are not computed again
+_KEPT_REGIMES = 4
+_KEPT_CHANGES = 8  # changes of weights that a state has even if they no longer matter, to explain earlier steps
 _MAX_BLOCK = 1 << 20  # samples; `default_block` gives at most 65,536
 _EARLIER_VERSION = 1  # same keys; another order of samples, in which lanes had other blocks in each epoch
 
@@ -217,20 +219,30 @@ class EpochOrders:
         order: Order of all epochs but the interrupted one.
         earlier: (epoch, order) of the epoch that was interrupted before the dataset grew, or None.
         changes: Bans and changes of weights, in the order in which they were made.
+        find_weights: Returns the weights of the entries of a change.
+        first_epoch: The first epoch whose changes of weights are known, see `for_state`.
+        regimes: What was computed for the changes already.
     """
 
     def __init__(
-        self, order: RunOrder, earlier: tuple[int, RunOrder] | None = None, changes: Sequence[Change] = ()
+        self,
+        order: RunOrder,
+        earlier: tuple[int, RunOrder] | None = None,
+        changes: Sequence[Change] = (),
+        find_weights: FindWeights | None = None,
+        first_epoch: int = 0,
+        regimes: LRUCache[Reweight, Regime] | None = None,
     ) -> None:
         self.order = order
         self.changes = tuple(changes)
-        self._earlier = earlier
-        self._regimes: dict[Reweight, Regime] = {}
+        self.first_epoch = first_epoch
+        self._earlier, self._find_weights = earlier, find_weights
+        self._regimes = LRUCache(max_items=_KEPT_REGIMES) if regimes is None else regimes
         self._kept = LRUCache[int, EpochOrder](max_items=_KEPT_ORDERS)
         self._in_use = WeakValueDictionary[int, EpochOrder]()
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.order, self._earlier, self.changes
+        return self.order, self._earlier, self.changes, self._find_weights, self.first_epoch
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]  # each process computes the orders that it needs
@@ -239,14 +251,40 @@ class EpochOrders:
         """Return the order of an epoch: the same object while it is in use.
 
         Raises:
-            OptionError: All its samples are banned.
+            OptionError: All its samples are banned, or its weights are not known.
         """
+        if epoch < self.first_epoch:
+            raise OptionError(
+                f"epoch={epoch}; the state that was loaded has the weights from epoch {self.first_epoch} on: begin at "
+                "that one, or load an earlier state"
+            )
         order = self._in_use.get(epoch)
         if order is None:
             run = self._earlier[1] if self._earlier and self._earlier[0] == epoch else self.order
-            order = self._in_use[epoch] = run.at(epoch, self.changes, self._regimes)
+            order = self._in_use[epoch] = run.at(epoch, self.changes, self.regime)
         self._kept.put(epoch, order)
         return order
+
+    def regime(self, change: Reweight) -> Regime:
+        """Return the samples that a change of weights draws.
+
+        Raises:
+            OptionError: The weights do not fit the dataset, or leave no sample.
+            ResumeError: A file with weights of samples is missing or has changed.
+        """
+        known = self._regimes.get(change)
+        if known is None:
+            before = self.changes[: self.changes.index(change)]
+            banned = [sample for ban in before if isinstance(ban, Ban) for sample in ban.ids]
+            weights = self._find_weights(change.entries) if self._find_weights and change.entries else Weights()
+            known = self.order.plain.regime(change, weights, banned)
+            self._regimes.put(change, known)
+        return known
+
+    def _with(self, changes: Sequence[Change], first_epoch: int | None = None) -> EpochOrders:
+        """Return the orders with other changes."""
+        first = self.first_epoch if first_epoch is None else first_epoch
+        return EpochOrders(self.order, self._earlier, changes, self._find_weights, first, self._regimes)
 
     @property
     def bans(self) -> tuple[Ban, ...]:
@@ -258,10 +296,9 @@ class EpochOrders:
         """Changes of weights, in the order in which they were made."""
         return tuple(change for change in self.changes if isinstance(change, Reweight))
 
-    def weights_at(self, cursor: Cursor) -> dict[str, Any] | None:
-        """Return the weights that hold at a cursor, as entries of a state; None in a plain epoch."""
-        place = cursor.epoch, cursor.position
-        before = [change for change in self.reweights if (change.epoch, change.position) <= place]
+    def weights_at(self, cursor: Cursor) -> Entries | None:
+        """Return the weights that hold at a cursor; None in a plain epoch."""
+        before = [change for change in self.reweights if change.place <= astuple(cursor)]
         return before[-1].entries if before else None
 
     def banning(self, ids: Sequence[int], cursor: Cursor) -> EpochOrders:
@@ -274,41 +311,61 @@ class EpochOrders:
         order = self.of(cursor.epoch)
         if order.is_weighted:
             last = self.reweights[-1]
-            changes.append(_reweight(order, cursor, last.entries, last.weights))
-        return EpochOrders(self.order, self._earlier, (*self.changes, *changes))
+            changes.append(_reweight(order, cursor, last.entries))
+        shared = (self.order, self._earlier, (*self.changes, *changes), self._find_weights, self.first_epoch)
+        return EpochOrders(*shared)  # what later changes draw is computed again
 
-    def reweighting(self, entries: dict[str, Any] | None, weights: Weights, cursor: Cursor) -> EpochOrders:
+    def reweighting(self, entries: Entries | None, cursor: Cursor) -> EpochOrders:
         """Return the orders in which samples are drawn by weights from a cursor on.
 
         Args:
-            entries: The weights as entries of a state; None returns to the plain epochs.
-            weights: The weights.
+            entries: The weights; None returns to the plain epochs.
             cursor: The cursor.
 
         Raises:
-            OptionError: No sample is left.
+            OptionError: The weights do not fit the dataset, or leave no sample.
         """
-        kept = [
-            change
-            for change in self.changes
-            if isinstance(change, Ban) or (change.epoch, change.position) != (cursor.epoch, cursor.position)
-        ]
-        before = EpochOrders(self.order, self._earlier, kept)
+        kept = [change for change in self.changes if isinstance(change, Ban) or change.place != astuple(cursor)]
+        before = self._with(kept)
         order = before.of(cursor.epoch)
         if entries is None and not order.is_weighted:
             return before
-        changed = EpochOrders(self.order, self._earlier, (*kept, _reweight(order, cursor, entries, weights)))
-        changed.of(cursor.epoch)
+        change = _reweight(order, cursor, entries)
+        changed = self._with((*kept, change))
+        changed.regime(change)
         return changed
+
+    def for_state(self, cursor: Cursor) -> EpochOrders:
+        """Return the orders without the changes of weights that a run from a cursor on does not need.
+
+        Kept are the last changes before the cursor, and all changes of its epoch, so the state does not grow with the
+        run. The orders of the epochs before the first kept change are then not known.
+        """
+        passed = [change for change in self.reweights if change.place <= astuple(cursor)]
+        in_epoch = [change for change in passed if change.place > (cursor.epoch, 0)]
+        dropped = passed[: -max(len(in_epoch) + 1, _KEPT_CHANGES)]
+        if not dropped:
+            return self
+        first = passed[len(dropped)]
+        kept = [change for change in self.changes if change not in dropped]
+        return self._with(kept, first.epoch + (first.position > 0))
 
     def with_order(self, order: RunOrder) -> EpochOrders:
         """Return the orders for other shards, with the window, blocks and lanes of this one."""
-        return EpochOrders(order.like(**self.order.identity.shape), changes=self.changes)
+        shape = self.order.identity.shape
+        return EpochOrders(order.like(**shape), None, self.changes, self._find_weights, self.first_epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the changes as entries of a state."""
+        return {
+            **({"bans": [ban.to_dict() for ban in self.bans]} if self.bans else {}),
+            **({"weights": [change.to_list() for change in self.reweights]} if self.reweights else {}),
+            **({"first_epoch": self.first_epoch} if self.first_epoch else {}),
+        }
 
 
-def _reweight(order: EpochOrder, cursor: Cursor, entries: dict[str, Any] | None, weights: Weights) -> Reweight:
-    position = cursor.position
-    return Reweight(cursor.epoch, position, entries, order.distinct, order.scan_positions(position), weights)
+def _reweight(order: EpochOrder, cursor: Cursor, entries: Entries | None) -> Reweight:
+    return Reweight(cursor.epoch, cursor.position, entries, order.distinct, order.scan_positions(cursor.position))
 
 
 def state_dict(order: EpochOrder | RunOrder, cursor: Cursor) -> dict[str, Any]:
@@ -363,7 +420,10 @@ def resume(
     has_grown = saved_order is not order and cursor.position
     try:
         earlier = (cursor.epoch, saved_order.like(**saved.shape)) if has_grown else None
-        orders = EpochOrders(order.like(**saved.shape), earlier, _changes_of(state, order, saved, find_weights))
+        first_epoch = whole_number(state.get("first_epoch", 0), "first_epoch", most=cursor.epoch)
+        changes = _changes_of(state, order, saved, find_weights)
+        orders = EpochOrders(order.like(**saved.shape), earlier, changes, find_weights, first_epoch)
+        _check_weights(orders, cursor)
         interrupted = orders.of(cursor.epoch)
         samples = interrupted.samples
         if (piece := interrupted.piece_at(cursor.position)) and "marks" in state:
@@ -396,8 +456,19 @@ def _changes_of(
             f"the state has weights for the dataset {saved.fingerprint}, and the loader has "
             f"{order.identity.fingerprint}: resume with the dataset of the state"
         )
-    changes += reweights_of(state["weights"], find_weights)
+    changes += reweights_of(state["weights"])
     return sorted(changes, key=lambda change: (change.epoch, change.position))  # stable: a ban comes first
+
+
+def _check_weights(orders: EpochOrders, cursor: Cursor) -> None:
+    """Check that the weights at a cursor and after it fit the dataset. Files of earlier ones may be gone."""
+    place = astuple(cursor)
+    passed = [change for change in orders.reweights if change.place <= place]
+    for change in [*reversed([change for change in orders.reweights if change.place > place]), *passed[-1:]]:
+        try:
+            orders.regime(change)
+        except OptionError as error:
+            raise ResumeError(f"the weights of the state do not fit this dataset: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

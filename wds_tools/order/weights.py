@@ -2,19 +2,21 @@
 
 With weights, a run goes on through the plain orders of its epochs, one **pass** after another, and draws only some of
 the samples that it comes to. With the weight f of a sample, and the largest weight F of its dataset, its **rate** is
-g = f / F, from 0 to 1. A sample with the phase x, in [0, 1), is drawn in pass p, counted from 0, if a whole number is
-in (x + p g, x + (p + 1) g]. So:
+g = f / F, from 0 to 1. A sample with the phase x, in [0, 1), is drawn in pass p, which is that through the plain order
+of epoch p, if a whole number is in (x + p g, x + (p + 1) g]. So:
 
 * In any number of passes, the draws of a sample differ from their number times g by less than 1, and those of two
   samples of one rate by at most 1. A sample is drawn at most once per pass.
 * The samples of a class have the phases 0 / n, 1 / n, ... (n - 1) / n in a mixed order. The sum of floor(k / n + x)
-  over k = 0 ... n - 1 is floor(n x) (Hermite), so in P whole passes a class with one rate is drawn floor(n P g) times.
+  over k = 0 ... n - 1 is floor(n x) (Hermite), so in P whole passes from pass p on, a class with one rate is drawn
+  floor(n (p + P) g) - floor(n p g) times.
 * Within a pass, blocks come in the shuffled order of the plain epoch, so a class is drawn as evenly as it is spread
   there. Between neighbours in stored order the draws are spread evenly too: their phases are multiples of a number near
   the golden ratio.
 
-A change continues at the sample where the sequence stands, with pass 0. If all weights are equal, the sequence is that
-of the plain epochs. Rates and phases are whole numbers of `UNIT`, so that the sums are exact.
+A change continues at the sample where the sequence stands, in the same pass. So a change to the same weights changes
+nothing, and frequent changes leave out no sample. If all weights are equal, the sequence is that of the plain epochs.
+Rates and phases are whole numbers of `UNIT`, so that the sums are exact.
 """
 
 from __future__ import annotations
@@ -147,7 +149,7 @@ class Rates:
         return cls(Phases(slice(None), zeros, zeros, np.array([stored])), left_out=left_out)
 
     def drawn(self, ids: Ints, number: int) -> NDArray[np.bool_]:
-        """Return which samples pass ``number``, counted from 0, draws: bool [n].
+        """Return which samples pass ``number`` draws: bool [n].
 
         Args:
             ids: int64 [n], sample ids of the dataset.
@@ -214,13 +216,13 @@ class Chain:
         return -(-(self._scan.samples - self._start[1]) // _CHUNK)
 
     def _bounds(self, number: int) -> tuple[int, int, int]:
-        """Return the pass of a chunk, counted from 0, and its first and last position in it."""
+        """Return the pass of a chunk, and its first and last position in it."""
         if number < self._chunks_of_start:
-            start, turn = self._start[1] + number * _CHUNK, 0
+            start, turn = self._start[1] + number * _CHUNK, self._start[0]
         else:
             per_pass = -(-self._scan.samples // _CHUNK)
             turn, chunk = divmod(number - self._chunks_of_start, per_pass)
-            start, turn = chunk * _CHUNK, turn + 1
+            start, turn = chunk * _CHUNK, self._start[0] + turn + 1
         return turn, start, min(start + _CHUNK, self._scan.samples)
 
     def _chunk(self, number: int) -> tuple[Part, Ints]:
@@ -229,7 +231,7 @@ class Chain:
         if known is not None:
             return known
         turn, start, stop = self._bounds(number)
-        ids, lanes = self._scan.slice(self._start[0] + turn, start, stop)
+        ids, lanes = self._scan.slice(turn, start, stop)
         rows = np.arange(len(ids)) if self._rates is None else np.flatnonzero(self._rates.drawn(ids, turn))
         result = (ids[rows], lanes[rows]), rows
         self._chunks.put(number, result)
@@ -260,7 +262,7 @@ class Chain:
         """Return where the plain orders have the sample of a row."""
         number, before = self._chunk_of(row)
         turn, start, _ = self._bounds(number)
-        return self._start[0] + turn, start + int(self._chunk(number)[1][row - before])
+        return turn, start + int(self._chunk(number)[1][row - before])
 
     def mark(self, row: int) -> tuple[int, int]:
         """Return the chunk that has a row and the number of rows before it, with which a later start is fast."""

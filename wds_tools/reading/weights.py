@@ -16,7 +16,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
-from wds_tools.order.changes import DatasetWeights, Weights
+from wds_tools.lru_cache import LRUCache
+from wds_tools.order.changes import DatasetWeights, Entries, Weights
 from wds_tools.order.epoch import PlainOrder
 from wds_tools.order.shares import whole_shares
 from wds_tools.order.weights import Phases
@@ -26,6 +27,8 @@ from wds_tools.storage.commit import commit_bytes
 
 SampleWeights = NDArray[np.floating[Any]] | Sequence[float] | Mapping[Any, float] | str | os.PathLike[str]
 """One factor per sample of the dataset, factors by key or sample id, or a Parquet file with ``key`` and ``weight``."""
+
+_KEPT = 8
 
 
 class WeightFinder:
@@ -39,7 +42,8 @@ class WeightFinder:
 
     def __init__(self, shards: ShardSet, order: PlainOrder, seed: int) -> None:
         self._shards, self._order, self._seed = shards, order, seed
-        self._kept: dict[str, NDArray[np.float32]] = {}  # by hash: factors of samples that are in no file yet
+        # By hash: factors of samples that are in no file yet. Only the last ones are kept.
+        self._unsaved = LRUCache[str, NDArray[np.float32]](max_items=_KEPT)
 
     def entries(
         self,
@@ -48,13 +52,13 @@ class WeightFinder:
         samples: SampleWeights | None,
         where: Mapping[str, float] | None,
         save_to: str | os.PathLike[str] | None,
-    ) -> dict[str, Any]:
-        """Return weights as entries of a state; see `Loader.reweight`.
+    ) -> Entries:
+        """Return weights as entries of a state; see `Loader.reweight`. No file is written.
 
         Raises:
             OptionError: A value is invalid.
         """
-        found: dict[str, Any] = {}
+        found: Entries = {}
         if classes is not None:
             found["classes"] = {str(name): _factor("classes", name, value) for name, value in classes.items()}
         if sources is not None:
@@ -67,7 +71,22 @@ class WeightFinder:
             found["samples"] = self._sample_entry(samples, save_to)
         return found
 
-    def __call__(self, entries: dict[str, Any] | None) -> Weights:
+    def save(self, entries: Entries) -> None:
+        """Write the weights of samples to the file of ``save_to=``, if there is one.
+
+        Raises:
+            OptionError: The file cannot be written.
+        """
+        path, digest = (entries.get("samples", {}).get(name) for name in ("file", "xxh3"))
+        if path is None or (factors := self._unsaved.get(digest)) is None:
+            return
+        try:
+            commit_bytes(Path(path), _npy(factors))
+        except OSError as error:
+            raise OptionError(f"save_to={path!r} cannot be written ({error.strerror or error})") from error
+        self._unsaved.pop(digest)
+
+    def __call__(self, entries: Entries | None) -> Weights:
         """Return the weights of entries; None is for the plain epochs.
 
         Raises:
@@ -142,25 +161,15 @@ class WeightFinder:
                 raise OptionError(f"samples={os.fspath(samples)!r} is a file already: omit save_to=")
             return {"file": os.fspath(samples), "xxh3": _hash(_bytes_of(samples, OptionError))}
         factors = self._checked(samples)
-        content = io.BytesIO()
-        np.save(content, factors)
-        digest = _hash(content.getvalue())
-        self._kept[digest] = factors
-        if save_to is None:
-            return {"file": None, "xxh3": digest}
-        try:
-            commit_bytes(Path(save_to), content.getvalue())
-        except OSError as error:
-            raise OptionError(
-                f"save_to={os.fspath(save_to)!r} cannot be written ({error.strerror or error})"
-            ) from error
-        return {"file": os.fspath(save_to), "xxh3": digest}
+        digest = _hash(_npy(factors))
+        self._unsaved.put(digest, factors)
+        return {"file": None if save_to is None else os.fspath(save_to), "xxh3": digest}
 
     def _factors_of_samples(self, entry: Mapping[str, Any]) -> NDArray[np.float32]:
         """Return the factors of an entry of a state: float32 [stored]."""
         path, digest = entry["file"], entry["xxh3"]
-        if digest in self._kept:
-            return self._kept[digest]
+        if (unsaved := self._unsaved.get(digest)) is not None:
+            return unsaved
         if path is None:
             raise ResumeError(
                 "the state has weights of samples that were not saved: give save_to= to loader.reweight()"
@@ -172,8 +181,7 @@ class WeightFinder:
                 "that was saved with the state"
             )
         factors = self._of_parquet(content, path) if content.startswith(b"PAR1") else np.load(io.BytesIO(content))
-        self._kept[digest] = self._checked(factors)
-        return self._kept[digest]
+        return self._checked(factors)
 
     def _of_parquet(self, content: bytes, path: str) -> dict[Any, float]:
         try:
@@ -234,6 +242,12 @@ def _bytes_of(path: str | os.PathLike[str], kind: Callable[[str], Exception]) ->
         return Path(path).read_bytes()
     except OSError as error:
         raise kind(f"the weights of samples in {os.fspath(path)} cannot be read ({error.strerror or error})") from error
+
+
+def _npy(factors: NDArray[np.float32]) -> bytes:
+    content = io.BytesIO()
+    np.save(content, factors)
+    return content.getvalue()
 
 
 def _hash(content: bytes) -> str:

@@ -209,8 +209,8 @@ class Fetcher:
                 self._statistics.blocks += 1
                 self._statistics.cached_blocks += is_cached and block.key not in self._unannounced
                 self._unannounced.discard(block.key)
-            if not is_cached:
-                self._submit(block, _AHEAD)
+                if not is_cached:  # within the lock: a reader that asks first would mark the block as unannounced
+                    self._submit(block, _AHEAD)
 
     def release(self, blocks: Iterable[Block]) -> None:
         """Mark blocks that will not be fetched again in this epoch."""
