@@ -17,6 +17,7 @@ NAMES = [
     "ChecksumError",
     "ClassList",
     "ColorJitter",
+    "CopyPaste",
     "CutMix",
     "DecodeError",
     "DestinationError",

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from wds_tools.format.field_classes import ClassList
     from wds_tools.format.manifest import Manifest
-    from wds_tools.images.blend import Blend
+    from wds_tools.images.blend import Blend, CopyPaste
     from wds_tools.images.buckets import Buckets
     from wds_tools.images.color import HSV, PhotometricDistort
     from wds_tools.images.framed import Letterbox, RandomAffine
@@ -97,7 +97,7 @@ _NAMES = {
     "format.field_classes": "ClassList",
     "format.manifest": "Manifest",
     "images.buckets": "Buckets",
-    "images.blend": "Blend",
+    "images.blend": "Blend CopyPaste",
     "images.color": "HSV PhotometricDistort",
     "images.framed": "Letterbox RandomAffine",
     "images.jitter": "LargeScaleJitter RandomIoUCrop ZoomOut",
@@ -148,6 +148,7 @@ __all__ = [
     "ChecksumError",
     "ClassList",
     "ColorJitter",
+    "CopyPaste",
     "CutMix",
     "DecodeError",
     "DestinationError",

@@ -88,9 +88,11 @@ def place(
     frame = np.array(size, np.int64)
     origin = (frame - warp.size) // 2 if warp else np.zeros_like(frame)
     start, stop = np.ceil(offset - 0.5), np.ceil(offset + resized - 0.5)
-    low, high = np.broadcast_to(-origin, start.shape), np.broadcast_to(frame - origin, start.shape)
+    # What is drawn of an image does not depend on the other ones, although these may need larger frames.
+    margin = np.repeat(warp.margin, tiles, axis=0) if warp else np.zeros_like(sides)
+    low, high = -margin, frame - 2 * origin + margin
     if canvas is not None:
-        low, high = (np.clip(np.ceil(edges - 0.5), -origin, frame - origin) for edges in np.split(canvas, 2, axis=1))
+        low, high = (np.clip(np.ceil(edges - 0.5), low, high) for edges in np.split(canvas, 2, axis=1))
     start = np.clip(start, low, high).astype(np.int64)
     stop = np.clip(stop, start, np.maximum(high, start)).astype(np.int64)
     length, corner = stop - start, start - offset
@@ -264,14 +266,15 @@ class RandomAffine(OfOneSize):
         bend[:, 2, :2] = self.perspective * (2 * u[:, 3:5] - 1) / zoom[:, None]
         around = matrix @ turn @ bend  # of the middle
         reach = _extent(around, shift, np.array(self.shape, np.float64))
-        frame = np.array(self.shape) + 2 * np.maximum(np.ceil(reach - np.array(self.shape) / 2), 0).astype(np.int64)
+        margin = np.maximum(np.ceil(reach - np.array(self.shape) / 2), 0).astype(np.int64)
+        frame = np.array(self.shape) + 2 * margin.max(axis=0)
         moved, centred_at = (np.tile(np.eye(3), (len(u), 1, 1)) for _ in range(2))
         moved[:, :2, 2], centred_at[:, :2, 2] = shift[:, ::-1], -frame[::-1] / 2
-        return Warp(moved @ around @ centred_at, self.shape, flips), (int(frame[0]), int(frame[1]))
+        return Warp(moved @ around @ centred_at, self.shape, flips, margin), (int(frame[0]), int(frame[1]))
 
 
 def _extent(around: Floats, shift: Floats, size: Floats) -> Floats:
-    """Return how far from the middle of the frame outputs show it: [2], in pixels, vertically and horizontally.
+    """Return how far from the middle of the frame outputs show it: [n, 2], in pixels, vertically and horizontally.
 
     Args:
         around: float64 [n, 3, 3], maps from the middle of a frame to the middle of an output.
@@ -284,9 +287,7 @@ def _extent(around: Floats, shift: Floats, size: Floats) -> Floats:
     points = np.concatenate([corners[..., ::-1], np.ones((*corners.shape[:2], 1))], axis=2) @ np.linalg.inv(
         around
     ).swapaxes(1, 2)
-    seen = np.abs(points[..., 1::-1] / np.maximum(points[..., 2:], 0.1)).max(
-        axis=(0, 1)
-    )  # no more than ten times as far
+    seen = np.abs(points[..., 1::-1] / np.maximum(points[..., 2:], 0.1)).max(axis=1)  # no more than ten times as far
     return np.asarray(np.minimum(seen + 2, 2 * size))
 
 

@@ -95,6 +95,44 @@ def clipped_outline(points: Floats, start: Sequence[float] | Floats, stop: Seque
     return points
 
 
+def uncovered(boxes: Floats, regions: Regions, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return what is left of boxes in outputs on which something is pasted.
+
+    Args:
+        boxes: float64 [k, 4], left, top, right and bottom in pixels of the output.
+        regions: Regions of a batch.
+        rows: int64 [k], index of the image of each box, ascending.
+
+    Returns:
+        float64 [k, 4], the boxes around the pixels of objects that are still visible; and float64 [k], their share.
+    """
+    left, shares = boxes.copy(), np.ones(len(boxes))
+    pasted = None if regions.frame is None else regions.frame.pasted
+    if pasted is None:
+        return left, shares
+    for i in np.unique(rows).tolist():
+        if (mask := regions.shows(i)) is None:
+            continue
+        chosen = pasted.chosen[i] if pasted.chosen else None
+        for number, k in enumerate(np.flatnonzero(rows == i).tolist()):
+            if chosen is not None:
+                shares[k] = chosen[number]
+                continue
+            start, stop = np.floor(boxes[k, :2]).astype(np.int64), np.ceil(boxes[k, 2:]).astype(np.int64)
+            part = mask[start[1] : stop[1], start[0] : stop[0]]
+            if part.all():
+                continue
+            outlines = pasted.objects[i][number] if pasted.objects else ()
+            whole = filled([one - start for one in outlines], *part.shape) if outlines else np.ones_like(part)
+            visible = whole & part
+            shares[k] = visible.sum() / max(whole.sum(), 1)
+            y, x = (np.flatnonzero(visible.any(axis=axis)) for axis in (1, 0))
+            if len(y):
+                ends = np.array([[x[0], y[0]], [x[-1] + 1, y[-1] + 1]]) + start
+                left[k] = [*np.maximum(boxes[k, :2], ends[0]), *np.minimum(boxes[k, 2:], ends[1])]
+    return left, shares
+
+
 def filled(outlines: Sequence[Floats], height: int, width: int) -> NDArray[np.bool_]:
     """Return which pixels have their centre inside an outline, or inside one of several: bool [height, width].
 

@@ -117,6 +117,11 @@ class ObjectMasks(AtPath):
                 mask[...] = filled(outlines, *output)
             else:
                 mask[...] = _shown(self._decoded(part, i, item["rle"], size), regions, i)
+        if regions and regions.frame and (pasted := regions.frame.pasted) and (shows := regions.shows(i)) is not None:
+            masks &= shows
+            chosen = pasted.chosen[i] if pasted.chosen else None
+            if chosen is not None and len(chosen) == len(masks):  # otherwise only those that are pasted are left
+                masks[~chosen] = False
         return masks
 
     def _decoded(self, part: Part, i: int, rle: Any, size: tuple[int, int]) -> Masks:

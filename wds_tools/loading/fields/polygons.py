@@ -11,7 +11,7 @@ import torch
 from wds_tools.images.outlines import shown_outlines
 from wds_tools.loading.fields.base import Column
 from wds_tools.loading.fields.part import Part
-from wds_tools.loading.fields.paths import AtPath, Floats, chained, kept_entries
+from wds_tools.loading.fields.paths import AtPath, Floats, chained, image_field, kept_entries
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,14 @@ class Polygons(AtPath):
         """Whether objects without the last name of the path have an empty list there."""
         return self.path == type(self).path  # objects may have run lengths instead, or a box only
 
+    def in_images(self, part: Part, field: str) -> list[list[list[Floats]]]:
+        """Return the outlines of each object of each sample: float64 [points, 2] each."""
+        return [stored_outlines(self, part, i, value) for i, value in enumerate(self.values(part))]
+
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the outlines of each object of each sample; by view if there is a list."""
         sources = column.sources(part)
-        stored = [stored_outlines(self, sources, i, value) for i, value in enumerate(self.values(sources))]
+        stored = self.in_images(sources, image_field(column))
         views = []
         for number, regions in enumerate(column.regions(part)):
             shown = [shown_outlines(objects, regions, i) for i, objects in enumerate(stored)]
