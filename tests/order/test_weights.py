@@ -16,7 +16,8 @@ from wds_tools.order import weights as weights_module
 from wds_tools.order.buckets import BucketOrder
 from wds_tools.order.changes import DatasetWeights, Weights
 from wds_tools.order.mixture import MixtureOrder
-from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World, resume, state_dict
+from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World
+from wds_tools.order.resuming import resume, state_dict
 from wds_tools.order.selection import Selection
 from wds_tools.order.sequence import Order
 from wds_tools.order.shares import pattern_of
@@ -174,7 +175,7 @@ def test_changes_bans_resumes_and_other_ranks_give_the_order_of_the_definition(b
             continue  # all weights of a dataset are 0
         oracle.change(weights, banned)
         if data.draw(st.booleans()):
-            state = {**state_dict(orders.of(cursor.epoch), cursor), **orders.for_state(cursor).state_dict()}
+            state = {**state_dict(orders.of(cursor.epoch), cursor), **orders.for_state(cursor).state_dict(cursor)}
             state = json.loads(json.dumps(state))
             orders, cursor = resume(state, base, find_weights=lambda entries: made[entries["number"]])
             assert orders.of(cursor.epoch).ids(0, cursor.position).shape == (cursor.position,)

@@ -152,7 +152,10 @@ class Loader(OnlyIterable):
 
     @property
     def class_factors(self) -> dict[str, float]:
-        """Average number of times per epoch that a sample of each class is drawn; 1.0 without ``class_weights=``."""
+        """Average number of times per epoch that a sample of each class is drawn by ``class_weights=``.
+
+        It is 1.0 without ``class_weights=``, and for a `Schedule`, see `StepExplanation.weights`.
+        """
         balance = self._opened.order.balance
         if balance is None:
             return dict.fromkeys(self.classes, 1.0)

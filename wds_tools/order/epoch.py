@@ -29,6 +29,8 @@ from wds_tools.order.tally import Tally, tally
 from wds_tools.order.weights import Chain, Rates, Regime, Scan, ScanPosition
 
 _KEPT_SEGMENTS = 2
+Draws = tuple[tuple[int, ...], tuple[Rates | None, ...]]
+"""Share of each dataset, and which of its samples are drawn; None for all."""
 Regimes = Callable[[Reweight], Regime]
 """Returns what a change of weights draws; it is computed when rows of it are first needed."""
 
@@ -206,24 +208,39 @@ class PlainOrder(RunOrder):
     def first_ids(self) -> Sequence[int]:
         """Id of the first sample of each dataset, and the number of all samples."""
 
-    def regime(self, change: Reweight, weights: Weights, banned: Sequence[int]) -> Regime:
-        """Return the sequence of samples that are drawn with weights, without banned samples."""
+    def draws(self, weights: Weights, banned: Sequence[int]) -> Draws:
+        """Return how samples are drawn by weights, without banned samples.
+
+        Raises:
+            OptionError: No sample of a dataset is left.
+        """
         shares = weights.shares or self.shares
-        if not len(shares) == len(self.scans) == len(change.scan):
-            raise ResumeError(
-                f"the state has weights of {len(change.scan)} dataset(s), the loader has {len(self.scans)}: create the "
-                "loader with the datasets of the state"
-            )
         ids = np.array(banned, np.int64)
-        chains = []
-        for number, (scan, start) in enumerate(zip(self.scans, change.scan, strict=True)):
+        rates: list[Rates | None] = []
+        for number, share in enumerate(shares):
             first, last = self.first_ids[number : number + 2]
             own = ids[(ids >= first) & (ids < last)] - first
-            rates = None
-            if shares[number] and (weights.datasets or len(own)):
-                one = weights.datasets[number] if weights.datasets else None
-                rates = Rates(one.phases, one.by_group, one.by_sample, own) if one else Rates.without(own, last - first)
-            chains.append(Chain(scan, rates, start))
+            one = weights.datasets[number] if weights.datasets else None
+            if share and one:
+                rates.append(Rates(one.phases, one.by_group, one.by_sample, own))
+            else:
+                rates.append(Rates.without(own, last - first) if share and len(own) else None)
+        return shares, tuple(rates)
+
+    def regime(self, draws: Draws, scan: Sequence[ScanPosition]) -> Regime:
+        """Return the sequence of the samples that are drawn.
+
+        Args:
+            draws: How they are drawn.
+            scan: Where the plain orders of each dataset continue.
+        """
+        shares, rates = draws
+        if not len(shares) == len(self.scans) == len(scan):
+            raise ResumeError(
+                f"the state has weights of {len(scan)} dataset(s), the loader has {len(self.scans)}: create the "
+                "loader with the datasets of the state"
+            )
+        chains = [Chain(*one) for one in zip(self.scans, rates, scan, strict=True)]
         return Regime(shares, chains, self.first_ids, self.identity.lanes)
 
     @abstractmethod
