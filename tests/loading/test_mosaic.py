@@ -429,6 +429,29 @@ def test_the_explanation_names_the_partners_and_their_places(smooth):
         assert str(other.explain(0)) == str(explained)
 
 
+def test_a_ban_or_new_weights_change_no_earlier_mosaic_and_banned_samples_are_no_partners(smooth):
+    for change in ("ban", "weights", "both"):  # all within the first samples, which have each other as partners
+        with loader_of(smooth, batch_size=4) as loader:
+            delivered = [batch.image for batch in islice(loader, 4)]
+            before = [loader.explain(step) for step in range(10)]
+            state = loader.state_dict()
+        shown = {number for explained in before for number in explained.partners[:, 0].tolist()}
+        ban = sorted(shown)[::3] if change != "weights" else []
+        with loader_of(smooth, batch_size=4, ban=ban and [f"{number:04}" for number in ban]) as loader:
+            loader.load_state_dict(state)
+            if change != "ban":
+                loader.reweight(classes={"1": 3.0})
+            delivered += [batch.image for batch in islice(loader, 2)]
+            for step, images in enumerate(delivered):
+                after = loader.explain(step)
+                if step < 4:
+                    assert str(after) == str(before[step])
+                assert all(torch.equal(after.images("image", i)[0], image) for i, image in enumerate(images))
+            later = [loader.explain(step, rank=0) for step in range(4, 7)]
+            assert not {number for one in later for number in one.partners.ravel().tolist()} & set(ban)
+            assert any((one.partners != before[step].partners).any() for step, one in enumerate(later, 4))
+
+
 @pytest.fixture(scope="module")
 def damaged(smooth, tmp_path_factory):
     """Return a copy in which the image of sample 0007 cannot be decoded."""

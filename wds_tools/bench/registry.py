@@ -177,6 +177,16 @@ LOADERS = {
         },
         size_ratio=0.1,
     ),
+    "albumentations": Entry(
+        "peers.albumentations",
+        ("albumentations", "torch", "torchvision"),
+        f"OpenCV reads the files and resizes without antialias, {_DATALOADER}; boxes in memory",
+        workloads=_DETECTION,
+        workload_notes={
+            "mosaic": "A.Mosaic of the image and three other random ones, which are read and decoded for it; A.Affine "
+            "moves its 640 x 640 pixels, so smaller scales leave an empty border; A.HueSaturationValue",
+        },
+    ),
     "dali": Entry(
         "peers.dali",
         ("nvidia-dali-cuda120",),

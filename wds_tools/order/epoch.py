@@ -150,14 +150,20 @@ class RunOrder(ABC):
             order = order.reweighted(0, weights, regimes)
         elif banned:
             order = order.without(0, banned)
+        left_out: list[int] = []
         for change in changes[len(from_start) :]:
             if change.epoch != epoch:
                 continue
-            if isinstance(change, Reweight):
+            before = order
+            if isinstance(change, Ban):
+                left_out = [*left_out, *change.ids]
+                if order.is_weighted:
+                    continue  # weights without these samples follow
+                order = order.without(change.position, change.ids)
+            else:
                 assert regimes is not None
                 order = order.reweighted(change.position, change, regimes)
-            elif not order.is_weighted:
-                order = order.without(change.position, change.ids)
+            order.before, order.left_out = (change.position, before), left_out
         return order
 
 
@@ -306,9 +312,13 @@ class EpochOrder:
         segment_starts: See `PlainOrder`.
         reach: Maximum distance between two rows of one block; None if it is not known.
         is_weighted: Whether samples are drawn by weights from some row on.
+        before: Row from which the last change holds, and the order before it; None without changes in this epoch.
+        left_out: Samples that changes in this epoch leave out after rows that may have them.
     """
 
     is_weighted = False
+    before: tuple[int, EpochOrder] | None = None
+    left_out: Sequence[int] = ()
 
     def __init__(self, run: PlainOrder, epoch: int) -> None:
         self.run = run
@@ -353,6 +363,13 @@ class EpochOrder:
     def tally(self) -> Tally | None:
         """Return the tally of all samples without computing the order; None if that is not possible."""
         return self.run.tally(self.epoch)
+
+    def as_of(self, position: int) -> EpochOrder:
+        """Return the order when a row was delivered, without the changes from later rows on."""
+        order = self
+        while order.before is not None and order.before[0] > position:
+            order = order.before[1]
+        return order
 
     def without(self, position: int, ids: Sequence[int]) -> EpochOrder:
         """Return the order in which some samples are left out from a row on.
