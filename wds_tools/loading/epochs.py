@@ -70,6 +70,11 @@ class Epochs:
         """Samples of an epoch, over all ranks."""
         return self._orders.of(self._cursor.epoch).distinct
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether weights hold in some part of the run."""
+        return bool(self._orders.reweights)
+
     def first_batch(self) -> EpochPlan:
         """Return a plan whose first batch is the first one of the current epoch. The position does not change."""
         return self._plan(Cursor(self.epoch))

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.order.changes import Reweight
-from wds_tools.order.epoch import EpochOrder, PlainOrder, Regimes, RunOrder, nothing_left
+from wds_tools.order.epoch import EpochOrder, Piece, PlainOrder, Regimes, RunOrder, nothing_left
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
 from wds_tools.order.weights import ScanPosition
@@ -156,6 +156,15 @@ class BucketedEpoch(EpochOrder):
         for position in [self._weighted[1]] if self._weighted else [ban for ban, _ in self._bans]:
             starts = [*(start for start in starts if start < position), position]
         return starts
+
+    @property
+    def starts_of_weights(self) -> list[int]:
+        """Rows at which other weights begin to hold, ascending."""
+        return self._inner.starts_of_weights
+
+    def piece_at(self, position: int) -> Piece | None:
+        """Return what is drawn by the same weights around a row, as if there were no buckets."""
+        return self._inner.piece_at(position)
 
     def substitute(self, position: int, number: int) -> int:
         """Return a sample of the bucket of a row, chosen by a random number."""

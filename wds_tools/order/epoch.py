@@ -26,11 +26,9 @@ from wds_tools.order.changes import Ban, Change, Reweight, Weights
 from wds_tools.order.selection import Balance
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import Chain, Rates, Regime, Scan, ScanPosition
+from wds_tools.order.weights import Chain, Draws, Rates, Regime, Scan, ScanPosition
 
 _KEPT_SEGMENTS = 2
-Draws = tuple[tuple[int, ...], tuple[Rates | None, ...]]
-"""Share of each dataset, and which of its samples are drawn; None for all."""
 Regimes = Callable[[Reweight], Regime]
 """Returns what a change of weights draws; it is computed when rows of it are first needed."""
 
@@ -247,7 +245,7 @@ class PlainOrder(RunOrder):
                 "loader with the datasets of the state"
             )
         chains = [Chain(*one) for one in zip(self.scans, rates, scan, strict=True)]
-        return Regime(shares, chains, self.first_ids, self.identity.lanes)
+        return Regime(draws, chains, self.first_ids, self.identity.lanes)
 
     @abstractmethod
     def find(self, epoch: int, ids: Ints) -> tuple[Ints, Ints]:
@@ -393,6 +391,11 @@ class EpochOrder:
         """Return where the plain orders of each dataset have its next sample at a row."""
         return self.run.scan_positions(self.epoch, position)
 
+    @property
+    def starts_of_weights(self) -> list[int]:
+        """Rows at which other weights begin to hold, ascending."""
+        return []
+
     def piece_at(self, position: int) -> Piece | None:  # noqa: ARG002 - weights need it
         """Return the rows drawn by the same weights that have a row; None if it is not drawn by weights."""
         return None
@@ -525,6 +528,11 @@ class WeightedEpoch(EpochOrder):
         if piece is None:
             return self._base.scan_positions(position)
         return piece.regime.scan_positions(piece.row(position))
+
+    @property
+    def starts_of_weights(self) -> list[int]:
+        """Rows at which other weights begin to hold, ascending."""
+        return [piece.position for piece in self._pieces]
 
     def piece_at(self, position: int) -> Piece | None:
         """Return the rows drawn by the same weights that have a row; None if it is not drawn by weights."""

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.changes import Ban, Change, Entries, FindWeights, Reweight, Weights
-from wds_tools.order.epoch import Draws, EpochOrder, RunOrder
+from wds_tools.order.epoch import EpochOrder, RunOrder
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import Regime, ScanPosition
+from wds_tools.order.weights import Draws, Regime, ScanPosition
 
 PrefixOrder = Callable[[int], RunOrder]
 """Returns the order of the first n shards of a dataset."""

@@ -148,6 +148,11 @@ class Rates:
         zeros = np.zeros(stored, np.int8)
         return cls(Phases(slice(None), zeros, zeros, np.array([stored])), left_out=left_out)
 
+    def of(self, ids: Ints) -> NDArray[np.float64]:
+        """Return the rates of samples, from 0 to 1: float64 [n]."""
+        rates = self._by_group[self._phases.group[ids]] if self._by_sample is None else self._by_sample[ids]
+        return np.where(np.isin(ids, self._left_out), 0, rates / UNIT)
+
     def drawn(self, ids: Ints, number: int) -> NDArray[np.bool_]:
         """Return which samples pass ``number`` draws: bool [n].
 
@@ -164,6 +169,10 @@ class Rates:
             advance = rate * np.uint64(number)
         draws: NDArray[np.bool_] = (phases.phase[ids].astype(np.uint64) + advance) % np.uint64(UNIT) + rate >= UNIT
         return draws & ~np.isin(ids, self._left_out) if len(self._left_out) else draws
+
+
+Draws = tuple[tuple[int, ...], tuple[Rates | None, ...]]
+"""Share of each dataset as a whole number, and which of its samples are drawn; None for all."""
 
 
 def _products(
@@ -273,14 +282,15 @@ class Regime:
     """The endless sequence of the samples that are drawn with one set of weights.
 
     Args:
-        shares: Share of each dataset as a whole number.
+        draws: How samples are drawn.
         chains: The sequences of the datasets.
         first_ids: Id of the first sample of each dataset.
         lanes: Number of lanes.
     """
 
-    def __init__(self, shares: Sequence[int], chains: Sequence[Chain], first_ids: Sequence[int], lanes: int) -> None:
-        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(shares), chains, first_ids, lanes
+    def __init__(self, draws: Draws, chains: Sequence[Chain], first_ids: Sequence[int], lanes: int) -> None:
+        self.draws = draws
+        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(draws[0]), chains, first_ids, lanes
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""

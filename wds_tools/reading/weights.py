@@ -145,9 +145,14 @@ class WeightFinder:
             datasets.append(DatasetWeights(phases, by_group, None if by_sample is None else by_sample[first:last]))
         return Weights(shares, tuple(datasets))
 
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Class number of each sample: int64 [stored]; negative for none."""
+        return labels_of(self._shards)
+
     @cached_property
     def _phases(self) -> list[Phases]:
-        labels = labels_of(self._shards)
+        labels = self.labels
         found = []
         for number, scan in enumerate(self._order.scans):
             first, last = self._order.first_ids[number : number + 2]
