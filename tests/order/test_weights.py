@@ -222,6 +222,19 @@ def test_equal_weights_give_the_plain_epochs():
         assert orders.of(epoch).ids(0, 73).tolist() == base.ids(epoch, 0, 73).tolist()
 
 
+@given(st.lists(st.integers(6, 15), min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 5), st.integers(0, 30))
+def test_rows_of_a_block_are_not_further_apart_than_in_a_plain_epoch(shards, lanes, block, position):
+    base = order_of("x", shards, lanes=lanes, block=block, window=15)
+    weights = Weights(None, (DatasetWeights(phases_of(base), np.array([1.0, 1.0, 2.0, 4.0])),))
+    epoch = weighted(base, weights, Cursor(0, min(position, base.samples - 1))).of(0)
+    assert epoch.reach == base.reach
+    blocks, passes = base.block_of(epoch.ids(0, epoch.samples))[1], epoch.passes(0, epoch.samples)
+    assert (np.diff(passes) >= 0).all()
+    for block_and_pass in {*zip(blocks.tolist(), passes.tolist(), strict=True)}:
+        rows = np.flatnonzero((blocks == block_and_pass[0]) & (passes == block_and_pass[1]))
+        assert np.ptp(rows) <= epoch.reach
+
+
 @given(st.integers(1, 200), st.integers(0, 9), st.integers(1, 6), st.data())
 def test_draws_are_within_one_of_their_share_by_sample_and_by_class(samples, first, passes, data):
     labels = np.array(data.draw(st.lists(st.integers(0, 3), min_size=samples, max_size=samples)))

@@ -160,11 +160,11 @@ class BucketedEpoch(EpochOrder):
     @property
     def starts_of_weights(self) -> list[int]:
         """Rows at which other weights begin to hold, ascending."""
-        return self._inner.starts_of_weights
+        return self.inner.starts_of_weights
 
     def piece_at(self, position: int) -> Piece | None:
         """Return what is drawn by the same weights around a row, as if there were no buckets."""
-        return self._inner.piece_at(position)
+        return self.inner.piece_at(position)
 
     def substitute(self, position: int, number: int) -> int:
         """Return a sample of the bucket of a row, chosen by a random number."""
@@ -187,15 +187,15 @@ class BucketedEpoch(EpochOrder):
 
     def reweighted(self, position: int, change: Reweight, regimes: Regimes) -> BucketedEpoch:
         """Return the order in which the samples from a row on are drawn by weights, and grouped again."""
-        inner = self._inner.reweighted(position, change, regimes)
+        inner = self.inner.reweighted(position, change, regimes)
         return BucketedEpoch(self.order, self.epoch, weighted=(self, position, inner))
 
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset continue at a row, as if there were no buckets."""
-        return self._inner.scan_positions(min(position, self._inner.samples - 1))
+        return self.inner.scan_positions(min(position, self.inner.samples - 1))
 
     @property
-    def _inner(self) -> EpochOrder:
+    def inner(self) -> EpochOrder:
         """The order without buckets."""
         return self._weighted[2] if self._weighted else EpochOrder(self.run, self.epoch)
 

@@ -12,7 +12,7 @@ orders.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -308,7 +308,7 @@ class EpochOrder:
     Attributes:
         identity: What determines the order.
         segment_starts: See `PlainOrder`.
-        reach: Maximum distance between two rows of one block; None if it is not known.
+        reach: Maximum distance between two rows of one block in one pass through the dataset; None if it is not known.
         is_weighted: Whether samples are drawn by weights from some row on.
         before: Row from which the last change holds, and the order before it; None without changes in this epoch.
         left_out: Samples that changes in this epoch leave out after rows that may have them.
@@ -390,6 +390,15 @@ class EpochOrder:
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample at a row."""
         return self.run.scan_positions(self.epoch, position)
+
+    @property
+    def inner(self) -> EpochOrder:
+        """The order without buckets."""
+        return self
+
+    def passes(self, start: int, stop: int) -> Ints:
+        """Return in which pass through its dataset the rows ``start`` to ``stop`` are: int64 [stop - start]."""
+        return np.full(stop - start, self.epoch)
 
     @property
     def starts_of_weights(self) -> list[int]:
@@ -498,20 +507,27 @@ class WeightedEpoch(EpochOrder):
         self._base, self._pieces = base, pieces
         self.identity = replace(base.identity, once=False)
         self.segment_starts = np.array([0, pieces[0].change.length])
-        self.reach = None
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
-        parts = (
-            [self._base.slice(start, min(stop, self._pieces[0].position))] if start < self._pieces[0].position else []
-        )
+        head = (start, min(stop, self._pieces[0].position))
+        parts = [self._base.slice(*head)] if head[0] < head[1] else []
+        parts += [regime.slice(*rows) for regime, *rows in self._rows_of_pieces(start, stop)]
+        ids, lanes = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),), (np.empty(0, np.int16),))
+        return np.concatenate(ids), np.concatenate(lanes)
+
+    def passes(self, start: int, stop: int) -> Ints:
+        """Return in which pass through its dataset the rows ``start`` to ``stop`` are: int64 [stop - start]."""
+        head = self._base.passes(start, max(start, min(stop, self._pieces[0].position)))
+        return np.concatenate([head, *(regime.passes(*rows) for regime, *rows in self._rows_of_pieces(start, stop))])
+
+    def _rows_of_pieces(self, start: int, stop: int) -> Iterator[tuple[Regime, int, int]]:
+        """Yield the regimes of the rows ``start`` to ``stop``, and the rows of each that they are."""
         ends = [*(piece.position for piece in self._pieces[1:]), self.samples]
         for piece, end in zip(self._pieces, ends, strict=True):
             first, last = max(start, piece.position), min(stop, end)
             if first < last:
-                parts.append(piece.regime.slice(piece.row(first), piece.row(last)))
-        ids, lanes = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),), (np.empty(0, np.int16),))
-        return np.concatenate(ids), np.concatenate(lanes)
+                yield piece.regime, piece.row(first), piece.row(last)
 
     def tally(self) -> Tally | None:
         """Return None: the samples of the epoch are known only after its order is computed."""

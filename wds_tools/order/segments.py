@@ -1,8 +1,9 @@
-"""How often samples of each class and dataset are promised and drawn between changes of weights. No I/O."""
+"""What weights draw: how often samples of each class and dataset, and of how many blocks. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,40 @@ from wds_tools.order.shares import Ints
 from wds_tools.order.tally import Count, Segment
 
 _ROWS = 1 << 20  # rows of an epoch that are computed at a time
+_MAX_COUNTED = 2 << 20  # rows of an epoch whose blocks are counted
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReading:
+    """Blocks that an epoch reads.
+
+    Attributes:
+        blocks: Number of blocks; one that is read in several passes through the dataset counts each time.
+        share: Mean share of the samples of a block that are used, which is that of its bytes if samples are alike.
+    """
+
+    blocks: int
+    share: float
+
+    def __str__(self) -> str:
+        return f"its epoch reads {self.blocks:,} blocks and uses {self.share:.0%} of each"
+
+
+def blocks_of(order: EpochOrder) -> BlockReading:
+    """Return the blocks that an epoch reads; of a long epoch, estimated from its first rows."""
+    order = order.inner
+    rows = min(order.samples, _MAX_COUNTED)
+    ids, passes = order.ids(0, rows), order.passes(0, rows)
+    reads, samples = 0, 0.0
+    for number, scan in enumerate(order.run.scans):
+        first, last = order.run.first_ids[number : number + 2]
+        is_own = (ids >= first) & (ids < last)
+        last_block = int(scan.block_of(np.array([last - first - 1]))[1][0])
+        blocks = scan.block_of(ids[is_own] - first)[1]
+        found = len(np.unique(blocks + (passes[is_own] + 1) * (last_block + 1)))
+        reads += found
+        samples += found * (last - first) / (last_block + 1)
+    return BlockReading(round(reads * order.samples / max(rows, 1)), rows / max(samples, 1))
 
 
 def segments_of(order: EpochOrder, start: int, stop: int, labels: Ints, classes: Sequence[str]) -> tuple[Segment, ...]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -54,6 +54,12 @@ class Scan(Protocol):
 
     samples: int
     selection: Selection | None
+    window: int
+    block: int
+    lanes: int
+
+    def block_of(self, ids: Ints) -> tuple[Ints, Ints]:
+        """Return shard number and block number of each id."""
 
     def slice(self, epoch: int, start: int, stop: int) -> Part:
         """Return the ids and lanes at positions ``start`` to ``stop``."""
@@ -257,15 +263,23 @@ class Chain:
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
-        ids, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
+        parts = [part for _, part in self._parts(start, stop)]
+        ids, lanes = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),), (np.empty(0, np.int16),))
+        return np.concatenate(ids), np.concatenate(lanes)
+
+    def passes(self, start: int, stop: int) -> Ints:
+        """Return the pass of the rows ``start`` to ``stop``: int64 [stop - start]."""
+        found = [np.full(len(ids), number) for number, (ids, _) in self._parts(start, stop)]
+        return np.concatenate([np.empty(0, np.int64), *found])
+
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, Part]]:
+        """Yield the rows ``start`` to ``stop`` by chunk, with the pass of each."""
         while start < stop:
             number, before = self._chunk_of(start)
-            (chunk_ids, chunk_lanes), _ = self._chunk(number)
-            part = slice(start - before, stop - before)
-            ids.append(chunk_ids[part])
-            lanes.append(chunk_lanes[part])
-            start += len(ids[-1])
-        return np.concatenate(ids), np.concatenate(lanes)
+            (ids, lanes), _ = self._chunk(number)
+            first, last = start - before, stop - before
+            yield self._bounds(number)[0], (ids[first:last], lanes[first:last])
+            start = before + len(ids)
 
     def scan_position(self, row: int) -> ScanPosition:
         """Return where the plain orders have the sample of a row."""
@@ -299,6 +313,14 @@ class Regime:
     def _slice_part(self, number: int, start: int, stop: int) -> Part:
         ids, lanes = self._chains[number].slice(start, stop)
         return ids + self._first_ids[number], lanes
+
+    def passes(self, start: int, stop: int) -> Ints:
+        """Return the pass through its dataset of the rows ``start`` to ``stop``: int64 [stop - start]."""
+        return self._pattern.merged(start, stop, 1, self._passes_of_part)[0]
+
+    def _passes_of_part(self, number: int, start: int, stop: int) -> Part:
+        passes = self._chains[number].passes(start, stop)
+        return passes, np.zeros(len(passes), np.int16)
 
     def scan_positions(self, row: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample."""
