@@ -65,12 +65,12 @@ if TYPE_CHECKING:
     from wds_tools.loading.fields.plain import Field, Key, Label, MultiHot, Text
     from wds_tools.loading.fields.polygons import Polygons
     from wds_tools.loading.loader import Loader
+    from wds_tools.loading.mixture import Mixture
     from wds_tools.loading.pipeline.statistics import LoaderStats, PeriodStats
     from wds_tools.loading.samples.augment import ColorJitter, CutMix, MixUp, RandomHorizontalFlip
     from wds_tools.loading.samples.batch_steps import Normalize
     from wds_tools.loading.samples.rand_augment import RandAugment
     from wds_tools.loading.web_dataset import WebDataset
-    from wds_tools.order.mixture import Mixture
     from wds_tools.packing.append import append, reshard
     from wds_tools.packing.packer import pack
     from wds_tools.packing.shard_writer import ShardWriter
@@ -117,12 +117,12 @@ _NAMES = {
     "loading.fields.object_masks": "ObjectMasks",
     "loading.fields.polygons": "Polygons",
     "loading.loader": "Loader",
+    "loading.mixture": "Mixture",
     "loading.pipeline.statistics": "LoaderStats PeriodStats",
     "loading.samples.augment": "ColorJitter CutMix MixUp RandomHorizontalFlip",
     "loading.samples.batch_steps": "Normalize",
     "loading.samples.rand_augment": "RandAugment",
     "loading.web_dataset": "WebDataset",
-    "order.mixture": "Mixture",
     "packing.append": "append reshard",
     "packing.packer": "pack",
     "packing.shard_writer": "ShardWriter",

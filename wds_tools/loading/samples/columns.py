@@ -134,7 +134,7 @@ def _check_tiles(columns: Sequence[Column]) -> None:
 def phases_of(columns: Sequence[Column]) -> tuple[int, ...]:
     """Return the epochs at which a view changes, ascending, starting with 0."""
     views = [view for column in columns if column.geometry for view in column.geometry.views]
-    return tuple(sorted({0, *(epoch for view in views if isinstance(view, Schedule) for epoch in view.epochs)}))
+    return tuple(sorted({0, *(epoch for view in views if isinstance(view, Schedule) for epoch in view.changes)}))
 
 
 def choices_of(columns: Sequence[Column]) -> int:
