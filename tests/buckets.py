@@ -11,13 +11,12 @@ requires a secret, which its errors contain.
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from typing import Any, ClassVar
 import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from waiting import wait_for
 
 
 class Bucketful(LocalFileSystem):
@@ -147,17 +147,16 @@ def s3_server(folder: Path) -> Iterator[str]:
     Args:
         folder: Where its log is written.
     """
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
-        )
-    url = f"http://127.0.0.1:{port}"
+    log = folder / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", "0"], stdout=file, stderr=file)
+
+    def address() -> re.Match[str] | None:
+        assert process.poll() is None, log.read_text()
+        return re.search(r"Running on (http://\S+)\n", log.read_text())  # it listens already
+
     try:
-        _wait_for(url)
-        yield url
+        yield wait_for(address)[1]
     finally:
         process.terminate()
         process.wait(timeout=100)
@@ -178,16 +177,3 @@ def empty_s3(server: str) -> Any:
     )
     system.mkdir("bucket")
     return system
-
-
-def _wait_for(url: str) -> None:
-    for _ in range(3000):
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except urllib.error.HTTPError:
-            return
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise TimeoutError("s3_server does not start")

@@ -194,7 +194,7 @@ def index_of(rows: int, *, key: str = "a", shard_bytes: int = 2**50, fields: tup
     ("data", "reason"),
     [
         (lambda: index_of(3_000_000), "would become .* in memory"),
-        (lambda: index_of(1, key="x" * 200_000_000), "would become .* in memory"),
+        (lambda: index_of(1, key="x" * 72_000_000), "would become .* in memory"),
         (lambda: index_of(1000, shard_bytes=100 * 512), "1,000 samples, but its shard has 51,200 bytes"),
         (lambda: index_of(1, fields=("jpg",) * 1000), "a field is listed twice"),
     ],

@@ -25,6 +25,7 @@ from typing import Any
 
 import pytest
 from bad_server import UNLIMITED, Forwarder
+from preloaded import free_port
 
 import wds_tools as wt
 
@@ -55,12 +56,6 @@ class ResettingProxy(Forwarder):
         limit = self._random.choice([self._random.randrange(1_000_000), self._random.randrange(10_000), UNLIMITED])
         self.cut += limit < UNLIMITED
         self.forward(client, limit)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def run(*command: str | Path, **options: Any) -> None:

@@ -251,3 +251,54 @@ def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch):
     exec(compile(code, str(page), "exec"), names)
     changes = names["loader"].state_dict()["weights"]
     assert [(position, entries is None) for _, position, *_, entries in changes] == [(88, False), (168, True)]
+
+
+def test_the_proof_counts_classes_and_datasets_between_changes(packed):
+    mixture = wt.Mixture([packed, packed], weights=[1, 1], epoch_length=800)
+    with make(mixture, batch_size=20) as loader:
+        cat = loader.classes[0]
+        labels = []
+        for step, batch in enumerate(loader):
+            labels += batch.label.tolist()
+            if step == 9:
+                loader.reweight(classes={cat: 0}, sources=[3, 1])
+            if step == 29:
+                loader.reweight(samples={0: 0, 1: 5.0})
+        proof = loader.epoch_proof()
+        assert proof.ok
+        assert [(one.start, one.stop) for one in proof.segments] == [(0, 200), (200, 600), (600, 800)]
+        for one in proof.segments:
+            found = Counter(labels[one.start : one.stop])
+            counts = {name: one.classes[name].delivered for name in loader.classes if name in one.classes}
+            assert counts == {name: found[n] for n, name in enumerate(loader.classes) if name in counts}
+            assert sum(counts.values()) == one.stop - one.start
+            assert sum(count.promised for count in one.classes.values()) == pytest.approx(one.stop - one.start)
+        middle, last = proof.segments[1:]
+        assert cat not in middle.classes
+        assert [(source.promised, source.delivered) for source in middle.sources] == [(300, 300), (100, 100)]
+        times = Counter(sample for step in range(10, 30) for sample in loader.explain(step).ids.tolist())
+        stored = labels_of(packed)
+        assert middle.most == max(times.values())
+        assert middle.least == min(times[sample] for sample in range(800) if stored[sample % 400])
+        assert last.weights["samples"]
+        assert "positions 200 to 600" in str(proof)
+        assert "300 of 300.0" in str(proof)
+    with make(packed) as loader:
+        list(loader)
+        assert loader.epoch_proof().segments == ()
+
+
+def test_the_proof_of_a_resumed_epoch_in_buckets_counts_what_was_delivered(packed):
+    buckets = wt.Buckets([(32, 32), (24, 40)])
+    with make(packed, fields=("image", "label"), view=buckets) as loader:
+        loader.reweight(classes={loader.classes[0]: 4})
+        list(islice(loader, 5))
+        state = loader.state_dict()
+        assert sum(count.delivered for count in loader.epoch_proof().segments[0].classes.values()) == 50
+    with make(packed, fields=("image", "label"), view=buckets) as loader:
+        loader.load_state_dict(state)
+        labels = [label for batch in loader for label in batch.label.tolist()]
+        (segment,) = loader.epoch_proof().segments
+        assert segment.start == 50
+        assert segment.classes[loader.classes[0]].delivered == labels.count(0)
+        assert segment.classes[loader.classes[0]].promised == pytest.approx(labels.count(0), rel=0.3)

@@ -16,7 +16,8 @@ from wds_tools.order import weights as weights_module
 from wds_tools.order.buckets import BucketOrder
 from wds_tools.order.changes import DatasetWeights, Weights
 from wds_tools.order.mixture import MixtureOrder
-from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World, resume, state_dict
+from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World
+from wds_tools.order.resuming import resume, state_dict
 from wds_tools.order.selection import Selection
 from wds_tools.order.sequence import Order
 from wds_tools.order.shares import pattern_of
@@ -174,7 +175,7 @@ def test_changes_bans_resumes_and_other_ranks_give_the_order_of_the_definition(b
             continue  # all weights of a dataset are 0
         oracle.change(weights, banned)
         if data.draw(st.booleans()):
-            state = {**state_dict(orders.of(cursor.epoch), cursor), **orders.for_state(cursor).state_dict()}
+            state = {**state_dict(orders.of(cursor.epoch), cursor), **orders.for_state(cursor).state_dict(cursor)}
             state = json.loads(json.dumps(state))
             orders, cursor = resume(state, base, find_weights=lambda entries: made[entries["number"]])
             assert orders.of(cursor.epoch).ids(0, cursor.position).shape == (cursor.position,)
@@ -219,6 +220,19 @@ def test_equal_weights_give_the_plain_epochs():
     orders = weighted(base, weights, Cursor(0, 11))
     for epoch in range(3):
         assert orders.of(epoch).ids(0, 73).tolist() == base.ids(epoch, 0, 73).tolist()
+
+
+@given(st.lists(st.integers(6, 15), min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 5), st.integers(0, 30))
+def test_rows_of_a_block_are_not_further_apart_than_in_a_plain_epoch(shards, lanes, block, position):
+    base = order_of("x", shards, lanes=lanes, block=block, window=15)
+    weights = Weights(None, (DatasetWeights(phases_of(base), np.array([1.0, 1.0, 2.0, 4.0])),))
+    epoch = weighted(base, weights, Cursor(0, min(position, base.samples - 1))).of(0)
+    assert epoch.reach == base.reach
+    blocks, passes = base.block_of(epoch.ids(0, epoch.samples))[1], epoch.passes(0, epoch.samples)
+    assert (np.diff(passes) >= 0).all()
+    for block_and_pass in {*zip(blocks.tolist(), passes.tolist(), strict=True)}:
+        rows = np.flatnonzero((blocks == block_and_pass[0]) & (passes == block_and_pass[1]))
+        assert np.ptp(rows) <= epoch.reach
 
 
 @given(st.integers(1, 200), st.integers(0, 9), st.integers(1, 6), st.data())

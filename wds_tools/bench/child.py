@@ -58,7 +58,8 @@ class _Commands:
         ``pixels`` are uint8 [n, 3, height, width], and ``boxes`` [boxes of all probes, 4]; a loader that does not
         support one omits it.
         """
-        parsed, arrays = Setup.from_json(setup), {}
+        parsed = Setup.from_json(setup)
+        arrays: dict[str, Any] = {}
         pixels = self._module.probe_pixels(parsed)
         if pixels is not None:
             arrays["pixels"] = np.stack([np.asarray(image) for image in pixels])

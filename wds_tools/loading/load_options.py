@@ -14,9 +14,10 @@ import torch
 
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import record_type
-from wds_tools.images.schedule import AnyView
+from wds_tools.images.schedule import AnyView, Schedule
 from wds_tools.loading.fields.base import Column
 from wds_tools.loading.fields.user_functions import Transform
+from wds_tools.loading.mixture import Mixture
 from wds_tools.loading.pipeline.autoscale import NumWorkers
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.samples.bad_samples import ErrorPolicy, OnError
@@ -25,11 +26,11 @@ from wds_tools.loading.samples.handover import BatchTransform
 from wds_tools.loading.samples.sample_transform import check_sample_transform
 from wds_tools.loading.workers.pool import STALL_SECONDS
 from wds_tools.options import RemoteOptions
-from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import Tail
 from wds_tools.order.where import Where
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.select import Banned, Choice, Subset, Weights
+from wds_tools.reading.weights import WeightSchedule
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class LoadOptions:
     max_errors: int | float = 0.01
     where: Where | None = None
     subset: Subset | None = None
-    class_weights: Weights | None = None
+    class_weights: Weights | Schedule | None = None
     ban: Banned | None = None
     rank: int | None = None
     world_size: int | None = None
@@ -97,7 +98,17 @@ class LoadOptions:
     @property
     def choice(self) -> Choice:
         """Which samples are used, and how often."""
-        return Choice(self.where, self.subset, self.class_weights, self.seed)
+        weights = None if isinstance(self.class_weights, Schedule) else self.class_weights
+        return Choice(self.where, self.subset, weights, self.seed)
+
+    @property
+    def schedule(self) -> WeightSchedule | None:
+        """The weights that change during the run."""
+        if isinstance(self.class_weights, Schedule):
+            return "classes", self.class_weights
+        if isinstance(self.dataset, Mixture) and isinstance(self.dataset.weights, Schedule):
+            return "sources", self.dataset.weights
+        return None
 
 
 @dataclass(frozen=True)
@@ -135,6 +146,8 @@ class StreamOptions(LoadOptions):
                     "them after decoding"
                 )
             object.__setattr__(self, "fields", ("__key__",))
+        if self.schedule is not None:
+            raise OptionError("a Schedule of weights requires make_loader: give weights that do not change")
         super().__post_init__()
         if self.errors.replaces and not self.decode:
             raise OptionError(

@@ -19,6 +19,7 @@ from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import views_in
 from wds_tools.images.views import View
 from wds_tools.loading.load_options import LoadOptions
+from wds_tools.loading.mixture import Mixture
 from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
 from wds_tools.loading.samples.columns import buckets_of
 from wds_tools.loading.samples.recipe import Recipe
@@ -26,7 +27,7 @@ from wds_tools.options import use_native
 from wds_tools.order.buckets import BucketOrder
 from wds_tools.order.changes import FindWeights
 from wds_tools.order.epoch import PlainOrder, RunOrder
-from wds_tools.order.mixture import Mixture, MixtureOrder
+from wds_tools.order.mixture import MixtureOrder
 from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder, World
 from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
@@ -36,6 +37,7 @@ from wds_tools.reading.opening import join_sets, open_shards
 from wds_tools.reading.read_ahead import read_ahead_bytes
 from wds_tools.reading.select import Choice, banned_ids, checked_ids
 from wds_tools.reading.shardset import ShardSet, check_fields
+from wds_tools.reading.weights import WeightSchedule
 
 _MAX_EARLY_INDEXES = 64
 _log = logging.getLogger("wds_tools")
@@ -85,6 +87,7 @@ class OpenedDataset:
         is_bare: Whether ``fields=`` was a single name, so that values are returned without a named tuple.
         has_default_lanes: Whether ``lanes=`` was omitted, so that the number of machines determined the lanes.
         banned: Ids of the samples that are left out.
+        schedule: Weights that change during the run.
     """
 
     order: RunOrder
@@ -95,6 +98,7 @@ class OpenedDataset:
     is_bare: bool
     has_default_lanes: bool
     banned: tuple[int, ...] = ()
+    schedule: WeightSchedule | None = None
 
     @property
     def shards(self) -> ShardSet:
@@ -140,7 +144,7 @@ def open_dataset(options: LoadOptions) -> OpenedDataset:
         shards = parts[0].shards if len(parts) == 1 else join_sets([part.shards for part in parts])
         block = np.repeat([part.block for part in parts], [len(part.shards.locations) for part in parts])
         prefix = None
-        shares = whole_shares(mixture.weights)
+        shares = whole_shares(mixture.first_weights)
         plain = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
     check_same(shards.class_lists, fields=[column.spec.field for column in columns])
     columns = tuple(replace(column, spec=column.spec.opened(shards)) for column in columns)
@@ -159,6 +163,7 @@ def open_dataset(options: LoadOptions) -> OpenedDataset:
         isinstance(options.fields, str),
         has_default_lanes=options.lanes is None,
         banned=() if options.ban is None else tuple(banned_ids(shards, options.ban)),
+        schedule=options.schedule,
     )
 
 

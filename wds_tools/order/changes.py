@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,11 @@ class Ban:
     epoch: int
     position: int
     ids: tuple[int, ...]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch and position."""
+        return self.epoch, self.position
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a state."""
@@ -94,26 +101,45 @@ class Reweight:
         position: Position in that epoch.
         entries: The weights; None returns to the plain epochs.
         length: Samples of an epoch while these weights hold.
-        scan: Where the plain orders of each dataset continue.
+        scan: Where the plain orders of each dataset continue; None if the run has not reached this position.
     """
 
     epoch: int
     position: int
     entries: Entries | None
     length: int
-    scan: tuple[ScanPosition, ...]
+    scan: tuple[ScanPosition, ...] | None = None
 
     @property
     def place(self) -> tuple[int, int]:
         """Epoch and position."""
         return self.epoch, self.position
 
-    def to_list(self) -> list[Any]:
-        """Return plain values for a state, which has many of these."""
-        return [self.epoch, self.position, self.length, [number for one in self.scan for number in one], self.entries]
+    def to_list(self, scan: Sequence[ScanPosition]) -> list[Any]:
+        """Return plain values for a state, which has many of these; ``scan`` is empty if it is not known yet."""
+        return [self.epoch, self.position, self.length, [number for one in scan for number in one], self.entries]
 
 
 Change: TypeAlias = Ban | Reweight
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Weights that are known before the run.
+
+    Attributes:
+        unit: What the numbers count: epochs, or steps from the start of the run.
+        points: Numbers, ascending from 0, and the weights from there on.
+        has_first: Whether the orders of the run have the first weights already.
+    """
+
+    unit: Literal["epochs", "steps"]
+    points: tuple[tuple[int, Entries], ...]
+    has_first: bool
+
+    def since(self, number: int) -> tuple[tuple[int, Entries], ...]:
+        """Return the point that holds at a number, and the later ones."""
+        return self.points[bisect_right([start for start, _ in self.points], number) - 1 :]
 
 
 class FindWeights(Protocol):
@@ -149,5 +175,5 @@ def _reweight_of(epoch: Any, position: Any, length: Any, scan: Any, entries: Ent
         whole_number(position, "position of weights"),
         entries,
         whole_number(length, "length of an epoch with weights", least=1),
-        tuple(zip(numbers[::2], numbers[1::2], strict=True)),
+        tuple(zip(numbers[::2], numbers[1::2], strict=True)) or None,
     )

@@ -12,7 +12,7 @@ orders.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -26,7 +26,7 @@ from wds_tools.order.changes import Ban, Change, Reweight, Weights
 from wds_tools.order.selection import Balance
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import Chain, Rates, Regime, Scan, ScanPosition
+from wds_tools.order.weights import Chain, Draws, Rates, Regime, Scan, ScanPosition
 
 _KEPT_SEGMENTS = 2
 Regimes = Callable[[Reweight], Regime]
@@ -212,25 +212,40 @@ class PlainOrder(RunOrder):
     def first_ids(self) -> Sequence[int]:
         """Id of the first sample of each dataset, and the number of all samples."""
 
-    def regime(self, change: Reweight, weights: Weights, banned: Sequence[int]) -> Regime:
-        """Return the sequence of samples that are drawn with weights, without banned samples."""
+    def draws(self, weights: Weights, banned: Sequence[int]) -> Draws:
+        """Return how samples are drawn by weights, without banned samples.
+
+        Raises:
+            OptionError: No sample of a dataset is left.
+        """
         shares = weights.shares or self.shares
-        if not len(shares) == len(self.scans) == len(change.scan):
-            raise ResumeError(
-                f"the state has weights of {len(change.scan)} dataset(s), the loader has {len(self.scans)}: create the "
-                "loader with the datasets of the state"
-            )
         ids = np.array(banned, np.int64)
-        chains = []
-        for number, (scan, start) in enumerate(zip(self.scans, change.scan, strict=True)):
+        rates: list[Rates | None] = []
+        for number, share in enumerate(shares):
             first, last = self.first_ids[number : number + 2]
             own = ids[(ids >= first) & (ids < last)] - first
-            rates = None
-            if shares[number] and (weights.datasets or len(own)):
-                one = weights.datasets[number] if weights.datasets else None
-                rates = Rates(one.phases, one.by_group, one.by_sample, own) if one else Rates.without(own, last - first)
-            chains.append(Chain(scan, rates, start))
-        return Regime(shares, chains, self.first_ids, self.identity.lanes)
+            one = weights.datasets[number] if weights.datasets else None
+            if share and one:
+                rates.append(Rates(one.phases, one.by_group, one.by_sample, own))
+            else:
+                rates.append(Rates.without(own, last - first) if share and len(own) else None)
+        return shares, tuple(rates)
+
+    def regime(self, draws: Draws, scan: Sequence[ScanPosition]) -> Regime:
+        """Return the sequence of the samples that are drawn.
+
+        Args:
+            draws: How they are drawn.
+            scan: Where the plain orders of each dataset continue.
+        """
+        shares, rates = draws
+        if not len(shares) == len(self.scans) == len(scan):
+            raise ResumeError(
+                f"the state has weights of {len(scan)} dataset(s), the loader has {len(self.scans)}: create the "
+                "loader with the datasets of the state"
+            )
+        chains = [Chain(*one) for one in zip(self.scans, rates, scan, strict=True)]
+        return Regime(draws, chains, self.first_ids, self.identity.lanes)
 
     @abstractmethod
     def find(self, epoch: int, ids: Ints) -> tuple[Ints, Ints]:
@@ -293,7 +308,7 @@ class EpochOrder:
     Attributes:
         identity: What determines the order.
         segment_starts: See `PlainOrder`.
-        reach: Maximum distance between two rows of one block; None if it is not known.
+        reach: Maximum distance between two rows of one block in one pass through the dataset; None if it is not known.
         is_weighted: Whether samples are drawn by weights from some row on.
         before: Row from which the last change holds, and the order before it; None without changes in this epoch.
         left_out: Samples that changes in this epoch leave out after rows that may have them.
@@ -375,6 +390,20 @@ class EpochOrder:
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample at a row."""
         return self.run.scan_positions(self.epoch, position)
+
+    @property
+    def inner(self) -> EpochOrder:
+        """The order without buckets."""
+        return self
+
+    def passes(self, start: int, stop: int) -> Ints:
+        """Return in which pass through its dataset the rows ``start`` to ``stop`` are: int64 [stop - start]."""
+        return np.full(stop - start, self.epoch)
+
+    @property
+    def starts_of_weights(self) -> list[int]:
+        """Rows at which other weights begin to hold, ascending."""
+        return []
 
     def piece_at(self, position: int) -> Piece | None:  # noqa: ARG002 - weights need it
         """Return the rows drawn by the same weights that have a row; None if it is not drawn by weights."""
@@ -478,20 +507,27 @@ class WeightedEpoch(EpochOrder):
         self._base, self._pieces = base, pieces
         self.identity = replace(base.identity, once=False)
         self.segment_starts = np.array([0, pieces[0].change.length])
-        self.reach = None
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
-        parts = (
-            [self._base.slice(start, min(stop, self._pieces[0].position))] if start < self._pieces[0].position else []
-        )
+        head = (start, min(stop, self._pieces[0].position))
+        parts = [self._base.slice(*head)] if head[0] < head[1] else []
+        parts += [regime.slice(*rows) for regime, *rows in self._rows_of_pieces(start, stop)]
+        ids, lanes = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),), (np.empty(0, np.int16),))
+        return np.concatenate(ids), np.concatenate(lanes)
+
+    def passes(self, start: int, stop: int) -> Ints:
+        """Return in which pass through its dataset the rows ``start`` to ``stop`` are: int64 [stop - start]."""
+        head = self._base.passes(start, max(start, min(stop, self._pieces[0].position)))
+        return np.concatenate([head, *(regime.passes(*rows) for regime, *rows in self._rows_of_pieces(start, stop))])
+
+    def _rows_of_pieces(self, start: int, stop: int) -> Iterator[tuple[Regime, int, int]]:
+        """Yield the regimes of the rows ``start`` to ``stop``, and the rows of each that they are."""
         ends = [*(piece.position for piece in self._pieces[1:]), self.samples]
         for piece, end in zip(self._pieces, ends, strict=True):
             first, last = max(start, piece.position), min(stop, end)
             if first < last:
-                parts.append(piece.regime.slice(piece.row(first), piece.row(last)))
-        ids, lanes = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),), (np.empty(0, np.int16),))
-        return np.concatenate(ids), np.concatenate(lanes)
+                yield piece.regime, piece.row(first), piece.row(last)
 
     def tally(self) -> Tally | None:
         """Return None: the samples of the epoch are known only after its order is computed."""
@@ -508,6 +544,11 @@ class WeightedEpoch(EpochOrder):
         if piece is None:
             return self._base.scan_positions(position)
         return piece.regime.scan_positions(piece.row(position))
+
+    @property
+    def starts_of_weights(self) -> list[int]:
+        """Rows at which other weights begin to hold, ascending."""
+        return [piece.position for piece in self._pieces]
 
     def piece_at(self, position: int) -> Piece | None:
         """Return the rows drawn by the same weights that have a row; None if it is not drawn by weights."""

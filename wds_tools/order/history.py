@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, get_args
 
 from wds_tools.errors import OptionError, ResumeError
-from wds_tools.order.changes import Entries
+from wds_tools.order.changes import Entries, Planned
 from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder, Tail, World
 from wds_tools.order.saved_state import MAX_EPOCH, entries_of, whole_number
@@ -204,6 +204,43 @@ def find_step(
         if not length and not cursor.position:
             raise OptionError(f"epoch {cursor.epoch} has no steps: it has fewer samples than a step")
         cursor, number = Cursor(cursor.epoch + 1), number - length
+
+
+def with_planned(orders: EpochOrders, planned: Planned, section: Section, cursor: Cursor, step: int) -> EpochOrders:
+    """Return the orders with the weights of a schedule from a cursor on.
+
+    Args:
+        orders: Orders whose later changes of weights are replaced.
+        planned: The weights.
+        section: Batch size, number of ranks and tail of the steps that follow.
+        cursor: Where the next step begins.
+        step: Its number, counted from the start of the run.
+    """
+    (now, entries), *later = planned.since(step if planned.unit == "steps" else cursor.epoch)
+    result = orders.until(cursor)
+    is_plain = now == 0 and planned.has_first and not result.reweights
+    if not is_plain and result.weights_at(cursor) != entries:
+        result = result.reweighting(entries, cursor, check=False)
+    for number, following in later:
+        if planned.unit == "epochs":
+            cursor = Cursor(number)
+        else:
+            cursor, step = _cursor_of_step(number, result, section, cursor, step), number
+        result = result.reweighting(following, cursor, check=False)
+    return orders if result.has_changes_of(orders) else result
+
+
+def _cursor_of_step(number: int, orders: EpochOrders, section: Section, cursor: Cursor, step: int) -> Cursor:
+    """Return where a later step begins if ``step`` begins at a cursor."""
+    while True:
+        plan = section.plan(orders.of(cursor.epoch), cursor)
+        if number < step + len(plan):
+            return Cursor(cursor.epoch, plan.position_of(number - step))
+        step, epochs = step + len(plan), 1
+        if cursor.position == 0 and not plan.order.identity.buckets:  # the following epochs have as many steps
+            epochs += (number - step) // len(plan)
+            step += (epochs - 1) * len(plan)
+        cursor = Cursor(cursor.epoch + epochs)
 
 
 def _steps_of_epoch(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
-import os
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import xxhash
@@ -23,60 +20,6 @@ from wds_tools.order.weights import ScanPosition
 
 _SEGMENT_SAMPLES = 1 << 20
 Stop = Literal["first_exhausted", "all_exhausted"]
-
-
-@dataclass(frozen=True, slots=True)
-class Mixture:
-    """Several datasets, for `make_loader` or `StreamingDataset` in place of one.
-
-    Attributes:
-        datasets: Folders, URLs, manifests, patterns or lists of shards.
-        weights: Share of each dataset in every batch; the shares need not sum to 1.
-        stop: End of an epoch. ``"first_exhausted"``: when a dataset has no more samples, so that no
-            sample repeats. ``"all_exhausted"``: when each dataset has been read completely; smaller ones
-            start again.
-        epoch_length: Samples of an epoch, instead of ``stop``. The next epoch continues where the datasets stand: each
-            sample of a dataset comes once before one of that dataset repeats, in a new order each time. Use a multiple
-            of the batch size times the number of ranks; otherwise ``tail=`` applies to the last samples of each epoch.
-
-    Raises:
-        OptionError: There is not one positive weight for each dataset, or another attribute is invalid.
-
-    Example::
-
-        loader = make_loader(Mixture(["shards/a", "shards/b"], weights=[0.7, 0.3]), batch_size=100)
-    """
-
-    datasets: Sequence[str | os.PathLike[str] | Sequence[str | os.PathLike[str]]]
-    weights: Sequence[float]
-    stop: Stop = "first_exhausted"
-    epoch_length: int | None = None
-
-    def __post_init__(self) -> None:
-        are_lists = _is_list(self.datasets) and _is_list(self.weights)
-        if not are_lists or not 0 < len(self.datasets) == len(self.weights) or not all(map(_is_weight, self.weights)):
-            raise OptionError(
-                f"Mixture of {self.datasets!r} with weights={self.weights!r}; "
-                "expected a list of datasets, and a number above 0 for each of them"
-            )
-        if self.stop not in ("first_exhausted", "all_exhausted"):
-            raise OptionError(f"stop={self.stop!r}; allowed are 'first_exhausted' and 'all_exhausted'")
-        length = self.epoch_length
-        if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-            raise OptionError(f"epoch_length={length!r}; allowed are a number of samples of at least 1, and None")
-        if length is not None and self.stop != "first_exhausted":
-            raise OptionError(f"epoch_length={length} ends the epoch, so stop={self.stop!r} has no effect: remove it")
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Collection) and not isinstance(value, str | os.PathLike)
-
-
-def _is_weight(value: Any) -> bool:
-    try:
-        return math.isfinite(value) and value > 0
-    except TypeError:
-        return False
 
 
 class MixtureOrder(PlainOrder):
@@ -113,14 +56,13 @@ class MixtureOrder(PlainOrder):
         )
         self._first_id = np.concatenate([[0], np.cumsum([part.identity.stored for part in parts])]).astype(np.int64)
         self._pattern = Pattern(shares)
+        drawn = [(index, part.samples) for index, part in enumerate(parts) if shares[index]]
         if epoch_length is not None:
             self.samples = epoch_length if all(part.samples for part in parts) else 0
         elif stop == "first_exhausted":
-            self.samples = min(self._pattern.position_of(index, part.samples) for index, part in enumerate(parts))
+            self.samples = min(self._pattern.position_of(index, samples) for index, samples in drawn)
         else:
-            self.samples = max(
-                self._pattern.position_of(index, part.samples - 1) + 1 for index, part in enumerate(parts)
-            )
+            self.samples = max(self._pattern.position_of(index, samples - 1) + 1 for index, samples in drawn)
         if not self.samples:
             raise OptionError("the mixture has no samples; use datasets that are not empty")
         self.balance = parts[0].balance if len(parts) == 1 else None

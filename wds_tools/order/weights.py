@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -54,6 +54,12 @@ class Scan(Protocol):
 
     samples: int
     selection: Selection | None
+    window: int
+    block: int
+    lanes: int
+
+    def block_of(self, ids: Ints) -> tuple[Ints, Ints]:
+        """Return shard number and block number of each id."""
 
     def slice(self, epoch: int, start: int, stop: int) -> Part:
         """Return the ids and lanes at positions ``start`` to ``stop``."""
@@ -148,6 +154,11 @@ class Rates:
         zeros = np.zeros(stored, np.int8)
         return cls(Phases(slice(None), zeros, zeros, np.array([stored])), left_out=left_out)
 
+    def of(self, ids: Ints) -> NDArray[np.float64]:
+        """Return the rates of samples, from 0 to 1: float64 [n]."""
+        rates = self._by_group[self._phases.group[ids]] if self._by_sample is None else self._by_sample[ids]
+        return np.where(np.isin(ids, self._left_out), 0, rates / UNIT)
+
     def drawn(self, ids: Ints, number: int) -> NDArray[np.bool_]:
         """Return which samples pass ``number`` draws: bool [n].
 
@@ -164,6 +175,10 @@ class Rates:
             advance = rate * np.uint64(number)
         draws: NDArray[np.bool_] = (phases.phase[ids].astype(np.uint64) + advance) % np.uint64(UNIT) + rate >= UNIT
         return draws & ~np.isin(ids, self._left_out) if len(self._left_out) else draws
+
+
+Draws = tuple[tuple[int, ...], tuple[Rates | None, ...]]
+"""Share of each dataset as a whole number, and which of its samples are drawn; None for all."""
 
 
 def _products(
@@ -248,15 +263,23 @@ class Chain:
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
-        ids, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
+        parts = [part for _, part in self._parts(start, stop)]
+        ids, lanes = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),), (np.empty(0, np.int16),))
+        return np.concatenate(ids), np.concatenate(lanes)
+
+    def passes(self, start: int, stop: int) -> Ints:
+        """Return the pass of the rows ``start`` to ``stop``: int64 [stop - start]."""
+        found = [np.full(len(ids), number) for number, (ids, _) in self._parts(start, stop)]
+        return np.concatenate([np.empty(0, np.int64), *found])
+
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, Part]]:
+        """Yield the rows ``start`` to ``stop`` by chunk, with the pass of each."""
         while start < stop:
             number, before = self._chunk_of(start)
-            (chunk_ids, chunk_lanes), _ = self._chunk(number)
-            part = slice(start - before, stop - before)
-            ids.append(chunk_ids[part])
-            lanes.append(chunk_lanes[part])
-            start += len(ids[-1])
-        return np.concatenate(ids), np.concatenate(lanes)
+            (ids, lanes), _ = self._chunk(number)
+            first, last = start - before, stop - before
+            yield self._bounds(number)[0], (ids[first:last], lanes[first:last])
+            start = before + len(ids)
 
     def scan_position(self, row: int) -> ScanPosition:
         """Return where the plain orders have the sample of a row."""
@@ -273,14 +296,15 @@ class Regime:
     """The endless sequence of the samples that are drawn with one set of weights.
 
     Args:
-        shares: Share of each dataset as a whole number.
+        draws: How samples are drawn.
         chains: The sequences of the datasets.
         first_ids: Id of the first sample of each dataset.
         lanes: Number of lanes.
     """
 
-    def __init__(self, shares: Sequence[int], chains: Sequence[Chain], first_ids: Sequence[int], lanes: int) -> None:
-        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(shares), chains, first_ids, lanes
+    def __init__(self, draws: Draws, chains: Sequence[Chain], first_ids: Sequence[int], lanes: int) -> None:
+        self.draws = draws
+        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(draws[0]), chains, first_ids, lanes
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
@@ -289,6 +313,14 @@ class Regime:
     def _slice_part(self, number: int, start: int, stop: int) -> Part:
         ids, lanes = self._chains[number].slice(start, stop)
         return ids + self._first_ids[number], lanes
+
+    def passes(self, start: int, stop: int) -> Ints:
+        """Return the pass through its dataset of the rows ``start`` to ``stop``: int64 [stop - start]."""
+        return self._pattern.merged(start, stop, 1, self._passes_of_part)[0]
+
+    def _passes_of_part(self, number: int, start: int, stop: int) -> Part:
+        passes = self._chains[number].passes(start, stop)
+        return passes, np.zeros(len(passes), np.int16)
 
     def scan_positions(self, row: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,17 +16,21 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
+from wds_tools.images.schedule import Schedule
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.changes import DatasetWeights, Entries, Weights
+from wds_tools.order.changes import DatasetWeights, Entries, Planned, Weights
 from wds_tools.order.epoch import PlainOrder
 from wds_tools.order.shares import whole_shares
 from wds_tools.order.weights import Phases
-from wds_tools.reading.select import ids_by_key, labels_of, matching
+from wds_tools.reading.select import ids_by_key, labels_of, matching, weights_by_class
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage.commit import commit_bytes
 
 SampleWeights = NDArray[np.floating[Any]] | Sequence[float] | Mapping[Any, float] | str | os.PathLike[str]
 """One factor per sample of the dataset, factors by key or sample id, or a Parquet file with ``key`` and ``weight``."""
+
+WeightSchedule = tuple[Literal["classes", "sources"], Schedule]
+"""The argument of `Loader.reweight` whose values change, and the values."""
 
 _KEPT = 8
 
@@ -86,6 +90,33 @@ class WeightFinder:
             raise OptionError(f"save_to={path!r} cannot be written ({error.strerror or error})") from error
         self._unsaved.pop(digest)
 
+    def planned(self, schedule: WeightSchedule) -> Planned:
+        """Return the weights of a schedule.
+
+        Raises:
+            OptionError: They do not fit the dataset.
+        """
+        argument, given = schedule
+        of_class = argument == "classes"
+        values = {number: self._by_class(one) if of_class else list(one) for number, one in given.values.items()}
+        numeric = Schedule(values, given.unit, given.linear)
+        for value in values.values():
+            self._order.draws(self({argument: value}), ())
+        points: list[tuple[int, Entries]] = [(number, {argument: numeric.at(number)}) for number in numeric.changes]
+        return Planned(given.unit, tuple(points), has_first=not of_class)
+
+    def _by_class(self, weights: Any) -> dict[str, float]:
+        """Return the values of ``class_weights=`` as factors by class."""
+        names = self._shards.manifest.classes
+        counts = self._phases[0].counts[1:]
+        numbers = range(max(len(names), len(counts)))
+        samples = np.bincount(np.repeat(np.arange(len(counts)), counts), minlength=len(numbers))
+        found = weights_by_class(weights, len(numbers), names, samples)
+        texts = [names[number] if number < len(names) else str(number) for number in numbers]
+        most = found.max(initial=0.0) if isinstance(weights, str) else 1.0
+        factors = [float(f"{one / most:.6g}") for one in found.tolist()]
+        return {text: _factor("class_weights", text, factor) for text, factor in zip(texts, factors, strict=True)}
+
     def __call__(self, entries: Entries | None) -> Weights:
         """Return the weights of entries; None is for the plain epochs.
 
@@ -114,9 +145,14 @@ class WeightFinder:
             datasets.append(DatasetWeights(phases, by_group, None if by_sample is None else by_sample[first:last]))
         return Weights(shares, tuple(datasets))
 
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Class number of each sample: int64 [stored]; negative for none."""
+        return labels_of(self._shards)
+
     @cached_property
     def _phases(self) -> list[Phases]:
-        labels = labels_of(self._shards)
+        labels = self.labels
         found = []
         for number, scan in enumerate(self._order.scans):
             first, last = self._order.first_ids[number : number + 2]
@@ -225,6 +261,25 @@ class WeightFinder:
                 f"samples= has {factors[wrong[0]]} for sample {wrong[0]}; allowed are finite numbers from 0"
             )
         return factors
+
+
+def schedule_to_list(schedule: WeightSchedule) -> list[Any]:
+    """Return a schedule as plain values for a state."""
+    argument, given = schedule
+    return [argument, given.unit, given.linear, {str(number): value for number, value in given.values.items()}]
+
+
+def schedule_of_state(entry: Any) -> WeightSchedule:
+    """Return the schedule of a state.
+
+    Raises:
+        ResumeError: It is damaged.
+    """
+    try:
+        argument, unit, linear, values = entry
+        return argument, Schedule({int(number): value for number, value in values.items()}, unit, linear)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ResumeError(f"the entry 'schedule' of the state is damaged ({error})") from error
 
 
 def _factor(option: str, name: Any, value: Any) -> float:
