@@ -269,12 +269,12 @@ def test_all_strange_objects_are_named_and_are_not_damage(tmp_path: Path, capsys
     without = [f"{where} {50 + i} without area" for i in range(12)]
     beyond = f"{where} 62 with a box that reaches beyond its image"
     assert report.objects == [*without, beyond, f"{where} 63 without area"]
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         main(["verify", str(tmp_path / "out")])
     assert f"14 objects in images that are strange or wrong, but not damaged (--json lists all): {where}" in (
         capsys.readouterr().out
     )
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         main(["verify", str(tmp_path / "out"), "--json"])
     assert json.loads(capsys.readouterr().out)["objects"] == report.objects
 
