@@ -132,7 +132,8 @@ class EpochPlan:
             more_ids, more_lanes = self.order.slice(first, min(first + size - len(ids), self.order.samples))
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
             valid = np.concatenate([valid, np.zeros(len(more_ids), np.bool_)])
-        unit = math.gcd(self.order.identity.group, self.batch_size)  # rows that belong to one rank: samples, or batches
+        identity = self.order.identity  # rows that belong to one rank are samples, or batches
+        unit = math.gcd(identity.group, self.batch_size) if identity.group_is_of_rank else 1
         units = np.sort(divide(lanes[::unit], self.order.identity.lanes, self.world.world_size)[self.world.rank])
         own = units if unit == 1 else (units[:, None] * unit + np.arange(unit)).ravel()
         own_ids = ids[own]
@@ -284,6 +285,9 @@ class EpochOrders:
         changes: list[Change] = [Ban(cursor.epoch, cursor.position, tuple(sorted(new)))]
         if last:
             changes.append(Reweight(cursor.epoch, cursor.position, last.entries, last.length))
+        elif self.order.plain.identity.group > 1:  # without some rows, groups would not be of one dataset
+            shares = {"sources": list(map(float, self.order.plain.shares))}
+            changes.append(Reweight(cursor.epoch, cursor.position, shares, self.of(cursor.epoch).samples))
         passed = [change for change in self.changes if change.place <= place]
         later = [change for change in self.changes if change.place > place]
         return self._with((*passed, *changes, *later), known=self._known.until(passed))

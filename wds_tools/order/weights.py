@@ -300,11 +300,14 @@ class Regime:
         chains: The sequences of the datasets.
         first_ids: Id of the first sample of each dataset.
         lanes: Number of lanes.
+        unit: Consecutive rows that are of one dataset.
     """
 
-    def __init__(self, draws: Draws, chains: Sequence[Chain], first_ids: Sequence[int], lanes: int) -> None:
+    def __init__(
+        self, draws: Draws, chains: Sequence[Chain], first_ids: Sequence[int], lanes: int, unit: int = 1
+    ) -> None:
         self.draws = draws
-        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(draws[0]), chains, first_ids, lanes
+        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(draws[0], unit), chains, first_ids, lanes
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
