@@ -168,9 +168,11 @@ class Canvas:
         return np.array(found).reshape(-1, 4), numbers
 
     def keypoints(self):
-        """Return the points of all tiles, whether they are visible or not."""
+        """Return the points of all tiles; those beyond the canvas are far outside."""
         of_tiles = [self.points_on_canvas(tile, one[2]["points"]) for tile, one in enumerate(self.samples)]
-        return self.points(np.concatenate(of_tiles), 1)
+        points, reach = np.concatenate(of_tiles), 1 / self.zoom
+        is_beyond = ((points < -reach) | (points > np.array(self.size[::-1]) + reach)).any(axis=1, keepdims=True)
+        return np.where(is_beyond, -np.array(SIZE[::-1]), self.points(points, 1))
 
     def canvas(self, resize, fill, channels):
         canvas = np.full((channels, *self.size), fill, np.float32)
@@ -302,6 +304,17 @@ def test_blends_do_not_depend_on_workers_or_resuming_and_masks_show_the_first(sm
         assert pixels.tolist() == whole[2][0][0]
 
 
+def test_no_key_point_of_a_hidden_sample_is_in_the_image(smooth):
+    hidden = wt.Blend(wt.Mosaic(SIZE, scale=(0.1, 0.2), perspective=0.001, p=0), p=0)  # only the first of 8
+    with loader_of(smooth, {**SPECS, "image": wt.Image(view=hidden)}, batch_size=40) as loader:
+        (batch,) = loader
+    points = batch.points.reshape(40, 8, 2, 2)
+    for image, of_tiles in zip(batch.image, points, strict=True):
+        assert image.float().std() > 0
+        inside = ((of_tiles >= 0) & (of_tiles <= torch.tensor(SIZE[::-1]))).all(dim=-1)
+        assert not inside[1:].any()
+
+
 def test_a_saved_state_explains_a_blend(smooth, tmp_path):
     with loader_of(smooth, {"image": wt.Image(view=BLENDED)}) as loader:
         (batch,) = islice(loader, 1)
@@ -389,11 +402,16 @@ def test_the_mosaics_do_not_depend_on_workers_ranks_or_resuming(smooth):
     assert found == by_key
 
 
-def test_the_pixels_of_a_warped_image_do_not_depend_on_the_others(smooth):
-    specs = {"image": wt.Image(view=wt.RandomAffine(SIZE, degrees=30, perspective=0.001)), "key": wt.Key()}
+def test_the_pixels_of_a_warped_image_do_not_depend_on_the_others(tmp_path):
+    random = np.random.default_rng(2)
+    with wt.ShardWriter(str(tmp_path / "a-%06d.tar")) as writer:
+        for number in range(24):  # noise, in which each difference is seen
+            pixels = random.integers(0, 255, (80, 100, 3), dtype=np.uint8)
+            writer.write({"__key__": f"{number}", "png": encode(Image.fromarray(pixels), "PNG"), "cls": 0})
+    specs = {"image": wt.Image(view=wt.RandomAffine((80, 100), degrees=30, perspective=0.0005)), "key": wt.Key()}
     images = []
-    for size in (2, 20):
-        with loader_of(smooth, specs, batch_size=size) as loader:
+    for size in (1, 24):
+        with loader_of(tmp_path, specs, batch_size=size) as loader:
             images.append({key: image for batch in loader for image, key in zip(batch.image, batch.key, strict=True)})
     assert all(torch.equal(image, images[1][key]) for key, image in images[0].items())
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 import wds_tools as wt
 from wds_tools.errors import SampleError
-from wds_tools.loading.fields.polygons import clipped_outline
+from wds_tools.images.outlines import clipped_outline
 
 CORNER = st.tuples(st.integers(-60, 160), st.integers(-60, 160))
 
@@ -85,7 +85,10 @@ def test_the_outlines_of_the_remaining_boxes_reach_as_far_as_the_boxes(outlined,
                 assert torch.allclose(torch.cat([reach.amin(0), reach.amax(0)]), box, atol=1e-3)
                 size = torch.tensor(batch.image.shape[:1:-1])
                 inside = corners.sort(0).values.clamp(torch.zeros(2), size.float())
-                assert torch.allclose(torch.cat([inside[0], inside[1]]), box, atol=1.01)  # pixels are mirrored inside
+                is_cut = (corners == -size).all(dim=1).any()  # a point beyond its tile
+                assert is_cut or torch.allclose(
+                    torch.cat([inside[0], inside[1]]), box, atol=1.01
+                )  # pixels are mirrored inside
             seen += 1
     assert seen >= 8
 

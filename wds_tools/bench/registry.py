@@ -101,7 +101,7 @@ LOADERS = {
         "crop_ready",
         ("torch",),
         'ours, the same images packed with images="crop-ready": identical pixels',
-        workloads=_CROPS,
+        workloads=DECODING,
         size_ratio=1.2,
     ),
     "imagefolder": Entry(

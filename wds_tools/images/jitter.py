@@ -170,6 +170,11 @@ class RandomIoUCrop(OfOneSize):
         check_flip(self.flip)
 
     @property
+    def by(self) -> tuple[str, str]:
+        """Kind and name of the field by which the region is chosen."""
+        return "Boxes", self.boxes
+
+    @property
     def draws(self) -> int:
         """Number of random numbers per image: whether, the flip, and an overlap and the crops for each round."""
         return 2 + _ROUNDS * (1 + 4 * _TRIALS)

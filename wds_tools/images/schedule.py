@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from wds_tools.errors import OptionError
-from wds_tools.images.blend import Blend
+from wds_tools.images.blend import Blend, CopyPaste
 from wds_tools.images.buckets import Buckets, OneBucket
 from wds_tools.images.framed import Letterbox, RandomAffine
 from wds_tools.images.jitter import LargeScaleJitter, RandomIoUCrop, ZoomOut
@@ -21,7 +21,7 @@ from wds_tools.order.keyed_random import key_of, uniform
 
 _KINDS = (
     *(RandomResizedCrop, CenterCrop, Resize, Letterbox),
-    *(LargeScaleJitter, ZoomOut, RandomIoUCrop, RandomAffine, Mosaic, Blend),
+    *(LargeScaleJitter, ZoomOut, RandomIoUCrop, RandomAffine, Mosaic, Blend, CopyPaste),
 )
 _MAX_PARTS = 100  # in which weights go in a straight line from one value to the next one
 

@@ -304,7 +304,7 @@ def values_of(
     epoch: int,
     positions: NDArray[np.int64],
     ids: NDArray[np.int64],
-    bucket: int | None = None,
+    bucket: int | None,
 ) -> list[Any]:
     """Return the values of each field for n samples, with substitutes for unreadable samples.
 
@@ -315,14 +315,12 @@ def values_of(
         epoch: Zero-based epoch.
         positions: int64 [n], positions in the epoch.
         ids: int64 [n], sample ids.
-        bucket: See `Recipe.bucket_of`. None if it is not known.
+        bucket: See `Recipe.bucket_of`.
 
     Returns:
         One value per field, as returned by `Assembler.batch`.
     """
     partners, choices = assembler.recipe.partners(order, positions), choices_of(assembler.recipe.columns)
-    if choices and bucket is None:
-        raise OptionError("MultiScale has a view for each batch of a loader, but samples are requested one by one")
     try:
         return assembler.batch(
             epoch=epoch, positions=positions, ids=ids, partners=partners, out=None, bucket=bucket if choices else None

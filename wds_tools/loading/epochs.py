@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -267,6 +268,7 @@ class Epochs:
         self._trainer_epoch = trainer_epoch
         self._plan_weights(cursor)
         _warn_of_different_pixels(compiled)
+        _warn_of_other_views(state.get("views"), views_of(self._opened.recipe.columns))
         self._is_loaded = self._is_counted = True
 
     def _next_start(self) -> Cursor:
@@ -293,3 +295,18 @@ def _warn_of_different_pixels(compiled: bool | None) -> None:
         then,
         now,
     )
+
+
+def _warn_of_other_views(then: Any, now: dict[str, Any]) -> None:
+    """Log a warning if an image has another view in a state than in this run."""
+    then = then if isinstance(then, dict) else {}
+    for name in sorted(then.keys() & now.keys()):
+        if saved_state.plain(then[name]) != saved_state.plain(now[name]):
+            _log.warning(
+                "the view of the field %r is %s in the state, and %s in this run: samples and their order are the "
+                "same, but not what is shown of them, and explain() shows all steps with the view of this run (for "
+                "views that change at an epoch use wds_tools.Schedule)",
+                name,
+                json.dumps(saved_state.plain(then[name])),
+                json.dumps(saved_state.plain(now[name])),
+            )

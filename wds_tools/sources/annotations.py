@@ -28,6 +28,7 @@ class Annotations:
         attributes: Further attributes of each class, such as names of key points; empty if there are none.
         images: Name of an image in the source -> its entries of the ``json`` field, see `packed`.
         fields: Name of an image -> field -> file that becomes this field.
+        labels: Name of an image -> its classes, of a file that states no objects.
         skipped: Images whose annotations cannot be used.
         parts: What becomes of the entries of the annotation file.
         notes: What a user should know, for the account.
@@ -38,6 +39,7 @@ class Annotations:
     attributes: tuple[dict[str, Any], ...] = ()
     images: dict[str, bytes] = field(default_factory=dict)
     fields: dict[str, dict[str, str]] = field(default_factory=dict)
+    labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     skipped: list[Skip] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
