@@ -219,7 +219,7 @@ def test_a_state_with_weights_needs_the_dataset_that_it_was_made_with(packed):
 
 
 def test_all_ranks_draw_by_the_same_weights(packed):
-    ranks = run_ranks(dataset=packed, world=2, batch=10, reweight=[{"classes": {"0": 4}}] * 2)
+    ranks = run_ranks(dataset=packed, world=2, batch=10, reweight={rank: {"classes": {"0": 4}} for rank in "01"})
     assert all("error" not in rank for rank in ranks)
     with make(packed, batch_size=20) as loader:
         loader.reweight(classes={"0": 4}, at=2)
@@ -231,7 +231,7 @@ def test_all_ranks_draw_by_the_same_weights(packed):
 def test_ranks_that_reweight_differently_fail_at_the_next_step(packed):
     ranks = run_ranks(
         dataset=packed, world=2, batch=10, may_fail=True, lockstep=False,
-        reweight=[{"classes": {"0": 4}}, {"classes": {"0": 5}}],
+        reweight={"0": {"classes": {"0": 4}}, "1": {"classes": {"0": 5}}},
     )  # fmt: skip
     for rank in ranks:
         assert LoaderError.__name__ in rank["error"]
@@ -239,6 +239,15 @@ def test_ranks_that_reweight_differently_fail_at_the_next_step(packed):
         assert '"0": 5.0' in rank["error"]
         assert "on rank 0" in rank["error"]
         assert "on rank 1" in rank["error"]
+
+
+def test_ranks_that_never_reweight_are_named(packed):
+    calls = {"1": {"classes": {"0": 4}}}
+    ranks = run_ranks(
+        dataset=packed, world=3, batch=10, may_fail=True, lockstep=False, stop=4, reweight=calls, agreement_seconds=1
+    )
+    assert LoaderError.__name__ in ranks[1]["error"]
+    assert "rank 1 has called loader.reweight() 1 times, and rank(s) 0, 2 have not" in ranks[1]["error"]
 
 
 def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch):
