@@ -126,6 +126,17 @@ def test_weights_of_samples_may_be_a_mapping_or_a_parquet_file(packed, tmp_path)
             loader.state_dict()
 
 
+def test_an_array_of_weights_may_be_changed_after_the_call(packed):
+    weights = np.linspace(0, 1, 400).astype(np.float32)
+    with make(packed) as loader:
+        loader.reweight(samples=weights)
+        weights[:] = 1
+        found = keys_of(loader)
+    with make(packed) as loader:
+        loader.reweight(samples=np.linspace(0, 1, 400))
+        assert keys_of(loader) == found
+
+
 def test_the_shares_of_a_mixture_hold_at_every_step(packed):
     mixture = wt.Mixture([packed, packed], weights=[1, 1], epoch_length=200)
     with make(mixture) as loader:
@@ -154,6 +165,7 @@ def test_the_shares_of_a_mixture_hold_at_every_step(packed):
         ({"samples": np.zeros(400)}, "no sample to draw"),
         ({"samples": {"no such key": 1}}, "no such key"),
         ({"samples": "missing.parquet"}, "cannot be read"),
+        ({"samples": __file__}, "neither a Parquet file"),
         ({"where": {"no_such_column > 1": 1}}, "no_such_column"),
         ({"where": {"label == 0": float("inf")}}, "inf"),
         ({"classes": {"0": 2}, "at": 1}, "at=1"),

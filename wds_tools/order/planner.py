@@ -29,7 +29,7 @@ PrefixOrder = Callable[[int], RunOrder]
 Tail = Literal["drop", "pad", "mask"]
 
 _KEPT_ORDERS = 3  # orders of epochs that are not computed again
-_KEPT_REGIMES = 4
+_KEPT_REGIMES, _KEPT_BYTES = 4, 64 << 20  # changes of weights, and the weights of samples that they have
 _KEPT_CHANGES = 8  # changes of weights that a state has even if they no longer matter, to explain earlier steps
 
 
@@ -329,6 +329,10 @@ class EpochOrders:
         """
         self._draws(change)
 
+    def release_weights(self) -> None:
+        """Find the weights again when they are needed next: they are in a file now, which the ranks share."""
+        self._known.draws.clear()
+
     def has_changes_of(self, other: EpochOrders) -> bool:
         """Return whether the weights change at the same positions to the same ones as in other orders."""
         pairs = ([(one.place, one.entries) for one in orders.reweights] for orders in (self, other))
@@ -346,7 +350,7 @@ class EpochOrders:
             banned = [sample for ban in before if isinstance(ban, Ban) for sample in ban.ids]
             weights = self._find_weights(change.entries) if self._find_weights and change.entries else Weights()
             known = self.order.plain.draws(weights, banned)
-            self._known.draws.put(change, known)
+            self._known.draws.put(change, known, sum(rates.bytes for rates in known[1] if rates))
         return known
 
     def _regime(self, change: Reweight) -> Regime:
@@ -354,7 +358,7 @@ class EpochOrders:
         known = self._known.regimes.get(change)
         if known is None:
             known = self.order.plain.regime(self._draws(change), self._scan(change))
-            self._known.regimes.put(change, known)
+            self._known.regimes.put(change, known, known.bytes)
         return known
 
     def _scan(self, change: Reweight) -> tuple[ScanPosition, ...]:
@@ -411,8 +415,8 @@ class _Known:
     """What was computed for changes of weights. Orders share it if their changes differ only at the end."""
 
     def __init__(self) -> None:
-        self.draws = LRUCache[Reweight, Draws](max_items=_KEPT_REGIMES)
-        self.regimes = LRUCache[Reweight, Regime](max_items=_KEPT_REGIMES)
+        self.draws = LRUCache[Reweight, Draws](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
+        self.regimes = LRUCache[Reweight, Regime](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
         self.scans: dict[Reweight, tuple[ScanPosition, ...]] = {}
 
     def until(self, changes: Sequence[Change]) -> _Known:
