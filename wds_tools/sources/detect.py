@@ -152,13 +152,13 @@ def _remote_kind(url: str, kind: str | None, remote: RemoteOptions) -> str:
 def _detect_remote(url: str, remote: RemoteOptions) -> str:
     """Return the kind of a URL: that of the first archive, or a folder of images."""
     if has_pattern(url) or is_tar(url) or "*" in url:
-        return _kind_of_archive(find_remote_files(url, is_tar, "tar", remote)[0], remote)
+        return _kind_of_archives(find_remote_files(url, is_tar, "tar", remote), remote)
     found = list_objects(url, remote)
     names = [path for path in found if not any(part.startswith(".") for part in path.split("/"))]
     if any(map(is_image_name, names)):
         return "folder"
     if tars := sorted(filter(is_tar, names)):
-        return _kind_of_archive(found[tars[0]], remote)
+        return _kind_of_archives([found[name] for name in tars], remote)
     raise SourceError(
         f"{clean_url(url)} contains neither images nor tar files; these can be packed from a URL: check it, or copy "
         "other formats to this machine first"
@@ -339,6 +339,12 @@ def _has_samples(kind: str) -> Callable[[Path], bool]:
         return any(_kind_of_archive(tar, is_indexed=is_indexed) == kind for tar in tars[:_MAX_ARCHIVES])
 
     return test
+
+
+def _kind_of_archives(files: Sequence[RemoteFile], remote: RemoteOptions) -> str:
+    """Return what the first archives have: samples if one has samples."""
+    kinds = (_kind_of_archive(file, remote) for file in files[:_MAX_ARCHIVES])
+    return next((kind for kind in kinds if kind != "tar"), "tar")
 
 
 def _kind_of_archive(path: Path | RemoteFile, remote: RemoteOptions | None = None, *, is_indexed: bool = False) -> str:
