@@ -29,7 +29,7 @@ PrefixOrder = Callable[[int], RunOrder]
 Tail = Literal["drop", "pad", "mask"]
 
 _KEPT_ORDERS = 3  # orders of epochs that are not computed again
-_KEPT_REGIMES = 4
+_KEPT_REGIMES, _KEPT_BYTES = 4, 64 << 20  # changes of weights, and the weights of samples that they have
 _KEPT_CHANGES = 8  # changes of weights that a state has even if they no longer matter, to explain earlier steps
 
 
@@ -132,7 +132,8 @@ class EpochPlan:
             more_ids, more_lanes = self.order.slice(first, min(first + size - len(ids), self.order.samples))
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
             valid = np.concatenate([valid, np.zeros(len(more_ids), np.bool_)])
-        unit = math.gcd(self.order.identity.group, self.batch_size)  # rows that belong to one rank: samples, or batches
+        identity = self.order.identity  # rows that belong to one rank are samples, or batches
+        unit = math.gcd(identity.group, self.batch_size) if identity.group_is_of_rank else 1
         units = np.sort(divide(lanes[::unit], self.order.identity.lanes, self.world.world_size)[self.world.rank])
         own = units if unit == 1 else (units[:, None] * unit + np.arange(unit)).ravel()
         own_ids = ids[own]
@@ -284,6 +285,9 @@ class EpochOrders:
         changes: list[Change] = [Ban(cursor.epoch, cursor.position, tuple(sorted(new)))]
         if last:
             changes.append(Reweight(cursor.epoch, cursor.position, last.entries, last.length))
+        elif self.order.plain.identity.group > 1:  # without some rows, groups would not be of one dataset
+            shares = {"sources": list(map(float, self.order.plain.shares))}
+            changes.append(Reweight(cursor.epoch, cursor.position, shares, self.of(cursor.epoch).samples))
         passed = [change for change in self.changes if change.place <= place]
         later = [change for change in self.changes if change.place > place]
         return self._with((*passed, *changes, *later), known=self._known.until(passed))
@@ -325,6 +329,10 @@ class EpochOrders:
         """
         self._draws(change)
 
+    def release_weights(self) -> None:
+        """Find the weights again when they are needed next: they are in a file now, which the ranks share."""
+        self._known.draws.clear()
+
     def has_changes_of(self, other: EpochOrders) -> bool:
         """Return whether the weights change at the same positions to the same ones as in other orders."""
         pairs = ([(one.place, one.entries) for one in orders.reweights] for orders in (self, other))
@@ -342,7 +350,7 @@ class EpochOrders:
             banned = [sample for ban in before if isinstance(ban, Ban) for sample in ban.ids]
             weights = self._find_weights(change.entries) if self._find_weights and change.entries else Weights()
             known = self.order.plain.draws(weights, banned)
-            self._known.draws.put(change, known)
+            self._known.draws.put(change, known, sum(rates.bytes for rates in known[1] if rates))
         return known
 
     def _regime(self, change: Reweight) -> Regime:
@@ -350,7 +358,7 @@ class EpochOrders:
         known = self._known.regimes.get(change)
         if known is None:
             known = self.order.plain.regime(self._draws(change), self._scan(change))
-            self._known.regimes.put(change, known)
+            self._known.regimes.put(change, known, known.bytes)
         return known
 
     def _scan(self, change: Reweight) -> tuple[ScanPosition, ...]:
@@ -407,8 +415,8 @@ class _Known:
     """What was computed for changes of weights. Orders share it if their changes differ only at the end."""
 
     def __init__(self) -> None:
-        self.draws = LRUCache[Reweight, Draws](max_items=_KEPT_REGIMES)
-        self.regimes = LRUCache[Reweight, Regime](max_items=_KEPT_REGIMES)
+        self.draws = LRUCache[Reweight, Draws](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
+        self.regimes = LRUCache[Reweight, Regime](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
         self.scans: dict[Reweight, tuple[ScanPosition, ...]] = {}
 
     def until(self, changes: Sequence[Change]) -> _Known:
