@@ -367,7 +367,8 @@ class Names:
         label, source = choice.label, self.source
         text = next((name for name in source.preferred.get("names", ()) if name in self.kinds), None)
         if text is None:
-            texts = {one: values for one, values in self.texts.items() if values and one in self.kinds}
+            all_texts = (one for one, kinds in self.kinds.items() if kinds.keys() <= {Kind.TEXT, Kind.MISSING})
+            texts = {one: values for one in all_texts if (values := self.labels.get(one) or self.texts.get(one))}
             return with_matching_names(choice, texts, source.options, source.part, self.names_of_label)
         if label is None or label == text or choice.names is not None:
             return choice
