@@ -3,6 +3,8 @@
 import dataclasses
 import random
 
+import pytest
+
 from wds_tools.storage.requests.clients import open_client
 from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.storage.requests.retry import RetryPolicy
@@ -23,6 +25,18 @@ def read(client, start=1000, stop=201_000, name="a.tar", total=300_000):
     return bytes(buffer)
 
 
-def client_of(url, *options_and_policy):
-    """Return the client for a URL; options and policy as in `RemoteFolder`."""
-    return open_client(RemoteFolder(url, *options_and_policy))
+_opened = []
+
+
+def client_of(url, *options_and_policy, kind=open_client):
+    """Return the client for a URL; options and policy as in `RemoteFolder`. The fixture `closed_clients` closes it."""
+    _opened.append(kind(RemoteFolder(url, *options_and_policy)))
+    return _opened[-1]
+
+
+@pytest.fixture
+def closed_clients():
+    """Close all clients at the end of a test: sockets that are collected later are warnings in another test."""
+    yield
+    while _opened:
+        _opened.pop().close()

@@ -26,7 +26,7 @@ from waiting import wait_for
 
 import wds_tools as wt
 
-pytest_plugins = ["photo_fixtures"]
+pytest_plugins = ["client_requests", "photo_fixtures"]
 
 # Without a deadline, because examples are slow on a busy machine. `make torture` and `make torture-night` name theirs.
 for profile, examples in {"default": 15, "torture": 500, "night": 10_000}.items():

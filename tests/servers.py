@@ -129,10 +129,10 @@ def in_thread(*roots: Path, **options: Any) -> Iterator[str]:
         thread = threading.Thread(target=main)
         thread.start()
         try:
-            yield started.result(60).url.rstrip("/")
+            yield started.result(120).url.rstrip("/")
         finally:
             ours.close()
-            thread.join(60)
+            thread.join(120)
             theirs.close()
             assert not thread.is_alive()
 

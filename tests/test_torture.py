@@ -15,7 +15,8 @@ import pytest
 import wds_tools as wt
 from wds_tools.errors import WdsToolsError
 from wds_tools.order.mixture import MixtureOrder
-from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
+from wds_tools.order.planner import Cursor, EpochPlan, World
+from wds_tools.order.resuming import resume, state_dict
 from wds_tools.order.selection import Selection, balance
 from wds_tools.order.sequence import Order
 from wds_tools.reading.opening import open_shards

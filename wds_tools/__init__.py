@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from wds_tools.format.field_classes import ClassList
     from wds_tools.format.manifest import Manifest
-    from wds_tools.images.blend import Blend
+    from wds_tools.images.blend import Blend, CopyPaste
     from wds_tools.images.buckets import Buckets
     from wds_tools.images.color import HSV, PhotometricDistort
     from wds_tools.images.framed import Letterbox, RandomAffine
@@ -59,17 +59,18 @@ if TYPE_CHECKING:
     from wds_tools.loading.fields.frames import Frames
     from wds_tools.loading.fields.image import Image
     from wds_tools.loading.fields.keypoints import Keypoints
+    from wds_tools.loading.fields.object_masks import ObjectMasks
     from wds_tools.loading.fields.padding import Pad
     from wds_tools.loading.fields.pixels import Array, Mask
     from wds_tools.loading.fields.plain import Field, Key, Label, MultiHot, Text
     from wds_tools.loading.fields.polygons import Polygons
     from wds_tools.loading.loader import Loader
+    from wds_tools.loading.mixture import Mixture
     from wds_tools.loading.pipeline.statistics import LoaderStats, PeriodStats
     from wds_tools.loading.samples.augment import ColorJitter, CutMix, MixUp, RandomHorizontalFlip
     from wds_tools.loading.samples.batch_steps import Normalize
     from wds_tools.loading.samples.rand_augment import RandAugment
     from wds_tools.loading.web_dataset import WebDataset
-    from wds_tools.order.mixture import Mixture
     from wds_tools.packing.append import append, reshard
     from wds_tools.packing.packer import pack
     from wds_tools.packing.shard_writer import ShardWriter
@@ -96,7 +97,7 @@ _NAMES = {
     "format.field_classes": "ClassList",
     "format.manifest": "Manifest",
     "images.buckets": "Buckets",
-    "images.blend": "Blend",
+    "images.blend": "Blend CopyPaste",
     "images.color": "HSV PhotometricDistort",
     "images.framed": "Letterbox RandomAffine",
     "images.jitter": "LargeScaleJitter RandomIoUCrop ZoomOut",
@@ -113,14 +114,15 @@ _NAMES = {
     "loading.fields.padding": "Pad",
     "loading.fields.pixels": "Array Mask",
     "loading.fields.plain": "Field Key Label MultiHot Text",
+    "loading.fields.object_masks": "ObjectMasks",
     "loading.fields.polygons": "Polygons",
     "loading.loader": "Loader",
+    "loading.mixture": "Mixture",
     "loading.pipeline.statistics": "LoaderStats PeriodStats",
     "loading.samples.augment": "ColorJitter CutMix MixUp RandomHorizontalFlip",
     "loading.samples.batch_steps": "Normalize",
     "loading.samples.rand_augment": "RandAugment",
     "loading.web_dataset": "WebDataset",
-    "order.mixture": "Mixture",
     "packing.append": "append reshard",
     "packing.packer": "pack",
     "packing.shard_writer": "ShardWriter",
@@ -146,6 +148,7 @@ __all__ = [
     "ChecksumError",
     "ClassList",
     "ColorJitter",
+    "CopyPaste",
     "CutMix",
     "DecodeError",
     "DestinationError",
@@ -175,6 +178,7 @@ __all__ = [
     "MultiScale",
     "Normalize",
     "NotADatasetError",
+    "ObjectMasks",
     "OptionError",
     "Pad",
     "PeriodStats",

@@ -16,23 +16,23 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from buckets import Vault
-from PIL import Image
 from secret_search import assert_hidden, assert_hidden_below, command_lines
 from terminals import watched
 
 import wds_tools as wt
 import wds_tools.bench.dataset
 from wds_tools.bench import BenchReport, bench, dataset, procfs, registry
-from wds_tools.bench.peers.transforms import WithBoxes
 from wds_tools.bench.process import LoaderProcess
 from wds_tools.bench.registry import ALL, LIMIT, LOADERS, NOT_IN_WHEEL, OURS, PEERS
-from wds_tools.bench.report import Prepared, Round
-from wds_tools.bench.workloads import WORKER_STAGES, WORKLOADS, Setup
+from wds_tools.bench.report import Prepared, Round, Spread
+from wds_tools.bench.session import Session
+from wds_tools.bench.workloads import WITH_BOXES, WORKER_STAGES, WORKLOADS, Setup
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError, WorkerError
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.opening import open_shards
@@ -87,6 +87,7 @@ def a_report(**changes) -> BenchReport:
         },
         "missing": {},
         "pixels": {"webdataset": 0.25},
+        "boxes": {},
         "prepared": {},
         "crop_ready": False,
         "stages": {},
@@ -103,6 +104,7 @@ MAX_DIFFERENCE = {
     "ssl": 2,
     "detect": 2,
     "letterbox": 2,
+    "mosaic": 2,
 }  # of a peer's pixels from ours, by view
 
 
@@ -144,7 +146,7 @@ def test_one_run_measures_loaders_and_the_stages_of_ours_names_missing_peers_hid
     found = bench(f"vault://{few}", view="train", against=peers, **options, remote=remote, progress=look)
     assert_is_measured(found, "train", ["crop-ready"], workers=2)
     assert any("ours" in line and "images/s" in line for line in lines)
-    for phase in ("starting the loaders", "writing formats of their own", "comparing pixels", "measuring"):
+    for phase in ("starting the loaders", "writing formats of their own", "comparing with ours", "measuring"):
         assert re.search(rf"{phase}:   0%\|          \| 0/[34] \[", shown.getvalue())
     assert "unpacking the images:   0%|" in shown.getvalue()
 
@@ -198,39 +200,31 @@ def test_every_loader_is_measured_and_nothing_is_left(few, temporary, view, peer
         ("ssl", ("imagefolder", "webdataset")),
         ("detect", ("imagefolder", "webdataset")),
         ("letterbox", ("imagefolder",)),
-        ("mosaic", ()),
+        ("mosaic", ("crop-ready",)),
     ],
 )
 def test_loaders_yield_whole_batches_of_several_crops_and_of_boxes(few, temporary, view, peers):
     """In this process, because starting a process per loader takes ten times as long."""
     copy = dataset.prepare_dataset(open_shards(few), temporary, workload=view, workers=1, batch_size=4)
-    setup = Setup("", str(temporary), str(copy.tree), str(copy.shards), view, 1, 4, copy.probes)
-    pixels = {}
+    pixels, boxes = {}, {}
     for name in ("limit", "ours", *peers):
+        setup = Setup(name, str(temporary), str(copy.tree), str(copy.shards), view, 1, 4, copy.probes)
         module = importlib.import_module(f"wds_tools.bench.{LOADERS[name].module}")
+        if hasattr(module, "prepare"):
+            module.prepare(setup)
         with closing(module.batch_sizes(setup, 0)) as batches:
             assert [next(batches) for _ in range(2)] == [4, 4], name
         pixels[name] = module.probe_pixels(setup)
+        boxes[name] = module.probe_boxes(setup) if setup.has_boxes and name != "limit" else []
     for name in peers:
         levels = [
             (a.float() - b.float()).abs().mean().item() for a, b in zip(pixels[name], pixels["ours"], strict=True)
         ]
-        assert 0 < np.median(levels) < MAX_DIFFERENCE[view], name
-
-
-@pytest.mark.parametrize("view", ["detect", "letterbox"])
-def test_the_boxes_of_a_peer_are_those_of_our_loader(few, temporary, view):
-    copy = dataset.prepare_dataset(open_shards(few), temporary, workload=view, workers=1, batch_size=4)
-    setup = Setup("", str(temporary), str(copy.tree), str(copy.shards), view, 1, 4, copy.probes)
-    fields = {"boxes": wt.Boxes("json", path="boxes", like="image"), "image": wt.Image(view=setup.view)}
-    fields["path"] = wt.Text("json", path="path")
-    with wt.make_loader(copy.shards, batch_size=4, fields=fields, num_workers=0) as loader:
-        batch = next(iter(loader))
-    stored = setup.boxes()
-    for path, boxes in zip(batch.path, batch.boxes, strict=True):
-        _, expected = WithBoxes(setup.view)(Image.open(copy.tree / path).convert("RGB"), stored[path])
-        assert len(boxes) == 8
-        assert torch.allclose(boxes, expected, atol=0.01)
+        assert np.median(levels) < MAX_DIFFERENCE[view], name
+        assert (np.median(levels) > 0) == (name != "crop-ready"), name
+        for expected, moved in zip(boxes[name], boxes["ours"], strict=True):
+            assert len(moved) == 8
+            assert torch.allclose(moved, expected, atol=0.01)
 
 
 def assert_own_formats_were_written(found: BenchReport) -> None:
@@ -247,6 +241,8 @@ def assert_own_formats_were_written(found: BenchReport) -> None:
         pytest.param("dali", "train", marks=pytest.mark.peers),
         pytest.param("dali", "ssl", marks=pytest.mark.peers),
         pytest.param("dali", "detect", marks=pytest.mark.peers),
+        pytest.param("albumentations", "letterbox", marks=pytest.mark.peers),
+        pytest.param("albumentations", "mosaic", marks=pytest.mark.peers),
         pytest.param("ultralytics", "letterbox", marks=pytest.mark.peers),
         pytest.param("ultralytics", "mosaic", marks=pytest.mark.peers),
         pytest.param("ffcv", "raw", marks=pytest.mark.peers),
@@ -259,8 +255,31 @@ def test_an_optional_peer_is_measured_where_it_is_installed(few, temporary, peer
     found = bench(few, view=view, against=[peer], rounds=1, seconds=0.1, workers=1, batch_size=8)
     assert not found.missing
     assert list(found.rounds) == ["limit", "ours", peer]
+    assert list(found.boxes) == ([peer] if view in WITH_BOXES and peer != "dali" else [])
+    assert all(0 <= edges.median < 0.01 for edges in found.boxes.values())
     assert_own_formats_were_written(found)
     assert_nothing_left(temporary)
+
+
+class KnowsBoxes:
+    """A loader process that knows its boxes."""
+
+    def __init__(self, name: str, boxes: list[list[float]]) -> None:
+        self.name, self.boxes = name, boxes
+
+    def call(self, _command: str, values: dict[str, Any]) -> None:
+        np.savez(values["file"], boxes=np.array(self.boxes))
+
+
+def test_a_peer_with_another_number_of_boxes_is_left_out_before_the_rounds(tmp_path):
+    box = [1.0, 2.0, 30.0, 40.0]
+    moved = {OURS: [box, box], "imagefolder": [box, [1.0, 2.0, 30.0, 43.5]], "ultralytics": [box]}
+    setup = Setup("", str(tmp_path), "", "", "letterbox", 1, 1, ())
+    session = Session([KnowsBoxes(name, boxes) for name, boxes in moved.items()], setup, lambda _: None)
+    session.compare()
+    found = session.report(dataset.BenchDataset(tmp_path, tmp_path, 1, 1, 1, (), crop_ready=False), 0.0, {})
+    assert found.boxes == {"imagefolder": Spread(1.75, 0.0, 3.5)}
+    assert found.missing == {"ultralytics": "1 box of the compared images, but 2 boxes of ours"}
 
 
 def test_another_environment_needs_nothing_but_numpy_and_the_peer(temporary, tmp_path, monkeypatch):
@@ -395,6 +414,16 @@ def test_pixels_that_differ_and_a_busy_machine_are_noted():
     assert "webdataset: its pixels differ from ours by 3.1 of 255" in text
     assert "the machine was busy before the start: load 2.5" in text
     assert "differ" not in a_report().to_text().replace("mean difference", "")
+
+
+def test_boxes_have_a_column_where_there_are_boxes_and_a_note_where_they_differ():
+    assert "boxes" not in a_report().to_text().splitlines()[3]
+    same, differing = ({"webdataset": Spread(median, 0.0, 3.5)} for median in (0.5, 1.5))
+    lines = a_report(boxes=same).to_text().splitlines()
+    assert lines[3].endswith("pixels  boxes")
+    assert next(line for line in lines if line.startswith("webdataset ")).endswith("0.25    0.50 [0.00-3.50]")
+    assert "boxes differs" not in "\n".join(lines)
+    assert "webdataset: an edge of its boxes differs from ours by 1.5 pixels" in a_report(boxes=differing).to_text()
 
 
 def test_a_crop_ready_dataset_is_noted():

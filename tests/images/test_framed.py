@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -49,11 +51,11 @@ def resized(data: bytes, height: int, width: int) -> torch.Tensor:
 
 
 def by_the_rule_of_yolo(width: int, height: int, target: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Return left, top, width and height of the image: the published rule, number by number."""
+    """Return left, top, width and height of the image: the published rule of YOLO's dataset, number by number."""
     ratio = min(target[0] / height, target[1] / width)
-    new_width, new_height = round(width * ratio), round(height * ratio)
+    new_width, new_height = min(math.ceil(width * ratio), target[1]), min(math.ceil(height * ratio), target[0])
     left, top = (target[1] - new_width) / 2, (target[0] - new_height) / 2
-    return round(left - 0.1), round(top - 0.1), max(new_width, 1), max(new_height, 1)
+    return round(left - 0.1), round(top - 0.1), new_width, new_height
 
 
 @given(SIDES, SIDES, st.sampled_from([(640, 640), (480, 320), (33, 64)]))

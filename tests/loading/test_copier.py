@@ -12,6 +12,7 @@ import pytest
 import torch
 from fake_cuda import FakeDriver, Gpu
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat
+from waiting import wait_for
 from worker_processes import worker_processes
 
 import wds_tools as wt
@@ -39,8 +40,7 @@ def gpu(monkeypatch):
     yield gpu
     assert gpu.mistakes == []
     assert gpu.blocking_copies == []
-    gc.collect()
-    assert gpu.registered == {}
+    wait_for(lambda: gc.collect() >= 0 and not gpu.registered)  # a thread that ends may hold a batch a little longer
 
 
 @pytest.fixture(scope="module")

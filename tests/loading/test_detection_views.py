@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -47,7 +49,7 @@ def test_a_letterbox_moves_everything_as_torchvision_does(scenes, options):
             "points": tv_tensors.KeyPoints([one[:2] for one in entry["points"]], canvas_size=size),
         }
         ratio = min(96 / size[0], 128 / size[1])
-        height, width = round(size[0] * ratio), round(size[1] * ratio)
+        height, width = min(math.ceil(size[0] * ratio), 96), min(math.ceil(size[1] * ratio), 128)
         top, left = round((96 - height) / 2 - 0.1), round((128 - width) / 2 - 0.1)
         if not options.get("center", True):
             top = left = 0

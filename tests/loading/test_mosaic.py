@@ -168,9 +168,11 @@ class Canvas:
         return np.array(found).reshape(-1, 4), numbers
 
     def keypoints(self):
-        """Return the points of all tiles, whether they are visible or not."""
+        """Return the points of all tiles; those beyond the canvas are far outside."""
         of_tiles = [self.points_on_canvas(tile, one[2]["points"]) for tile, one in enumerate(self.samples)]
-        return self.points(np.concatenate(of_tiles), 1)
+        points, reach = np.concatenate(of_tiles), 1 / self.zoom
+        is_beyond = ((points < -reach) | (points > np.array(self.size[::-1]) + reach)).any(axis=1, keepdims=True)
+        return np.where(is_beyond, -np.array(SIZE[::-1]), self.points(points, 1))
 
     def canvas(self, resize, fill, channels):
         canvas = np.full((channels, *self.size), fill, np.float32)
@@ -302,6 +304,17 @@ def test_blends_do_not_depend_on_workers_or_resuming_and_masks_show_the_first(sm
         assert pixels.tolist() == whole[2][0][0]
 
 
+def test_no_key_point_of_a_hidden_sample_is_in_the_image(smooth):
+    hidden = wt.Blend(wt.Mosaic(SIZE, scale=(0.1, 0.2), perspective=0.001, p=0), p=0)  # only the first of 8
+    with loader_of(smooth, {**SPECS, "image": wt.Image(view=hidden)}, batch_size=40) as loader:
+        (batch,) = loader
+    points = batch.points.reshape(40, 8, 2, 2)
+    for image, of_tiles in zip(batch.image, points, strict=True):
+        assert image.float().std() > 0
+        inside = ((of_tiles >= 0) & (of_tiles <= torch.tensor(SIZE[::-1]))).all(dim=-1)
+        assert not inside[1:].any()
+
+
 def test_a_saved_state_explains_a_blend(smooth, tmp_path):
     with loader_of(smooth, {"image": wt.Image(view=BLENDED)}) as loader:
         (batch,) = islice(loader, 1)
@@ -389,11 +402,16 @@ def test_the_mosaics_do_not_depend_on_workers_ranks_or_resuming(smooth):
     assert found == by_key
 
 
-def test_the_pixels_of_a_warped_image_do_not_depend_on_the_others(smooth):
-    specs = {"image": wt.Image(view=wt.RandomAffine(SIZE, degrees=30, perspective=0.001)), "key": wt.Key()}
+def test_the_pixels_of_a_warped_image_do_not_depend_on_the_others(tmp_path):
+    random = np.random.default_rng(2)
+    with wt.ShardWriter(str(tmp_path / "a-%06d.tar")) as writer:
+        for number in range(24):  # noise, in which each difference is seen
+            pixels = random.integers(0, 255, (80, 100, 3), dtype=np.uint8)
+            writer.write({"__key__": f"{number}", "png": encode(Image.fromarray(pixels), "PNG"), "cls": 0})
+    specs = {"image": wt.Image(view=wt.RandomAffine((80, 100), degrees=30, perspective=0.0005)), "key": wt.Key()}
     images = []
-    for size in (2, 20):
-        with loader_of(smooth, specs, batch_size=size) as loader:
+    for size in (1, 24):
+        with loader_of(tmp_path, specs, batch_size=size) as loader:
             images.append({key: image for batch in loader for image, key in zip(batch.image, batch.key, strict=True)})
     assert all(torch.equal(image, images[1][key]) for key, image in images[0].items())
 
@@ -427,6 +445,29 @@ def test_the_explanation_names_the_partners_and_their_places(smooth):
     with loader_of(smooth) as other:
         other.load_state_dict(state)
         assert str(other.explain(0)) == str(explained)
+
+
+def test_a_ban_or_new_weights_change_no_earlier_mosaic_and_banned_samples_are_no_partners(smooth):
+    for change in ("ban", "weights", "both"):  # all within the first samples, which have each other as partners
+        with loader_of(smooth, batch_size=4) as loader:
+            delivered = [batch.image for batch in islice(loader, 4)]
+            before = [loader.explain(step) for step in range(10)]
+            state = loader.state_dict()
+        shown = {number for explained in before for number in explained.partners[:, 0].tolist()}
+        ban = sorted(shown)[::3] if change != "weights" else []
+        with loader_of(smooth, batch_size=4, ban=ban and [f"{number:04}" for number in ban]) as loader:
+            loader.load_state_dict(state)
+            if change != "ban":
+                loader.reweight(classes={"1": 3.0})
+            delivered += [batch.image for batch in islice(loader, 2)]
+            for step, images in enumerate(delivered):
+                after = loader.explain(step)
+                if step < 4:
+                    assert str(after) == str(before[step])
+                assert all(torch.equal(after.images("image", i)[0], image) for i, image in enumerate(images))
+            later = [loader.explain(step, rank=0) for step in range(4, 7)]
+            assert not {number for one in later for number in one.partners.ravel().tolist()} & set(ban)
+            assert any((one.partners != before[step].partners).any() for step, one in enumerate(later, 4))
 
 
 @pytest.fixture(scope="module")

@@ -73,6 +73,15 @@ def test_a_streaming_dataset_has_the_sizes_of_the_loader(scenes):
         assert equal(batches(DataLoader(dataset, batch_size=4, collate_fn=dataset.collate_fn)), batches(loader))
 
 
+def test_a_dataloader_made_from_the_loader_has_its_sizes_and_single_samples_the_first(scenes):
+    with loader_of(scenes) as loader:
+        whole = batches(loader)
+        loader.set_epoch(0)
+        parts = {"batch_sampler": loader.batch_sampler, "collate_fn": loader.collate_fn}
+        assert equal(batches(DataLoader(loader.dataset, **parts)), whole)
+        assert loader.dataset[5].image.shape == (3, SIZES[0], SIZES[0])
+
+
 def test_a_schedule_may_have_several_scales(scenes):
     view = wt.Schedule({0: VIEW, 1: wt.Letterbox(64)})
     with loader_of(scenes, view, num_workers=1) as loader:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import bad_server
 import mounts
+import numpy as np
 import preloaded
 import pytest
 from bad_server import BadServer
@@ -147,6 +148,26 @@ def test_each_block_is_fetched_once_by_many_workers(server, dataset):
     assert bytes_of(server) <= 1.02 * size_of(dataset)
     files = [request.path for request in server.requests if not request.path.endswith(".tar")]
     assert len(files) == len(set(files))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_blocks_of_which_weights_draw_nothing_are_not_read(server, dataset, workers):
+    shards = open_shards(dataset).manifest.shards
+    weights = np.repeat([number % 3 == 0 for number in range(len(shards))], [shard.samples for shard in shards])
+    options = {"batch_size": BATCH, "shuffle": True, "num_workers": workers, "fields": ("image", "__key__")}
+    with wt.make_loader(server.url, view=VIEW, **options) as loader:
+        loader.reweight(samples=weights.astype(float))
+        keys = [key for _ in range(2) for batch in loader for key in batch.key]
+        assert len(keys) > 2 * weights.sum()
+        assert set(keys) == {sample.key for step in range(12) for sample in loader.explain(step).samples}
+        found = loader.explain(0).reading
+    spans = ranges_of(server)
+    assert {path for path, _, _ in spans} == {f"/{shard.name}" for shard in shards[::3]}
+    blocks = [span for span in spans if span[2] - span[1] > 20_000]
+    assert len(blocks) == len(set(blocks))
+    passes = -(-len(weights) // weights.sum())
+    assert len(shards[::3]) * (passes - 1) <= found.blocks <= len(shards[::3]) * passes + 1
+    assert found.share == pytest.approx(1, abs=0.3)
 
 
 @pytest.mark.parametrize(("name", "shuffle"), [("dataset", True), ("dataset", False), ("packed", True)])

@@ -260,6 +260,19 @@ def test_a_dataloader_without_set_epoch_yields_each_sample_once_per_epoch(packed
         assert len({sample.key for sample in loader}) == 400
 
 
+def test_a_resumed_run_with_another_view_logs_a_warning_that_names_both(packed, make, caplog):
+    mosaic = {"image": wt.Image(view=wt.Mosaic(64, tiles=4)), "label": wt.Label()}
+    state = json.loads(json.dumps(make(packed, fields=mosaic).state_dict()))
+    make(packed, fields=mosaic).load_state_dict(state)
+    make(packed, fields={"key": wt.Key()}).load_state_dict(state)
+    assert not caplog.records
+    other = {"image": wt.Image(view=wt.Mosaic(64, tiles=9))}
+    make(packed, fields=other).load_state_dict(state)
+    (record,) = caplog.records
+    assert """'image' is {"views": [{"kind": "Mosaic", "size": 64}]} in the state""" in record.message
+    assert """and {"views": [{"kind": "Mosaic", "size": 64, "tiles": 9}]} in this run""" in record.message
+
+
 @needs_native
 def test_a_resumed_run_whose_pixels_differ_logs_a_warning(packed, make, monkeypatch, caplog):
     loader = make(packed)

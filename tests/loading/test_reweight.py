@@ -94,7 +94,7 @@ def test_a_run_resumes_across_changes_from_its_state_with_any_number_of_ranks(pa
         assert [explained(loader, step) for step in range(0, 43, 3)] == steps[::3]
         shown = [loader.explain(step).weights for step in (2, 3, 11, 12)]
         assert shown[0] is None
-        assert shown[1] == shown[2] == state["weights"][0]["weights"]
+        assert shown[1] == shown[2] == state["weights"][0][-1]
         assert shown[3] == {"classes": {loader.classes[1]: 0.0}}
     (tmp_path / "state.json").write_text(json.dumps(state))
     with pytest.raises(SystemExit):
@@ -126,6 +126,17 @@ def test_weights_of_samples_may_be_a_mapping_or_a_parquet_file(packed, tmp_path)
             loader.state_dict()
 
 
+def test_an_array_of_weights_may_be_changed_after_the_call(packed):
+    weights = np.linspace(0, 1, 400).astype(np.float32)
+    with make(packed) as loader:
+        loader.reweight(samples=weights)
+        weights[:] = 1
+        found = keys_of(loader)
+    with make(packed) as loader:
+        loader.reweight(samples=np.linspace(0, 1, 400))
+        assert keys_of(loader) == found
+
+
 def test_the_shares_of_a_mixture_hold_at_every_step(packed):
     mixture = wt.Mixture([packed, packed], weights=[1, 1], epoch_length=200)
     with make(mixture) as loader:
@@ -154,6 +165,7 @@ def test_the_shares_of_a_mixture_hold_at_every_step(packed):
         ({"samples": np.zeros(400)}, "no sample to draw"),
         ({"samples": {"no such key": 1}}, "no such key"),
         ({"samples": "missing.parquet"}, "cannot be read"),
+        ({"samples": __file__}, "neither a Parquet file"),
         ({"where": {"no_such_column > 1": 1}}, "no_such_column"),
         ({"where": {"label == 0": float("inf")}}, "inf"),
         ({"classes": {"0": 2}, "at": 1}, "at=1"),
@@ -171,6 +183,45 @@ def test_bad_weights_are_refused_and_change_nothing(packed, weights, message):
         assert keys_of(batches, 1) == [explained(loader, 2)]
 
 
+@pytest.mark.parametrize("kind", ["invalid", "not writable"])
+def test_bad_input_writes_no_file_and_changes_nothing(packed, tmp_path, kind):
+    (tmp_path / "w.npy").write_bytes(b"earlier")
+    invalid = {"classes": {"no such class": 1}, "save_to": tmp_path / "w.npy"}
+    options = invalid if kind == "invalid" else {"save_to": tmp_path / "no such folder" / "w.npy"}
+    with make(packed) as loader:
+        before = loader.state_dict()
+        with pytest.raises(OptionError):
+            loader.reweight(samples=np.linspace(0, 1, 400), **options)
+        assert loader.state_dict() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["w.npy"]
+    assert (tmp_path / "w.npy").read_bytes() == b"earlier"
+
+
+def test_the_state_does_not_grow_with_the_number_of_changes(packed, tmp_path):
+    with make(packed, batch_size=20) as loader:
+        batches = iter(loader)
+        for number in range(19):  # a change at the start and in the middle of each epoch
+            batches = iter(loader) if number and number % 2 == 0 else batches
+            loader.reweight(samples={number: 2.0}, save_to=tmp_path / f"{number}.npy")
+            keys_of(batches, 10)
+        state = json.loads(json.dumps(loader.state_dict()))
+        without = [one[:-1] for one in state["weights"]]
+        assert len(json.dumps({**state, "weights": without})) < 1024
+        known = [explained(loader, step) for step in (180, 195)]
+    for number in range(18):
+        (tmp_path / f"{number}.npy").unlink()
+    with make(packed, batch_size=20) as loader:
+        loader.load_state_dict(state)
+        assert [explained(loader, step) for step in (180, 195)] == known
+        with pytest.raises(ResumeError, match=r"12\.npy cannot be read"):
+            loader.explain(125)
+        with pytest.raises(OptionError, match="records the steps from 120 on"):
+            loader.explain(115)
+        loader.set_epoch(2)
+        with pytest.raises(OptionError, match="epoch=2; the state"):
+            next(iter(loader))
+
+
 def test_a_state_with_weights_needs_the_dataset_that_it_was_made_with(packed):
     with make(packed) as loader:
         loader.reweight(classes={"0": 2})
@@ -180,7 +231,7 @@ def test_a_state_with_weights_needs_the_dataset_that_it_was_made_with(packed):
 
 
 def test_all_ranks_draw_by_the_same_weights(packed):
-    ranks = run_ranks(dataset=packed, world=2, batch=10, reweight=[{"classes": {"0": 4}}] * 2)
+    ranks = run_ranks(dataset=packed, world=2, batch=10, reweight={rank: {"classes": {"0": 4}} for rank in "01"})
     assert all("error" not in rank for rank in ranks)
     with make(packed, batch_size=20) as loader:
         loader.reweight(classes={"0": 4}, at=2)
@@ -192,7 +243,7 @@ def test_all_ranks_draw_by_the_same_weights(packed):
 def test_ranks_that_reweight_differently_fail_at_the_next_step(packed):
     ranks = run_ranks(
         dataset=packed, world=2, batch=10, may_fail=True, lockstep=False,
-        reweight=[{"classes": {"0": 4}}, {"classes": {"0": 5}}],
+        reweight={"0": {"classes": {"0": 4}}, "1": {"classes": {"0": 5}}},
     )  # fmt: skip
     for rank in ranks:
         assert LoaderError.__name__ in rank["error"]
@@ -200,6 +251,15 @@ def test_ranks_that_reweight_differently_fail_at_the_next_step(packed):
         assert '"0": 5.0' in rank["error"]
         assert "on rank 0" in rank["error"]
         assert "on rank 1" in rank["error"]
+
+
+def test_ranks_that_never_reweight_are_named(packed):
+    calls = {"1": {"classes": {"0": 4}}}
+    ranks = run_ranks(
+        dataset=packed, world=3, batch=10, may_fail=True, lockstep=False, stop=4, reweight=calls, agreement_seconds=1
+    )
+    assert LoaderError.__name__ in ranks[1]["error"]
+    assert "rank 1 has called loader.reweight() 1 times, and rank(s) 0, 2 have not" in ranks[1]["error"]
 
 
 def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch):
@@ -211,4 +271,55 @@ def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch):
     names = {"__name__": "__main__"}
     exec(compile(code, str(page), "exec"), names)
     changes = names["loader"].state_dict()["weights"]
-    assert [(one["position"], one["weights"] is None) for one in changes] == [(88, False), (168, True)]
+    assert [(position, entries is None) for _, position, *_, entries in changes] == [(88, False), (168, True)]
+
+
+def test_the_proof_counts_classes_and_datasets_between_changes(packed):
+    mixture = wt.Mixture([packed, packed], weights=[1, 1], epoch_length=800)
+    with make(mixture, batch_size=20) as loader:
+        cat = loader.classes[0]
+        labels = []
+        for step, batch in enumerate(loader):
+            labels += batch.label.tolist()
+            if step == 9:
+                loader.reweight(classes={cat: 0}, sources=[3, 1])
+            if step == 29:
+                loader.reweight(samples={0: 0, 1: 5.0})
+        proof = loader.epoch_proof()
+        assert proof.ok
+        assert [(one.start, one.stop) for one in proof.segments] == [(0, 200), (200, 600), (600, 800)]
+        for one in proof.segments:
+            found = Counter(labels[one.start : one.stop])
+            counts = {name: one.classes[name].delivered for name in loader.classes if name in one.classes}
+            assert counts == {name: found[n] for n, name in enumerate(loader.classes) if name in counts}
+            assert sum(counts.values()) == one.stop - one.start
+            assert sum(count.promised for count in one.classes.values()) == pytest.approx(one.stop - one.start)
+        middle, last = proof.segments[1:]
+        assert cat not in middle.classes
+        assert [(source.promised, source.delivered) for source in middle.sources] == [(300, 300), (100, 100)]
+        times = Counter(sample for step in range(10, 30) for sample in loader.explain(step).ids.tolist())
+        stored = labels_of(packed)
+        assert middle.most == max(times.values())
+        assert middle.least == min(times[sample] for sample in range(800) if stored[sample % 400])
+        assert last.weights["samples"]
+        assert "positions 200 to 600" in str(proof)
+        assert "300 of 300.0" in str(proof)
+    with make(packed) as loader:
+        list(loader)
+        assert loader.epoch_proof().segments == ()
+
+
+def test_the_proof_of_a_resumed_epoch_in_buckets_counts_what_was_delivered(packed):
+    buckets = wt.Buckets([(32, 32), (24, 40)])
+    with make(packed, fields=("image", "label"), view=buckets) as loader:
+        loader.reweight(classes={loader.classes[0]: 4})
+        list(islice(loader, 5))
+        state = loader.state_dict()
+        assert sum(count.delivered for count in loader.epoch_proof().segments[0].classes.values()) == 50
+    with make(packed, fields=("image", "label"), view=buckets) as loader:
+        loader.load_state_dict(state)
+        labels = [label for batch in loader for label in batch.label.tolist()]
+        (segment,) = loader.epoch_proof().segments
+        assert segment.start == 50
+        assert segment.classes[loader.classes[0]].delivered == labels.count(0)
+        assert segment.classes[loader.classes[0]].promised == pytest.approx(labels.count(0), rel=0.3)

@@ -11,7 +11,8 @@ from wds_tools.errors import OptionError, ResumeError
 from wds_tools.order import mixture as mixture_module
 from wds_tools.order import sequence as order_module
 from wds_tools.order.mixture import MixtureOrder
-from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World, resume, state_dict
+from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World
+from wds_tools.order.resuming import resume, state_dict
 from wds_tools.order.selection import Selection, balance
 from wds_tools.order.sequence import Order
 from wds_tools.order.tally import tally

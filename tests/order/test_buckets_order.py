@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from wds_tools.errors import ResumeError
 from wds_tools.order.buckets import BucketOrder
 from wds_tools.order.mixture import MixtureOrder
-from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World, resume, state_dict
+from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World
+from wds_tools.order.resuming import resume, state_dict
 from wds_tools.order.selection import Selection, balance
 from wds_tools.order.sequence import Order
 from wds_tools.order.tally import tally

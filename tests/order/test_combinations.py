@@ -12,7 +12,8 @@ from wds_tools.order import mixture as mixture_module
 from wds_tools.order import sequence as order_module
 from wds_tools.order.buckets import BucketOrder
 from wds_tools.order.mixture import MixtureOrder
-from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World, resume, state_dict
+from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World
+from wds_tools.order.resuming import resume, state_dict
 from wds_tools.order.selection import Selection, balance
 from wds_tools.order.sequence import Order
 

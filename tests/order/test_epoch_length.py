@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import wds_tools as wt
 from wds_tools.errors import ResumeError
 from wds_tools.order.mixture import MixtureOrder
-from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
+from wds_tools.order.planner import Cursor, EpochPlan, World
+from wds_tools.order.resuming import resume, state_dict
 from wds_tools.order.sequence import Order
 
 

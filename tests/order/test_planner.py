@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.order import sequence as order_module
-from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
+from wds_tools.order.planner import Cursor, EpochPlan, World
+from wds_tools.order.resuming import resume, state_dict
 from wds_tools.order.sequence import Order, default_block
 
 SHARDS = st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(lambda counts: sum(counts) > 0)

@@ -14,7 +14,8 @@ import numpy, torch, wds_tools.loading.loader, wds_tools.loading.request
 from wds_tools.inspection.forecast import forecast
 from wds_tools.loading.load_options import LoadOptions
 from wds_tools.loading.request import open_dataset
-from wds_tools.order.planner import Cursor, EpochPlan, World, resume, state_dict
+from wds_tools.order.planner import Cursor, EpochPlan, World
+from wds_tools.order.resuming import resume, state_dict
 from wds_tools.reading.opening import open_shards
 
 def memory():

@@ -22,6 +22,7 @@ from wds_tools.storage.requests.retry import RetryPolicy
 
 SECRET = "wdst_sentinel-value"
 POLICY = RetryPolicy(seconds=0.2)
+pytestmark = pytest.mark.usefixtures("closed_clients")
 
 
 class Server(ThreadingHTTPServer):

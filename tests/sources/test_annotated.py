@@ -15,6 +15,7 @@ import pytest
 import torch
 from annotated_trees import FOREIGN, SPLIT_OF, tree_of
 from PIL import Image
+from sources_conformance import stored
 from torchvision.datasets import CocoDetection, VOCDetection
 
 import wds_tools as wt
@@ -865,3 +866,68 @@ def test_the_call_that_pack_prints_loads_images_with_their_objects(tmp_path, cap
     batch = next(iter(names["loader"]))
     assert batch.image.shape == (4, 3, 640, 640)
     assert batch.boxes_offsets[-1] == len(batch.classes) == sum(map(len, BOXES.values()))
+
+
+def write_labelled(src, split, categories, labels):
+    """Write images and a file with categories only, as iNaturalist publishes them; one annotation for each label."""
+    images, annotations = [], []
+    for number, own in enumerate(labels):
+        name = f"train_val2018/{split}/{number:032x}.png"
+        (src / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 6), (number, len(split), 9)).save(src / name)
+        images.append({"id": number, "file_name": name, "width": 8, "height": 6, "license": 3})
+        annotations += [{"id": len(annotations) + n, "image_id": number, "category_id": c} for n, c in enumerate(own)]
+    content = {"info": {}, "images": images, "annotations": annotations, "categories": categories}
+    (src / f"{split}2018.json").write_text(json.dumps(content))
+
+
+SPECIES = [{"id": 7, "name": "Fungi c", "supercategory": "Fungi"}, {"id": 3, "name": "Aves a", "supercategory": "Aves"}]
+
+
+def test_a_category_of_each_image_without_a_box_is_its_label(tmp_path):
+    write_labelled(tmp_path / "src", "train", SPECIES, [[7], [3], [7], []])
+    write_labelled(tmp_path / "src", "val", SPECIES, [[3], [7]])
+    reports = wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", images="keep", workers=1)
+    train, val = reports["train2018"], reports["val2018"]
+    assert train.manifest.classes == val.manifest.classes == ("Aves a", "Fungi c")
+    labels = {}
+    for split in reports:
+        for sample in stored(tmp_path / "dst" / split):
+            facts = json.loads(sample["json"])
+            assert "objects" not in facts
+            assert sample["png"] == (tmp_path / "src" / facts["file_name"]).read_bytes()
+            labels[split, facts["id"]] = int(sample["cls"])
+    assert labels == {
+        ("train2018", 0): 1,
+        ("train2018", 1): 0,
+        ("train2018", 2): 1,
+        ("val2018", 0): 0,
+        ("val2018", 1): 1,
+    }
+    assert [skip.reason for skip in train.skipped] == ["has no label"]
+    parts = {part.name: part.role or part.reason for part in val.account.parts}
+    assert (parts["annotations"], parts["categories"]) == ("label", "class names")
+    assert parts["supercategory"] == "attributes of classes are kept of objects only"
+    assert any("class numbers are the positions of categories sorted by id" in note for note in val.account.notes)
+
+
+def test_several_categories_of_an_image_without_boxes_are_several_labels(tmp_path):
+    write_labelled(tmp_path / "src", "train", SPECIES, [[7], [3, 7]])
+    wt.pack(tmp_path / "src", tmp_path / "dst", images="keep", workers=1)
+    labels = {json.loads(one["json"])["id"]: json.loads(one["labels.json"]) for one in stored(tmp_path / "dst")}
+    assert labels == {0: [1], 1: [0, 1]}
+
+
+def test_xml_of_labelme_is_refused_by_name(tmp_path):
+    outline = "".join(f"<pt><x>{x}</x><y>{y}</y></pt>" for x, y in [(1, 1), (9, 1), (9, 9)])
+    car = f"<object><name>car</name><deleted>0</deleted><polygon><username>a</username>{outline}</polygon></object>"
+    for number, content in enumerate(["", car]):
+        for folder in ("Images", "Annotations"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+        Image.new("RGB", (20, 20)).save(tmp_path / "Images" / f"{number}.jpg")
+        (tmp_path / "Annotations" / f"{number}.xml").write_text(
+            f"<annotation><filename>{number}.jpg</filename><imagesize><nrows>20</nrows></imagesize>{content}</annotation>"
+        )
+    with pytest.raises(SourceError, match=r"1.xml is an annotation of LabelMe .*--from folder"):
+        open_source(tmp_path).scan()
+    assert len(open_source(tmp_path, kind="folder").scan().inputs) == 2

@@ -7,8 +7,11 @@ Pillow, and compared with the arrays that were written.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import shutil
+import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +43,7 @@ from conformance_cases import (
     write_arrow,
     write_records,
     write_shard,
+    write_zip,
 )
 from foreign_records import FOREIGN, checksum, expected
 from sources_conformance import image_of, stored
@@ -300,3 +304,87 @@ def test_a_source_that_forgets_a_part_or_a_record_cannot_be_packed() -> None:
     account.leave_out("column", "b", "is empty")
     with pytest.raises(AssertionError, match="3 rows were given, 2 are accounted for"):
         account.close(1, ["is damaged"])
+
+
+FILES_NEXT_TO_IT = ("preview.png", "labels.csv", "classes.txt", "shard.part", "notes/cat/9.png")
+IN_FOLDERS = ["arrow", "dotted", "lmdb", "litdata", "mds", "parquet", "tar", "tfrecord", "webdataset", "zarr", "zip"]
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=LITDATA if kind == "litdata" else ()) for kind in IN_FOLDERS]
+)
+def test_every_file_below_a_folder_is_in_the_account(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    case = CASES[kind](tmp_path / "src")
+    folder = case.src if case.src.is_dir() else case.src.parent
+    for name in FILES_NEXT_TO_IT:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(png(0) if name.endswith("png") else b"photo,label\nx,y\n")
+    report = wt.pack(folder, tmp_path / "dst", kind=kind, columns=case.columns, workers=1, images="keep")
+    assert report.account.packed == len(case.labels)
+    left_out = {part.name for part in report.account.parts if part.kind == "file" and part.reason}
+    assert left_out - case.names == {*FILES_NEXT_TO_IT}
+    assert any("'labels.csv' is next to what is packed" in note for note in report.account.notes)
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "mds", "zarr"])
+def test_an_image_in_the_folder_of_a_format_does_not_decide_what_it_is(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    case = CASES[kind](tmp_path / "src")
+    (case.src / "preview.png").write_bytes(png(0))
+    assert pack(case.src, tmp_path / "dst", case.columns).account.packed == len(case.labels)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "tar", "tfrecord", "webdataset", "zip"])
+def test_an_image_next_to_files_of_images_is_an_error_that_names_both(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    src = CASES[kind](tmp_path / "src").src
+    folder = src if src.is_dir() else src.parent
+    (folder / "preview.png").write_bytes(png(0))
+    with pytest.raises(SourceError, match=rf"'preview.png', and .*: pass --from folder .*, or --from {kind} for"):
+        pack(folder, tmp_path / "dst")
+
+
+def table_of_ids(path: Path) -> Path:
+    pq.write_table(pa.table({"image": [png(n) for n in range(COUNT)], "id": [f"a{n}" for n in range(COUNT)]}), path)
+    return path
+
+
+def keyed_shard(path: Path) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for number in range(COUNT):
+            member = tarfile.TarInfo(f"a{number}.png")
+            member.size = len(png(number))
+            archive.addfile(member, io.BytesIO(png(number)))
+            archive.addfile(tarfile.TarInfo(f"a{number}.txt"))
+    return path
+
+
+def keyed_zip(path: Path) -> Path:
+    return write_zip(path.parent, {f"a{number}.png": png(number) for number in range(COUNT)})
+
+
+@pytest.mark.parametrize(
+    ("write", "kind"),
+    [(table_of_ids, "parquet"), (keyed_shard, "webdataset"), (keyed_zip, "zip")],
+)
+def test_a_table_that_names_the_images_next_to_it_is_an_error(
+    write: Callable[[Path], Path], kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "src").mkdir()
+    write(tmp_path / "src" / f"photos.{'tar' if kind == 'webdataset' else kind}")
+    with (tmp_path / "src" / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["photo", "label"], *([f"a{number}", number % 2] for number in range(COUNT))])
+    with pytest.raises(SourceError, match=rf"labels.csv has rows that name .*'a0'.* pass --from {kind} .* without it"):
+        pack(tmp_path / "src", tmp_path / "dst")
+    report = wt.pack(tmp_path / "src", tmp_path / "dst", kind=kind, workers=1, images="keep")
+    assert report.account.packed == COUNT
+    assert "labels.csv" in {part.name for part in report.account.parts if part.reason}
+
+
+def test_a_table_of_class_numbers_next_to_numbered_images_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    write_zip(tmp_path / "src", {f"{number}.png": png(number) for number in range(COUNT)})
+    (tmp_path / "src" / "classes.csv").write_text("number,name\n0,cat\n1,dog\n")
+    report = pack(tmp_path / "src", tmp_path / "dst")
+    assert {part.name: part.role for part in report.account.parts}["classes.csv"] == ""

@@ -782,7 +782,8 @@ def test_an_interrupted_pack_of_row_groups_is_continued_to_the_same_bytes(
 
 def test_a_folder_of_images_is_detected_whatever_other_files_it_has(tmp_path: Path, six: list[Photo]) -> None:
     (tmp_path / "cat").mkdir()
-    (tmp_path / "cat" / "1.jpg").write_bytes(six[0].data)
+    for number in range(4):
+        (tmp_path / "cat" / f"{number}.jpg").write_bytes(six[number].data)
     for name in ("notes.csv", "backup.zip", "shards.tar", "x.parquet"):
         (tmp_path / name).write_bytes(b"")
     assert detect(tmp_path) == "folder"

@@ -213,6 +213,32 @@ def test_backslashes_are_separators_in_an_archive_without_slashes(tmp_path: Path
     assert [skip.reason for skip in report.skipped] == ["has a path that leads out of the archive"]
 
 
+def test_backslashes_in_a_zip_with_other_slashes_are_separators_and_noted(tmp_path: Path, six: list[Photo]) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name, photo in zip(["a\\b/1.jpg", "a\\b\\2.jpg", "c/d/3.jpg"], six, strict=False):
+            archive.writestr(name, photo.data)
+    samples, report = pack(tmp_path / "a.zip")
+    assert report.manifest.classes == ("a", "c")
+    assert [sample["cls"] for sample, _ in samples] == [b"0", b"0", b"1"]
+    assert any("backslashes in names such as 'a\\\\b/1.jpg' of a.zip" in note for note in report.account.notes)
+    with zipfile.ZipFile(tmp_path / "a.zip", "a") as archive:
+        archive.writestr("c\\d/3.jpg", six[0].data)
+    with pytest.raises(SourceError, match=r"a.zip has .*'c/d/3.jpg', which are one path"):
+        pack(tmp_path / "a.zip")
+
+
+def test_parquet_files_in_folders_without_a_label_name_the_folders(tmp_path: Path, six: list[Photo]) -> None:
+    src = tmp_path / "src"
+    for name in ("cat", "dog"):
+        (src / name).mkdir(parents=True)
+        pq.write_table(pa.table({"image": [photo.data for photo in six]}), src / name / "p.parquet")
+    [note] = (note for note in pack(src)[1].account.notes if "folders" in note)
+    assert note.startswith("no label: the files are in the folders 'cat', 'dog'; if these are the classes, rename them")
+    for name in ("cat", "dog"):
+        (src / name).rename(src / f"label={name}")
+    assert wt.pack(src, tmp_path / "renamed", workers=1).manifest.classes == ("cat", "dog")
+
+
 # Shards
 
 

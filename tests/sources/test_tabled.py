@@ -248,6 +248,60 @@ def test_class_folders_and_a_table_that_names_the_images_need_a_decision(
     assert found == expected
 
 
+def write_gtsrb(src: Path) -> Path:
+    """Write images and tables as GTSRB has them: a table in each class folder, and one of the test images."""
+    shown = {"Width": 10, "Roi.X1": 1}
+    for number in range(2):
+        folder = src / "Final_Training" / "Images" / f"{number:05d}"
+        names = [f"00000_{row:05d}.png" for row in range(3)]
+        for row, name in enumerate(names):
+            images(folder, name).joinpath(name).write_bytes(png(3 * number + row))
+        pd.DataFrame({"Filename": names, **shown, "ClassId": 5 - number}).to_csv(
+            folder / f"GT-{number:05d}.csv", sep=";", index=False
+        )
+    test = images(src / "Final_Test" / "Images", "00000.png", "00001.png")
+    pd.DataFrame({"Filename": ["00000.png", "00001.png"], **shown}).to_csv(test / "GT-final_test.csv", sep=";")
+    return src
+
+
+def test_tables_of_the_images_in_their_own_folder_are_one_table_in_parts(tmp_path: Path) -> None:
+    src = write_gtsrb(tmp_path / "src")
+    for path in (src, src / "Final_Training"):
+        with pytest.raises(
+            SourceError, match=r"GT-00000.csv, .*: pack .*/Final_Training/Images --from folder .* --from table"
+        ):
+            wt.pack(path, tmp_path / "dst", workers=1)
+    folders = wt.pack(src / "Final_Training" / "Images", tmp_path / "folders", kind="folder", workers=1)
+    assert folders.manifest.classes == ("00000", "00001")
+    report = wt.pack(src / "Final_Training", tmp_path / "rows", kind="table", workers=1, images="keep")
+    found = by_path(tmp_path / "rows")
+    assert {path.partition("/")[2]: int(one["cls"]) for path, one in found.items()} == {
+        f"{folder:05d}/00000_{row:05d}.png": 5 - folder for folder in range(2) for row in range(3)
+    }
+    assert {path: one["png"] for path, one in found.items()} == {
+        path: (src / "Final_Training" / path).read_bytes() for path in found
+    }
+    assert report.account.attached == {"table": 2}
+    reports = wt.pack_splits(src, tmp_path / "splits", split="folders", kind="table", workers=1)
+    assert {name: one.account.packed for name, one in reports.items()} == {"Final_Test": 2, "Final_Training": 6}
+
+
+def test_one_of_several_tables_can_be_packed_with_the_images_that_it_names(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", "Train/0/0.png", "Train/1/1.png", "Test/2.png", "Meta/3.png", "Meta/4.png")
+    for name, paths in {"Train": ["0/0", "1/1"], "Test": ["2"], "Meta": ["3", "4"]}.items():
+        table = pd.DataFrame({"ClassId": range(len(paths)), "Path": [f"{name}/{path}.png" for path in paths]})
+        table.to_csv(src / f"{name}.csv", index=False)
+    with pytest.raises(SourceError, match=r"folders of images .*: pack .*src/Train --from folder .* --from table"):
+        wt.pack(src, tmp_path / "dst", workers=1)
+    with pytest.raises(SourceError, match=r"'Train.csv' .*: pack one of them, such as .*src/\w+.csv; or "):
+        wt.pack(src, tmp_path / "dst", kind="table", workers=1)
+    wt.pack(src / "Train.csv", tmp_path / "dst", workers=1, images="keep")
+    assert {path: int(one["cls"]) for path, one in by_path(tmp_path / "dst").items()} == {
+        "Train/0/0.png": 0,
+        "Train/1/1.png": 1,
+    }
+
+
 def test_a_table_of_classes_is_left_out_even_if_its_numbers_are_names_of_images(tmp_path: Path) -> None:
     src = images(tmp_path / "src", *(f"{name}/{row}.png" for name in NAMES for row in range(4)))
     pd.DataFrame({"id": range(3), "name": NAMES}).to_csv(src / "classes.csv", index=False)
@@ -579,6 +633,26 @@ def test_columns_of_0_and_1_have_one_note(tmp_path: Path) -> None:
     assert report.manifest.classes == NAMES
     [note] = report.manifest.account.notes
     assert note.startswith(f"the labels are lists of 0 and 1 for {len(NAMES)} classes")
+
+
+@pytest.mark.parametrize(("first", "second"), [("cat", "dog"), ("is_train", "is_test")])
+def test_columns_of_0_and_1_are_labels_by_the_same_rule_in_a_table_and_in_its_folder(
+    first: str, second: str, tmp_path: Path
+) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png"))
+    flags = {first: [row % 2 for row in range(COUNT)], second: [1 - row % 2 for row in range(COUNT)]}
+    pd.DataFrame({"image": names_of("{}.png"), **flags, "site": "x"}).to_csv(src / "t.csv", index=False)
+    found = {}
+    for path in (src, src / "t.csv"):
+        dst = tmp_path / f"packed-{path.name}"
+        report = wt.pack(path, dst, workers=1, images="keep")
+        samples = {name: (one.get("cls"), json.loads(one["json"])) for name, one in by_path(dst).items()}
+        roles = {part.name: part.role for part in report.account.parts if part.kind == "column"}
+        found[path] = report.manifest.classes, {name: label for name, (label, _) in samples.items()}, roles
+        is_label = first == "cat"
+        assert all((first in facts) != is_label for _, facts in samples.values())
+        assert report.manifest.classes == ((first, second) if is_label else ())
+    assert found[src] == found[src / "t.csv"]
 
 
 def test_a_table_whose_names_differ_in_case_from_images_without_labels_is_noted(tmp_path: Path) -> None:

@@ -525,11 +525,17 @@ def test_an_image_in_several_rows_is_noted_and_must_have_one_label(tmp_path: Pat
 
 
 @pytest.mark.parametrize("no", ["0", "-1"])
-def test_columns_of_two_numbers_for_each_class_are_noted(tmp_path: Path, no: str) -> None:
+def test_columns_of_two_numbers_for_each_class_are_the_label(tmp_path: Path, no: str) -> None:
     rows = [[f"{row}.png", *("1" if row == column else no for column in range(3))] for row in range(3)]
-    path = table(tmp_path, "\n".join(map(",".join, [["path", "MEL", "NV", "BCC"], *rows])))
+    found = scan(table(tmp_path, "\n".join(map(",".join, [["path", "MEL", "NV", "BCC"], *rows]))))
+    assert found.classes == ("MEL", "NV", "BCC")
+    assert [entry.label for entry in found.inputs] == [0, 1, 2]
+
+
+def test_columns_of_0_and_1_of_which_a_row_has_two_are_noted(tmp_path: Path) -> None:
+    path = table(tmp_path, "path,MEL,NV,BCC\n0.png,1,1,0\n1.png,0,1,0\n2.png,0,0,1\n")
     (note,) = scan(path).account.notes
-    assert note.startswith(f"no label: 3 columns with only {no} and 1 ('MEL', 'NV', 'BCC'): if they are classes")
+    assert note.startswith("no label: 3 columns with only 0 and 1 ('MEL', 'NV', 'BCC'): if they are classes")
 
 
 @pytest.mark.parametrize("form", ["{}", "[{}]"])

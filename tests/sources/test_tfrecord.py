@@ -111,7 +111,7 @@ def test_class_names_of_tensorflow_datasets_are_read_from_the_file_beside(tmp_pa
     ]
     roles, _ = account_of(folder)
     assert roles["label.labels.txt"] == "class names"
-    assert roles["features.json"] == "neither a TFRecord file nor the class names of the label"
+    assert roles["features.json"] == "is next to what is packed, and is not read"
     one_file = packed(min(folder.glob("toy-*")), tmp_path / "one")
     assert [sample.name for sample in one_file] == names
 

@@ -24,6 +24,7 @@ from wds_tools.storage.requests.retry import RetryPolicy
 TOKEN_XML = (
     b"<?xml version='1.0'?><Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 )
+pytestmark = pytest.mark.usefixtures("closed_clients")
 
 
 @pytest.fixture(autouse=True)
@@ -41,16 +42,12 @@ def server():
 
 @pytest.fixture
 def client(server):
-    opened = client_of(f"{server.url}/d", {}, PATIENT)
-    yield opened
-    opened.close()
+    return client_of(f"{server.url}/d", {}, PATIENT)
 
 
 @pytest.fixture
 def quick_client(server):
-    opened = client_of(f"{server.url}/d", {}, QUICK)
-    yield opened
-    opened.close()
+    return client_of(f"{server.url}/d", {}, QUICK)
 
 
 # Correct answers

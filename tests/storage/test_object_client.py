@@ -29,6 +29,7 @@ from wds_tools.storage.requests.s3_client import S3Client
 
 QUICK = dataclasses.replace(client_requests.QUICK, connect_seconds=0.5)
 REPOSITORY = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("closed_clients")
 
 
 @pytest.fixture(autouse=True)
@@ -58,16 +59,12 @@ def kind(request):
 
 @pytest.fixture
 def client(server, kind):
-    opened = kind(RemoteFolder("s3://b/d", options_for(server), PATIENT))
-    yield opened
-    opened.close()
+    return client_of("s3://b/d", options_for(server), PATIENT, kind=kind)
 
 
 @pytest.fixture
 def quick_client(server, kind):
-    opened = kind(RemoteFolder("s3://b/d", options_for(server), QUICK))
-    yield opened
-    opened.close()
+    return client_of("s3://b/d", options_for(server), QUICK, kind=kind)
 
 
 def test_ranges_and_whole_objects_are_read_without_head(client, server):
@@ -102,7 +99,7 @@ def test_ranges_and_whole_objects_are_read_without_head(client, server):
     ],
 )
 def test_a_fault_that_passes_costs_only_time(server, kind, fault):
-    client = kind(RemoteFolder("s3://b/d", options_for(server), dataclasses.replace(STALLING, connect_seconds=1)))
+    client = client_of("s3://b/d", options_for(server), dataclasses.replace(STALLING, connect_seconds=1), kind=kind)
     server.answers.extend([fault] * 2)
     assert read(client) == DATA[1000:201_000]
     server.answers.extend([fault] * 2)
@@ -198,7 +195,7 @@ def test_an_object_that_is_too_large_for_an_index_is_a_manifest_error(client):
 @pytest.mark.parametrize("endpoint", ["http://nowhere.invalid", "http://127.0.0.1:9"])
 def test_an_unreachable_endpoint_is_named(kind, endpoint):
     policy = dataclasses.replace(QUICK, seconds=0.05, connect_seconds=20)
-    client = kind(RemoteFolder("s3://b/d", {"anon": True, "endpoint_url": endpoint}, policy))
+    client = client_of("s3://b/d", {"anon": True, "endpoint_url": endpoint}, policy, kind=kind)
     words = "host name was not found" if "nowhere" in endpoint else "error sending request|ConnectionRefusedError"
     with pytest.raises(StoreError, match=rf"({words}).*host {endpoint.removeprefix('http://')}, "):
         read(client)
@@ -218,7 +215,7 @@ def test_after_200_cuts_the_bytes_are_right(kind):
 
     policy = RetryPolicy(seconds=300, first_seconds=0, most_seconds=0)
     with BadServer({"/b/d/a.tar": DATA}, default=answer).running() as server:
-        client = kind(RemoteFolder("s3://b/d", options_for(server), policy))
+        client = client_of("s3://b/d", options_for(server), policy, kind=kind)
         while cuts < 200:
             start = draw.randrange(len(DATA) - 1)
             stop = draw.randrange(start + 1, len(DATA) + 1)
@@ -231,12 +228,12 @@ def test_tls_with_a_certificate_of_an_own_authority(tmp_path, monkeypatch, kind)
         with pytest.raises(
             StoreError, match=r"certificate of the server is not trusted.*[12] attempt"
         ):  # a slow handshake is repeated
-            read(kind(RemoteFolder("s3://b/d", options_for(server), PATIENT)))
+            read(client_of("s3://b/d", options_for(server), PATIENT, kind=kind))
         for verify in (str(trusted), False):
             options = {**options_for(server), "client_kwargs": {"verify": verify}}
-            assert read(kind(RemoteFolder("s3://b/d", options, PATIENT))) == DATA[1000:201_000]
+            assert read(client_of("s3://b/d", options, PATIENT, kind=kind)) == DATA[1000:201_000]
         monkeypatch.setenv("AWS_CA_BUNDLE", str(trusted))
-        assert read(kind(RemoteFolder("s3://b/d", options_for(server), PATIENT))) == DATA[1000:201_000]
+        assert read(client_of("s3://b/d", options_for(server), PATIENT, kind=kind)) == DATA[1000:201_000]
 
 
 # Processes

@@ -252,6 +252,23 @@ def test_yolo_has_no_outlines_of_two_points_and_nothing_beyond_the_image(has_out
         assert report.notes == [beyond.format(1)]
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_key_points_beyond_the_image_are_moved_to_its_edge_and_not_labelled(size: int, tmp_path: Path) -> None:
+    points = [[10, 20, 2], [100.25, 40, 2], [120, 40, 2], [-30, 90, 0]]
+    item = {"box": [5, 5, 95, 75], "category": 0, "keypoints": [point[:size] for point in points]}
+    image = io.BytesIO()
+    Image.new("RGB", (100, 80)).save(image, "PNG")
+    with wt.ShardWriter(tmp_path / "in/a-%06d.tar", field_classes={"json:objects.category": ("cat",)}) as writer:
+        writer.write({"__key__": "a", "png": image.getvalue(), "json": {"width": 100, "height": 80, "objects": [item]}})
+    report = wt.export(tmp_path / "in", "yolo", dst=tmp_path / "out", progress=False)
+    expected = [[0.1, 0.25, 2], [1, 0.5, 2], [1, 0.5, 0], [0, 1, 0]]  # Ultralytics leaves an image with others out
+    (row,) = label_rows(tmp_path / "out/labels/train/a.txt")
+    assert row[5:] == [value for point in expected for value in point[:size]]
+    what = "1 object with key points beyond the image by more than 0.5 pixel, written at its edge"
+    labelled = " as not labelled" if size > 2 else ""
+    assert report.notes == [f"yolo: {what}{labelled}, such as object 0 of 'a.png'"]
+
+
 def test_what_yolo_does_not_have_is_counted_with_an_example(odd: Path, tmp_path: Path) -> None:
     report = wt.export(odd, "yolo", dst=tmp_path / "out", progress=False)
     assert report.notes == [

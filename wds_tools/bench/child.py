@@ -52,12 +52,20 @@ class _Commands:
         seconds = time.perf_counter() - started
         return {"seconds": seconds, "bytes": _size_of(parsed.own_folder)}
 
-    def probe_pixels(self, setup: dict[str, Any], file: str) -> bool:
-        """Write the probes to a file, uint8 [n, 3, height, width]; return whether the loader supports that."""
-        pixels = self._module.probe_pixels(Setup.from_json(setup))
+    def probe(self, setup: dict[str, Any], file: str) -> None:
+        """Write what the loader makes of the probes to an npz file.
+
+        ``pixels`` are uint8 [n, 3, height, width], and ``boxes`` [boxes of all probes, 4]; a loader that does not
+        support one omits it.
+        """
+        parsed = Setup.from_json(setup)
+        arrays: dict[str, Any] = {}
+        pixels = self._module.probe_pixels(parsed)
         if pixels is not None:
-            np.save(file, np.stack([np.asarray(image) for image in pixels]), allow_pickle=False)
-        return pixels is not None
+            arrays["pixels"] = np.stack([np.asarray(image) for image in pixels])
+        if parsed.has_boxes and hasattr(self._module, "probe_boxes"):
+            arrays["boxes"] = np.concatenate([np.asarray(boxes) for boxes in self._module.probe_boxes(parsed)])
+        np.savez(file, **arrays)
 
     def measure_round(self, setup: dict[str, Any], seed: int, seconds: float) -> dict[str, float]:
         """Measure the loader once."""
@@ -74,7 +82,7 @@ class _Commands:
 
 
 def _size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())  # of links, not what they name
 
 
 def _answer(command: Callable[[], Any]) -> dict[str, Any]:

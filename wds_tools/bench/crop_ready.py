@@ -1,4 +1,4 @@
-"""`make_loader` on crop-ready shards, packed from the same files: the same pixels."""
+"""`make_loader` on crop-ready shards, packed from the same shards: the same pixels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from wds_tools.packing.packer import pack
 
 
 def prepare(setup: Setup) -> None:
-    """Pack the files again, in the same order, so that the probes come first here too."""
+    """Pack the shards again, in the same order, so that the probes come first here too."""
     size = sum(path.stat().st_size for path, _ in setup.files())
     limit = max(10_240, size // (4 * setup.workers))
-    pack(setup.tree, setup.own_folder, shard_bytes=limit, images="crop-ready", progress=False)
+    pack(setup.shards, setup.own_folder, shard_bytes=limit, images="crop-ready", shuffle=False, progress=False)
 
 
 def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
@@ -27,6 +27,11 @@ def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
 def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
     """Return the pixels of the probes."""
     return ours.probe_pixels(_with_own_shards(setup))
+
+
+def probe_boxes(setup: Setup) -> Sequence[torch.Tensor]:
+    """Return the boxes of the probes."""
+    return ours.probe_boxes(_with_own_shards(setup))
 
 
 def _with_own_shards(setup: Setup) -> Setup:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from wds_tools.bench.workloads import HSV_GAINS, RAW_SIDE, WITH_BOXES, Setup
+from wds_tools.bench.workloads import HSV_GAINS, RAW_SIDE, Setup
 from wds_tools.images.color import HSV
 from wds_tools.images.views import Resize
 from wds_tools.loading.dataset import StreamingDataset
@@ -32,7 +32,7 @@ def open_loader(setup: Setup, seed: int, *, num_workers: int) -> Loader:
     }
     if setup.crops:
         options["fields"] = {"image": Image(view=setup.crops), "label": Label()}
-    elif setup.workload in WITH_BOXES:
+    elif setup.has_boxes:
         color = HSV(*HSV_GAINS) if setup.workload == "mosaic" else None
         boxes = Boxes("json", path="boxes", like="image", pad=None if setup.workload == "detect" else "flat")
         options["fields"] = {"image": Image(view=setup.view, color=color), "boxes": boxes}
@@ -62,9 +62,15 @@ def _undecoded_batch_sizes(setup: Setup, seed: int) -> Generator[int]:
 
 def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
     """Return the pixels of the probes, which are the first images in the shards."""
-    if setup.fixed_view is None:
-        return None
-    options: dict[str, Any] = {"view": setup.fixed_view, "fields": ("image",), "shuffle": False, "num_workers": 0}
-    with make_loader(setup.shards, batch_size=len(setup.probes), **options) as loader:
-        (images,) = next(iter(loader))
-        return list(images.clone())
+    return None if setup.fixed_view is None else _probe(setup, "image")
+
+
+def probe_boxes(setup: Setup) -> Sequence[torch.Tensor]:
+    """Return the boxes of the probes."""
+    return _probe(setup, "boxes", boxes=Boxes("json", path="boxes", like="image"))
+
+
+def _probe(setup: Setup, name: str, **others: Any) -> list[torch.Tensor]:
+    fields = {"image": Image(view=setup.fixed_view), **others}
+    with make_loader(setup.shards, batch_size=len(setup.probes), fields=fields, num_workers=0) as loader:
+        return [value.clone() for value in getattr(next(iter(loader)), name)]

@@ -101,7 +101,7 @@ LOADERS = {
         "crop_ready",
         ("torch",),
         'ours, the same images packed with images="crop-ready": identical pixels',
-        workloads=_CROPS,
+        workloads=DECODING,
         size_ratio=1.2,
     ),
     "imagefolder": Entry(
@@ -176,6 +176,16 @@ LOADERS = {
             "repeat; affine and HSV with its defaults",
         },
         size_ratio=0.1,
+    ),
+    "albumentations": Entry(
+        "peers.albumentations",
+        ("albumentations", "torch", "torchvision"),
+        f"OpenCV reads the files and resizes without antialias, {_DATALOADER}; boxes in memory",
+        workloads=_DETECTION,
+        workload_notes={
+            "mosaic": "A.Mosaic of the image and three other random ones, which are read and decoded for it; A.Affine "
+            "moves its 640 x 640 pixels, so smaller scales leave an empty border; A.HueSaturationValue",
+        },
     ),
     "dali": Entry(
         "peers.dali",

@@ -12,6 +12,7 @@ from wds_tools.bench.workloads import MAIN_PROCESS_STAGES, WORKER_STAGES, WORKLO
 from wds_tools.wording import counted
 
 _SAME_LEVELS = 2.0  # of 255, mean difference: above, pixels count as different
+_SAME_EDGES = 1.0  # pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class BenchReport:
         missing: Loaders that were not measured, or failed, with the reason.
         pixels: Difference from our pixels in a fixed crop of the first images, of 255 levels: mean
             over an image, median over the images.
+        boxes: Difference from our boxes in these images, in pixels: of each box the edge that differs most.
         prepared: By loader, for those that have a format of their own.
         crop_ready: Whether the dataset is crop-ready, so that all loaders decode files with restart
             markers.
@@ -109,6 +111,7 @@ class BenchReport:
     rounds: dict[str, list[Round]]
     missing: dict[str, str]
     pixels: dict[str, float]
+    boxes: dict[str, Spread]
     prepared: dict[str, Prepared]
     crop_ready: bool
     stages: dict[str, float]
@@ -138,7 +141,9 @@ class BenchReport:
 
     def to_text(self) -> str:
         """Return the results as tables, followed by the notes."""
-        measured = "\n".join([*self._title(), "", *table([_HEADINGS, *(self._row(name) for name in self.rounds)])])
+        measured = "\n".join(
+            [*self._title(), "", *table([self._headings(), *(self._row(name) for name in self.rounds)])]
+        )
         return "\n\n".join(filter(None, [measured, self._stages_text(), "\n".join(self._notes())]))
 
     def _stages_text(self) -> str:
@@ -164,6 +169,11 @@ class BenchReport:
             for name, levels in self.pixels.items()
             if levels > _SAME_LEVELS
         ]
+        notes += [
+            f"{name}: an edge of its boxes differs from ours by {edges.median:.1f} pixels, so the work is not the same"
+            for name, edges in self.boxes.items()
+            if edges.median > _SAME_EDGES
+        ]
         if self.crop_ready:
             notes.append(
                 "the dataset is crop-ready: all loaders, 'ours' included, decode files with restart markers; pack with "
@@ -171,7 +181,7 @@ class BenchReport:
             )
         if self.load > 1:
             notes.append(f"the machine was busy before the start: load {self.load:.1f}")
-        notes.append(_COLUMNS_NOTE)
+        notes.append(_COLUMNS_NOTE + (_BOXES_NOTE if self.boxes else ""))
         if self.stages:
             notes.append(_STAGES_NOTE)
         return [*notes, ", ".join(f"{name} {value}" for name, value in self.machine.items())]
@@ -204,7 +214,11 @@ class BenchReport:
             f"{self.spread(name, lambda r: r.memory_bytes).highest / 1e6:,.0f} MB",
             f"{self.spread(name, lambda r: r.first_batch_seconds).median:.2f} s",
             f"{self.pixels[name]:.2f}" if name in self.pixels else "-",
+            *([self.boxes[name].show(".2f") if name in self.boxes else "-"] if self.boxes else []),
         )
+
+    def _headings(self) -> tuple[str, ...]:
+        return (*_HEADINGS, "boxes") if self.boxes else _HEADINGS
 
     def _cpu_cell(self, name: str) -> str:
         spread = self.spread(name, _cpu)
@@ -260,6 +274,7 @@ _COLUMNS_NOTE = (
     "the same from CPU time, which other work on the machine disturbs less; memory: of all processes, without the page "
     "cache; pixels: mean difference from ours, of 255"
 )
+_BOXES_NOTE = "; boxes: of the edge of a box that differs most from ours, in pixels"
 _STAGES_NOTE = (
     "stages: read looks up the bytes; a local shard is loaded from the disk when verify first touches the bytes. "
     "other: index, crops and remaining Python code; hand-over: sending tasks, receiving results, making tensors"

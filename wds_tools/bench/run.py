@@ -93,7 +93,7 @@ def bench(
         session.exclude({name: reason for name, reason in reasons.items() if reason})
         session.load()
         session.prepare()
-        session.compare_pixels()
+        session.compare()
         session.measure(rounds, seconds)
         if stages:
             session.measure_stages(seconds)

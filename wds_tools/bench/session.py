@@ -13,10 +13,11 @@ import numpy as np
 from wds_tools.bench.dataset import BenchDataset
 from wds_tools.bench.process import LoaderProcess
 from wds_tools.bench.registry import LIMIT, OURS
-from wds_tools.bench.report import BenchReport, Prepared, Round
+from wds_tools.bench.report import BenchReport, Prepared, Round, Spread
 from wds_tools.bench.workloads import Setup
 from wds_tools.errors import WorkerError
 from wds_tools.terminal import phase_bar
+from wds_tools.wording import counted
 
 _FIRST_BATCH_SECONDS = 120.0  # allowed to a slow loader
 _PREPARE_SECONDS = 1800.0  # allowed to a slow writer of the largest dataset
@@ -40,6 +41,7 @@ class Session:
         self._rounds: dict[str, list[Round]] = {}
         self._missing: dict[str, str] = {}
         self._pixels: dict[str, float] = {}
+        self._boxes: dict[str, Spread] = {}
         self._prepared: dict[str, Prepared] = {}
         self._stages: dict[str, float] = {}
         self._versions: dict[str, str] = {}
@@ -64,19 +66,36 @@ class Session:
                 self._prepared[process.name] = prepared = Prepared(**result)
                 self._progress(f"{process.name}: its own format written in {prepared.seconds:.1f} s")
 
-    def compare_pixels(self) -> None:
-        """Compare the pixels of the probes from each loader with those from ours."""
-        pixels: dict[str, Any] = {}
-        for process, supported in self._each(
-            lambda p: p.call("probe_pixels", {**self._values(p), "file": self._pixel_file(p)}), "comparing pixels"
-        ):
-            if supported:
-                pixels[process.name] = np.load(self._pixel_file(process), allow_pickle=False).astype(np.int64)
+    def compare(self) -> None:
+        """Compare the pixels and boxes of the probes from each loader with those from ours."""
+        pixels, boxes = self._probes()
         for name in [name for name in pixels if name != OURS]:
             differences = np.abs(pixels[name] - pixels[OURS]).mean(axis=(1, 2, 3))  # [probes]
             # The median, because peers do not apply the EXIF orientation.
             self._pixels[name] = float(np.median(differences))
             self._progress(f"{name}: pixels differ from ours by {self._pixels[name]:.2f} of 255")
+        for name in [name for name in boxes if name != OURS]:
+            if len(boxes[name]) != len(boxes[OURS]):
+                self._processes = [process for process in self._processes if process.name != name]
+                theirs, ours = (counted(len(boxes[one]), "box", "boxes") for one in (name, OURS))
+                self._exclude(name, f"{theirs} of the compared images, but {ours} of ours")
+                continue
+            self._boxes[name] = Spread.of(np.abs(boxes[name] - boxes[OURS]).max(axis=1).tolist())
+            self._progress(f"{name}: boxes differ from ours by {self._boxes[name].show('.2f')} pixels")
+
+    def _probes(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the pixels and the boxes of the probes by loader, of those that have them."""
+        pixels: dict[str, Any] = {}
+        boxes: dict[str, Any] = {}
+        for process, _ in self._each(
+            lambda p: p.call("probe", {**self._values(p), "file": self._probe_file(p)}), "comparing with ours"
+        ):
+            with np.load(self._probe_file(process), allow_pickle=False) as arrays:
+                if "pixels" in arrays:
+                    pixels[process.name] = arrays["pixels"].astype(np.int64)
+                if "boxes" in arrays:
+                    boxes[process.name] = arrays["boxes"].astype(np.float64)
+        return pixels, boxes
 
     def measure(self, rounds: int, seconds: float) -> None:
         """Measure each loader once per round."""
@@ -119,6 +138,7 @@ class Session:
             rounds=self._rounds,
             missing=self._missing,
             pixels=self._pixels,
+            boxes=self._boxes,
             prepared=self._prepared,
             crop_ready=dataset.crop_ready,
             stages=self._stages,
@@ -155,5 +175,5 @@ class Session:
         """Return the setup as one loader gets it."""
         return {"setup": replace(self._setup, name=process.name).to_json()}
 
-    def _pixel_file(self, process: LoaderProcess) -> str:
-        return str(Path(self._setup.folder) / f"{process.name}.npy")
+    def _probe_file(self, process: LoaderProcess) -> str:
+        return str(Path(self._setup.folder) / f"{process.name}.npz")

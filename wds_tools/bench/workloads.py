@@ -119,7 +119,12 @@ class Setup:
     @property
     def has_several_values(self) -> bool:
         """Whether a sample has several values, so that the first one of a batch has its number of samples."""
-        return bool(self.crops) or self.workload in WITH_BOXES
+        return bool(self.crops) or self.has_boxes
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether samples have boxes."""
+        return self.workload in WITH_BOXES
 
     @property
     def annotations(self) -> Path:
@@ -168,7 +173,7 @@ class Setup:
 
 
 class LoaderModule(Protocol):
-    """Functions of a module that runs a loader; `prepare` is optional."""
+    """Functions of a module that runs a loader; `prepare` and `probe_boxes` are optional."""
 
     def prepare(self, setup: Setup) -> None:
         """Write the dataset in the loader's own format to ``setup.own_folder``."""
@@ -178,6 +183,9 @@ class LoaderModule(Protocol):
 
     def probe_pixels(self, setup: Setup) -> Sequence[Any] | None:
         """Return ``setup.fixed_view`` of the probes, each uint8 [3, height, width]; None if not supported."""
+
+    def probe_boxes(self, setup: Setup) -> Sequence[Any]:
+        """Return the boxes of the probes in ``setup.fixed_view``, each [boxes, 4]: left, top, right and bottom."""
 
 
 @dataclass(frozen=True)

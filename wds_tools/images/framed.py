@@ -88,9 +88,11 @@ def place(
     frame = np.array(size, np.int64)
     origin = (frame - warp.size) // 2 if warp else np.zeros_like(frame)
     start, stop = np.ceil(offset - 0.5), np.ceil(offset + resized - 0.5)
-    low, high = np.broadcast_to(-origin, start.shape), np.broadcast_to(frame - origin, start.shape)
+    # What is drawn of an image does not depend on the other ones, although these may need larger frames.
+    margin = np.repeat(warp.margin, tiles, axis=0) if warp else np.zeros_like(sides)
+    low, high = -margin, frame - 2 * origin + margin
     if canvas is not None:
-        low, high = (np.clip(np.ceil(edges - 0.5), -origin, frame - origin) for edges in np.split(canvas, 2, axis=1))
+        low, high = (np.clip(np.ceil(edges - 0.5), low, high) for edges in np.split(canvas, 2, axis=1))
     start = np.clip(start, low, high).astype(np.int64)
     stop = np.clip(stop, start, np.maximum(high, start)).astype(np.int64)
     length, corner = stop - start, start - offset
@@ -147,9 +149,9 @@ class Letterbox(OfOneSize):
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each image, see `View.regions`."""
         sides, frame = np.stack([height, width], axis=1), np.array(self.shape, np.int64)
-        ratio = (frame / sides).min(axis=1, keepdims=True)
-        ratio = ratio if self.enlarge else np.minimum(ratio, 1)
-        resized = np.clip(np.round(sides * ratio), 1, frame).astype(np.int64)
+        resized = fitted(sides, frame).astype(np.int64)
+        if not self.enlarge:
+            resized = np.where((sides <= frame).all(axis=1, keepdims=True), sides, resized)
         # Half a pixel more is below and to the right.
         offset = centred(frame, resized).astype(np.int64) * self.center
         flips = are_flipped(u, self.flip, self.flip_vertical)
@@ -204,24 +206,18 @@ class RandomAffine(OfOneSize):
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each image, see `View.regions`."""
         sides = np.stack([height, width], axis=1)
-        fitted = self.fitted(sides)
         frame = np.array(self.shape, np.float64)
-        canvas = np.tile([0.0, 0.0, *frame], (len(u), 1))
-        return self.shown(sides, fitted, centred(frame, fitted), canvas, u)
-
-    def fitted(self, sides: Ints) -> Floats:
-        """Return the sizes of images that are resized to fit into the result, rounded up as by YOLO: [n, 2]."""
-        frame = np.array(self.shape, np.float64)
-        return np.asarray(np.minimum(np.ceil(sides * (frame / sides).min(axis=1, keepdims=True)), frame))
+        resized, canvas = fitted(sides, frame), np.tile([0.0, 0.0, *frame], (len(u), 1))
+        return self.shown(sides, resized, centred(frame, resized), canvas, u)
 
     def shown(
-        self, sides: Ints, fitted: Floats, offset: Floats, canvas: Floats, u: Floats, *, tiles: int = 1
+        self, sides: Ints, resized: Floats, offset: Floats, canvas: Floats, u: Floats, *, tiles: int = 1
     ) -> Regions:
         """Return the regions of images on canvases of which random affine maps show a part.
 
         Args:
             sides: int64 [n * tiles, 2], height and width of each image.
-            fitted: float64 [n * tiles, 2], its size on the canvas.
+            resized: float64 [n * tiles, 2], its size on the canvas.
             offset: float64 [n * tiles, 2], its top and left edge on the canvas.
             canvas: float64 [n, 4], top, left, bottom and right of the canvases.
             u: float64 [n, 10], random numbers.
@@ -239,7 +235,7 @@ class RandomAffine(OfOneSize):
         rows = np.repeat(np.arange(len(u)), tiles)
         return place(
             sides,
-            zoom[rows] * fitted,
+            zoom[rows] * resized,
             zoom[rows] * offset + shift[rows],
             frame,
             fill=int(self.fill),
@@ -264,14 +260,15 @@ class RandomAffine(OfOneSize):
         bend[:, 2, :2] = self.perspective * (2 * u[:, 3:5] - 1) / zoom[:, None]
         around = matrix @ turn @ bend  # of the middle
         reach = _extent(around, shift, np.array(self.shape, np.float64))
-        frame = np.array(self.shape) + 2 * np.maximum(np.ceil(reach - np.array(self.shape) / 2), 0).astype(np.int64)
+        margin = np.maximum(np.ceil(reach - np.array(self.shape) / 2), 0).astype(np.int64)
+        frame = np.array(self.shape) + 2 * margin.max(axis=0)
         moved, centred_at = (np.tile(np.eye(3), (len(u), 1, 1)) for _ in range(2))
         moved[:, :2, 2], centred_at[:, :2, 2] = shift[:, ::-1], -frame[::-1] / 2
-        return Warp(moved @ around @ centred_at, self.shape, flips), (int(frame[0]), int(frame[1]))
+        return Warp(moved @ around @ centred_at, self.shape, flips, margin), (int(frame[0]), int(frame[1]))
 
 
 def _extent(around: Floats, shift: Floats, size: Floats) -> Floats:
-    """Return how far from the middle of the frame outputs show it: [2], in pixels, vertically and horizontally.
+    """Return how far from the middle of the frame outputs show it: [n, 2], in pixels, vertically and horizontally.
 
     Args:
         around: float64 [n, 3, 3], maps from the middle of a frame to the middle of an output.
@@ -284,10 +281,13 @@ def _extent(around: Floats, shift: Floats, size: Floats) -> Floats:
     points = np.concatenate([corners[..., ::-1], np.ones((*corners.shape[:2], 1))], axis=2) @ np.linalg.inv(
         around
     ).swapaxes(1, 2)
-    seen = np.abs(points[..., 1::-1] / np.maximum(points[..., 2:], 0.1)).max(
-        axis=(0, 1)
-    )  # no more than ten times as far
+    seen = np.abs(points[..., 1::-1] / np.maximum(points[..., 2:], 0.1)).max(axis=1)  # no more than ten times as far
     return np.asarray(np.minimum(seen + 2, 2 * size))
+
+
+def fitted(sides: Ints, frame: Ints | Floats) -> Floats:
+    """Return the sizes of images that are resized to fit into a frame, rounded up as by YOLO's dataset: [n, 2]."""
+    return np.asarray(np.minimum(np.ceil(sides * (frame / sides).min(axis=1, keepdims=True)), frame))
 
 
 def centred(frame: Ints | Floats, resized: Ints | Floats) -> Floats:

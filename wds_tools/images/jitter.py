@@ -165,6 +165,11 @@ class RandomIoUCrop(OfOneSize):
         check_number("p", self.p, 1)
         check_flip(self.flip)
 
+    @property
+    def by(self) -> tuple[str, str]:
+        """Kind and name of the field by which the region is chosen."""
+        return "Boxes", self.boxes
+
     def regions(self, width: Ints, height: Ints, u: Floats, boxes: Sequence[Floats] = ()) -> Regions:
         """Return the region of each image, see `View.regions`.
 

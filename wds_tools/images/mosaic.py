@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wds_tools.errors import OptionError
-from wds_tools.images.framed import Floats, Ints, RandomAffine, centred, check_number
+from wds_tools.images.framed import Floats, Ints, RandomAffine, centred, check_number, fitted
 from wds_tools.images.views import Regions
 
 _CORNERS = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
@@ -58,30 +58,30 @@ class Mosaic(RandomAffine):
             u: float64 [n, draws].
         """
         sides, frame = np.stack([height, width], axis=1), np.array(self.shape, np.float64)
-        fitted = self.fitted(sides).reshape(-1, self.tiles, 2)
+        resized = fitted(sides, frame).reshape(-1, self.tiles, 2)
         if self.tiles == 4:
             centre = np.floor((0.5 + u[:, None, 10:12]) * frame)  # [n, 1, 2], of the canvas
-            offset = np.where(_CORNERS, centre, centre - fitted)
+            offset = np.where(_CORNERS, centre, centre - resized)
         else:
-            offset = frame // 2 + _around_the_first(fitted)
+            offset = frame // 2 + _around_the_first(resized)
         canvas = np.tile([0.0, 0.0, *(2 * frame)], (len(u), 1))
         alone = u[:, 12] >= self.p  # on a canvas of the size of the result, and the other tiles beyond it
-        offset[alone, 0], offset[alone, 1:] = centred(frame, fitted[alone, 0]), 2 * frame
+        offset[alone, 0], offset[alone, 1:] = centred(frame, resized[alone, 0]), 2 * frame
         canvas[alone] = [0.0, 0.0, *frame]
-        return self.shown(sides, fitted.reshape(-1, 2), offset.reshape(-1, 2), canvas, u, tiles=self.tiles)
+        return self.shown(sides, resized.reshape(-1, 2), offset.reshape(-1, 2), canvas, u, tiles=self.tiles)
 
 
-def _around_the_first(fitted: Floats) -> Floats:
+def _around_the_first(resized: Floats) -> Floats:
     """Return top and left of nine tiles, where the first one begins at 0: float64 [n, 9, 2].
 
     Clockwise, two tiles each are above the first one, to the right of it, below it, and to the left of it, and each of
     these pairs is in a row or a column of its own. So no tile covers another one.
 
     Args:
-        fitted: float64 [n, 9, 2], their heights and widths.
+        resized: float64 [n, 9, 2], their heights and widths.
     """
-    height, width = fitted[..., 0].T, fitted[..., 1].T
-    zero, right, bottom = np.zeros(len(fitted)), width[0], height[0]
+    height, width = resized[..., 0].T, resized[..., 1].T
+    zero, right, bottom = np.zeros(len(resized)), width[0], height[0]
     bottom_of_8 = bottom - height[7]
     top = [zero, -height[1], -height[2], zero, height[3], bottom, bottom, bottom_of_8, bottom_of_8 - height[8]]
     left = [zero, zero, width[1], right, right, right - width[5], right - width[5] - width[6], -width[7], -width[8]]

@@ -1,16 +1,17 @@
-"""Views that depend on the epoch or on the batch: `Schedule`, `MultiScale`; views as entries of a state."""
+"""`Schedule`: views and weights that change during a run; `MultiScale`: views by batch; views as entries of a state."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from wds_tools.errors import OptionError
-from wds_tools.images.blend import Blend
+from wds_tools.images.blend import Blend, CopyPaste
 from wds_tools.images.buckets import Buckets, OneBucket
 from wds_tools.images.framed import Letterbox, RandomAffine
 from wds_tools.images.jitter import LargeScaleJitter, RandomIoUCrop, ZoomOut
@@ -20,8 +21,9 @@ from wds_tools.order.keyed_random import key_of, uniform
 
 _KINDS = (
     *(RandomResizedCrop, CenterCrop, Resize, Letterbox),
-    *(LargeScaleJitter, ZoomOut, RandomIoUCrop, RandomAffine, Mosaic, Blend),
+    *(LargeScaleJitter, ZoomOut, RandomIoUCrop, RandomAffine, Mosaic, Blend, CopyPaste),
 )
+_MAX_PARTS = 100  # in which weights go in a straight line from one value to the next one
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,15 @@ def choose(seed: int, epoch: int, start: int, count: int) -> int:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A view that changes at some epochs, for example for progressive resizing. Pass it as ``view=``.
+    """A view or weights that change during a run: for ``view=``, ``class_weights=`` and ``Mixture(weights=)``.
 
-    The view of an epoch depends on nothing but the epoch, so a resumed run gets the same crops.
+    The value depends on nothing but the epoch or step, so a resumed run gets the same crops and samples.
 
     Attributes:
-        views: Zero-based epoch to the view from that epoch on: a view, or a `MultiScale`; all of these have the same
-            number of views. Epoch 0 must be among them.
+        values: Zero-based epoch or step to the value from there on; 0 must be among them. A value is a view or a
+            `MultiScale`, which all have the same number of views; or weights.
+        unit: What the numbers count: ``"epochs"``, or for weights ``"steps"`` from the start of the run.
+        linear: Whether weights go from one value to the next one in a straight line, in up to 100 equal parts.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -87,36 +91,75 @@ class Schedule:
     >>> from wds_tools.images.views import RandomResizedCrop
     >>> Schedule({0: RandomResizedCrop(128), 10: RandomResizedCrop(224)}).at(12).size
     224
+    >>> Schedule({0: [1, 0], 400: [0.5, 0.5]}, unit="steps", linear=True).at(200)
+    [0.75, 0.25]
     """
 
-    views: Mapping[int, View | MultiScale]
+    values: Mapping[int, Any]
+    unit: Literal["epochs", "steps"] = "epochs"
+    linear: bool = False
 
     def __post_init__(self) -> None:
-        is_mapping = isinstance(self.views, Mapping) and 0 in self.views
-        if not is_mapping or not all(_is_epoch(epoch) and _is_entry(view) for epoch, view in self.views.items()):
+        is_mapping = isinstance(self.values, Mapping) and 0 in self.values and all(map(_is_number, self.values))
+        entries = list(self.values.values()) if is_mapping else []
+        has_views = bool(entries) and all(map(_is_entry, entries))
+        if not has_views and not (entries and all(map(_are_weights, entries))):
             raise OptionError(
-                f"Schedule({self.views!r}); allowed is a mapping from epochs to views, with epoch 0, such as "
-                "{0: RandomResizedCrop(128), 10: RandomResizedCrop(224)}"
+                f"Schedule({self.values!r}); allowed is a mapping from epochs to views, with epoch 0, such as "
+                "{0: RandomResizedCrop(128), 10: RandomResizedCrop(224)}, or weights, such as {0: [1, 1], 10: [3, 1]}"
             )
-        counts = {len(view.views) for view in self.views.values() if isinstance(view, MultiScale)}
+        if self.unit not in (("epochs",) if has_views else ("epochs", "steps")) or (has_views and self.linear):
+            raise OptionError(
+                f"Schedule with unit={self.unit!r}, linear={self.linear}; allowed for views is unit='epochs', and for "
+                "weights 'epochs' and 'steps', with linear=True or False"
+            )
+        counts = {len(view.views) for view in entries if isinstance(view, MultiScale)}
         if len(counts) > 1:
-            raise OptionError(f"Schedule({self.views!r}): all MultiScale must have the same number of views")
-        object.__setattr__(self, "views", dict(sorted(self.views.items())))
+            raise OptionError(f"Schedule({self.values!r}): all MultiScale must have the same number of views")
+        object.__setattr__(self, "values", dict(sorted(self.values.items())))
 
     @property
-    def epochs(self) -> list[int]:
-        """Epochs at which the view changes, ascending."""
-        return list(self.views)
+    def changes(self) -> list[int]:
+        """Epochs or steps at which the value changes, ascending."""
+        starts = list(self.values)
+        parts = [range(start, stop, _stride(start, stop)) for start, stop in pairwise(starts) if self.linear]
+        return sorted({*starts, *(number for part in parts for number in part)})
 
-    def at(self, epoch: int) -> View | MultiScale:
-        """Return the view of an epoch."""
-        epochs = self.epochs
-        return self.views[epochs[bisect_right(epochs, epoch) - 1]]
+    def at(self, number: int) -> Any:
+        """Return the value at an epoch or step."""
+        starts = list(self.values)
+        index = bisect_right(starts, number) - 1
+        value = self.values[starts[index]]
+        if not self.linear or index + 1 == len(starts):
+            return value
+        start, stop = starts[index : index + 2]
+        stride = _stride(start, stop)
+        return _between(value, self.values[stop], (number - start) // stride * stride / (stop - start))
 
     @property
     def shape(self) -> tuple[int, int] | None:
         """Height and width of the largest result in pixels, or None if they differ within an epoch."""
-        return _largest([view.shape for view in self.views.values()])
+        return _largest([view.shape for view in self.values.values()])
+
+
+def _stride(start: int, stop: int) -> int:
+    """Return how often weights change that go in a straight line from one number to another."""
+    return max(1, -(-(stop - start) // _MAX_PARTS))
+
+
+def _between(first: Any, second: Any, share: float) -> Any:
+    """Return weights that are between two others; a class that only one of them names has the weight 1 in the other."""
+    if not share:
+        return first
+    if isinstance(first, Mapping):
+        names = [*first, *(name for name in second if name not in first)]
+        return {name: _between([first.get(name, 1)], [second.get(name, 1)], share)[0] for name in names}
+    return [float(f"{one + (other - one) * share:.6g}") for one, other in zip(first, second, strict=True)]
+
+
+def _are_weights(value: Any) -> bool:
+    """Return whether this is ``"balanced"``, a list or a mapping; the numbers are checked where they are used."""
+    return value == "balanced" if isinstance(value, str) else isinstance(value, Mapping | list | tuple)
 
 
 AnyView: TypeAlias = View | Schedule | MultiScale
@@ -128,7 +171,7 @@ def _largest(shapes: list[tuple[int, int] | None]) -> tuple[int, int] | None:
     return max(known, key=lambda shape: shape[0] * shape[1]) if len(known) == len(shapes) else None
 
 
-def _is_epoch(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -143,19 +186,21 @@ def _is_entry(value: Any) -> bool:
 
 def is_view(value: Any) -> bool:
     """Return whether this is a view, a schedule of views, a `MultiScale`, or `Buckets`."""
-    return is_plain_view(value) or isinstance(value, Schedule | MultiScale | Buckets)
+    if isinstance(value, Schedule):
+        return all(map(_is_entry, value.values.values()))
+    return is_plain_view(value) or isinstance(value, MultiScale | Buckets)
 
 
 def views_in(view: AnyView) -> list[View]:
     """Return all views that this one uses."""
     if isinstance(view, Schedule):
-        return [one for entry in view.views.values() for one in views_in(entry)]
+        return [one for entry in view.values.values() for one in views_in(entry)]
     return list(view.views) if isinstance(view, MultiScale) else [view]
 
 
 def count_in(view: AnyView) -> int:
     """Return the number of views of which each batch has one; 0 if it does not depend on the batch."""
-    entries = view.views.values() if isinstance(view, Schedule) else [view]
+    entries = view.values.values() if isinstance(view, Schedule) else [view]
     return max(len(entry.views) if isinstance(entry, MultiScale) else 0 for entry in entries)
 
 
@@ -181,7 +226,7 @@ def any_view_to_dict(view: AnyView) -> dict[str, Any]:
         return {"kind": "MultiScale", "views": [_view_to_dict(one) for one in view.views]}
     if not isinstance(view, Schedule):
         return _view_to_dict(view)
-    return {"kind": "Schedule", "views": {str(epoch): any_view_to_dict(one) for epoch, one in view.views.items()}}
+    return {"kind": "Schedule", "views": {str(epoch): any_view_to_dict(one) for epoch, one in view.values.items()}}
 
 
 def any_view_from_dict(values: Mapping[str, Any]) -> AnyView:
@@ -192,7 +237,7 @@ def any_view_from_dict(values: Mapping[str, Any]) -> AnyView:
         return MultiScale([_view_from_dict(one) for one in values["views"]])
     if values.get("kind") != "Schedule":
         return _view_from_dict(values)
-    return Schedule({int(epoch): any_view_from_dict(one) for epoch, one in values["views"].items()})  # type: ignore[misc]
+    return Schedule({int(epoch): any_view_from_dict(one) for epoch, one in values["views"].items()})
 
 
 def _view_to_dict(view: View) -> dict[str, Any]:

@@ -8,6 +8,7 @@ numbers are passed in, so that the crop of a sample depends only on its position
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,11 +28,14 @@ class Warp:
         matrix: float64 [m, 3, 3], maps (x, y, 1) in pixels of the frame to pixels of the output, up to a factor.
         size: Height and width of each output in pixels.
         flips: bool [m, 2], whether each output is mirrored at last, left to right and top to bottom.
+        margin: int64 [m, 2], how far outputs show their frames above and below the rectangle of the size of an output
+            in the middle, and to the left and right of it.
     """
 
     matrix: NDArray[np.float64]
     size: tuple[int, int]
     flips: NDArray[np.bool_]
+    margin: NDArray[np.int64]
 
     def move(self, points: NDArray[np.float64], rows: NDArray[np.int64] | int, mirror_at: int) -> NDArray[np.float64]:
         """Return points of frames as points of the outputs.
@@ -39,14 +43,29 @@ class Warp:
         Args:
             points: float64 [..., 2], x and y; the first dimension is k if ``rows`` is an array.
             rows: Index of the frame: one, or int64 [k].
-            mirror_at: As for `move_points`.
+            mirror_at: As for `place_points`.
         """
         shape, matrix = points.shape, self.matrix[rows]
         flat = points.reshape(*matrix.shape[:-2], -1, 2)
         moved = np.concatenate([flat, np.ones_like(flat[..., :1])], axis=-1) @ np.swapaxes(matrix, -1, -2)
-        moved = moved[..., :2] / moved[..., 2:]
+        moved = moved[..., :2] / np.maximum(moved[..., 2:], 1e-6)  # far away, where perspective would mirror a point
         flips = self.flips[rows][..., None, :]
         return np.where(flips, np.array(self.size[::-1]) + mirror_at - moved, moved).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Pasted:
+    """What of the second one of each two outputs is pasted on the first one.
+
+    Attributes:
+        masks: For each two outputs bool [height, width], the pixels that show the second one; None if none do.
+        objects: For each region the outlines of its objects in the output, [points, 2] each; None for rectangles.
+        chosen: For each region which of its objects are shown, bool [objects]; None for all.
+    """
+
+    masks: Sequence[NDArray[np.bool_] | None]
+    objects: Sequence[Sequence[Sequence[NDArray[np.float64]]]] | None = None
+    chosen: Sequence[NDArray[np.bool_] | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +82,7 @@ class Frame:
             is computed how much of them is visible. None if they are not.
         warp: How frames become outputs, one for each frame; None if they are outputs.
         shares: float64, for each two outputs that are blended the share of the first one; None if none are.
+        pasted: How the second one of each two outputs is pasted on the first one; then shares are 0, or 1 if it is not.
     """
 
     size: tuple[int, int]
@@ -73,6 +93,7 @@ class Frame:
     canvas: NDArray[np.float64] | None = None
     warp: Warp | None = None
     shares: NDArray[np.float64] | None = None
+    pasted: Pasted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +145,22 @@ class Regions:
         """Return the region of each image as often as ``counts``, int64 [n], states; an output has one result."""
         rows, frame = np.repeat(np.arange(len(self.box)), counts), self.frame
         if frame is not None:
-            warp = frame.warp and Warp(frame.warp.matrix[rows], frame.warp.size, frame.warp.flips[rows])
+            if (warp := frame.warp) is not None:
+                warp = Warp(warp.matrix[rows], warp.size, warp.flips[rows], warp.margin[rows])
             frame = Frame(frame.size, frame.place[rows], frame.fill, frame.flip_rows[rows], warp=warp)
         return Regions(self.box[rows], self.resize[rows], self.corner[rows], self.size[rows], self.flip[rows], frame)
+
+    def shows(self, i: int) -> NDArray[np.bool_] | None:
+        """Return which pixels of the output show the one of two outputs to which region ``i`` belongs.
+
+        Returns:
+            bool [height, width]; None if nothing is pasted there.
+        """
+        if self.frame is None or self.frame.pasted is None:
+            return None
+        pair, is_second = divmod(i // self.frame.tiles, 2)
+        mask = self.frame.pasted.masks[pair]
+        return mask if mask is None or is_second else ~mask
 
     def needed(self) -> NDArray[np.int64]:
         """Return the part of each box that the result depends on.
@@ -178,6 +212,11 @@ class View(Protocol):
 def tiles_of(view: View) -> int:
     """Return how many images a result of a view shows."""
     return getattr(view, "tiles", 1)
+
+
+def chosen_by(view: View) -> tuple[str, str] | None:
+    """Return the kind and the name of the field by which a view chooses its regions; None if it chooses by size."""
+    return getattr(view, "by", None)
 
 
 def _is_side(value: Any) -> bool:

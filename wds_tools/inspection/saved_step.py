@@ -18,12 +18,12 @@ from wds_tools.loading.load_options import LoadOptions
 from wds_tools.loading.request import OpenedDataset, open_dataset
 from wds_tools.loading.samples.columns import fields_of_views
 from wds_tools.options import RemoteOptions
-from wds_tools.order import planner
-from wds_tools.order.history import History, find_step
+from wds_tools.order import resuming
+from wds_tools.order.history import History, find_step, with_planned
 from wds_tools.order.saved_state import check_seal, whole_number
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.select import Choice
-from wds_tools.reading.weights import WeightFinder
+from wds_tools.reading.weights import WeightFinder, schedule_of_state
 
 _KEYS = ("fingerprint", "epoch", "position", "seed", "window")  # by which a state of a loader is recognised
 _MAX_DEPTH = 6
@@ -61,7 +61,7 @@ class SavedStep:
         check_seal(state)
         opened = _open(dataset, state, choice, remote)
         weights = WeightFinder(opened.shards, opened.order.plain, opened.recipe.seed)
-        orders, cursor = planner.resume(state, opened.order, prefix=opened.prefix, find_weights=weights)
+        orders, cursor = resuming.resume(state, opened.order, prefix=opened.prefix, find_weights=weights)
         history = History()
         history.load_state_dict(state, cursor)
         if not history.sections:
@@ -69,6 +69,9 @@ class SavedStep:
                 f"{self.file} was saved before the first step, so it does not record batch size and number of ranks: "
                 "save the state after a step, or call loader.explain() in your program"
             )
+        if "schedule" in state:
+            planned = weights.planned(schedule_of_state(state["schedule"]))
+            orders = with_planned(orders, planned, history.sections[-1], cursor, history.steps)
         found = find_step(history.sections, orders, step=self.step, epoch=self.epoch, prefix=opened.prefix)
         return StepExplanation(found, opened.recipe, rank=self.rank)
 

@@ -20,7 +20,7 @@ import torch
 from wds_tools.errors import OptionError
 from wds_tools.images.schedule import is_view
 from wds_tools.loading.fields.base import FieldSpec
-from wds_tools.order.mixture import Mixture
+from wds_tools.loading.mixture import Mixture
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -27,6 +27,7 @@ from wds_tools.loading.samples.assemble import Assembler, samples_of
 from wds_tools.loading.samples.bad_samples import ErrorLog, ErrorPolicy
 from wds_tools.loading.samples.handover import PositionedSamples
 from wds_tools.loading.samples.recipe import Recipe
+from wds_tools.order.planner import EpochPlan, Step
 
 
 class SamplePosition(NamedTuple):
@@ -37,12 +38,14 @@ class SamplePosition(NamedTuple):
         position: Position in the epoch, over all ranks.
         id: Sample id.
         valid: False for padding.
+        bucket: See `Recipe.bucket_of`; 0 is the first view of a `MultiScale`.
     """
 
     epoch: int
     position: int
     id: int
     valid: bool
+    bucket: int | None = 0
 
 
 class SampleDataset(Dataset[Any]):
@@ -76,8 +79,8 @@ class SampleDataset(Dataset[Any]):
         positions = [index if isinstance(index, SamplePosition) else self._position_of(index) for index in indices]
         samples = [
             sample
-            for epoch, group in groupby(positions, key=lambda position: position.epoch)
-            for sample in self._load(epoch, list(group))
+            for (epoch, bucket), group in groupby(positions, key=lambda position: (position.epoch, position.bucket))
+            for sample in self._load(epoch, bucket, list(group))
         ]
         return PositionedSamples(samples, positions[0].epoch, [one.position for one in positions])
 
@@ -98,14 +101,19 @@ class SampleDataset(Dataset[Any]):
         has_all = order.identity.once and order.distinct == order.identity.stored
         return range(order.distinct) if has_all else order.stored_ids()
 
-    def _load(self, epoch: int, samples: list[SamplePosition]) -> Iterator[Any]:
+    def bucket_of(self, plan: EpochPlan, step: Step) -> int | None:
+        """Return the bucket of a step, see `Recipe.bucket_of`."""
+        return self._recipe.bucket_of(plan, step)
+
+    def _load(self, epoch: int, bucket: int | None, samples: list[SamplePosition]) -> Iterator[Any]:
         self._assembler = self._assembler or Assembler(self._recipe)
         if epoch != self._epoch:
             self._epoch = epoch
             self._errors.begin(len(self))
         positions, ids = np.array([[sample.position, sample.id] for sample in samples], np.int64).T
         order = self._orders.of(epoch)
-        values = values_of(self._assembler, self._errors, order=order, epoch=epoch, positions=positions, ids=ids)
+        one: Any = {"order": order, "epoch": epoch, "positions": positions, "ids": ids}
+        values = values_of(self._assembler, self._errors, **one, bucket=bucket)
         if not self._has_valid:
             return samples_of(values, self._recipe.fields, is_bare=self._is_bare)
         return samples_of(
@@ -118,7 +126,7 @@ class RankSampler(DistributedSampler[SamplePosition]):
 
     def __init__(self, epochs: Epochs, samples: SampleDataset, device: torch.device) -> None:
         # torch's __init__ is not called, because it requires a process group. The epochs find the rank.
-        self.dataset = samples
+        self.dataset = self._samples = samples
         self._epochs = epochs
         self._device = device
 
@@ -136,10 +144,11 @@ class RankSampler(DistributedSampler[SamplePosition]):
         plan = self._epochs.begin(is_counted=False)
         for index in range(len(plan)):
             step = plan.step(index)
+            bucket = self._samples.bucket_of(plan, step)
             for position, sample, valid in zip(
                 step.positions.tolist(), step.ids.tolist(), step.valid.tolist(), strict=True
             ):
-                yield SamplePosition(plan.cursor.epoch, position, sample, valid)
+                yield SamplePosition(plan.cursor.epoch, position, sample, valid, bucket)
 
     @checked()
     def set_epoch(self, epoch: int) -> None:

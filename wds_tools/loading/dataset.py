@@ -23,7 +23,7 @@ from wds_tools.loading.samples.assemble import Assembler, samples_of
 from wds_tools.loading.samples.bad_samples import ErrorLog, Unreadable, is_sample_error, replace_unreadable
 from wds_tools.loading.samples.columns import choices_of
 from wds_tools.loading.samples.handover import Handover
-from wds_tools.order import planner, saved_state
+from wds_tools.order import resuming, saved_state
 from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.planner import Cursor, EpochPlan, Step, World
 from wds_tools.reading.read_ahead import ReadAhead
@@ -154,7 +154,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
         """
         saved_state.check_seal(state)
         try:
-            planner.resume(state["order"], self._opened.order)
+            resuming.resume(state["order"], self._opened.order)
             now = {key: (value, saved_state.plain(state[key])) for key, value in self._fixed_entries().items()}
             loaded = {
                 "epoch": saved_state.whole_number(state["epoch"], "epoch", most=saved_state.MAX_EPOCH),
@@ -182,7 +182,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
             "rank": world.rank,
             "world_size": world.world_size,
             "batch_size": self.batch_size,
-            "order": planner.state_dict(self._orders.of(0), Cursor(0, 0)),
+            "order": resuming.state_dict(self._orders.of(0), Cursor(0, 0)),
             "bans": [ban.to_dict() for ban in self._orders.bans],
         }
 
@@ -304,7 +304,7 @@ def values_of(
     epoch: int,
     positions: NDArray[np.int64],
     ids: NDArray[np.int64],
-    bucket: int | None = None,
+    bucket: int | None,
 ) -> list[Any]:
     """Return the values of each field for n samples, with substitutes for unreadable samples.
 
@@ -315,14 +315,12 @@ def values_of(
         epoch: Zero-based epoch.
         positions: int64 [n], positions in the epoch.
         ids: int64 [n], sample ids.
-        bucket: See `Recipe.bucket_of`. None if it is not known.
+        bucket: See `Recipe.bucket_of`.
 
     Returns:
         One value per field, as returned by `Assembler.batch`.
     """
     partners, choices = assembler.recipe.partners(order, positions), choices_of(assembler.recipe.columns)
-    if choices and bucket is None:
-        raise OptionError("MultiScale has a view for each batch of a loader, but samples are requested one by one")
     try:
         return assembler.batch(
             epoch=epoch, positions=positions, ids=ids, partners=partners, out=None, bucket=bucket if choices else None

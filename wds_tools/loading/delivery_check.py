@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +13,9 @@ from wds_tools.errors import ProofError
 from wds_tools.loading.ranks import RankOptions, ReportExchange
 from wds_tools.order.keyed_random import key_of
 from wds_tools.order.planner import EpochPlan, Step, Tail, World
-from wds_tools.order.tally import EpochProof, Report, Tally, tally
+from wds_tools.order.segments import segments_of
+from wds_tools.order.shares import Ints
+from wds_tools.order.tally import EpochProof, Report, Segment, Tally, tally
 
 
 @dataclass(slots=True)
@@ -126,6 +129,20 @@ class DeliveryCheck:
         _check_same_rank(record.plan.world, ranks.world)
         reports = self._exchange.collect(ranks, record.run_id, record.report, timeout_seconds=timeout_seconds)
         return record.proof(reports)
+
+    def segments(self, labels: Ints, classes: Sequence[str]) -> tuple[Segment, ...]:
+        """Return how often each class and dataset came between changes of weights in the epoch of `proof`.
+
+        Args:
+            labels: int64 [stored], class number of each sample; negative for none.
+            classes: Names of the classes.
+        """
+        record = self._finished or self._current
+        if record is None:
+            return ()
+        plan = record.plan
+        stop = min(plan.position_of(record.steps - record.earlier_steps), plan.end)
+        return segments_of(plan.order, record.from_position, stop, labels, classes)
 
 
 def _check_same_rank(then: World, now: World) -> None:

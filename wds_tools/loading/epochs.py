@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -9,10 +10,11 @@ from wds_tools.errors import LoaderError, OptionError, ResumeError
 from wds_tools.images import native
 from wds_tools.loading.request import OpenedDataset, check_batch_size, check_plan
 from wds_tools.loading.samples.columns import views_of
-from wds_tools.order import planner, saved_state
-from wds_tools.order.history import FoundStep, History, Section, find_step
-from wds_tools.order.planner import Cursor, EpochPlan, Tail
-from wds_tools.reading.weights import WeightFinder
+from wds_tools.order import resuming, saved_state
+from wds_tools.order.changes import Entries
+from wds_tools.order.history import FoundStep, History, Section, find_step, with_planned
+from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, Tail
+from wds_tools.reading.weights import WeightFinder, schedule_to_list
 
 _log = logging.getLogger("wds_tools")
 _NEWER_ITERATOR = "a newer iterator was started, and a loader has only one at a time"
@@ -34,7 +36,8 @@ class Epochs:
         self.batch_size = batch_size
         self._opened = opened
         self._tail: Tail = tail
-        self._orders = opened.orders()
+        self.weights = WeightFinder(opened.shards, opened.order.plain, opened.recipe.seed)
+        self._orders = opened.orders(self.weights)
         self._cursor = Cursor()  # what the training loop has received
         self._start: Cursor | None = Cursor()  # start of the next iteration; None: the next epoch
         self._last_started = -1  # epoch of the last iteration
@@ -45,8 +48,9 @@ class Epochs:
         self._is_loaded = False  # whether the next iteration starts from a loaded state
         self._is_reweighted = False  # since the running plan was made
         self._history = History()
-        self.weights = WeightFinder(opened.shards, opened.order.plain, opened.recipe.seed)
         check_plan(self._plan(Cursor()))
+        self._planned = None if opened.schedule is None else self.weights.planned(opened.schedule)
+        self._plan_weights(Cursor())
 
     def __len__(self) -> int:
         """Return the number of steps of a full epoch, the same on every rank."""
@@ -67,6 +71,11 @@ class Epochs:
         """Samples of an epoch, over all ranks."""
         return self._orders.of(self._cursor.epoch).distinct
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether weights hold in some part of the run."""
+        return bool(self._orders.reweights)
+
     def first_batch(self) -> EpochPlan:
         """Return a plan whose first batch is the first one of the current epoch. The position does not change."""
         return self._plan(Cursor(self.epoch))
@@ -78,6 +87,12 @@ class Epochs:
             is_counted: Whether `mark_received` will be called for each batch. If not, there is no state until the next
                 epoch.
         """
+        if not is_counted and self._planned is not None and self._planned.unit == "steps":
+            raise OptionError(
+                "a torch DataLoader reads this epoch through loader.sampler, so steps are not counted: iterate over "
+                "the loader itself, or use Schedule(..., unit='epochs')"
+            )
+        self._plan_weights(self._next_start())
         plan, self._is_reweighted = self._next_plan(), False
         check_batch_size(plan)
         self.stop()
@@ -87,6 +102,12 @@ class Epochs:
         if is_counted:
             self._history.begin(plan)
         return self._running
+
+    def _plan_weights(self, cursor: Cursor) -> None:
+        """Take the weights of a schedule, whose steps follow from a cursor."""
+        if self._planned is not None:
+            section = Section.of(self._plan(cursor), self._history.steps)
+            self._orders = with_planned(self._orders, self._planned, section, cursor, self._history.steps)
 
     def following(self) -> EpochPlan | None:
         """Return the plan that `begin` would return now; None if it would raise an error."""
@@ -146,32 +167,34 @@ class Epochs:
                 "position: save the state in an epoch that is read from the loader itself, or resume with "
                 "loader.load_state_dict() instead of skipping batches"
             )
-        state = planner.state_dict(self._orders.of(self._cursor.epoch), self._cursor)
+        state, orders = resuming.state_dict(self._orders.of(self._cursor.epoch), self._cursor), self._known_to_state()
         entries = {
             **state,
             "trainer_epoch": self._trainer_epoch,
             "compiled": native.is_enabled(),
-            **self._history.state_dict(),
+            **self._history.state_dict(orders.first_epoch, self._orders, self._opened.prefix),
             "views": views_of(self._opened.recipe.columns),
-            **({"bans": [ban.to_dict() for ban in self._orders.bans]} if self._orders.bans else {}),
-            **self._weights_of_state(),
+            **orders.state_dict(self._cursor),
+            **({} if self._opened.schedule is None else {"schedule": schedule_to_list(self._opened.schedule)}),
         }
         return saved_state.sealed(entries)
 
-    def _weights_of_state(self) -> dict[str, Any]:
-        changes = [change.to_dict() for change in self._orders.reweights]
-        if any((change["weights"] or {}).get("samples", {"file": ""})["file"] is None for change in changes):
+    def _known_to_state(self) -> EpochOrders:
+        """Return the orders with the changes that a state needs. Those of a schedule follow from it."""
+        known = self._orders if self._planned is None else self._orders.until(self._cursor)
+        orders = known.for_state(self._cursor)
+        if any((change.entries or {}).get("samples", {"file": ""})["file"] is None for change in orders.reweights):
             raise ResumeError(
                 "the weights of samples are in no file, so a state cannot record them: give save_to=, a path next to "
                 "the checkpoint, to loader.reweight()"
             )
-        return {"weights": changes} if changes else {}
+        return orders
 
-    def reweight(self, entries: dict[str, Any] | None, at: int | None) -> Cursor:
+    def reweight(self, entries: Entries, at: int | None) -> Cursor:
         """Draw samples by weights from a step on; return where it begins.
 
         Args:
-            entries: The weights as entries of a state; None returns to the plain epochs.
+            entries: The weights; none returns to the plain epochs.
             at: Step, counted from the start of the run; None is the next one that the training loop receives.
 
         Raises:
@@ -182,6 +205,11 @@ class Epochs:
                 "a torch DataLoader reads this epoch through loader.sampler, so the next step is unknown: iterate over "
                 "the loader itself, or reweight before the epoch"
             )
+        if self._planned is not None:
+            raise OptionError(
+                "the weights of this loader are those of its Schedule: use reweight() without a Schedule, or add the "
+                "change to it"
+            )
         cursor = self._cursor_of_change(at)
         last = max(((one.epoch, one.position) for one in self._orders.changes), default=(0, 0))
         if (cursor.epoch, cursor.position) < last:
@@ -189,8 +217,10 @@ class Epochs:
                 f"the weights change at epoch {last[0]}, position {last[1]:,} already, which is after epoch "
                 f"{cursor.epoch}, position {cursor.position:,}: make changes in the order of their steps"
             )
-        self._orders = self._orders.reweighting(entries, self.weights(entries), cursor)
-        self._is_reweighted = True
+        orders = self._orders.reweighting(entries or None, cursor)
+        if self.weights.save(entries):
+            orders.release_weights()
+        self._orders, self._is_reweighted = orders, True
         return cursor
 
     def _cursor_of_change(self, at: int | None) -> Cursor:
@@ -223,9 +253,9 @@ class Epochs:
         return find_step(sections, self._orders, step=step, epoch=epoch, prefix=self._opened.prefix)
 
     def load_state_dict(self, state: dict[str, Any], *, force: bool) -> None:
-        """Continue from a state; see `planner.resume`."""
+        """Continue from a state; see `resuming.resume`."""
         saved_state.check_seal(state)
-        orders, cursor = planner.resume(
+        orders, cursor = resuming.resume(
             state, self._opened.order, prefix=self._opened.prefix, force=force, find_weights=self.weights
         )
         trainer_epoch, compiled = state.get("trainer_epoch"), state.get("compiled")
@@ -237,7 +267,9 @@ class Epochs:
         self._history.load_state_dict(state, cursor)
         self._orders, self._cursor, self._start = orders, cursor, cursor
         self._trainer_epoch = trainer_epoch
+        self._plan_weights(cursor)
         _warn_of_different_pixels(compiled)
+        _warn_of_other_views(state.get("views"), views_of(self._opened.recipe.columns))
         self._is_loaded = self._is_counted = True
 
     def _next_start(self) -> Cursor:
@@ -264,3 +296,18 @@ def _warn_of_different_pixels(compiled: bool | None) -> None:
         then,
         now,
     )
+
+
+def _warn_of_other_views(then: Any, now: dict[str, Any]) -> None:
+    """Log a warning if an image has another view in a state than in this run."""
+    then = then if isinstance(then, dict) else {}
+    for name in sorted(then.keys() & now.keys()):
+        if saved_state.plain(then[name]) != saved_state.plain(now[name]):
+            _log.warning(
+                "the view of the field %r is %s in the state, and %s in this run: samples and their order are the "
+                "same, but not what is shown of them, and explain() shows all steps with the view of this run (for "
+                "views that change at an epoch use wds_tools.Schedule)",
+                name,
+                json.dumps(saved_state.plain(then[name])),
+                json.dumps(saved_state.plain(now[name])),
+            )

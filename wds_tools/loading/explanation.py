@@ -19,6 +19,7 @@ from wds_tools.loading.fields.part import Part
 from wds_tools.loading.samples.bad_samples import is_sample_error
 from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.order.history import FoundStep
+from wds_tools.order.segments import BlockReading, blocks_of
 from wds_tools.reading.reader import Reader
 from wds_tools.reading.rows import Rows
 from wds_tools.wording import counted
@@ -122,7 +123,7 @@ class StepExplanation:
         self.ids = np.concatenate([step.ids for step in steps])
         self.valid = np.concatenate([step.valid for step in steps])
         self.partners = recipe.partners(found.order, self.positions)
-        self._recipe = recipe
+        self._recipe, self._order = recipe, found.order
         self._bucket = recipe.bucket_of(found.plan(0), steps[0]) if recipe.buckets is None else None  # of all ranks
         self._columns = recipe.columns_in(recipe.variant_at(self.epoch, self._bucket))
 
@@ -150,6 +151,11 @@ class StepExplanation:
             )
             for i, numbers in enumerate(by_row)
         )
+
+    @cached_property
+    def reading(self) -> BlockReading | None:
+        """Blocks that the epoch reads by the weights; None in a plain epoch. All its samples are computed for it."""
+        return None if self.weights is None else blocks_of(self._order)
 
     @property
     def image_fields(self) -> list[str]:
@@ -186,10 +192,12 @@ class StepExplanation:
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as values for JSON."""
         samples = [asdict(sample) for sample in self.samples]
-        return {"step": self.step, "epoch": self.epoch, "weights": self.weights, "samples": samples}
+        found: dict[str, Any] = {"step": self.step, "epoch": self.epoch, "weights": self.weights}
+        reading = {} if self.reading is None else {"reading": asdict(self.reading)}
+        return {**found, **reading, "samples": samples}
 
     def __str__(self) -> str:
-        weights = f", weights {json.dumps(self.weights)}" if self.weights else ""
+        weights = f", weights {json.dumps(self.weights)}; {self.reading}" if self.weights else ""
         first = f"step {self.step:,}: epoch {self.epoch}, {len(self.ids):,} samples{weights}"
         return "\n".join([first, *map(_line, self.samples)])
 

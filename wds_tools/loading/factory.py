@@ -110,7 +110,8 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             count through all datasets in their order.
         class_weights: How often the classes are drawn, with the meaning of
             ``torch.utils.data.WeightedRandomSampler``: ``"balanced"``, a mapping from class to weight, or one weight
-            per class. Samples of frequent classes are left out in turn, and samples of rare classes are repeated.
+            per class. Samples of frequent classes are left out in turn, and samples of rare classes are repeated. Or a
+            `Schedule` of these, by which samples are drawn as `Loader.reweight` does.
         ban: Samples that are left out from the next step on: keys (str), sample ids (int), or a text file with one key
             or sample id per line. A new run never uses them, and a resumed run does not use them after its state. The
             state records them, so a resumed run needs the option only for further samples.

@@ -6,7 +6,7 @@ The docstring of `make_loader` describes them, and `arguments` has the values th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -14,9 +14,11 @@ import torch
 
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import record_type
-from wds_tools.images.schedule import AnyView
+from wds_tools.images.schedule import AnyView, MultiScale, Schedule
+from wds_tools.images.views import View
 from wds_tools.loading.fields.base import Column
 from wds_tools.loading.fields.user_functions import Transform
+from wds_tools.loading.mixture import Mixture
 from wds_tools.loading.pipeline.autoscale import NumWorkers
 from wds_tools.loading.ranks import Group, RankOptions
 from wds_tools.loading.samples.bad_samples import ErrorPolicy, OnError
@@ -25,11 +27,11 @@ from wds_tools.loading.samples.handover import BatchTransform
 from wds_tools.loading.samples.sample_transform import check_sample_transform
 from wds_tools.loading.workers.pool import STALL_SECONDS
 from wds_tools.options import RemoteOptions
-from wds_tools.order.mixture import Mixture
 from wds_tools.order.planner import Tail
 from wds_tools.order.where import Where
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.select import Banned, Choice, Subset, Weights
+from wds_tools.reading.weights import WeightSchedule
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class LoadOptions:
     max_errors: int | float = 0.01
     where: Where | None = None
     subset: Subset | None = None
-    class_weights: Weights | None = None
+    class_weights: Weights | Schedule | None = None
     ban: Banned | None = None
     rank: int | None = None
     world_size: int | None = None
@@ -76,6 +78,8 @@ class LoadOptions:
     errors: ErrorPolicy = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.views is not None and self.view is not None:
+            raise OptionError("view= and the views= of the Mixture both give the views: remove one of them")
         object.__setattr__(self, "ranks", RankOptions(self.rank, self.world_size, self.group))
         object.__setattr__(self, "errors", ErrorPolicy(on_error=self.on_error, max_errors=self.max_errors))
         remote = RemoteOptions.of(
@@ -92,12 +96,28 @@ class LoadOptions:
     @property
     def columns(self) -> tuple[Column, ...]:
         """The fields of a batch."""
-        return columns_of(self.fields, view=self.view, transform=self.transform)
+        view = self.view if self.views is None else MultiScale(self.views)
+        return columns_of(self.fields, view=view, transform=self.transform)
+
+    @property
+    def views(self) -> Sequence[View] | None:
+        """The view of each dataset of a `Mixture`."""
+        return self.dataset.views if isinstance(self.dataset, Mixture) else None
 
     @property
     def choice(self) -> Choice:
         """Which samples are used, and how often."""
-        return Choice(self.where, self.subset, self.class_weights, self.seed)
+        weights = None if isinstance(self.class_weights, Schedule) else self.class_weights
+        return Choice(self.where, self.subset, weights, self.seed)
+
+    @property
+    def schedule(self) -> WeightSchedule | None:
+        """The weights that change during the run."""
+        if isinstance(self.class_weights, Schedule):
+            return "classes", self.class_weights
+        if isinstance(self.dataset, Mixture) and isinstance(self.dataset.weights, Schedule):
+            return "sources", self.dataset.weights
+        return None
 
 
 @dataclass(frozen=True)
@@ -135,6 +155,10 @@ class StreamOptions(LoadOptions):
                     "them after decoding"
                 )
             object.__setattr__(self, "fields", ("__key__",))
+        if isinstance(self.dataset, Mixture) and self.dataset.batches == "single":
+            raise OptionError("a Mixture with batches='single' requires make_loader, which makes the batches")
+        if self.schedule is not None:
+            raise OptionError("a Schedule of weights requires make_loader: give weights that do not change")
         super().__post_init__()
         if self.errors.replaces and not self.decode:
             raise OptionError(

@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,10 @@ class Loader(OnlyIterable):
 
     @property
     def class_factors(self) -> dict[str, float]:
-        """Average number of times per epoch that a sample of each class is drawn; 1.0 without ``class_weights=``."""
+        """Average number of times per epoch that a sample of each class is drawn by ``class_weights=``.
+
+        It is 1.0 without ``class_weights=``, and for a `Schedule`, see `StepExplanation.weights`.
+        """
         balance = self._opened.order.balance
         if balance is None:
             return dict.fromkeys(self.classes, 1.0)
@@ -243,7 +247,7 @@ class Loader(OnlyIterable):
                 then.
         """
         given = self._epochs.weights.entries(classes, sources, samples, where, save_to)
-        cursor = self._epochs.reweight(given or None, at)
+        cursor = self._epochs.reweight(given, at)
         self._agreement.add(cursor, given)
 
     def epoch_proof(self, *, timeout_seconds: float = 60.0) -> EpochProof:
@@ -253,6 +257,9 @@ class Loader(OnlyIterable):
         With torch.distributed, the loader also does this check by itself: the last rank to finish an epoch raises
         ProofError if samples are missing or repeated.
 
+        If weights hold in the epoch, ``.segments`` has for each part between two changes of them how often each class
+        and dataset of a `Mixture` was promised and delivered. All samples of the epoch are computed for it.
+
         Args:
             timeout_seconds: How long to wait for other ranks to finish the epoch, in seconds.
 
@@ -260,7 +267,10 @@ class Loader(OnlyIterable):
             ProofError: No batch has been delivered yet, a rank did not finish in time, or this process had another rank
                 when the epoch was read.
         """
-        return self._delivery_check.proof(timeout_seconds=timeout_seconds)
+        proof = self._delivery_check.proof(timeout_seconds=timeout_seconds)
+        if not self._epochs.has_weights:
+            return proof
+        return replace(proof, segments=self._delivery_check.segments(self._epochs.weights.labels, self.classes))
 
     @checked()
     def set_epoch(self, epoch: int) -> None:

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.order.changes import Reweight
-from wds_tools.order.epoch import EpochOrder, PlainOrder, RunOrder, nothing_left
+from wds_tools.order.epoch import EpochOrder, Piece, PlainOrder, Regimes, RunOrder, nothing_left
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import Regime, ScanPosition
+from wds_tools.order.weights import ScanPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,15 @@ class BucketedEpoch(EpochOrder):
             starts = [*(start for start in starts if start < position), position]
         return starts
 
+    @property
+    def starts_of_weights(self) -> list[int]:
+        """Rows at which other weights begin to hold, ascending."""
+        return self.inner.starts_of_weights
+
+    def piece_at(self, position: int) -> Piece | None:
+        """Return what is drawn by the same weights around a row, as if there were no buckets."""
+        return self.inner.piece_at(position)
+
     def substitute(self, position: int, number: int) -> int:
         """Return a sample of the bucket of a row, chosen by a random number."""
         row = position % self.samples
@@ -176,17 +185,17 @@ class BucketedEpoch(EpochOrder):
         """Return the order in which the samples from a row on are grouped again, without some of them."""
         return BucketedEpoch(self.order, self.epoch, (*self._bans, (position, ids)))
 
-    def reweighted(self, position: int, change: Reweight, regime: Regime) -> BucketedEpoch:
+    def reweighted(self, position: int, change: Reweight, regimes: Regimes) -> BucketedEpoch:
         """Return the order in which the samples from a row on are drawn by weights, and grouped again."""
-        inner = self._inner.reweighted(position, change, regime)
+        inner = self.inner.reweighted(position, change, regimes)
         return BucketedEpoch(self.order, self.epoch, weighted=(self, position, inner))
 
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset continue at a row, as if there were no buckets."""
-        return self._inner.scan_positions(min(position, self._inner.samples - 1))
+        return self.inner.scan_positions(min(position, self.inner.samples - 1))
 
     @property
-    def _inner(self) -> EpochOrder:
+    def inner(self) -> EpochOrder:
         """The order without buckets."""
         return self._weighted[2] if self._weighted else EpochOrder(self.run, self.epoch)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.errors import OptionError, ResumeError
+from wds_tools.errors import ResumeError
 from wds_tools.order.saved_state import MAX_EPOCH, entries_of, whole_number
 from wds_tools.order.weights import Phases, ScanPosition
 
@@ -26,6 +28,11 @@ class Ban:
     epoch: int
     position: int
     ids: tuple[int, ...]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch and position."""
+        return self.epoch, self.position
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a state."""
@@ -79,6 +86,10 @@ class Weights:
     datasets: tuple[DatasetWeights, ...] | None = None
 
 
+Entries = dict[str, Any]
+"""Weights as a user gives them, as plain values: by class, dataset and condition, and the file of those of samples."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reweight:
     """Samples are drawn by weights from a position of an epoch on.
@@ -88,75 +99,81 @@ class Reweight:
     Attributes:
         epoch: Zero-based epoch.
         position: Position in that epoch.
-        entries: What the user gave, as entries of a state; None returns to the plain epochs.
+        entries: The weights; None returns to the plain epochs.
         length: Samples of an epoch while these weights hold.
-        scan: Where the plain orders of each dataset continue.
-        weights: What the entries are for this dataset.
+        scan: Where the plain orders of each dataset continue; None if the run has not reached this position.
     """
 
     epoch: int
     position: int
-    entries: dict[str, Any] | None
+    entries: Entries | None
     length: int
-    scan: tuple[ScanPosition, ...]
-    weights: Weights
+    scan: tuple[ScanPosition, ...] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for a state."""
-        return {
-            "epoch": self.epoch,
-            "position": self.position,
-            "weights": self.entries,
-            "length": self.length,
-            "scan": list(map(list, self.scan)),
-        }
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch and position."""
+        return self.epoch, self.position
+
+    def to_list(self, scan: Sequence[ScanPosition]) -> list[Any]:
+        """Return plain values for a state, which has many of these; ``scan`` is empty if it is not known yet."""
+        return [self.epoch, self.position, self.length, [number for one in scan for number in one], self.entries]
 
 
 Change: TypeAlias = Ban | Reweight
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Weights that are known before the run.
+
+    Attributes:
+        unit: What the numbers count: epochs, or steps from the start of the run.
+        points: Numbers, ascending from 0, and the weights from there on.
+        has_first: Whether the orders of the run have the first weights already.
+    """
+
+    unit: Literal["epochs", "steps"]
+    points: tuple[tuple[int, Entries], ...]
+    has_first: bool
+
+    def since(self, number: int) -> tuple[tuple[int, Entries], ...]:
+        """Return the point that holds at a number, and the later ones."""
+        return self.points[bisect_right([start for start, _ in self.points], number) - 1 :]
+
+
 class FindWeights(Protocol):
     """Returns the weights of the entries of a state."""
 
-    def __call__(self, entries: dict[str, Any] | None) -> Weights:
+    def __call__(self, entries: Entries | None) -> Weights:
         """Return the weights.
 
         Raises:
-            ResumeError: The entries do not fit the dataset.
+            OptionError: The entries do not fit the dataset.
+            ResumeError: A file with weights of samples is missing or has changed.
         """
 
 
-def reweights_of(state: Any, find: FindWeights) -> tuple[Reweight, ...]:
-    """Return the changes of weights of a state, see `Reweight.to_dict`.
-
-    Args:
-        state: The entry of the state.
-        find: Returns the weights of their entries.
+def reweights_of(state: Any) -> tuple[Reweight, ...]:
+    """Return the changes of weights of a state, see `Reweight.to_list`.
 
     Raises:
         ResumeError: They are damaged.
     """
     try:
-        return tuple(
-            Reweight(
-                whole_number(one["epoch"], "epoch of weights", most=MAX_EPOCH),
-                whole_number(one["position"], "position of weights"),
-                one["weights"],
-                whole_number(one["length"], "length of an epoch with weights", least=1),
-                tuple(
-                    (
-                        whole_number(epoch, "epoch of a scan", most=MAX_EPOCH),
-                        whole_number(position, "position of a scan"),
-                    )
-                    for epoch, position in entries_of(one["scan"], "weights")
-                ),
-                find(one["weights"]),
-            )
-            for one in entries_of(state, "weights")
-        )
-    except (LookupError, TypeError, ValueError) as error:
+        return tuple(_reweight_of(*entries_of(one, "weights")) for one in entries_of(state, "weights"))
+    except (TypeError, ValueError) as error:
         if isinstance(error, ResumeError):
             raise
-        if isinstance(error, OptionError):
-            raise ResumeError(f"the weights of the state do not fit this dataset: {error}") from error
         raise ResumeError(f"the entry 'weights' of the state is damaged ({type(error).__name__}: {error})") from error
+
+
+def _reweight_of(epoch: Any, position: Any, length: Any, scan: Any, entries: Entries | None) -> Reweight:
+    numbers = [whole_number(number, "position of a scan") for number in entries_of(scan, "weights")]
+    return Reweight(
+        whole_number(epoch, "epoch of weights", most=MAX_EPOCH),
+        whole_number(position, "position of weights"),
+        entries,
+        whole_number(length, "length of an epoch with weights", least=1),
+        tuple(zip(numbers[::2], numbers[1::2], strict=True)) or None,
+    )

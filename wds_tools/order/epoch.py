@@ -11,8 +11,9 @@ orders.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -22,13 +23,15 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.changes import Ban, Change, Reweight
+from wds_tools.order.changes import Ban, Change, Reweight, Weights
 from wds_tools.order.selection import Balance
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import Chain, Rates, Regime, Scan, ScanPosition
+from wds_tools.order.weights import Chain, Draws, Rates, Regime, Scan, ScanPosition
 
 _KEPT_SEGMENTS = 2
+Regimes = Callable[[Reweight], Regime]
+"""Returns what a change of weights draws; it is computed when rows of it are first needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,9 @@ class Identity:
         window: Shuffle window in samples, 0 for the stored order; for mixtures a list.
         block: Samples per block; for mixtures a list.
         buckets: Height and width of each bucket; empty without buckets.
-        group: Consecutive rows that belong to one bucket; 1 without buckets.
+        group: Consecutive rows that belong to one bucket, or are of one dataset of a mixture; 1 if there is no such
+            rule.
+        group_is_of_rank: Whether the rows of a group go to one rank, and not to all.
     """
 
     fingerprint: str
@@ -60,6 +65,7 @@ class Identity:
     block: int | list[int]
     buckets: tuple[tuple[int, int], ...] = ()
     group: int = 1
+    group_is_of_rank: bool = True
 
     @property
     def shuffles(self) -> bool:
@@ -70,7 +76,7 @@ class Identity:
     def shape(self) -> dict[str, Any]:
         """The arguments of `RunOrder.like`, and entries of a state."""
         shape = {"lanes": self.lanes, "window": self.window, "block": self.block}
-        return {**shape, "group": self.group} if self.buckets else shape
+        return {**shape, "group": self.group} if self.buckets or self.group > 1 else shape
 
     @property
     def sizes(self) -> list[list[int]] | None:
@@ -126,42 +132,41 @@ class RunOrder(ABC):
     def plain(self) -> PlainOrder:
         """The orders without buckets."""
 
-    def at(
-        self, epoch: int, changes: Sequence[Change] = (), regimes: dict[Reweight, Regime] | None = None
-    ) -> EpochOrder:
+    def at(self, epoch: int, changes: Sequence[Change] = (), regimes: Regimes | None = None) -> EpochOrder:
         """Return the order of an epoch, with the changes of a run.
 
         Args:
             epoch: Zero-based epoch.
             changes: The changes in the order in which they were made; changes of later epochs are ignored.
-            regimes: What changes of weights draw, which all epochs share; missing ones are added.
+            regimes: Returns what a change of weights draws; None if there are none.
 
         Raises:
             OptionError: All its samples are banned.
         """
-        order, regimes = self.whole(epoch), {} if regimes is None else regimes
+        order = self.whole(epoch)
         from_start = [change for change in changes if (change.epoch, change.position) <= (epoch, 0)]
         banned = [sample for change in from_start if isinstance(change, Ban) for sample in change.ids]
         weights = next((change for change in reversed(from_start) if isinstance(change, Reweight)), None)
         if weights and weights.entries is not None:
-            order = order.reweighted(0, weights, self._regime_in(regimes, weights, banned))
+            assert regimes is not None
+            order = order.reweighted(0, weights, regimes)
         elif banned:
             order = order.without(0, banned)
+        left_out: list[int] = []
         for change in changes[len(from_start) :]:
             if change.epoch != epoch:
                 continue
-            if isinstance(change, Reweight):
-                order = order.reweighted(change.position, change, self._regime_in(regimes, change, banned))
-                continue
-            banned = [*banned, *change.ids]
-            if not order.is_weighted:
+            before = order
+            if isinstance(change, Ban):
+                left_out = [*left_out, *change.ids]
+                if order.is_weighted:
+                    continue  # weights without these samples follow
                 order = order.without(change.position, change.ids)
+            else:
+                assert regimes is not None
+                order = order.reweighted(change.position, change, regimes)
+            order.before, order.left_out = (change.position, before), left_out
         return order
-
-    def _regime_in(self, regimes: dict[Reweight, Regime], change: Reweight, banned: Sequence[int]) -> Regime:
-        if change not in regimes:
-            regimes[change] = self.plain.regime(change, banned)
-        return regimes[change]
 
 
 class PlainOrder(RunOrder):
@@ -211,25 +216,44 @@ class PlainOrder(RunOrder):
     def first_ids(self) -> Sequence[int]:
         """Id of the first sample of each dataset, and the number of all samples."""
 
-    def regime(self, change: Reweight, banned: Sequence[int]) -> Regime:
-        """Return the sequence of samples that are drawn with weights, without banned samples."""
-        shares = change.weights.shares or self.shares
-        if not len(shares) == len(self.scans) == len(change.scan):
-            raise ResumeError(
-                f"the state has weights of {len(change.scan)} dataset(s), the loader has {len(self.scans)}: create the "
-                "loader with the datasets of the state"
-            )
+    def draws(self, weights: Weights, banned: Sequence[int]) -> Draws:
+        """Return how samples are drawn by weights, without banned samples.
+
+        Raises:
+            OptionError: No sample of a dataset is left.
+        """
+        shares = weights.shares or self.shares
         ids = np.array(banned, np.int64)
-        chains = []
-        for number, (scan, start) in enumerate(zip(self.scans, change.scan, strict=True)):
+        rates: list[Rates | None] = []
+        for number, share in enumerate(shares):
             first, last = self.first_ids[number : number + 2]
             own = ids[(ids >= first) & (ids < last)] - first
-            rates = None
-            if shares[number] and (change.weights.datasets or len(own)):
-                one = change.weights.datasets[number] if change.weights.datasets else None
-                rates = Rates(one.phases, one.by_group, one.by_sample, own) if one else Rates.without(own, last - first)
-            chains.append(Chain(scan, rates, start))
-        return Regime(shares, chains, self.first_ids, self.identity.lanes)
+            one = weights.datasets[number] if weights.datasets else None
+            if share and one:
+                rates.append(Rates(one.phases, one.by_group, one.by_sample, own))
+            else:
+                rates.append(Rates.without(own, last - first) if share and len(own) else None)
+        return shares, tuple(rates)
+
+    def bucket_of(self, ids: Ints) -> int | None:  # noqa: ARG002 - mixtures need it
+        """Return the dataset of samples that all are of one dataset; None if batches are mixed."""
+        return None
+
+    def regime(self, draws: Draws, scan: Sequence[ScanPosition]) -> Regime:
+        """Return the sequence of the samples that are drawn.
+
+        Args:
+            draws: How they are drawn.
+            scan: Where the plain orders of each dataset continue.
+        """
+        shares, rates = draws
+        if not len(shares) == len(self.scans) == len(scan):
+            raise ResumeError(
+                f"the state has weights of {len(scan)} dataset(s), the loader has {len(self.scans)}: create the "
+                "loader with the datasets of the state"
+            )
+        chains = [Chain(*one) for one in zip(self.scans, rates, scan, strict=True)]
+        return Regime(draws, chains, self.first_ids, self.identity.lanes, self.identity.group)
 
     @abstractmethod
     def find(self, epoch: int, ids: Ints) -> tuple[Ints, Ints]:
@@ -263,18 +287,23 @@ class Piece:
 
     position: int
     first_row: int
-    regime: Regime
-    length: int
+    change: Reweight
+    regimes: Regimes
+
+    @property
+    def regime(self) -> Regime:
+        """The samples that are drawn."""
+        return self.regimes(self.change)
 
     def row(self, position: int) -> int:
         """Return the row of the sequence that is at a row of the epoch."""
         return position - self.position + self.first_row
 
     @classmethod
-    def of(cls, epoch: int, position: int, change: Reweight, regime: Regime) -> Piece:
+    def of(cls, epoch: int, position: int, change: Reweight, regimes: Regimes) -> Piece:
         """Return the rows of an epoch that a change draws."""
         first_row = (epoch - change.epoch) * change.length + position - change.position
-        return cls(position, first_row, regime, change.length)
+        return cls(position, first_row, change, regimes)
 
 
 class EpochOrder:
@@ -287,11 +316,15 @@ class EpochOrder:
     Attributes:
         identity: What determines the order.
         segment_starts: See `PlainOrder`.
-        reach: Maximum distance between two rows of one block; None if it is not known.
+        reach: Maximum distance between two rows of one block in one pass through the dataset; None if it is not known.
         is_weighted: Whether samples are drawn by weights from some row on.
+        before: Row from which the last change holds, and the order before it; None without changes in this epoch.
+        left_out: Samples that changes in this epoch leave out after rows that may have them.
     """
 
     is_weighted = False
+    before: tuple[int, EpochOrder] | None = None
+    left_out: Sequence[int] = ()
 
     def __init__(self, run: PlainOrder, epoch: int) -> None:
         self.run = run
@@ -337,6 +370,13 @@ class EpochOrder:
         """Return the tally of all samples without computing the order; None if that is not possible."""
         return self.run.tally(self.epoch)
 
+    def as_of(self, position: int) -> EpochOrder:
+        """Return the order when a row was delivered, without the changes from later rows on."""
+        order = self
+        while order.before is not None and order.before[0] > position:
+            order = order.before[1]
+        return order
+
     def without(self, position: int, ids: Sequence[int]) -> EpochOrder:
         """Return the order in which some samples are left out from a row on.
 
@@ -345,34 +385,48 @@ class EpochOrder:
         """
         return BannedEpoch(self, position, ids)
 
-    def reweighted(self, position: int, change: Reweight, regime: Regime) -> EpochOrder:
+    def reweighted(self, position: int, change: Reweight, regimes: Regimes) -> EpochOrder:
         """Return the order in which the samples from a row on are drawn by weights.
 
         Args:
             position: The row: 0 if the change was made in an earlier epoch.
             change: The change.
-            regime: The samples that it draws.
+            regimes: Returns the samples that it draws.
         """
-        return WeightedEpoch(self, (Piece.of(self.epoch, position, change, regime),))
+        return WeightedEpoch(self, (Piece.of(self.epoch, position, change, regimes),))
 
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample at a row."""
         return self.run.scan_positions(self.epoch, position)
 
+    @property
+    def inner(self) -> EpochOrder:
+        """The order without buckets."""
+        return self
+
+    def passes(self, start: int, stop: int) -> Ints:
+        """Return in which pass through its dataset the rows ``start`` to ``stop`` are: int64 [stop - start]."""
+        return np.full(stop - start, self.epoch)
+
+    @property
+    def starts_of_weights(self) -> list[int]:
+        """Rows at which other weights begin to hold, ascending."""
+        return []
+
     def piece_at(self, position: int) -> Piece | None:  # noqa: ARG002 - weights need it
         """Return the rows drawn by the same weights that have a row; None if it is not drawn by weights."""
         return None
 
-    def bucket_of(self, ids: Ints) -> int | None:  # noqa: ARG002 - buckets need it
-        """Return the bucket of samples that all belong to the same one; None without buckets."""
-        return None
+    def bucket_of(self, ids: Ints) -> int | None:
+        """Return the bucket or dataset that all samples of a batch belong to; None if there is no such rule."""
+        return self.run.bucket_of(ids)
 
-    def largest_batch(self, position: int) -> int | None:  # noqa: ARG002 - buckets need it
-        """Return the largest batch size with which batches from a row on do not mix buckets; None allows any size.
+    def largest_batch(self, position: int) -> int | None:
+        """Return the largest batch size with which batches from a row on do not mix groups; None allows any size.
 
         The size must divide this number.
         """
-        return None
+        return None if self.identity.group == 1 else math.gcd(self.identity.group, position)
 
     def substitute(self, position: int, number: int) -> int:  # noqa: ARG002 - buckets need it
         """Return a sample that can take the place of the one in a row, chosen by a random number."""
@@ -460,30 +514,37 @@ class WeightedEpoch(EpochOrder):
         super().__init__(base.run, base.epoch)
         self._base, self._pieces = base, pieces
         self.identity = replace(base.identity, once=False)
-        self.segment_starts = np.array([0, pieces[0].length])
-        self.reach = None
+        self.segment_starts = np.array([0, pieces[0].change.length])
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
-        parts = (
-            [self._base.slice(start, min(stop, self._pieces[0].position))] if start < self._pieces[0].position else []
-        )
+        head = (start, min(stop, self._pieces[0].position))
+        parts = [self._base.slice(*head)] if head[0] < head[1] else []
+        parts += [regime.slice(*rows) for regime, *rows in self._rows_of_pieces(start, stop)]
+        ids, lanes = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),), (np.empty(0, np.int16),))
+        return np.concatenate(ids), np.concatenate(lanes)
+
+    def passes(self, start: int, stop: int) -> Ints:
+        """Return in which pass through its dataset the rows ``start`` to ``stop`` are: int64 [stop - start]."""
+        head = self._base.passes(start, max(start, min(stop, self._pieces[0].position)))
+        return np.concatenate([head, *(regime.passes(*rows) for regime, *rows in self._rows_of_pieces(start, stop))])
+
+    def _rows_of_pieces(self, start: int, stop: int) -> Iterator[tuple[Regime, int, int]]:
+        """Yield the regimes of the rows ``start`` to ``stop``, and the rows of each that they are."""
         ends = [*(piece.position for piece in self._pieces[1:]), self.samples]
         for piece, end in zip(self._pieces, ends, strict=True):
             first, last = max(start, piece.position), min(stop, end)
             if first < last:
-                parts.append(piece.regime.slice(piece.row(first), piece.row(last)))
-        ids, lanes = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),), (np.empty(0, np.int16),))
-        return np.concatenate(ids), np.concatenate(lanes)
+                yield piece.regime, piece.row(first), piece.row(last)
 
     def tally(self) -> Tally | None:
         """Return None: the samples of the epoch are known only after its order is computed."""
         return None
 
-    def reweighted(self, position: int, change: Reweight, regime: Regime) -> EpochOrder:
+    def reweighted(self, position: int, change: Reweight, regimes: Regimes) -> EpochOrder:
         """Return the order in which the samples from a row on are drawn by other weights."""
         kept = tuple(piece for piece in self._pieces if piece.position < position)
-        return WeightedEpoch(self._base, (*kept, Piece.of(self.epoch, position, change, regime)))
+        return WeightedEpoch(self._base, (*kept, Piece.of(self.epoch, position, change, regimes)))
 
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample at a row."""
@@ -491,6 +552,16 @@ class WeightedEpoch(EpochOrder):
         if piece is None:
             return self._base.scan_positions(position)
         return piece.regime.scan_positions(piece.row(position))
+
+    def largest_batch(self, position: int) -> int | None:
+        """Return the largest batch size with which batches from a row on do not mix groups; None allows any size."""
+        piece = self.piece_at(position)
+        return super().largest_batch(piece.row(position) if piece else position)
+
+    @property
+    def starts_of_weights(self) -> list[int]:
+        """Rows at which other weights begin to hold, ascending."""
+        return [piece.position for piece in self._pieces]
 
     def piece_at(self, position: int) -> Piece | None:
         """Return the rows drawn by the same weights that have a row; None if it is not drawn by weights."""

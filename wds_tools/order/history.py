@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, get_args
 
 from wds_tools.errors import OptionError, ResumeError
+from wds_tools.order.changes import Entries, Planned
 from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder, Tail, World
 from wds_tools.order.saved_state import MAX_EPOCH, entries_of, whole_number
@@ -78,9 +79,27 @@ class History:
         self.steps += 1
         self._next = following
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the entries of a state as plain values. A section is the list of its attributes."""
-        return {"step": self.steps, "sections": [list(astuple(section)) for section in self.sections]}
+    def state_dict(self, first_epoch: int, orders: EpochOrders, prefix: PrefixOrder | None) -> dict[str, Any]:
+        """Return the entries of a state as plain values. A section is the list of its attributes.
+
+        Args:
+            first_epoch: Steps of epochs before it are left out, because their weights are not in the state.
+            orders: Orders of the epochs.
+            prefix: Returns the order of the first n shards, for a dataset that has grown.
+        """
+        sections = self._sections_since(first_epoch, orders, prefix) if first_epoch else self.sections
+        return {"step": self.steps, "sections": [list(astuple(section)) for section in sections]}
+
+    def _sections_since(self, epoch: int, orders: EpochOrders, prefix: PrefixOrder | None) -> list[Section]:
+        found = []
+        for section, end in zip(self.sections, [*(one.step for one in self.sections[1:]), self.steps + 1], strict=True):
+            cursor, step = Cursor(section.epoch, section.position), section.step
+            while cursor.epoch < epoch and step < end:
+                step += len(section.plan(_order_of(section, orders, cursor.epoch, prefix), cursor))
+                cursor = Cursor(cursor.epoch + 1)
+            if step < end:
+                found.append(replace(section, step=step, epoch=cursor.epoch, position=cursor.position))
+        return found
 
     def load_state_dict(self, state: dict[str, Any], cursor: Cursor) -> None:
         """Continue from a state, whose next step begins at a cursor.
@@ -134,7 +153,7 @@ class FoundStep:
     cursor: Cursor
     number: int
     step: int
-    weights: dict[str, Any] | None
+    weights: Entries | None
 
     def plan(self, rank: int) -> EpochPlan:
         """Return the plan of a rank that has the step."""
@@ -172,7 +191,7 @@ def find_step(
     if not known:
         raise OptionError(
             f"step={step}; the state records the steps from {sections[0].step} on: only the last {MAX_SECTIONS} "
-            "changes of batch size, number of ranks and position are kept"
+            "changes of batch size, number of ranks and position, and the last changes of weights, are kept"
         )
     section = known[-1]
     cursor, number = Cursor(section.epoch, section.position), step - section.step
@@ -185,6 +204,43 @@ def find_step(
         if not length and not cursor.position:
             raise OptionError(f"epoch {cursor.epoch} has no steps: it has fewer samples than a step")
         cursor, number = Cursor(cursor.epoch + 1), number - length
+
+
+def with_planned(orders: EpochOrders, planned: Planned, section: Section, cursor: Cursor, step: int) -> EpochOrders:
+    """Return the orders with the weights of a schedule from a cursor on.
+
+    Args:
+        orders: Orders whose later changes of weights are replaced.
+        planned: The weights.
+        section: Batch size, number of ranks and tail of the steps that follow.
+        cursor: Where the next step begins.
+        step: Its number, counted from the start of the run.
+    """
+    (now, entries), *later = planned.since(step if planned.unit == "steps" else cursor.epoch)
+    result = orders.until(cursor)
+    is_plain = now == 0 and planned.has_first and not result.reweights
+    if not is_plain and result.weights_at(cursor) != entries:
+        result = result.reweighting(entries, cursor, check=False)
+    for number, following in later:
+        if planned.unit == "epochs":
+            cursor = Cursor(number)
+        else:
+            cursor, step = _cursor_of_step(number, result, section, cursor, step), number
+        result = result.reweighting(following, cursor, check=False)
+    return orders if result.has_changes_of(orders) else result
+
+
+def _cursor_of_step(number: int, orders: EpochOrders, section: Section, cursor: Cursor, step: int) -> Cursor:
+    """Return where a later step begins if ``step`` begins at a cursor."""
+    while True:
+        plan = section.plan(orders.of(cursor.epoch), cursor)
+        if number < step + len(plan):
+            return Cursor(cursor.epoch, plan.position_of(number - step))
+        step, epochs = step + len(plan), 1
+        if cursor.position == 0 and not plan.order.identity.buckets:  # the following epochs have as many steps
+            epochs += (number - step) // len(plan)
+            step += (epochs - 1) * len(plan)
+        cursor = Cursor(cursor.epoch + epochs)
 
 
 def _steps_of_epoch(

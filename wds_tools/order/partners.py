@@ -1,8 +1,8 @@
 """Partners: further samples that the image of a sample shows, such as the other tiles of a mosaic. No I/O.
 
 They are chosen among the samples shortly before it in the order, of the same lane. So their blocks have been read
-already, and a machine reads only the blocks of its own lanes. The choice depends on the seed, the epoch and the
-position, and not on the number of ranks or workers.
+already, and a machine reads only the blocks of its own lanes. The choice depends on the seed, the epoch, the
+position, and the changes up to it, and not on the number of ranks or workers.
 """
 
 from __future__ import annotations
@@ -25,16 +25,25 @@ def reach_of(identity: Identity) -> int:
 def partners_of(order: EpochOrder, positions: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """Return the ids of the partners of samples: int64 [n, count].
 
-    A partner is one of the `reach_of` samples before the sample; at the start of the epoch, one of the first ones. It
-    is the sample itself only if there is no other one.
+    A partner is one of the `reach_of` samples before the sample; at the start of the epoch, one of the first ones, in
+    the order as it was when the sample was delivered: later bans and weights change no past step. It is not banned,
+    and is the sample itself only if there is no other one.
 
     Args:
         order: Order of the samples in the epoch.
         positions: int64 [n], positions of the samples in the epoch; those after its end are for padding.
         count: Partners of each sample.
     """
-    if not count or not len(positions):
-        return np.empty((len(positions), count), np.int64)
+    orders = [order.as_of(position) for position in positions.tolist()]
+    found = np.empty((len(positions), count), np.int64)
+    for one in dict.fromkeys(orders) if count else ():
+        chosen = np.array([other is one for other in orders])
+        found[chosen] = _partners_in(one, positions[chosen], count)
+    return found
+
+
+def _partners_in(order: EpochOrder, positions: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return the ids of the partners of samples that were delivered in one order; see `partners_of`."""
     rows, reach = positions % order.samples, reach_of(order.identity)
     is_early = rows < reach
     first, stop = np.where(is_early, 0, rows - reach), np.where(is_early, min(reach, order.samples), rows)
@@ -43,6 +52,7 @@ def partners_of(order: EpochOrder, positions: NDArray[np.int64], count: int) -> 
     own = rows - base
     # Rows of one lane follow each other in `by_lane`, so the candidates of a sample are a range of it.
     by_lane = np.argsort(lanes, kind="stable")
+    by_lane = by_lane[~np.isin(ids[by_lane], order.left_out)]
     keys, lane_starts = lanes[by_lane].astype(np.int64) * len(ids) + by_lane, lanes[own].astype(np.int64) * len(ids)
     low, high, self_at = (np.searchsorted(keys, lane_starts + row) for row in (first - base, stop - base, own))
     has_self = (low <= self_at) & (self_at < high)
@@ -50,4 +60,5 @@ def partners_of(order: EpochOrder, positions: NDArray[np.int64], count: int) -> 
     u = uniform(key_of("partners", order.identity.seed, order.epoch), positions, count)
     chosen = low[:, None] + np.floor(u * choices).astype(np.int64)
     chosen += has_self[:, None] & (chosen >= self_at[:, None])
-    return np.asarray(ids[np.where(choices > 0, by_lane[np.minimum(chosen, len(ids) - 1)], own[:, None])], np.int64)
+    others = np.append(by_lane, 0)[np.minimum(chosen, len(by_lane))]
+    return np.asarray(ids[np.where(choices > 0, others, own[:, None])], np.int64)

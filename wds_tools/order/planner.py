@@ -1,4 +1,4 @@
-"""Distribution of the canonical sequence over ranks, and the state to resume from. No I/O, no torch.
+"""Distribution of the canonical sequence over ranks. No I/O, no torch.
 
 Each global step takes the next ``world_size * batch_size`` samples of the sequence. The ranks
 divide them so that each rank reads from the same lanes in every step. All ranks take the same
@@ -10,30 +10,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.errors import OptionError, ResumeError
+from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.changes import Ban, Change, FindWeights, Reweight, Weights, bans_of, reweights_of
-from wds_tools.order.epoch import EpochOrder, Identity, RunOrder
-from wds_tools.order.saved_state import MAX_EPOCH, plain, whole_number
-from wds_tools.order.sequence import MAX_LANES, MAX_WINDOW
+from wds_tools.order.changes import Ban, Change, Entries, FindWeights, Reweight, Weights
+from wds_tools.order.epoch import EpochOrder, RunOrder
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import Regime
+from wds_tools.order.weights import Draws, Regime, ScanPosition
 
 PrefixOrder = Callable[[int], RunOrder]
 """Returns the order of the first n shards of a dataset."""
 Tail = Literal["drop", "pad", "mask"]
 
-STATE_VERSION = 2
 _KEPT_ORDERS = 3  # orders of epochs that are not computed again
-_MAX_BLOCK = 1 << 20  # samples; `default_block` gives at most 65,536
-_EARLIER_VERSION = 1  # same keys; another order of samples, in which lanes had other blocks in each epoch
+_KEPT_REGIMES, _KEPT_BYTES = 4, 64 << 20  # changes of weights, and the weights of samples that they have
+_KEPT_CHANGES = 8  # changes of weights that a state has even if they no longer matter, to explain earlier steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +132,8 @@ class EpochPlan:
             more_ids, more_lanes = self.order.slice(first, min(first + size - len(ids), self.order.samples))
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
             valid = np.concatenate([valid, np.zeros(len(more_ids), np.bool_)])
-        unit = math.gcd(self.order.identity.group, self.batch_size)  # rows that belong to one rank: samples, or batches
+        identity = self.order.identity  # rows that belong to one rank are samples, or batches
+        unit = math.gcd(identity.group, self.batch_size) if identity.group_is_of_rank else 1
         units = np.sort(divide(lanes[::unit], self.order.identity.lanes, self.world.world_size)[self.world.rank])
         own = units if unit == 1 else (units[:, None] * unit + np.arange(unit)).ravel()
         own_ids = ids[own]
@@ -216,21 +214,31 @@ class EpochOrders:
     Args:
         order: Order of all epochs but the interrupted one.
         earlier: (epoch, order) of the epoch that was interrupted before the dataset grew, or None.
-        changes: Bans and changes of weights, in the order in which they were made.
+        changes: Bans and changes of weights, in the order of their positions.
+        find_weights: Returns the weights of the entries of a change.
+        first_epoch: The first epoch whose changes of weights are known, see `for_state`.
+        known: What was computed for the changes already.
     """
 
     def __init__(
-        self, order: RunOrder, earlier: tuple[int, RunOrder] | None = None, changes: Sequence[Change] = ()
+        self,
+        order: RunOrder,
+        earlier: tuple[int, RunOrder] | None = None,
+        changes: Sequence[Change] = (),
+        find_weights: FindWeights | None = None,
+        first_epoch: int = 0,
+        known: _Known | None = None,
     ) -> None:
         self.order = order
         self.changes = tuple(changes)
-        self._earlier = earlier
-        self._regimes: dict[Reweight, Regime] = {}
+        self.first_epoch = first_epoch
+        self._earlier, self._find_weights = earlier, find_weights
+        self._known = known or _Known()
         self._kept = LRUCache[int, EpochOrder](max_items=_KEPT_ORDERS)
         self._in_use = WeakValueDictionary[int, EpochOrder]()
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.order, self._earlier, self.changes
+        return self.order, self._earlier, self.changes, self._find_weights, self.first_epoch
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]  # each process computes the orders that it needs
@@ -239,12 +247,17 @@ class EpochOrders:
         """Return the order of an epoch: the same object while it is in use.
 
         Raises:
-            OptionError: All its samples are banned.
+            OptionError: All its samples are banned, or its weights are not known.
         """
+        if epoch < self.first_epoch:
+            raise OptionError(
+                f"epoch={epoch}; the state that was loaded has the weights from epoch {self.first_epoch} on: begin at "
+                "that one, or load an earlier state"
+            )
         order = self._in_use.get(epoch)
         if order is None:
             run = self._earlier[1] if self._earlier and self._earlier[0] == epoch else self.order
-            order = self._in_use[epoch] = run.at(epoch, self.changes, self._regimes)
+            order = self._in_use[epoch] = run.at(epoch, self.changes, self._regime)
         self._kept.put(epoch, order)
         return order
 
@@ -255,247 +268,159 @@ class EpochOrders:
 
     @property
     def reweights(self) -> tuple[Reweight, ...]:
-        """Changes of weights, in the order in which they were made."""
+        """Changes of weights, in the order of their positions."""
         return tuple(change for change in self.changes if isinstance(change, Reweight))
 
-    def weights_at(self, cursor: Cursor) -> dict[str, Any] | None:
-        """Return the weights that hold at a cursor, as entries of a state; None in a plain epoch."""
-        place = cursor.epoch, cursor.position
-        before = [change for change in self.reweights if (change.epoch, change.position) <= place]
-        return before[-1].entries if before else None
+    def weights_at(self, cursor: Cursor) -> Entries | None:
+        """Return the weights that hold at a cursor; None in a plain epoch."""
+        last = self._last(cursor)
+        return last.entries if last else None
 
     def banning(self, ids: Sequence[int], cursor: Cursor) -> EpochOrders:
         """Return the orders without further samples from a cursor on; those that are banned already are ignored."""
         new = set(ids).difference(*(ban.ids for ban in self.bans))
         if not new:
             return self
-        ban = Ban(cursor.epoch, cursor.position, tuple(sorted(new)))
-        changes: list[Change] = [ban]
-        order = self.of(cursor.epoch)
-        if order.is_weighted:
-            last = self.reweights[-1]
-            changes.append(_reweight(order, cursor, last.entries, last.weights))
-        return EpochOrders(self.order, self._earlier, (*self.changes, *changes))
+        place, last = astuple(cursor), self._last(cursor)
+        changes: list[Change] = [Ban(cursor.epoch, cursor.position, tuple(sorted(new)))]
+        if last:
+            changes.append(Reweight(cursor.epoch, cursor.position, last.entries, last.length))
+        elif self.order.plain.identity.group > 1:  # without some rows, groups would not be of one dataset
+            shares = {"sources": list(map(float, self.order.plain.shares))}
+            changes.append(Reweight(cursor.epoch, cursor.position, shares, self.of(cursor.epoch).samples))
+        passed = [change for change in self.changes if change.place <= place]
+        later = [change for change in self.changes if change.place > place]
+        return self._with((*passed, *changes, *later), known=self._known.until(passed))
 
-    def reweighting(self, entries: dict[str, Any] | None, weights: Weights, cursor: Cursor) -> EpochOrders:
+    def reweighting(self, entries: Entries | None, cursor: Cursor, *, check: bool = True) -> EpochOrders:
         """Return the orders in which samples are drawn by weights from a cursor on.
 
         Args:
-            entries: The weights as entries of a state; None returns to the plain epochs.
-            weights: The weights.
-            cursor: The cursor.
+            entries: The weights; None returns to the plain epochs.
+            cursor: The cursor. Later changes of weights are dropped.
+            check: Whether to check the weights now, and not when they are first needed.
 
         Raises:
-            OptionError: No sample is left.
+            OptionError: The weights do not fit the dataset, or leave no sample.
         """
-        kept = [
-            change
-            for change in self.changes
-            if isinstance(change, Ban) or (change.epoch, change.position) != (cursor.epoch, cursor.position)
-        ]
-        before = EpochOrders(self.order, self._earlier, kept)
-        order = before.of(cursor.epoch)
-        if entries is None and not order.is_weighted:
+        before = self.until(cursor, inclusive=False)
+        last = before._last(cursor)  # noqa: SLF001 - of this class
+        if entries is None and last is None:
             return before
-        changed = EpochOrders(self.order, self._earlier, (*kept, _reweight(order, cursor, entries, weights)))
-        changed.of(cursor.epoch)
+        length = last.length if last else before.of(cursor.epoch).distinct
+        change = Reweight(cursor.epoch, cursor.position, entries, length)
+        changed = self._with((*before.changes, change))
+        if check:
+            changed.check(change)
         return changed
+
+    def until(self, cursor: Cursor, *, inclusive: bool = True) -> EpochOrders:
+        """Return the orders without the changes of weights after a cursor, or without those at it either."""
+        place = astuple(cursor)
+        passed = [one for one in self.reweights if one.place < place or (inclusive and one.place == place)]
+        return self._with([one for one in self.changes if isinstance(one, Ban) or one in passed])
+
+    def check(self, change: Reweight) -> None:
+        """Check the weights of a change.
+
+        Raises:
+            OptionError: The weights do not fit the dataset, or leave no sample.
+            ResumeError: A file with weights of samples is missing or has changed.
+        """
+        self._draws(change)
+
+    def release_weights(self) -> None:
+        """Find the weights again when they are needed next: they are in a file now, which the ranks share."""
+        self._known.draws.clear()
+
+    def has_changes_of(self, other: EpochOrders) -> bool:
+        """Return whether the weights change at the same positions to the same ones as in other orders."""
+        pairs = ([(one.place, one.entries) for one in orders.reweights] for orders in (self, other))
+        return next(pairs) == next(pairs)
+
+    def _last(self, cursor: Cursor) -> Reweight | None:
+        """Return the change whose samples are drawn at a cursor; None in a plain epoch."""
+        passed = [change for change in self.reweights if change.place <= astuple(cursor)]
+        return passed[-1] if passed and (passed[-1].entries or passed[-1].epoch == cursor.epoch) else None
+
+    def _draws(self, change: Reweight) -> Draws:
+        known = self._known.draws.get(change)
+        if known is None:
+            before = self.changes[: self.changes.index(change)]
+            banned = [sample for ban in before if isinstance(ban, Ban) for sample in ban.ids]
+            weights = self._find_weights(change.entries) if self._find_weights and change.entries else Weights()
+            known = self.order.plain.draws(weights, banned)
+            self._known.draws.put(change, known, sum(rates.bytes for rates in known[1] if rates))
+        return known
+
+    def _regime(self, change: Reweight) -> Regime:
+        """Return the samples that a change of weights draws."""
+        known = self._known.regimes.get(change)
+        if known is None:
+            known = self.order.plain.regime(self._draws(change), self._scan(change))
+            self._known.regimes.put(change, known, known.bytes)
+        return known
+
+    def _scan(self, change: Reweight) -> tuple[ScanPosition, ...]:
+        """Return where the plain orders of each dataset continue at a change."""
+        scans = self._known.scans
+        for index, one in enumerate(self.changes):
+            if isinstance(one, Reweight) and one not in scans:
+                before = self._with(self.changes[:index])
+                scans[one] = one.scan or before.of(one.epoch).scan_positions(one.position)
+            if one is change:
+                break
+        return scans[change]
+
+    def _with(
+        self, changes: Sequence[Change], first_epoch: int | None = None, known: _Known | None = None
+    ) -> EpochOrders:
+        """Return the orders with other changes."""
+        first = self.first_epoch if first_epoch is None else first_epoch
+        return EpochOrders(self.order, self._earlier, changes, self._find_weights, first, known or self._known)
+
+    def for_state(self, cursor: Cursor) -> EpochOrders:
+        """Return the orders without the changes of weights that a run from a cursor on does not need.
+
+        Kept are the last changes before the cursor, and all changes of its epoch, so the state does not grow with the
+        run. The orders of the epochs before the first kept change are then not known.
+        """
+        passed = [change for change in self.reweights if change.place <= astuple(cursor)]
+        in_epoch = [change for change in passed if change.place > (cursor.epoch, 0)]
+        dropped = passed[: -max(len(in_epoch) + 1, _KEPT_CHANGES)]
+        if not dropped:
+            return self
+        self._scan(passed[-1])  # the dropped ones are needed for it
+        first = passed[len(dropped)]
+        kept = [change for change in self.changes if change not in dropped]
+        return self._with(kept, first.epoch + (first.position > 0))
 
     def with_order(self, order: RunOrder) -> EpochOrders:
         """Return the orders for other shards, with the window, blocks and lanes of this one."""
-        return EpochOrders(order.like(**self.order.identity.shape), changes=self.changes)
+        shape = self.order.identity.shape
+        return EpochOrders(order.like(**shape), None, self.changes, self._find_weights, self.first_epoch)
+
+    def state_dict(self, cursor: Cursor) -> dict[str, Any]:
+        """Return the changes as entries of a state whose next sample is at a cursor."""
+        place = astuple(cursor)
+        weights = [one.to_list(self._scan(one) if one.place <= place else ()) for one in self.reweights]
+        return {
+            **({"bans": [ban.to_dict() for ban in self.bans]} if self.bans else {}),
+            **({"weights": weights} if weights else {}),
+            **({"first_epoch": self.first_epoch} if self.first_epoch else {}),
+        }
 
 
-def _reweight(order: EpochOrder, cursor: Cursor, entries: dict[str, Any] | None, weights: Weights) -> Reweight:
-    position = cursor.position
-    return Reweight(cursor.epoch, position, entries, order.distinct, order.scan_positions(position), weights)
+class _Known:
+    """What was computed for changes of weights. Orders share it if their changes differ only at the end."""
 
+    def __init__(self) -> None:
+        self.draws = LRUCache[Reweight, Draws](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
+        self.regimes = LRUCache[Reweight, Regime](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
+        self.scans: dict[Reweight, tuple[ScanPosition, ...]] = {}
 
-def state_dict(order: EpochOrder | RunOrder, cursor: Cursor) -> dict[str, Any]:
-    """Return a state that can be saved as JSON. It does not depend on the number of ranks or workers."""
-    identity = order.identity
-    piece = order.piece_at(cursor.position) if isinstance(order, EpochOrder) else None
-    return {
-        "version": STATE_VERSION,
-        "fingerprint": identity.fingerprint,
-        "shards": identity.shards,
-        "selection": identity.selection,
-        "seed": identity.seed,
-        "epoch": cursor.epoch,
-        "position": cursor.position,
-        **identity.shape,
-        **({"buckets": identity.sizes} if identity.buckets else {}),
-        **({"marks": piece.regime.marks(piece.row(cursor.position))} if piece else {}),
-    }
-
-
-def resume(
-    state: dict[str, Any],
-    order: RunOrder,
-    *,
-    prefix: PrefixOrder | None = None,
-    force: bool = False,
-    find_weights: FindWeights | None = None,
-) -> tuple[EpochOrders, Cursor]:
-    """Return the orders and the cursor of a state.
-
-    Window, block and lanes come from the state, so that the rest of the epoch is the same as
-    without the interruption. States of version 1 are for an earlier order of samples. They are
-    accepted if the rest of the epoch does not depend on it: at the start of an epoch, and in the
-    stored order.
-
-    Args:
-        state: The return value of `state_dict`.
-        order: The order of the loader.
-        prefix: Returns the order of the first n shards of the dataset. It serves to recognise a
-            dataset that has only grown; the interrupted epoch then ends without the new samples.
-        force: Accept a state of another dataset, selection, seed or version.
-        find_weights: Returns the weights of the entries of the state; None refuses a state with weights.
-
-    Raises:
-        ResumeError: ``state`` is not a loader state, or belongs to another version, dataset,
-            selection or seed. The message gives both values.
-    """
-    saved = _read(state, has_buckets=bool(order.identity.buckets))
-    cursor, saved_order = saved.cursor, _order_of_smaller(saved, order, prefix) or order
-    if not force:
-        _check_same_run(saved, saved_order.identity, order.identity)
-    has_grown = saved_order is not order and cursor.position
-    try:
-        earlier = (cursor.epoch, saved_order.like(**saved.shape)) if has_grown else None
-        orders = EpochOrders(order.like(**saved.shape), earlier, _changes_of(state, order, saved, find_weights))
-        interrupted = orders.of(cursor.epoch)
-        samples = interrupted.samples
-        if (piece := interrupted.piece_at(cursor.position)) and "marks" in state:
-            piece.regime.set_marks(
-                [(whole_number(chunk, "mark"), whole_number(row, "mark")) for chunk, row in state["marks"]]
-            )
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, ResumeError):
-            raise
-        raise ResumeError(f"window, block and lanes of the state do not fit this dataset: {error}") from error
-    if cursor.position >= samples:
-        raise ResumeError(
-            f"the state is at epoch {cursor.epoch}, position {cursor.position:,} of {samples:,} samples: "
-            f"it {'does not fit this dataset' if force else 'was damaged'}"
-        )
-    return orders, cursor
-
-
-def _changes_of(
-    state: dict[str, Any], order: RunOrder, saved: _Saved, find_weights: FindWeights | None
-) -> list[Change]:
-    """Return the bans and changes of weights of a state, in the order in which they were made."""
-    changes: list[Change] = list(bans_of(state.get("bans", ()), order.identity.stored))
-    if not state.get("weights"):
-        return changes
-    if find_weights is None:
-        raise ResumeError("the state has weights of loader.reweight(), which only make_loader resumes")
-    if saved.fingerprint != order.identity.fingerprint:
-        raise ResumeError(
-            f"the state has weights for the dataset {saved.fingerprint}, and the loader has "
-            f"{order.identity.fingerprint}: resume with the dataset of the state"
-        )
-    changes += reweights_of(state["weights"], find_weights)
-    return sorted(changes, key=lambda change: (change.epoch, change.position))  # stable: a ban comes first
-
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """The entries of a loader state, with values of the right types.
-
-    Attributes:
-        shape: Window, block and lanes, and the group if there are buckets, as `RunOrder.like` takes them.
-    """
-
-    version: int
-    fingerprint: Any
-    shards: int
-    seed: int
-    selection: Any
-    buckets: Any
-    cursor: Cursor
-    shape: dict[str, Any]
-
-
-def _read(state: dict[str, Any], *, has_buckets: bool) -> _Saved:
-    """Read a loader state, except its bans."""
-    try:
-        shards, seed = (whole_number(state[key], key) for key in ("shards", "seed"))
-        limits = (("lanes", MAX_LANES), ("window", MAX_WINDOW), ("block", _MAX_BLOCK))
-        shape: dict[str, Any] = {key: _whole_numbers(state[key], key, most) for key, most in limits}
-        if has_buckets and "group" in state:
-            shape["group"] = whole_number(state["group"], "group", least=1, most=MAX_WINDOW)
-        epoch, position = (
-            whole_number(state["epoch"], "epoch", most=MAX_EPOCH),
-            whole_number(state["position"], "position"),
-        )
-        return _Saved(
-            whole_number(state["version"], "version"),
-            *(state["fingerprint"], shards, seed, state["selection"], plain(state.get("buckets"))),
-            Cursor(epoch, position),
-            shape,
-        )
-    except (LookupError, TypeError) as error:
-        reason = f"it has no entry {error}" if isinstance(error, KeyError) else str(error)
-        raise ResumeError(f"this is not a loader state ({reason}): pass the result of loader.state_dict()") from error
-
-
-def _order_of_smaller(saved: _Saved, order: RunOrder, prefix: PrefixOrder | None) -> RunOrder | None:
-    """Return the order of the dataset as it was when the state was saved, if it has only grown since; else None."""
-    if (
-        prefix is None
-        or saved.fingerprint == order.identity.fingerprint
-        or not 0 < saved.shards < order.identity.shards
-    ):
-        return None
-    smaller = prefix(saved.shards)
-    return smaller if smaller.identity.fingerprint == saved.fingerprint else None
-
-
-def _check_same_run(saved: _Saved, then: Identity, now: Identity) -> None:
-    """Check that a state is for this run; ``then`` is the identity of the order of the dataset as it was."""
-    _check_version(saved.version, saved.cursor, saved.shape)
-    _check_equal("dataset fingerprint", saved.fingerprint, then.fingerprint)
-    _check_equal("selection", saved.selection, then.selection)
-    _check_equal("seed", saved.seed, now.seed)
-    _check_equal("buckets", saved.buckets, now.sizes)
-    if now.shuffles != bool(np.any(saved.shape["window"])):
-        raise ResumeError(
-            f"the state is for a window of {saved.shape['window']}, the loader has {now.window} (0 is shuffle=False): "
-            "create the loader with the same shuffle=, or load the state with force=True"
-        )
-
-
-def _whole_numbers(value: Any, name: str, most: int) -> int | list[int]:
-    """Return an entry that is a whole number, or a list of them for the datasets of a mixture."""
-    if isinstance(value, list | tuple):
-        return [whole_number(part, name, most=most) for part in value]
-    return whole_number(value, name, most=most)
-
-
-def _check_version(version: int, cursor: Cursor, shape: dict[str, Any]) -> None:
-    """Check the version of a state; ``shape`` has its lanes, window and block."""
-    if version != _EARLIER_VERSION:
-        _check_equal("format version", version, STATE_VERSION)
-    elif cursor.position and (np.any(shape["window"]) or shape["lanes"] > 1):
-        raise ResumeError(
-            f"the state has format version {version}, this version of wds_tools writes {STATE_VERSION} and orders the "
-            f"samples of an epoch differently, so the rest of epoch {cursor.epoch} after position {cursor.position:,} "
-            "is not the same: finish the epoch with the version of wds_tools that saved the state, repeat it with "
-            f"set_epoch({cursor.epoch}), or load the state with force=True, which repeats some samples in this epoch "
-            "and omits others"
-        )
-
-
-def _shown(value: Any) -> Any:
-    return "none" if value is None else value
-
-
-def _check_equal(what: str, in_state: Any, in_loader: Any) -> None:
-    if in_state != in_loader:
-        raise ResumeError(
-            f"the state is for {what} {_shown(in_state)}, the loader has {_shown(in_loader)}: create the loader with "
-            "the settings of the state, start an epoch with set_epoch(), or ignore the difference with "
-            "load_state_dict(state, force=True)"
-        )
+    def until(self, changes: Sequence[Change]) -> _Known:
+        """Return what does not depend on changes after some."""
+        result = _Known()
+        result.scans = {change: scan for change, scan in self.scans.items() if change in changes}
+        return result

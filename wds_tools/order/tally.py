@@ -15,12 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wds_tools.order.changes import Entries
 from wds_tools.order.keyed_random import hashes, key_of
 
 _KEY = key_of("epoch proof")
 _CHUNK = 1 << 20
 _MAX_SEARCHED = 50_000_000  # ids searched for the one that is missing or repeated; takes about a second
 _MASK = 2**64 - 1
+_MAX_CLASSES = 10  # classes that the text of a segment lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,57 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """Samples of a class or of a dataset in a segment.
+
+    Attributes:
+        promised: Number by the weights.
+        delivered: Number in the order, which is what the ranks delivered if `EpochProof.ok`.
+    """
+
+    promised: float
+    delivered: int
+
+    def __str__(self) -> str:
+        return f"{self.delivered:,} of {self.promised:,.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows of an epoch that were drawn by the same weights.
+
+    Attributes:
+        start: Position of the first one.
+        stop: Position after the last one.
+        weights: The weights; None for rows of a plain epoch.
+        classes: By class.
+        sources: By dataset of the `Mixture`, or of the only one.
+        least: How often the rarest sample with a weight above 0 was delivered.
+        most: How often the most frequent sample was delivered.
+    """
+
+    start: int
+    stop: int
+    weights: Entries | None
+    classes: dict[str, Count]
+    sources: tuple[Count, ...]
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        shown, more = list(self.classes.items()), len(self.classes) - _MAX_CLASSES
+        if more > 0:
+            shown = sorted(shown, key=lambda item: -abs(item[1].delivered - item[1].promised))[:_MAX_CLASSES]
+        parts = [f"{name} {count}" for name, count in shown]
+        if more > 0:
+            parts.append(f"{more:,} classes nearer to their weights")
+        if len(self.sources) > 1:
+            parts += [f"dataset {number} {count}" for number, count in enumerate(self.sources)]
+        repeats = f"each sample {self.least} to {self.most} times"
+        return f"positions {self.start:,} to {self.stop:,}: {', '.join([*parts, repeats])}"
+
+
+@dataclass(frozen=True, slots=True)
 class EpochProof:
     """Comparison of the samples that an epoch should deliver with those that it did deliver.
 
@@ -102,6 +155,7 @@ class EpochProof:
         from_position: Position at which this run started: 0, or the position of a state.
         samples: Number of samples of the dataset; all ids are smaller.
         once: Whether each sample should be delivered once; False for selections that repeat samples.
+        segments: If weights hold in the epoch, how often each class and dataset came between changes of them.
     """
 
     epoch: int
@@ -111,6 +165,7 @@ class EpochProof:
     from_position: int
     samples: int
     once: bool = True
+    segments: tuple[Segment, ...] = ()
 
     @property
     def delivered(self) -> Tally:
@@ -151,7 +206,7 @@ class EpochProof:
         often = "each once" if self.once else "each as often as requested"
         groups = f" by each of {self.copies} groups of {self._known[0].world_size} rank(s)" if self.copies > 1 else ""
         replaced = f"; {self.replaced.samples:,} unreadable and replaced" if self.replaced.samples else ""
-        return f"{start} samples, {often}{groups}{replaced}"
+        return "\n  ".join([f"{start} samples, {often}{groups}{replaced}", *map(str, self.segments)])
 
     def _describe_mismatch(self) -> str:
         expected = self.expected * self.copies

@@ -2,26 +2,28 @@
 
 With weights, a run goes on through the plain orders of its epochs, one **pass** after another, and draws only some of
 the samples that it comes to. With the weight f of a sample, and the largest weight F of its dataset, its **rate** is
-g = f / F, from 0 to 1. A sample with the phase x, in [0, 1), is drawn in pass p, counted from 0, if a whole number is
-in (x + p g, x + (p + 1) g]. So:
+g = f / F, from 0 to 1. A sample with the phase x, in [0, 1), is drawn in pass p, which is that through the plain order
+of epoch p, if a whole number is in (x + p g, x + (p + 1) g]. So:
 
 * In any number of passes, the draws of a sample differ from their number times g by less than 1, and those of two
   samples of one rate by at most 1. A sample is drawn at most once per pass.
 * The samples of a class have the phases 0 / n, 1 / n, ... (n - 1) / n in a mixed order. The sum of floor(k / n + x)
-  over k = 0 ... n - 1 is floor(n x) (Hermite), so in P whole passes a class with one rate is drawn floor(n P g) times.
+  over k = 0 ... n - 1 is floor(n x) (Hermite), so in P whole passes from pass p on, a class with one rate is drawn
+  floor(n (p + P) g) - floor(n p g) times.
 * Within a pass, blocks come in the shuffled order of the plain epoch, so a class is drawn as evenly as it is spread
   there. Between neighbours in stored order the draws are spread evenly too: their phases are multiples of a number near
   the golden ratio.
 
-A change continues at the sample where the sequence stands, with pass 0. If all weights are equal, the sequence is that
-of the plain epochs. Rates and phases are whole numbers of `UNIT`, so that the sums are exact.
+A change continues at the sample where the sequence stands, in the same pass. So a change to the same weights changes
+nothing, and frequent changes leave out no sample. If all weights are equal, the sequence is that of the plain epochs.
+Rates and phases are whole numbers of `UNIT`, so that the sums are exact.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -42,6 +44,7 @@ _CHUNK = 1 << 16  # samples of a pass that are tested at a time
 _KEPT_CHUNKS = 8
 _PART = 1 << 16  # samples whose rates are computed at a time
 _GOLDEN = (math.sqrt(5) - 1) / 2
+_STRIDE = round(UNIT * _GOLDEN) | 1  # odd, so that UNIT consecutive ids have different phases
 
 ScanPosition = tuple[int, int]
 """Epoch whose plain order is read, and a position in it."""
@@ -52,6 +55,12 @@ class Scan(Protocol):
 
     samples: int
     selection: Selection | None
+    window: int
+    block: int
+    lanes: int
+
+    def block_of(self, ids: Ints) -> tuple[Ints, Ints]:
+        """Return shard number and block number of each id."""
 
     def slice(self, epoch: int, start: int, stop: int) -> Part:
         """Return the ids and lanes at positions ``start`` to ``stop``."""
@@ -59,19 +68,35 @@ class Scan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """What the draws of a dataset need to know of each sample, whatever the weights are: 8 bytes.
+    """What the draws of a dataset need to know of each sample, whatever the weights are.
 
     Attributes:
         selected: int64 [n], ids of the selected samples, or all of them.
-        group: int32 [stored], class number of each sample plus 1; 0 for samples without a class.
-        phase: uint32 [stored], phase of each sample in units of 1 / `UNIT`.
+        group: int32 [stored], class number of each sample plus 1, and 0 for samples without a class; None if classes do
+            not matter.
+        phase: uint32 [stored], phase of each sample in units of 1 / `UNIT`; None computes them from the ids.
         counts: int64 [groups], number of selected samples of each group.
+        offset: Phase of the sample 0, if phases are computed.
     """
 
     selected: Ints | slice
-    group: NDArray[np.signedinteger]
-    phase: NDArray[np.integer]
+    group: NDArray[np.signedinteger] | None
+    phase: NDArray[np.integer] | None
     counts: Ints
+    offset: int = 0
+
+    def at(self, ids: Ints) -> NDArray[np.uint64]:
+        """Return the phases of samples: uint64 [n]."""
+        if self.phase is None:
+            return (ids.astype(np.uint64) * np.uint64(_STRIDE) + np.uint64(self.offset)) % np.uint64(UNIT)
+        return self.phase[ids].astype(np.uint64)
+
+    @classmethod
+    def by_id(cls, stored: int, selected: Ints | None, seed: int) -> Phases:
+        """Return phases that do not depend on classes, and take no memory; for weights of single samples."""
+        ids: Ints | slice = slice(None) if selected is None else np.unique(selected)
+        count = stored if isinstance(ids, slice) else len(ids)
+        return cls(ids, None, None, np.array([count]), key_of("phases", seed) % UNIT)
 
     @classmethod
     def of(cls, labels: Ints, selected: Ints | None, seed: int) -> Phases:
@@ -125,20 +150,45 @@ class Rates:
         self._phases = phases
         self._left_out = np.array(left_out, np.int64)
         factors = np.ones(len(phases.counts)) if by_group is None else by_group
-        self._by_sample: NDArray[np.uint32] | None = None
+        self._by_sample, self._factors = by_sample, factors.astype(np.float32)
         if by_sample is None:
+            assert phases.group is not None
             left = np.isin(self._left_out, phases.selected) if isinstance(phases.selected, np.ndarray) else slice(None)
             removed = np.bincount(phases.group[self._left_out[left]], minlength=len(factors))
-            most = float(factors[phases.counts > removed].max(initial=0.0))
+            self._most = float(factors[phases.counts > removed].max(initial=0.0))
         else:
-            by_sample = _products(by_sample, factors.astype(np.float32), phases.group)
-            by_sample[self._left_out] = 0
-            most = float(by_sample[phases.selected].max(initial=0.0))
-        if not most > 0:
+            self._most = self._largest_factor(len(by_sample))
+        if not self._most > 0:
             raise OptionError("the weights leave no sample to draw: all samples have weight 0; change a weight")
-        self._by_group = _in_units(factors, most).astype(np.uint64)
-        if by_sample is not None:
-            self._by_sample = _in_units(by_sample, most)
+        self._by_group = _in_units(factors, self._most).astype(np.uint64)
+
+    def _largest_factor(self, stored: int) -> float:
+        """Return the largest factor of a sample. Parts that stay in the cache of a core are faster."""
+        selected, left_out = self._phases.selected, np.sort(self._left_out)
+        most = 0.0
+        for start in range(0, stored, _PART):
+            stop = min(start + _PART, stored)
+            factors = self._factors_of(slice(start, stop))
+            lost = left_out[slice(*np.searchsorted(left_out, (start, stop)))]
+            if len(lost):
+                factors = factors.copy()
+                factors[lost - start] = 0
+            if isinstance(selected, np.ndarray):
+                factors = factors[selected[slice(*np.searchsorted(selected, (start, stop)))] - start]
+            most = max(most, float(factors.max(initial=0.0)))
+        return most
+
+    def _factors_of(self, ids: Ints | slice) -> NDArray[np.float32]:
+        """Return the factors of samples, if there are weights of single samples: float32 [n]."""
+        assert self._by_sample is not None
+        group = self._phases.group
+        own = self._by_sample[ids]
+        return np.asarray(own if group is None else own * self._factors[group[ids]], np.float32)
+
+    @property
+    def bytes(self) -> int:
+        """Memory that only these rates need; 0 for the weights of classes, and for a file that is mapped."""
+        return 0 if self._by_sample is None or isinstance(self._by_sample, np.memmap) else self._by_sample.nbytes
 
     @classmethod
     def without(cls, left_out: Ints, stored: int) -> Rates:
@@ -146,46 +196,43 @@ class Rates:
         zeros = np.zeros(stored, np.int8)
         return cls(Phases(slice(None), zeros, zeros, np.array([stored])), left_out=left_out)
 
+    def of(self, ids: Ints) -> NDArray[np.float64]:
+        """Return the rates of samples, from 0 to 1: float64 [n]."""
+        rates = self._in_units(ids)[0] / UNIT
+        return np.where(np.isin(ids, self._left_out), 0, rates)
+
     def drawn(self, ids: Ints, number: int) -> NDArray[np.bool_]:
-        """Return which samples pass ``number``, counted from 0, draws: bool [n].
+        """Return which samples pass ``number`` draws: bool [n].
 
         Args:
             ids: int64 [n], sample ids of the dataset.
             number: The pass.
         """
-        phases = self._phases
-        if self._by_sample is None:
-            group = phases.group[ids]
-            rate, advance = self._by_group[group], (self._by_group * np.uint64(number) % np.uint64(UNIT))[group]
-        else:
-            rate = self._by_sample[ids].astype(np.uint64)
-            advance = rate * np.uint64(number)
-        draws: NDArray[np.bool_] = (phases.phase[ids].astype(np.uint64) + advance) % np.uint64(UNIT) + rate >= UNIT
+        rate, advance = self._in_units(ids, number)
+        draws: NDArray[np.bool_] = (self._phases.at(ids) + advance) % np.uint64(UNIT) + rate >= UNIT
         return draws & ~np.isin(ids, self._left_out) if len(self._left_out) else draws
 
+    def _in_units(self, ids: Ints, number: int = 0) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return the rates of samples, and their sums over the passes before one: uint64 [n] each."""
+        if self._by_sample is None:
+            assert self._phases.group is not None
+            group = self._phases.group[ids]
+            return self._by_group[group], (self._by_group * np.uint64(number) % np.uint64(UNIT))[group]
+        rate = _in_units(self._factors_of(ids), self._most).astype(np.uint64)
+        return rate, rate * np.uint64(number)
 
-def _products(
-    by_sample: NDArray[np.float32], by_group: NDArray[np.float32], group: NDArray[np.signedinteger]
-) -> NDArray[np.float32]:
-    """Return the factor of each sample: float32 [stored]. Parts that stay in the cache of a core are faster."""
-    result = np.empty(len(by_sample), np.float32)
-    for start in range(0, len(result), _PART):
-        part = slice(start, start + _PART)
-        np.multiply(by_sample[part], by_group[group[part]], out=result[part])
-    return result
+
+Draws = tuple[tuple[int, ...], tuple[Rates | None, ...]]
+"""Share of each dataset as a whole number, and which of its samples are drawn; None for all."""
 
 
 def _in_units(factors: NDArray[np.floating], most: float) -> NDArray[np.uint32]:
     """Return rates as whole numbers; one above 0 stays above 0."""
-    result = np.empty(len(factors), np.uint32)
-    for start in range(0, len(result), _PART):
-        part = factors[start : start + _PART]
-        rates = np.minimum(part / most, 1)
-        rates *= UNIT
-        units = np.rint(rates, out=rates).astype(np.uint32)
-        units[(units == 0) & (part > 0)] = 1
-        result[start : start + _PART] = units
-    return result
+    rates = np.minimum(factors / most, 1)
+    rates *= UNIT
+    units: NDArray[np.uint32] = np.rint(rates, out=rates).astype(np.uint32)
+    units[(units == 0) & (factors > 0)] = 1
+    return units
 
 
 class Chain:
@@ -214,13 +261,13 @@ class Chain:
         return -(-(self._scan.samples - self._start[1]) // _CHUNK)
 
     def _bounds(self, number: int) -> tuple[int, int, int]:
-        """Return the pass of a chunk, counted from 0, and its first and last position in it."""
+        """Return the pass of a chunk, and its first and last position in it."""
         if number < self._chunks_of_start:
-            start, turn = self._start[1] + number * _CHUNK, 0
+            start, turn = self._start[1] + number * _CHUNK, self._start[0]
         else:
             per_pass = -(-self._scan.samples // _CHUNK)
             turn, chunk = divmod(number - self._chunks_of_start, per_pass)
-            start, turn = chunk * _CHUNK, turn + 1
+            start, turn = chunk * _CHUNK, self._start[0] + turn + 1
         return turn, start, min(start + _CHUNK, self._scan.samples)
 
     def _chunk(self, number: int) -> tuple[Part, Ints]:
@@ -229,7 +276,7 @@ class Chain:
         if known is not None:
             return known
         turn, start, stop = self._bounds(number)
-        ids, lanes = self._scan.slice(self._start[0] + turn, start, stop)
+        ids, lanes = self._scan.slice(turn, start, stop)
         rows = np.arange(len(ids)) if self._rates is None else np.flatnonzero(self._rates.drawn(ids, turn))
         result = (ids[rows], lanes[rows]), rows
         self._chunks.put(number, result)
@@ -246,21 +293,29 @@ class Chain:
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
-        ids, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int16)]
+        parts = [part for _, part in self._parts(start, stop)]
+        ids, lanes = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),), (np.empty(0, np.int16),))
+        return np.concatenate(ids), np.concatenate(lanes)
+
+    def passes(self, start: int, stop: int) -> Ints:
+        """Return the pass of the rows ``start`` to ``stop``: int64 [stop - start]."""
+        found = [np.full(len(ids), number) for number, (ids, _) in self._parts(start, stop)]
+        return np.concatenate([np.empty(0, np.int64), *found])
+
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, Part]]:
+        """Yield the rows ``start`` to ``stop`` by chunk, with the pass of each."""
         while start < stop:
             number, before = self._chunk_of(start)
-            (chunk_ids, chunk_lanes), _ = self._chunk(number)
-            part = slice(start - before, stop - before)
-            ids.append(chunk_ids[part])
-            lanes.append(chunk_lanes[part])
-            start += len(ids[-1])
-        return np.concatenate(ids), np.concatenate(lanes)
+            (ids, lanes), _ = self._chunk(number)
+            first, last = start - before, stop - before
+            yield self._bounds(number)[0], (ids[first:last], lanes[first:last])
+            start = before + len(ids)
 
     def scan_position(self, row: int) -> ScanPosition:
         """Return where the plain orders have the sample of a row."""
         number, before = self._chunk_of(row)
         turn, start, _ = self._bounds(number)
-        return self._start[0] + turn, start + int(self._chunk(number)[1][row - before])
+        return turn, start + int(self._chunk(number)[1][row - before])
 
     def mark(self, row: int) -> tuple[int, int]:
         """Return the chunk that has a row and the number of rows before it, with which a later start is fast."""
@@ -271,14 +326,23 @@ class Regime:
     """The endless sequence of the samples that are drawn with one set of weights.
 
     Args:
-        shares: Share of each dataset as a whole number.
+        draws: How samples are drawn.
         chains: The sequences of the datasets.
         first_ids: Id of the first sample of each dataset.
         lanes: Number of lanes.
+        unit: Consecutive rows that are of one dataset.
     """
 
-    def __init__(self, shares: Sequence[int], chains: Sequence[Chain], first_ids: Sequence[int], lanes: int) -> None:
-        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(shares), chains, first_ids, lanes
+    def __init__(
+        self, draws: Draws, chains: Sequence[Chain], first_ids: Sequence[int], lanes: int, unit: int = 1
+    ) -> None:
+        self.draws = draws
+        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(draws[0], unit), chains, first_ids, lanes
+
+    @property
+    def bytes(self) -> int:
+        """Memory of its weights of samples."""
+        return sum(rates.bytes for rates in self.draws[1] if rates)
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
@@ -287,6 +351,14 @@ class Regime:
     def _slice_part(self, number: int, start: int, stop: int) -> Part:
         ids, lanes = self._chains[number].slice(start, stop)
         return ids + self._first_ids[number], lanes
+
+    def passes(self, start: int, stop: int) -> Ints:
+        """Return the pass through its dataset of the rows ``start`` to ``stop``: int64 [stop - start]."""
+        return self._pattern.merged(start, stop, 1, self._passes_of_part)[0]
+
+    def _passes_of_part(self, number: int, start: int, stop: int) -> Part:
+        passes = self._chains[number].passes(start, stop)
+        return passes, np.zeros(len(passes), np.int16)
 
     def scan_positions(self, row: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample."""

@@ -133,14 +133,15 @@ class ReadAhead:
             _log.debug("reading ahead stopped: %s", error)
 
     def _announce(self, plan: EpochPlan, numbers: range) -> None:
-        announced: set[tuple[int, int]] = set()
+        announced: dict[tuple[int, int], int] = {}  # by block: the step that needs it first, in this pass
         ahead: deque[_Announced] = deque()  # steps that are not needed yet
         used: deque[_Announced] = deque()
         span = self._steps_per_block(plan)
         bytes_ahead = 0
         for step, ids in self._steps(plan, numbers):
-            blocks = [key for key in self._reader.blocks_of(ids) if key not in announced]
-            announced.update(blocks)
+            start = -1 if span is None else step.number - span  # weights read the dataset several times in an epoch
+            blocks = [key for key in self._reader.blocks_of(ids) if announced.get(key, -1) < max(start, 0)]
+            announced.update(dict.fromkeys(blocks, step.number))
             found = [self._reader.block(*key) for key in blocks]
             self._reader.shards.read_ahead([number for number, _ in blocks], found)
             ahead.append(_Announced(step.number, sum(block.stop - block.start for block in found), blocks))
@@ -154,8 +155,10 @@ class ReadAhead:
                     bytes_ahead -= ahead[0].bytes
                     used.append(ahead.popleft())
                 while span is not None and used and used[0].step < current - span:
-                    out = used.popleft().blocks
-                    announced.difference_update(out)
+                    past = used.popleft()
+                    out = [key for key in past.blocks if announced[key] == past.step]
+                    for key in out:
+                        del announced[key]
                     self._reader.shards.release(
                         [number for number, _ in out], [self._reader.block(*key) for key in out]
                     )

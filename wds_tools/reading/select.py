@@ -272,13 +272,23 @@ def _balance(
         )
     names = shards.manifest.classes
     count = max(len(names), int(label.max()) + 1)
-    return balance(label, _weights_by_class(weights, count, names, np.bincount(label, minlength=count)))
+    return balance(label, weights_by_class(weights, count, names, np.bincount(label, minlength=count)))
 
 
-def _weights_by_class(
+def weights_by_class(
     weights: Weights, count: int, names: Sequence[str], samples: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the weight of each class: float64 [classes]."""
+    """Return the weight of each class: float64 [classes].
+
+    Args:
+        weights: The value of ``class_weights=``.
+        count: Number of classes.
+        names: Their names.
+        samples: int64 [classes], number of samples of each class.
+
+    Raises:
+        OptionError: A class is not known, or there are not as many weights as classes.
+    """
     if isinstance(weights, str):
         if weights != "balanced":
             raise OptionError(f"class_weights={weights!r}; allowed are 'balanced', a mapping, or one weight per class")

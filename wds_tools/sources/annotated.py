@@ -55,7 +55,7 @@ class _Split:
         source: What lists the images, for messages.
         own: Path of an image -> the file about it alone.
         own_kind: What such a file is, for the note about images without one.
-        classes: Path of an image -> class; empty if folders are not classes.
+        classes: Path of an image -> class or classes; empty if the classes are those of objects.
         notes: What a user should know about the split, as well as the notes of ``annotations``.
         missing: Name of a missing image -> file that lists it, if that is not ``source``.
     """
@@ -67,7 +67,7 @@ class _Split:
     source: str
     own: Mapping[str, File] = field(default_factory=dict)
     own_kind: str = ""
-    classes: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -141,7 +141,8 @@ class Annotated(Layout):
                 self.skip(found, file, reasons[name], parts)
             else:
                 facts = split.annotations.images.pop(name, b"")
-                label = label_name(split.classes[file.path]) if split.classes else NONE
+                own = split.classes.get(file.path, ())
+                label = label_name(own) if isinstance(own, str) else list(map(label_name, own)) or NONE
                 self.add_image(found, file, label, parts=parts, facts=facts, extra=_SIZE_BYTES)
         for file in files.files:
             if file.path not in done:
@@ -165,7 +166,9 @@ class Annotated(Layout):
                 f"folders such as {quoted(sorted(folders)[:2])} are not labels, because the classes belong to the "
                 "objects: pass --from folder (kind='folder') if the folders are classes"
             )
-        if annotations.names:
+        if annotations.labels:
+            found.classes = annotations.names
+        elif annotations.names:
             found.field_classes[PLACE] = ClassList(
                 annotations.names, annotations.ids, tuple(map(json.dumps, annotations.attributes))
             )
@@ -281,7 +284,10 @@ def _coco_split(files: Files, split: str, same: Sequence[File]) -> _Split:
             if image is None or part is None:
                 raise SourceError(f"{same[0].path} names {png!r}, but there is no such file in {files.where}")
             parts.setdefault(image.path, {})[kind] = part
-    return _Split(annotations, images, parts, same, source)
+    labels = {image.path: annotations.labels[name] for name, image in images.items() if image and annotations.labels}
+    are_single = all(len(own) < 2 for own in labels.values())
+    classes = {path: own[0] if are_single else own for path, own in labels.items() if own}
+    return _Split(annotations, images, parts, same, source, classes=classes)
 
 
 class Yolo(Annotated):
@@ -431,6 +437,21 @@ def _yolo_images(files: Files, place: str, missing: dict[str, str]) -> list[File
     return [files.by_path[path] for path in found.values() if path is not None and layouts.is_image_name(path)]
 
 
+def _voc_data(files: Files, xml: File) -> bytes:
+    """Return the content of an annotation file.
+
+    Raises:
+        SourceError: It is LabelMe's, whose first element is the same.
+    """
+    data = files.read(xml)
+    if b"<pt>" in data or b"LabelMe" in data[:1000]:
+        raise SourceError(
+            f"{xml.path} is an annotation of LabelMe (XML with <pt>), which is not read: write the objects as COCO, "
+            "YOLO or VOC; or pass --from folder (kind='folder') to pack the images without them"
+        )
+    return data
+
+
 class Voc(Annotated):
     """Pascal VOC: ``Annotations/1.xml`` for ``JPEGImages/1.jpg``, or both in one folder; ``ImageSets/Main``."""
 
@@ -460,7 +481,9 @@ class Voc(Annotated):
         taken |= {path for path in found.unpaired if masks.is_mask(path) and path not in annotation}
         images = [file for file in files.images if file.path not in taken]
         pairs = [(file.path, annotation.get(file.path)) for file in images]
-        everything = voc.annotations_of((path, xml.path if xml else "", xml and files.read(xml)) for path, xml in pairs)
+        everything = voc.annotations_of(
+            (path, xml.path if xml else "", _voc_data(files, xml) if xml else None) for path, xml in pairs
+        )
         plan = {}
         for split, members in _image_sets(files, images).items():
             source = "ImageSets" if split else "Annotations"

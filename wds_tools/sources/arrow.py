@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -24,20 +25,22 @@ import pyarrow.parquet as pq
 
 from wds_tools.errors import SourceError
 from wds_tools.format.image_header import sniff
-from wds_tools.format.label import NONE
+from wds_tools.format.label import NONE, quoted
 from wds_tools.sources.arrow_columns import Columns, file_names, lengths, renumbered
 from wds_tools.sources.base import Collector, Input, SourceOptions, as_read_error, as_source_error
-from wds_tools.sources.columns import not_finite
-from wds_tools.sources.files import find_files, leave_out_others
+from wds_tools.sources.columns import LABEL, not_finite
+from wds_tools.sources.files import find_files
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import Excluded, Kind, cell, is_text
 from wds_tools.sources.records import RecordSource
+from wds_tools.sources.row_names import first_folders
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _MAX_GROUP_BYTES = 16 << 30
 _FIELD_BYTES = 1024  # upper bound of header and padding of a field of unknown length
 _HEAD_ROWS = 8
+_OF_SAVED = ("state.json", "dataset_info.json")  # files of ``save_to_disk``
 
 
 class ArrowSource(RecordSource):
@@ -107,12 +110,15 @@ class ArrowSource(RecordSource):
 
     def collect(self, found: Collector) -> None:
         found.take_files(self.paths)
-        own = [self.path / name for name in ("state.json", "dataset_info.json")]  # of ``save_to_disk``
-        leave_out_others(
-            found, self.path, [*self.paths, *own], f"is next to {self.kind.title()} files, which are packed"
-        )
         with as_source_error(f"{self.path} cannot be read as {self.kind.title()}", pa.ArrowException, ValueError):
             self._add_rows(found)
+
+    def why_left_out(self, path: str) -> str | None:
+        return None if path in _OF_SAVED else super().why_left_out(path)
+
+    def image_names(self, found: Collector) -> Iterator[str]:  # noqa: ARG002 - the paths of rows are numbers
+        files = range(len(self.paths))
+        yield from (str(value) for name in self._ids for file in files for value in self._column(file, name))
 
     def values(self, entry: Input) -> Mapping[str, Any]:
         file, number, row = entry.location
@@ -166,22 +172,41 @@ class ArrowSource(RecordSource):
             for file in files:
                 rows = ({name: value} for value in self._column(file, name))
                 seen.extend(name, (renumbered(row, self.changes[file])[name] for row in rows))
+        for name in seen.may_be_class_names():
+            batches = (self._column(file, name) for file in files)
+            seen.extend_texts(name, chain.from_iterable(batches))
         roles = self.found_roles = seen.roles()
         columns.check_complete([roles.image, roles.label, roles.names])
         found.account.notes += seen.hints(
             roles,
             lambda name: self._column(files[0], name) if Kind.TEXT in seen.kinds[name] else self._head(files[:1], name),
         )
+        found.account.notes += self._notes_on_folders(roles)
+        label = columns.types.get(roles.label or "")
+        if isinstance(label, pa.DictionaryType) and label.ordered and not self.options.classes:
+            found.account.notes.append(
+                f"the categories of column {roles.label!r} have an order, and class numbers are those of the sorted "
+                "names: pass --classes (classes=) with the names in their order to keep it"
+            )
         for name in seen.facts(roles):
             if seen.may_be_splits(name):
                 seen.add_texts(name, self._values(files, name))
             if columns.has_fractions(name):
                 seen.lost[name] = sum(not_finite(value) for file in files for value in self._column(file, name))
+        self._ids = [name for name in seen.facts(roles) if seen.kinds[name].keys() <= {Kind.TEXT, Kind.WHOLE}]
         self.packed = frozenset([roles.image, *roles.fields, *seen.facts(roles)])
         self._add_entries(found, files, names, seen.values_of(roles.label))
         found.account.given = sum(map(self.rows, files))
         found.account.notes += columns.notes()
         seen.account(found, roles)
+
+    def _notes_on_folders(self, roles: Roles) -> list[str]:
+        """Return a note that names the folders of the files if they could be classes."""
+        folders = first_folders(os.path.relpath(path, self.path) for path in self.paths) if self.path.is_dir() else []
+        if roles.label is not None or LABEL in self.columns or not folders or any("=" in name for name in folders):
+            return []
+        remedy = f"rename them to label={folders[0]} and so on, which are read as a column"
+        return [f"no label: the files are in the folders {quoted(folders)}; if these are the classes, {remedy}"]
 
     def _add_entries(self, found: Collector, files: Sequence[int], names: Sequence[str], labels: Sequence[Any]) -> None:
         """Add the rows of all files."""

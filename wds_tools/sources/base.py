@@ -25,6 +25,7 @@ from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
+from wds_tools.sources import layouts
 from wds_tools.wording import one_line
 
 MAX_RECORD_BYTES = 1 << 30
@@ -36,6 +37,8 @@ WINDOW_BYTES = 256_000_000
 _FULLY_HASHED_BYTES = 4 << 20  # files up to this length are hashed completely, longer ones in pieces
 _PIECE_BYTES = 1 << 16
 _PIECES = 64
+_TABLE_BYTES = 1 << 22  # of a table next to what is packed that are looked at
+_TABLE_REMEDY = "if it has the labels, write the images as files next to it and pack them with --from table"
 
 
 class SourceStoreError(StoreError):
@@ -195,6 +198,7 @@ class SourceOptions:
         label_separator: Text between the labels of a sample, if a text has several.
         encoding: Encoding of a text file; None detects UTF-8 and what a byte order mark states.
         remote: How URLs are read.
+        kind: Format of the source; None if it was detected.
     """
 
     classes: tuple[str, ...] | None = None
@@ -203,6 +207,7 @@ class SourceOptions:
     label_separator: str | None = None
     encoding: str | None = None
     remote: RemoteOptions = field(default_factory=RemoteOptions.of)
+    kind: str | None = None
 
 
 class Collector(Listing):
@@ -345,15 +350,65 @@ class Source:
         """
         found = Collector(self.name, self.unit, self.options)
         self.collect(found)
+        if found.files:
+            self._leave_out_others(found)
         return found.listing()
 
     def collect(self, found: Collector) -> None:
         """Add all that the source has."""
         raise NotImplementedError
 
+    def root(self) -> Path:
+        """Return the path of the source, if it has one: all files below a folder are packed, skipped or left out."""
+        return Path(self.name)
+
+    def why_left_out(self, path: str) -> str | None:
+        """Return why a file below the root from which no record is read is not packed; None for a part of the format.
+
+        Args:
+            path: Its path below the root, with slashes.
+        """
+        return layouts.SHARD_TABLE if layouts.is_shard_table(path) else "is next to what is packed, and is not read"
+
+    def image_names(self, found: Collector) -> Iterable[str]:
+        """Return the names by which a table can name the images."""
+        return (entry.path for entry in found.inputs)
+
     def splits(self) -> Mapping[str, Source]:
         """Return the splits, such as train and val, by name, in a fixed order; empty if the source has none."""
         return {}
+
+    def _leave_out_others(self, found: Collector) -> None:
+        """State the files below the root that are not packed, and name the tables, which may have labels, in a note."""
+        account, root = found.account, self.root()
+        known = {part.name for part in account.parts if part.kind == "file"}
+        below = sorted({*root.rglob("*")}.difference(file.path for file in found.files)) if root.is_dir() else []
+        paths = [path.relative_to(root).as_posix() for path in below if path.is_file()]
+        reasons = {path: reason for path in paths if path not in known and (reason := self.why_left_out(path))}
+        hidden = {path: layouts.hidden_root(path) for path in reasons}
+        for name in dict.fromkeys(filter(None, hidden.values())):
+            account.leave_out("path", name, layouts.why_hidden(name))
+        for path in (path for path in reasons if hidden[path] is None):
+            account.leave_out("file", path, reasons[path])
+            if path.lower().endswith(layouts.TABLES[:-1]):
+                self._check_table(found, root, path)
+                account.notes.append(f"{path!r} is next to what is packed and is not read: {_TABLE_REMEDY}")
+
+    def _check_table(self, found: Collector, root: Path, path: str) -> None:
+        """Check that a table next to what is packed does not name the images, unless the user stated what to pack.
+
+        Raises:
+            SourceError: It does.
+        """
+        if self.options.kind is not None or "label" in self.columns:
+            return
+        with as_source_error(f"{root / path} cannot be read"), (root / path).open("rb") as file:
+            text = file.read(_TABLE_BYTES).decode("utf-8", "replace")
+        if named := layouts.named_in(text, set(map(layouts.stem, self.image_names(found))), len(found.inputs)):
+            raise SourceError(
+                f"{root / path} has rows that name the images in {self.name}, such as {named!r}, and is not read with "
+                f"them: {_TABLE_REMEDY}; or pass --from {self.kind} (kind={self.kind!r}) to pack without it"
+            )
 
     def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:  # noqa: ARG002 - for files of images
         """Return the local image files whose modification time is later, of those that inputs are read from."""

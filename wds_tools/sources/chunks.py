@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.sources.base import Collector, Input, Source, SourceOptions, as_read_error, as_source_error
-from wds_tools.sources.files import MappedFiles, leave_out_others
+from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.records import Item, RecordSource, attempt
 
 INDEX = "index.json"
@@ -141,10 +141,11 @@ class ChunkSource(RecordSource):
         return self.content(number)[start:stop]
 
     def collect(self, found: Collector) -> None:
-        files = [self.path / INDEX, *(file.path for file in self._files)]
-        found.take_files(files)
+        found.take_files([self.path / INDEX, *(file.path for file in self._files)])
         super().collect(found)
-        leave_out_others(found, self.path, files, f"{INDEX} does not name it")
+
+    def why_left_out(self, path: str) -> str | None:  # noqa: ARG002 - the same for all
+        return f"{INDEX} does not name it"
 
     def splits(self) -> Mapping[str, Source]:
         """Return the datasets in the folders of a folder without an index, such as ``train`` and ``val``."""

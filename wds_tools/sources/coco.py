@@ -44,8 +44,10 @@ _MERGED = ("instances_", "person_keypoints_", "captions_")
 _USUAL_NAMES = ("labels.json", "annotations.json", "result.json", "coco.json", "_annotations.coco.json")
 _ROBOFLOW = "_annotations.coco"  # the name of Roboflow's files, one in the folder of each split
 _ELSEWHERE = re.compile(r"/|\.\.|[A-Za-z]:|[a-z0-9]+://")
+_GEOMETRY = ("bbox", "segmentation", "keypoints", "iscrowd")
 _decode = json.JSONDecoder().raw_decode
 _Id = int | str
+_ONLY_LABELS = {"labels"}  # kinds of annotations, as iNaturalist has them
 
 
 def is_coco(data: bytes) -> bool:
@@ -172,10 +174,28 @@ class _Reader:
         found = replace(found, names=tuple(names), ids=tuple(numbers))
         found.attributes = tuple(attributes) if any(attributes) else ()
         found.parts += self._parts()
+        if self.kinds == _ONLY_LABELS:
+            self._add_labels(found, images, numbers)
         return found
 
+    def _add_labels(self, found: Annotations, images: Iterable[dict[str, Any]], numbers: Mapping[int, int]) -> None:
+        """Add the classes of images, of a file whose annotations have nothing else."""
+        for image in images:
+            own = (_decode(self.text, start)[0] for start in self.by_image.get(image["id"], ()))
+            found.labels[_file_name(image)] = tuple(found.names[numbers[int(one["category_id"])]] for one in own)
+        attributes = dict.fromkeys(name for one in found.attributes for name in one)
+        found.parts += [
+            Part("attribute", name, "", "attributes of classes are kept of objects only") for name in attributes
+        ]
+        if found.ids != tuple(range(len(found.ids))):
+            found.notes.append(
+                f"class numbers are the positions of categories sorted by id, which begin with {found.ids[0]}"
+            )
+
     def _parts(self) -> list[Part]:
-        roles = {"images": "samples", "annotations": "json", "categories": "class list"}
+        are_labels = self.kinds == _ONLY_LABELS
+        roles = {"images": "samples", "annotations": "label", "categories": "class names"}
+        roles |= {} if are_labels else {"annotations": "json", "categories": "class list"}
         return [
             Part("entry", name, roles[name]) if name in roles else Part("entry", name, "", _why_left_out(name))
             for name in self.values
@@ -242,7 +262,8 @@ class _Reader:
             self.kinds.add("segments")
             parts = [part for part in segments if isinstance(part, dict)]
         else:
-            self.kinds.add("captions" if _is_caption(one) else "objects")
+            is_label = not any(name in one for name in _GEOMETRY)
+            self.kinds.add("captions" if _is_caption(one) else "labels" if is_label else "objects")
             parts = [] if _is_caption(one) else [one]
         for part in parts:
             category = part.get("category_id")
@@ -289,6 +310,7 @@ class _Reader:
             facts |= further(image, ("width", "height"), SAMPLE_KEYS)
             objects: list[Object] = []
             captions: list[str] = []
+            labelled: list[dict[str, Any]] = []
             for start in starts:
                 one, _ = _decode(self.text, start)
                 if isinstance(one.get("segments_info"), list):
@@ -296,12 +318,15 @@ class _Reader:
                     objects += [_object(part, numbers, points, image) for part in one["segments_info"]]
                 elif _is_caption(one):
                     captions.append(one["caption"])
-                else:
+                elif self.kinds != _ONLY_LABELS:
                     objects.append(_object(one, numbers, points, image))
+                elif more := further(one, ("id", "image_id", "category_id", *_GEOMETRY), ()):
+                    labelled.append(more)
             has_objects = self.kinds & {"objects", "segments"} or ("annotations" in self.values and bool(numbers))
             return (
                 facts
-                | ({"objects": objects} if has_objects else {})
+                | ({"annotations": labelled} if labelled else {})
+                | ({"objects": objects} if has_objects and self.kinds != _ONLY_LABELS else {})
                 | ({"captions": captions} if "captions" in self.kinds else {})
             )
 
@@ -411,8 +436,8 @@ def merged(first: Annotations, second: Annotations, where: str) -> Annotations:
         images.pop(skip.path, None)
     attributes = _merged_attributes(main, other, numbers)
     return Annotations(
-        main.names, main.ids, attributes, images, {**main.fields, **other.fields}, list(dict.fromkeys(skipped)),
-        [*main.parts, *other.parts], [*main.notes, *other.notes],
+        main.names, main.ids, attributes, images, {**main.fields, **other.fields}, {**main.labels, **other.labels},
+        list(dict.fromkeys(skipped)), [*main.parts, *other.parts], [*main.notes, *other.notes],
     )  # fmt: skip
 
 

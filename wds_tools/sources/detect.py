@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +17,10 @@ from wds_tools.format.manifest import MANIFEST_NAME, from_json
 from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, SourceOptions, as_source_error
-from wds_tools.sources.chunks import has_index_of
+from wds_tools.sources.chunks import INDEX, has_index_of
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar
 from wds_tools.sources.files import SplitsError, find_remote_files
-from wds_tools.sources.layouts import is_image_name, is_split_name
+from wds_tools.sources.layouts import is_image_name, is_shard_table, is_split_name
 from wds_tools.sources.other_formats import HEAD_BYTES, OtherFormat, refused_format
 from wds_tools.sources.streams import is_stream
 from wds_tools.sources.tree import ClassFolders, TreeSource, imported
@@ -28,17 +29,22 @@ from wds_tools.storage import is_url
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, list_objects
-from wds_tools.wording import broken_url_remedy
+from wds_tools.wording import broken_url_remedy, counted
 
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind
 _MAX_ARCHIVES = 8  # of a folder, that are looked into
 _FILE_KINDS = ("hdf5", "numpy", "tensors")  # read from a file
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
+_ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
+_MARKED = ("zarr", "lmdb", "mds", "litdata")  # kinds of folders that have a file of one of these names
+_MARKERS = (*_ZARR_METADATA, "data.mdb", INDEX)
 _TREES = ("folder", "tar", "zip")
 _ANNOTATED = ("coco", "yolo", "voc", "masks")  # trees of any kind in this layout
 _IN_TREES = (*_ANNOTATED, "table")  # a table also as a file of its own
 _REMOTE_KINDS = ("folder", "tar", "webdataset", "dotted", *_IN_TREES)
 _PYTHON_KINDS = {"object", "stream"}
+_IN_FILES = ("webdataset", "dotted", "tar", "zip", "arrow", "parquet", "tfrecord")  # in folders of files
+_WITH_IMAGES = (".tar", *CODECS, ".zip", ".arrow", ".parquet", ".pq", ".tfrecord", ".tfrecords")
 _LIST_OF_OBJECTS = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")
 
 
@@ -54,9 +60,9 @@ def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | N
         OptionError: There is no such kind, or ``src`` cannot be of this kind.
         SourceError: There is nothing at the path.
     """
-    options = options or SourceOptions()
     src = without_file_scheme(src)
     kind = _without_alias(kind)
+    options = replace(options or SourceOptions(), kind=kind)
     if isinstance(src, str) and is_url(src):
         return _open(src, _remote_kind(src, kind, options.remote), options, given=kind is not None)
     if not isinstance(src, (str, Path)):
@@ -146,13 +152,13 @@ def _remote_kind(url: str, kind: str | None, remote: RemoteOptions) -> str:
 def _detect_remote(url: str, remote: RemoteOptions) -> str:
     """Return the kind of a URL: that of the first archive, or a folder of images."""
     if has_pattern(url) or is_tar(url) or "*" in url:
-        return _kind_of_archive(find_remote_files(url, is_tar, "tar", remote)[0], remote)
+        return _kind_of_archives(find_remote_files(url, is_tar, "tar", remote), remote)
     found = list_objects(url, remote)
     names = [path for path in found if not any(part.startswith(".") for part in path.split("/"))]
     if any(map(is_image_name, names)):
         return "folder"
     if tars := sorted(filter(is_tar, names)):
-        return _kind_of_archive(found[tars[0]], remote)
+        return _kind_of_archives([found[name] for name in tars], remote)
     raise SourceError(
         f"{clean_url(url)} contains neither images nor tar files; these can be packed from a URL: check it, or copy "
         "other formats to this machine first"
@@ -186,16 +192,18 @@ def detect(path: Path) -> str:
     """
     if not path.exists() and has_pattern(str(path)):
         path = Path(expand_pattern(str(path))[0])
-    if path.is_dir() and any(map(is_image_name, _file_names(path))):
-        return "folder"  # whatever other files there are
+    if any((path / name).is_file() for name in _MARKERS) and (stated := _first_kind(path, _MARKED)):
+        return stated  # whatever other files there are
+    if path.is_dir() and (images := list(filter(is_image_name, _file_names(path)))):
+        _check_images_decide(path, images)
+        return "folder"
     if path.name == MANIFEST_NAME and path.is_file() and _is_indexed(path.parent):
         raise SourceError(
             f"{path} is the manifest of a packed dataset: name its folder, {path.parent}, to pack its shards "
             "again, or use wds-tools reshard"
         )
-    for kind, one in KINDS.items():
-        if path.exists() and one.matches(path):
-            return kind
+    if path.exists() and (kind := _first_kind(path, KINDS)):
+        return kind
     if path.exists() and (other := _other_format(path)) is not None:
         raise SourceError(f"{path} is {other.name}, which is not read: {other.remedy}")
     if path.is_file() and is_image_name(path.name):
@@ -206,6 +214,28 @@ def detect(path: Path) -> str:
             f"the format with --from (kind=): {_all_names()}"
         )
     return "folder"
+
+
+def _check_images_decide(path: Path, images: Sequence[str]) -> None:
+    """Check that images are more than a few next to files that contain images.
+
+    Raises:
+        SourceError: They are not.
+    """
+    files = sorted(
+        name for name in _file_names(path) if name.lower().endswith(_WITH_IMAGES) and not is_shard_table(name)
+    )
+    kind = _first_kind(path, _IN_FILES) if len(files) >= len(images) else None
+    if kind is not None:
+        raise SourceError(
+            f"{path} has {counted(len(images), 'image')}, such as {min(images)!r}, and {counted(len(files), 'file')} "
+            f"that can contain images, such as {files[0]!r}: pass --from folder (kind='folder') to pack the images, "
+            f"or --from {kind} for the other files"
+        )
+
+
+def _first_kind(path: Path, kinds: Iterable[str]) -> str | None:
+    return next((kind for kind in kinds if KINDS[kind].matches(path)), None)
 
 
 def _other_format(path: Path) -> OtherFormat | None:
@@ -256,7 +286,7 @@ def _is_hdf5(path: Path) -> bool:
 
 
 def _is_zarr(path: Path) -> bool:
-    return path.is_dir() and any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
+    return path.is_dir() and any((path / name).is_file() for name in _ZARR_METADATA)
 
 
 def _is_lmdb(path: Path) -> bool:
@@ -309,6 +339,12 @@ def _has_samples(kind: str) -> Callable[[Path], bool]:
         return any(_kind_of_archive(tar, is_indexed=is_indexed) == kind for tar in tars[:_MAX_ARCHIVES])
 
     return test
+
+
+def _kind_of_archives(files: Sequence[RemoteFile], remote: RemoteOptions) -> str:
+    """Return what the first archives have: samples if one has samples."""
+    kinds = (_kind_of_archive(file, remote) for file in files[:_MAX_ARCHIVES])
+    return next((kind for kind in kinds if kind != "tar"), "tar")
 
 
 def _kind_of_archive(path: Path | RemoteFile, remote: RemoteOptions | None = None, *, is_indexed: bool = False) -> str:

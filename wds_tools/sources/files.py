@@ -12,7 +12,7 @@ import os
 import posixpath
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -25,7 +25,6 @@ from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import (
     WINDOW_BYTES,
-    Collector,
     FileState,
     SourceChangedError,
     SourceStoreError,
@@ -42,7 +41,6 @@ from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, find_object, list_objects
 from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
 
-_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _SPLIT = re.compile(rf"(?:^|.*?[-_.])({SPLIT_WORDS})(?![a-z])", re.IGNORECASE)
 
 
@@ -85,19 +83,6 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
         raise MissingSourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
     _check_splits(str(root), [path.relative_to(root).as_posix() for path in paths])
     return tuple(paths)
-
-
-def leave_out_others(found: Collector, root: Path, packed: Iterable[Path], reason: str) -> None:
-    """State the files of a folder that are not packed, and name the tables, which may have labels, in a note."""
-    below = (path for path in {*(root.rglob("*") if root.is_dir() else ())}.difference(packed) if path.is_file())
-    names = sorted(path.relative_to(root).as_posix() for path in below)
-    for name in names:
-        found.account.leave_out("file", name, reason)
-    for name in (name for name in names if name.lower().endswith(_TABLES)):
-        found.account.notes.append(
-            f"{name!r} is next to what is packed and is not read: if it has the labels, write the images as files "
-            "next to it and pack them with --from table"
-        )
 
 
 def _check_splits(root: str, names: Sequence[str], *, given: str = "") -> None:

@@ -32,7 +32,7 @@ from wds_tools.sources.text_table import Row, TextTable
 from wds_tools.sources.tree import Files
 from wds_tools.wording import counted
 
-_MAX_TABLES = 20  # that are looked at, those in the upper folders first
+_MAX_TABLES = 1000  # that are looked at, those in the upper folders first
 _MAX_TABLE_BYTES = 1 << 30
 _LISTS = (*layouts.TABLES, ".txt", ".lst", ".xml")
 _LABEL_FILES = (".cls", f".{LABELS}")
@@ -52,16 +52,18 @@ class Named:
     """A table that names images.
 
     Attributes:
-        file: Its file.
+        file: Its file; of a table in parts, the first one.
         rows: Its rows.
         image: The column with the names.
         found: Image of each row; None for a row that names none.
+        further: Further files of a table in parts.
     """
 
     file: File
     rows: TextTable
     image: str
     found: list[File | None]
+    further: tuple[File, ...] = ()
 
 
 class Rows(NamedTuple):
@@ -93,7 +95,7 @@ def tables_of(files: Files, options: SourceOptions) -> list[Named]:
         return []
     images = without_masks(files)[0]
     named = (_named(files, options, file, images, RowNames(images)) for file in candidates)
-    found = [table for table in named if table is not None]
+    found = _joined([table for table in named if table is not None])
     claimed: set[str] = set()
     kept = []
     for table in sorted(found, key=lambda table: -len(list(filter(None, table.found)))):
@@ -103,6 +105,26 @@ def tables_of(files: Files, options: SourceOptions) -> list[Named]:
             claimed |= more  # a table of one image describes it
             kept.append(table)
     return [table for table in found if table in kept]
+
+
+def _joined(tables: Sequence[Named]) -> list[Named]:
+    """Return tables, with those that are parts of one as one: each is about the images in its own folder only."""
+    by_form: dict[Any, list[Named]] = {}
+    for table in tables:
+        folder = posixpath.dirname(table.file.path)
+        is_part = all(image is not None and posixpath.dirname(image.path) == folder for image in table.found)
+        form = (split_of_table(table.file.path), table.image, *table.rows.columns) if is_part else table.file.path
+        by_form.setdefault(form, []).append(table)
+    found = []
+    for first, *others in by_form.values():
+        folders = {posixpath.dirname(one.file.path) for one in (first, *others)}
+        if len(folders) <= len(others) or not all(one.rows.continues(first.rows) for one in others):
+            found += [first, *others]
+            continue
+        rows = first.rows.followed_by(one.rows for one in others) if others else first.rows
+        images = [image for one in (first, *others) for image in one.found]
+        found.append(Named(first.file, rows, first.image, images, tuple(one.file for one in others)))
+    return found
 
 
 def _named(files: Files, options: SourceOptions, file: File, images: Sequence[File], names: RowNames) -> Named | None:
@@ -218,12 +240,30 @@ def check_folders(files: Files, tables: Sequence[Named]) -> None:
     """
     named = [image.path for table in tables for image in table.found if image is not None]
     if folders := first_folders(named):
-        split = "--split folders " if any(map(split_folder, named)) else ""
+        table = max(tables, key=lambda table: len(table.found))
         raise SourceError(
-            f"{files.where} has folders of images ({quoted(folders[:3])}), and {tables[0].file.path}, which names the "
-            f"images: pass {split}--from folder (kind='folder') if the folders are the classes, or --from table "
-            "(kind='table') to pack the rows"
+            f"{files.where} has folders of images ({quoted(folders[:3])}), and {table.file.path}, which names the "
+            f"images: {_packing_of_folders(files, named)} --from folder (kind='folder') if the folders are the "
+            "classes, or --from table (kind='table') to pack the rows"
         )
+
+
+def _packing_of_folders(files: Files, images: Sequence[str]) -> str:
+    """Return how to pack the class folders of images: what is before ``--from folder``."""
+    by_split: dict[str, list[str]] = {}
+    for image in images:
+        by_split.setdefault(split_folder(image), []).append(image)
+    bases = {
+        split: posixpath.commonpath([posixpath.dirname(posixpath.dirname(image)) for image in own])
+        for split, own in by_split.items()
+        if first_folders(own)
+    }
+    if all(posixpath.basename(base) == split for split, base in bases.items()) and len(bases) == len(by_split):
+        return "pass --split folders" if any(bases) else "pass"
+    base = next(iter(bases.values()), "")
+    if not base:
+        return "pass"
+    return f"unpack it, and pack {base}" if files.in_archive else f"pack {files.where}/{base}"
 
 
 def check_unread(files: Files) -> None:
@@ -338,9 +378,9 @@ def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> di
     if by_split is None:
         shown = ", ".join(f"{one.file.path!r} ({', '.join(one.rows.columns)})" for one in tables)
         raise SourceError(
-            f"{files.where} has several tables that name its images, {shown}: pass --label with a column that only one "
-            "has; or keep one, or one for each split, with names such as train.csv and val.csv; or pass --from "
-            "folder (kind='folder') to pack without them"
+            f"{files.where} has several tables that name its images, {shown}: {_packing_of_table(files, tables)}pass "
+            "--label with a column that only one has; or keep one, or one for each split, with names such as train.csv "
+            "and val.csv; or pass --from folder (kind='folder') to pack without them"
         )
     folders: dict[str, dict[str, None]] = {}
     for file in files.images:
@@ -361,6 +401,19 @@ def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> di
         own = [folder for folder in folders.get(split, {}) if folder]
         plan[own[0] if len(own) == 1 else split] = Rows(table, [True] * len(table.found))
     return plan
+
+
+def _packing_of_table(files: Files, tables: Sequence[Named]) -> str:
+    """Return how to pack one of several tables with its images, the one with the most; empty if it cannot be."""
+    for table in sorted(tables, key=lambda table: -len(table.found)):
+        rows = zip(table.rows.rows(), table.found, strict=True)
+        paths = (
+            (posixpath.join(posixpath.dirname(table.file.path), str(row[table.image])), image)
+            for (_, row), image in rows
+        )
+        if not table.further and not files.in_archive and all(image and image.path == path for path, image in paths):
+            return f"pack one of them, such as {files.where}/{table.file.path}; or "
+    return ""
 
 
 def _by_split(tables: Sequence[Named]) -> dict[str, Named] | None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
+from itertools import zip_longest
 from typing import NamedTuple
 
 from wds_tools.errors import SourceError
@@ -17,9 +18,11 @@ from wds_tools.wording import counted
 
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)  # all that ``ImageFolder`` reads, and more
 ARRAY_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".mat", ".npy", ".npz", ".pt", ".pth")
+_SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}  # hidden too
 NOT_NEXT_TO_IT = "has the name of an image in another folder: only files next to an image are its fields"
 NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
 
+_SEPARATORS = re.compile(r'[",;\t|]+')  # between the values of tables
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
 _MAX_LEVEL = 4  # levels of folders that are searched for splits
 SPLIT_OF = {
@@ -121,6 +124,65 @@ def why_not_packed(name: str, *, reads_tables: bool = True) -> str:
         return "is an archive, which is not read with images next to it: pack it on its own, or unpack it"
     is_list = lower.endswith(_LISTS) and is_split_name(lower.rpartition("/")[2].rpartition(".")[0])
     return _LIST_OF_SPLIT if is_list else NOT_AN_IMAGE
+
+
+def hidden_root(path: str) -> str | None:
+    """Return the first part of a path that ends in a hidden name; None without one.
+
+    Names that start with a dot are hidden, and the folders that macOS and Synology add to archives and folders.
+
+    >>> hidden_root(".git/a.jpg"), hidden_root("cat/.a.jpg"), hidden_root("../cat/a.jpg")
+    ('.git', 'cat/.a.jpg', None)
+    >>> hidden_root("cat/@eaDir/1.jpg/thumb.jpg")
+    'cat/@eaDir'
+    """
+    if "/." not in f"/{path}" and not any(folder in path for folder in _SYSTEM_FOLDERS):
+        return None
+    parts = path.split("/")
+    hidden = (
+        i
+        for i, part in enumerate(parts)
+        if part in _SYSTEM_FOLDERS or (part.startswith(".") and part not in (".", ".."))
+    )
+    first = next(hidden, None)
+    return None if first is None else "/".join(parts[: first + 1])
+
+
+def why_hidden(root: str) -> str:
+    """Return why what has a hidden name is not packed."""
+    return _SYSTEM_FOLDERS.get(root.rpartition("/")[2], "its name starts with a dot")
+
+
+def stem(path: str) -> str:
+    """Return the name of a file without folders and without the extension of an image.
+
+    >>> stem("cat/1.JPG"), stem("photos.tar/7.5")
+    ('1', '7.5')
+    """
+    name = path.replace("\\", "/").rpartition("/")[2]
+    return name.rpartition(".")[0] if is_image_name(name) else name
+
+
+def named_in(text: str, stems: Set[str], count: int) -> str:
+    r"""Return a value of a table that names an image, if most of its rows do; otherwise an empty text.
+
+    Args:
+        text: The table, or its beginning.
+        stems: Names of the images without extension.
+        count: Number of images. Numbers in a table, which may be those of classes, must name half of them.
+
+    >>> named_in("file,label\ncat/1.jpg,0\ncat/2.jpg,1\n", {"1", "2"}, 9)
+    'cat/1.jpg'
+    >>> named_in("class,n\n1,5\n2,7\n", {"1", "2"}, 9)
+    ''
+    """
+    rows = [_SEPARATORS.split(line.strip()) for line in text.splitlines()[1:]]
+    for column in zip_longest(*rows, fillvalue=""):
+        found = {value.strip() for value in column if value and stem(value.strip()) in stems}
+        are_files = any(map(is_image_name, found))
+        if 2 * len(found) > len(rows) and (are_files or 2 * len(found) >= count):
+            return min(found)
+    return ""
 
 
 def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:

@@ -35,7 +35,6 @@ from wds_tools.sources.base import (
     import_optional,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, json_object
-from wds_tools.sources.files import leave_out_others
 from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
 from wds_tools.sources.protobuf import parse_datum
 from wds_tools.sources.record_roles import IN_LISTS
@@ -169,8 +168,6 @@ class LmdbSource(RecordSource):
 
     def collect(self, found: Collector) -> None:
         found.take_files([self._data])
-        own = [self._data, self.path / "lock.mdb"]
-        leave_out_others(found, self.path, own, "is next to an LMDB, which is packed")
         with as_source_error(f"{self.path} cannot be read as LMDB", self._lmdb.Error):
             self._choose_databases(found)
             self._group(found)
@@ -178,6 +175,9 @@ class LmdbSource(RecordSource):
         no_label = self.found_roles is not None and self.found_roles.label is None
         if no_label and any(self.label_of(entry) != NONE for entry in found.inputs):
             found.account.use("key", "first folder", "label")
+
+    def why_left_out(self, path: str) -> str | None:
+        return None if path == "lock.mdb" else super().why_left_out(path)
 
     def splits(self) -> Mapping[str, Source]:
         """Return the splits that are named databases, or the first folders of the keys."""

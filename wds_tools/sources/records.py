@@ -66,6 +66,9 @@ class RecordSource(NamedValues):
         super().__init__(src, options)
         self.path = Path(self.name)
 
+    def root(self) -> Path:
+        return self.path
+
     def items(self) -> Iterator[Item]:
         """Yield all records."""
         raise NotImplementedError

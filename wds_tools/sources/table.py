@@ -33,7 +33,8 @@ from wds_tools.sources.base import (
     check_size,
     field_bytes,
 )
-from wds_tools.sources.columns import IMAGE, is_text_field, names_image, no_image_error, usual_columns
+from wds_tools.sources.columns import IMAGE, LABEL, is_text_field, names_image, no_image_error, usual_columns
+from wds_tools.sources.flags import check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.record_roles import Names, Roles
@@ -104,6 +105,7 @@ class TableSource(TableRows):
     """A table with a row for each image. The column of images has paths relative to the table, or URLs."""
 
     table: TextTable
+    hot: Sequence[str] = ()  # columns with 0 or 1 for each class, if they are the label
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
@@ -127,12 +129,17 @@ class TableSource(TableRows):
         for name in self.table.unnamed:
             if names.kinds[name].total() == 1:
                 names.kinds[name] = Counter(["has neither a name nor values"])
+        labels = self._flags(found, names, image)
         self.found_roles = roles = names.roles(image)
-        found.account.notes += names.hints(
-            roles,
-            lambda name: [row.get(name) for _, row in islice(self.table.rows(), _HINT_ROWS)],
+        found.account.notes += (
+            []
+            if labels
+            else names.hints(
+                roles,
+                lambda name: [row.get(name) for _, row in islice(self.table.rows(), _HINT_ROWS)],
+            )
         )
-        labels = names.values_of(roles.label) or [NONE] * len(entries)
+        labels = labels or names.values_of(roles.label) or [NONE] * len(entries)
         self._check_repeated(found, entries, labels)
         for entry, label in zip(entries, labels, strict=True):
             if entry is not None:
@@ -147,6 +154,7 @@ class TableSource(TableRows):
         if not is_url(name):
             check_size(f"file {name!r}", len(image), entry.size)
         values, files = self.divided(row, self.found_roles, self.table)
+        values = {name: value for name, value in values.items() if name not in self.hot}
         further = {}
         for column, file in files.items():
             field, data = self.found_roles.fields[column], self._bytes(str(file))
@@ -158,6 +166,22 @@ class TableSource(TableRows):
         """Return the local files that rows name whose modification time is later."""
         names = dict.fromkeys(name for entry in inputs for name in self._files_of(entry) if not is_url(name))
         return self.times.later(((name, os.fsencode(self._path(name))) for name in names), time_ns)
+
+    def _flags(self, found: Collector, names: Names, image: str) -> list[list[int]]:
+        """Return 0 or 1 for each class of each row, and take the columns that have them from the names; or nothing."""
+        self.hot = () if LABEL in self.columns else one_hot([(self.table, image)])
+        is_stated = states_classes(self.table)
+        if not self.hot or (not is_stated and names.label(image).label is not None):
+            self.hot = ()
+            return []
+        if len(self.hot) == 2 and not is_stated:
+            check_only_label(self.table, image, self.hot)
+        found.account.declare("column", self.hot)
+        for name in self.hot:
+            del names.kinds[name]
+            found.account.use("column", name, "label")
+        found.classes = tuple(self.hot)
+        return [flags_of(row, self.hot) for _, row in self.table.rows()]
 
     def _files_of(self, entry: Input) -> Iterator[str]:
         """Yield the names of the files of a row."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from wds_tools.errors import OptionError, SourceError
@@ -15,6 +15,7 @@ from wds_tools.sources import layouts
 from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, File, Record, SourceOptions, field_bytes
 from wds_tools.sources.columns import IMAGE, LABEL, field_name, plain_name
+from wds_tools.sources.flags import check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.image_tables import (
     ENOUGH,
     LOOKED_AT,
@@ -26,7 +27,6 @@ from wds_tools.sources.image_tables import (
     tables_of,
     without_masks,
 )
-from wds_tools.sources.label_choice import ambiguous, could_be_classes, some_of
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.record_values import Kind
 from wds_tools.sources.row_names import (
@@ -34,7 +34,6 @@ from wds_tools.sources.row_names import (
     are_most,
     names_a_file,
     split_folder,
-    split_in,
     split_of,
     split_of_table,
 )
@@ -43,9 +42,6 @@ from wds_tools.sources.text_table import MORE, Row
 from wds_tools.sources.tree import Files, Layout
 from wds_tools.wording import counted
 
-_ONE_HOT_NAME = "_classes.csv"  # Roboflow's, with a column for each class
-_FLAGS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "-1": 0, "-1.0": 0}
-_ZERO, _SIGNED = ("0", "0.0", "1", "1.0"), ("-1", "-1.0", "1", "1.0")  # CelebA has -1 and 1; -1, 0 and 1 are no flags
 _PATH_ENDINGS = ("_file_name", "_filename", "_path", "_file")
 
 
@@ -56,7 +52,7 @@ class _Columns:
         files: All files, which the columns may name.
         table: The table.
         options: What the user states.
-        labels: The only columns that may be the label or have its class names; None: all.
+        known: The columns that are the label and its class names, if that is known from another table.
 
     Attributes:
         names: What the columns have.
@@ -64,7 +60,7 @@ class _Columns:
     """
 
     def __init__(
-        self, files: Files, table: Named, options: SourceOptions, labels: Container[str | None] | None = None
+        self, files: Files, table: Named, options: SourceOptions, known: tuple[str | None, str | None] | None = None
     ) -> None:
         self.table = table
         self._files = files
@@ -72,8 +68,9 @@ class _Columns:
         self.names = self._source.seen(table.rows)
         for _, row in table.rows.rows():
             self.names.add({name: value for name, value in row.items() if name != MORE})
-        if labels is not None:
-            self.names.labels = {name: values for name, values in self.names.labels.items() if name in labels}
+        if known is not None:
+            self.names.labels = {name: values for name, values in self.names.labels.items() if name in known}
+            self.names.names_of_label = known[1]
         self._head = [row for _, row in islice(table.rows.rows(), LOOKED_AT)]
         self.choice = self.names.label(table.image)
 
@@ -160,7 +157,10 @@ class Table(Layout):
             self.no_splits = self._plan[""].no_splits or self.no_splits
             return {}
         claimed = {
-            name: {split.table.file.path, *(image.path for _, _, image in split.rows() if image is not None)}
+            name: {
+                *(file.path for file in (split.table.file, *split.table.further)),
+                *(image.path for _, _, image in split.rows() if image is not None),
+            }
             for name, split in self._plan.items()
         }
         with_rows = set().union(*claimed.values())
@@ -178,7 +178,7 @@ class Table(Layout):
     def _collect(self, found: Collector, files: Files, split: Rows, plan: Mapping[str, Rows]) -> None:
         _, parts = without_masks(files)
         columns, values = self._state(found, files, split, plan)
-        done = {split.table.file.path}
+        done = {file.path for file in (split.table.file, *split.table.further)}
         for (location, row, image), label in zip(split.rows(), values, strict=True):
             if image is None:
                 found.account.given += 1
@@ -198,15 +198,16 @@ class Table(Layout):
     ) -> tuple[_Columns, Sequence[Any]]:
         """State what the table and its columns become; return the columns, and the label of each row of the split."""
         table, columns = split.table, None
-        found.account.attach("table")
+        found.account.attach("table", 1 + len(table.further))
         found.account.notes += split.notes
-        hot = [] if LABEL in self.options.columns else _one_hot(plan)
-        is_stated = posixpath.basename(table.file.path) == _ONE_HOT_NAME
+        tables = [(one.table.rows, one.table.image) for one in plan.values()]
+        hot = [] if LABEL in self.options.columns else one_hot(tables)
+        is_stated = states_classes(table.rows)
         if not hot or not is_stated:
             columns = _labelled(found, files, plan, table, self.options)
             hot = [] if columns.choice.label is not None else hot
         if len(hot) == 2 and not is_stated:
-            _check_only_label(table, hot)
+            check_only_label(table.rows, table.image, hot)
         own = [name for name in hot if name in table.rows.columns]
         if own or columns is None:
             columns = _Columns(files, table, _with_label(self.options, ""))
@@ -215,7 +216,7 @@ class Table(Layout):
             del columns.names.kinds[name]
             found.account.use("column", name, "label")
         columns.account(found)
-        found.add_to_stamp([files.read(table.file), repr(self.options).encode()])
+        found.add_to_stamp([*map(files.read, (table.file, *table.further)), repr(self.options).encode()])
         if own:
             if missing := [name for name in hot if name not in own]:
                 found.account.notes.append(
@@ -223,7 +224,7 @@ class Table(Layout):
                     f"({quoted(missing)}): no image of it has them"
                 )
             found.classes = tuple(hot)
-            return columns, [_flags(row, hot) for _, row, _ in split.rows()]
+            return columns, [flags_of(row, hot) for _, row, _ in split.rows()]
         values = columns.names.values_of(columns.roles.label) or [NONE] * len(split.is_member)
         return columns, [value for value, own in zip(values, split.is_member, strict=True) if own]
 
@@ -311,8 +312,8 @@ def _labelled(found: Collector, files: Files, plan: Mapping[str, Rows], own: Nam
     if first is None or first.table is own:
         return first or _Columns(files, own, options)
     label, names = first.choice.label, first.choice.names
-    if {label, names} <= {*own.rows.columns}:
-        columns = _Columns(files, own, options, {label, names})
+    if {label, names} - {None} <= {*own.rows.columns}:
+        columns = _Columns(files, own, options, (label, names))
         if columns.choice.label == label:
             return columns
     if label not in own.rows.columns and names in own.rows.columns:
@@ -320,70 +321,8 @@ def _labelled(found: Collector, files: Files, plan: Mapping[str, Rows], own: Nam
     if label not in own.rows.columns:
         found.account.notes.append(f"without labels: {own.file.path} has no column {label!r}")
         label = ""
-    return _Columns(files, own, _with_label(options, str(label)))
+    return _Columns(files, own, _with_label(options, str(label)), (label, None))
 
 
 def _with_label(options: SourceOptions, label: str) -> SourceOptions:
     return replace(options, columns={**options.columns, LABEL: label})
-
-
-def _one_hot(plan: Mapping[str, Rows]) -> list[str]:
-    """Return the columns that have 0 or 1 for each class, if the tables have no others of this kind.
-
-    Roboflow's ``_classes.csv`` has them by its name; in others, exactly one in each row must be 1, unless the columns
-    have -1 and 1.
-    """
-    tables = list({id(split.table): split.table for split in plan.values()}.values())
-    if any(posixpath.basename(table.file.path) == _ONE_HOT_NAME for table in tables):
-        return _flags_of_classes(tables)
-    columns = _flags_of_classes(tables)
-    different = {tuple(_flags(row, columns)) for table in tables for _, row in table.rows.rows()}
-    return [] if len(different) < 2 or any(map(split_in, columns)) else columns
-
-
-def _check_only_label(table: Named, hot: Sequence[str]) -> None:
-    """Check that besides two columns of 0 and 1 no column has texts that occur several times, as names of classes do.
-
-    Raises:
-        SourceError: One has.
-    """
-    rows = [row for _, row in table.rows.rows()]
-    others = {name: [row.get(name) for row in rows] for name in table.rows.columns if name not in {table.image, *hot}}
-    found = {name: some_of(values) for name, values in others.items() if could_be_classes(values)}
-    if found:
-        remedy = f"; or remove {', '.join(map(repr, found))} from the table if the classes are {quoted(hot)}"
-        flags = {name: some_of([row.get(name) for row in rows]) for name in hot}
-        raise ambiguous(LABEL, table.file.path, {**found, **flags}, remedy=remedy)
-
-
-def _flags_of_classes(tables: Sequence[Named]) -> list[str]:
-    """Return the columns of 0 and 1, or -1 and 1, by their values."""
-    columns = max((_flag_columns(table, _SIGNED) for table in tables), key=len)
-    if len(columns) > 2 and any(0 in _flags(row, columns) for table in tables for _, row in table.rows.rows()):
-        return columns
-    flags = [_flag_columns(table, _ZERO) for table in tables]
-    columns = max(flags, key=len)
-    if all(posixpath.basename(table.file.path) == _ONE_HOT_NAME for table in tables):
-        others = {name for table, found in zip(tables, flags, strict=True) for name in {*table.rows.columns} - {*found}}
-        columns = [name for name in dict.fromkeys([*columns, *chain(*flags)]) if name not in others]
-    if len(columns) < 2:
-        return []
-    for table in tables:
-        is_multi_hot = posixpath.basename(table.file.path) == _ONE_HOT_NAME
-        has_them = not {*columns}.isdisjoint(table.rows.columns)
-        if has_them and not is_multi_hot and any(sum(_flags(row, columns)) != 1 for _, row in table.rows.rows()):
-            return []
-    return columns
-
-
-def _flag_columns(table: Named, flags: tuple[str, ...]) -> list[str]:
-    columns = [name for name in table.rows.columns if name != table.image]
-    for _, row in table.rows.rows():
-        columns = [name for name in columns if str(row.get(name)).strip() in flags]
-        if not columns:
-            break
-    return columns
-
-
-def _flags(row: Row, columns: Sequence[str]) -> list[int]:
-    return [_FLAGS.get(str(row.get(name)).strip(), 0) for name in columns]

@@ -90,6 +90,21 @@ class TextTable:
                 if values:
                     yield (start, lines.stop), self._row_of(values)
 
+    def continues(self, other: TextTable) -> bool:
+        """Return whether the rows of this table can follow those of another one, as in `followed_by`."""
+        forms = ((one.is_json, one.is_whole, one.columns, one.separator, one.skips_spaces) for one in (self, other))
+        return len(set(map(repr, forms))) == 1 and not (self.is_json or self.is_whole)
+
+    def followed_by(self, others: Iterable[TextTable]) -> TextTable:
+        """Return a table with the rows of this one and of others that continue it."""
+        parts = [self.content(), *(other.content()[other.start :] for other in others)]
+        return TextTable(self.path, self.encoding, b"\n".join(parts))
+
+    def content(self) -> bytes:
+        """Return the bytes of the file."""
+        with self._open() as file:
+            return file.read()
+
     def row(self, location: tuple[int, ...]) -> Row:
         """Return the row at a location."""
         start, stop = location

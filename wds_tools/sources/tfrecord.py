@@ -58,7 +58,7 @@ class TfRecordSource(RecordSource):
     def collect(self, found: Collector) -> None:
         found.take_files(self.paths)
         super().collect(found)
-        self._account_files(found)
+        self._add_classes(found)
 
     def items(self) -> Iterator[Item]:
         for file, path in enumerate(self.paths):
@@ -83,17 +83,11 @@ class TfRecordSource(RecordSource):
         codecs = ["gzip" if _is_compressed(files[file]) else None for file in range(len(self.paths))]
         return DecompressedFiles(files, [str(path) for path in self.paths], codecs)
 
-    def _account_files(self, found: Collector) -> None:
-        """Add the class names that TensorFlow Datasets writes to ``NAME.labels.txt``, and account for other files."""
-        folder = self.path if self.path.is_dir() else self.paths[0].parent
-        classes = f"{((self.found_roles and self.found_roles.label) or '').replace('/', '-')}.labels.txt"
-        others = sorted(set(folder.iterdir()) - set(self.paths)) if self.path.is_dir() else [folder / classes]
-        for path in others:
-            if not path.is_file():
-                continue
-            if path.name != classes or found.classes:
-                found.account.leave_out("file", path.name, "neither a TFRecord file nor the class names of the label")
-                continue
+    def _add_classes(self, found: Collector) -> None:
+        """Add the class names that TensorFlow Datasets writes to ``NAME.labels.txt``."""
+        label = (self.found_roles and self.found_roles.label) or ""
+        path = (self.path if self.path.is_dir() else self.paths[0].parent) / f"{label.replace('/', '-')}.labels.txt"
+        if not found.classes and path.is_file():
             with as_source_error(f"{path} cannot be read", UnicodeDecodeError), path.open("rb") as file:
                 found.classes = tuple(line.strip() for line in str(file.read(_MAX_NAMES_BYTES), "utf-8").splitlines())
             found.account.use("file", path.name, "class names")

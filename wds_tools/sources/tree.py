@@ -25,9 +25,9 @@ from wds_tools.sources import layouts, masks
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
 from wds_tools.sources.columns import json_object
-from wds_tools.sources.files import leave_out_others, shown_path
+from wds_tools.sources.files import shown_path
 from wds_tools.sources.pixels import as_png, converted
-from wds_tools.sources.trees import SYSTEM_FOLDERS, FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
+from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
 from wds_tools.wording import counted
 
@@ -404,6 +404,9 @@ class TreeSource(Source):
         self.split: str | None = None
         self.layout: Layout | None = imported(LAYOUTS[layout])(given=True, options=self.options) if layout else None
 
+    def root(self) -> Path:
+        return Path(self.tree.name)
+
     def splits(self) -> Mapping[str, TreeSource]:
         """Return a source for each split. They share the listing of the tree."""
         files = self._files()
@@ -439,12 +442,9 @@ class TreeSource(Source):
                 found.account.notes.append(f"all images are in {split!r}, which is a split and not a class")
         found.account.given += len(files.files)
         found.files, found.stamp = self.tree.states, self.tree.stamp
+        found.account.notes += self.tree.notes
         for hidden in sorted(self.tree.hidden):
-            reason = SYSTEM_FOLDERS.get(hidden.rpartition("/")[2], "its name starts with a dot")
-            found.account.leave_out("path", hidden, reason)
-        if isinstance(self.tree, (TarTree, ZipTree)):
-            archives = [path for path in self.tree.paths if isinstance(path, Path)]
-            leave_out_others(found, Path(self.tree.name), archives, "is next to archives, which are packed")
+            found.account.leave_out("path", hidden, layouts.why_hidden(hidden))
         layout.collect(found, files, split)
         found.account.notes += _also_in(found.inputs, layout.base, split, {} if are_folders else splits)
         found.skipped.sort(key=lambda skip: path_bytes(skip.path))

@@ -35,7 +35,7 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar, tar_stem
 from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path, stamp_of, states_of
-from wds_tools.sources.layouts import is_image_name
+from wds_tools.sources.layouts import hidden_root, is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.lock import why_unfinished
@@ -48,14 +48,11 @@ _NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, f
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
 # gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
-SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}
-"""Hidden folders whose names do not start with a dot, and what they are."""
-
 _LEADS_OUT = "has a path that leads out of the archive"
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
 _UTF8 = 0x800
-_WINDOWS, _UNIX, _MACOS = 0, 3, 19  # ``create_system`` of a zip member
+_UNIX, _MACOS = 3, 19  # ``create_system`` of a zip member
 
 _Identity = tuple[int, int]  # (device, inode)
 
@@ -70,6 +67,7 @@ class Tree:
         hidden: After listing: folders and images that are hidden, and names of other hidden files; see `hidden_root`.
         empty_folders: After listing: folders without files, of a local folder.
         times: After listing: modification times of the files of a local folder.
+        notes: After listing: what a user should know about the names.
     """
 
     name: str
@@ -78,6 +76,7 @@ class Tree:
     hidden: frozenset[str] = frozenset()
     empty_folders: tuple[str, ...] = ()
     times: FileTimes | None = None
+    notes: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
@@ -90,6 +89,7 @@ class Tree:
             StoreError: The storage fails.
         """
         files, hidden = [], set()
+        self.notes = ()
         for file in self._files():
             if (root := hidden_root(file.path)) is None:
                 files.append(file)
@@ -116,6 +116,30 @@ class Tree:
 
     def _files(self) -> Iterator[File]:
         raise NotImplementedError
+
+    def _with_slashes(self, archive: str, files: dict[str, File], *, always: bool = False) -> dict[str, File]:
+        """Return the files of an archive with slashes in their paths: programs on Windows may write backslashes.
+
+        Args:
+            archive: Its name.
+            files: Its files by path.
+            always: Whether backslashes separate folders even if another name has a slash.
+
+        Raises:
+            SourceError: Two files have the same path with slashes.
+        """
+        separated = next((name for name in files if "\\" in name), None)
+        if separated is not None and (always or not any("/" in name for name in files)):
+            found: dict[str, File] = {}
+            for name, file in files.items():
+                path = _inside(name.replace("\\", "/"))
+                if path in found:
+                    raise SourceError(f"{archive} has {name!r} and {path!r}, which are one path: rename one of them")
+                if not path.endswith("/"):
+                    found[path] = file._replace(path=path)
+            files = found
+            self.notes += (f"backslashes in names such as {separated!r} of {archive} are read as slashes",)
+        return {name: File(name, 0, (), _LEADS_OUT) if leads_out(name) else file for name, file in files.items()}
 
 
 class FolderTree(Tree):
@@ -267,7 +291,7 @@ class TarTree(Tree):
                 files[name] = file
         except ShardError as error:
             raise SourceError(f"{path} cannot be packed: {error}") from error
-        return _with_slashes(files)
+        return self._with_slashes(path.name, files)
 
     @cached_property
     def _mapped(self) -> TarFiles:
@@ -313,7 +337,7 @@ class ZipTree(Tree):
                 if not name.endswith("/"):
                     location = (number, info.header_offset, info.compress_size, info.compress_type, info.CRC)
                     files[name] = File(name, info.file_size, location, _why_unreadable(info))
-            archives.append(_with_slashes(files))
+            archives.append(self._with_slashes(path.name, files, always=True))
         yield from _joined([path.stem for path in self.paths], archives)
         self.stamp = stamp_files(self.paths)
 
@@ -330,28 +354,6 @@ def leads_out(path: str) -> bool:
 def is_zip(name: str) -> bool:
     """Return whether a file name is that of a zip archive."""
     return name.lower().endswith(".zip")
-
-
-def hidden_root(path: str) -> str | None:
-    """Return the first part of a path that ends in a hidden name; None without one.
-
-    Names that start with a dot are hidden, and the folders that macOS and Synology add to archives and folders.
-
-    >>> hidden_root(".git/a.jpg"), hidden_root("cat/.a.jpg"), hidden_root("../cat/a.jpg")
-    ('.git', 'cat/.a.jpg', None)
-    >>> hidden_root("cat/@eaDir/1.jpg/thumb.jpg")
-    'cat/@eaDir'
-    """
-    if "/." not in f"/{path}" and not any(folder in path for folder in SYSTEM_FOLDERS):
-        return None
-    parts = path.split("/")
-    hidden = (
-        i
-        for i, part in enumerate(parts)
-        if part in SYSTEM_FOLDERS or (part.startswith(".") and part not in (".", ".."))
-    )
-    first = next(hidden, None)
-    return None if first is None else "/".join(parts[: first + 1])
 
 
 def path_text(path: bytes) -> str:
@@ -436,9 +438,7 @@ def _read_all(path: bytes, size: int) -> tuple[bytes, os.stat_result]:
 def _zip_name(info: zipfile.ZipInfo) -> str:
     """Return the path of a member with slashes, decoded as the program that wrote it meant it."""
     name = info.filename
-    if info.create_system == _WINDOWS:  # where some programs write backslashes
-        name = name.replace("\\", "/")
-    elif info.create_system in (_UNIX, _MACOS) and not info.flag_bits & _UTF8:
+    if info.create_system in (_UNIX, _MACOS) and not info.flag_bits & _UTF8:
         # These systems store the bytes of the name, mostly UTF-8, which Python reads as cp437.
         name = name.encode("cp437").decode("utf-8", "surrogateescape")
     return _inside(name)
@@ -447,14 +447,6 @@ def _zip_name(info: zipfile.ZipInfo) -> str:
 def _inside(name: str) -> str:
     """Return the path of a member below the root of its archive."""
     return name.removeprefix("./").lstrip("/")
-
-
-def _with_slashes(files: dict[str, File]) -> dict[str, File]:
-    """Return the files of an archive with slashes in their paths: a program on Windows may write only backslashes."""
-    if not any("/" in name for name in files) and any("\\" in name for name in files):
-        paths = {name: _inside(name.replace("\\", "/")) for name in files}
-        files = {path: files[name]._replace(path=path) for name, path in paths.items() if not path.endswith("/")}
-    return {name: File(name, 0, (), _LEADS_OUT) if leads_out(name) else file for name, file in files.items()}
 
 
 def _why_unreadable(info: zipfile.ZipInfo) -> str:

@@ -42,7 +42,7 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, json_object, usual_columns, usual_names
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.files import locate, shown_path, stamp_of, states_of
-from wds_tools.sources.layouts import SHARD_TABLE, are_shard_folders, is_shard_table
+from wds_tools.sources.layouts import are_shard_folders
 from wds_tools.storage import is_url, join, open_store, split_folder
 from wds_tools.storage.patterns import has_pattern
 from wds_tools.storage.requests.listing import RemoteFile
@@ -50,6 +50,7 @@ from wds_tools.wording import counted
 
 _PARSED = 20  # samples whose JSON is looked at for a label
 _CANDIDATES = 3  # places of a label that a note names
+_CARD_NAME = "README.md"  # of a dataset
 _NOT_A_FIELD = "its name has no key or no extension"
 _Location = tuple[int, int, int]  # number of the shard, first byte, end
 _Fields = dict[str, memoryview]
@@ -85,6 +86,9 @@ class WebDatasetSource(Source):
         manifest = manifest or self._manifest_of_shards()
         self.indexed = manifest is not None
         self.additions = manifest.additions if manifest is not None else ()
+        self._own = {addition.folder for addition in self.additions}
+        if manifest is not None:
+            self._own |= {MANIFEST_NAME, _CARD_NAME, *(shard.index for shard in manifest.shards)}
         self._stated = (
             manifest if manifest is not None and manifest.label is not None and LABEL not in self.columns else None
         )
@@ -141,7 +145,6 @@ class WebDatasetSource(Source):
         seen.collect(found, self.label, is_indexed=self._stated is not None)
         for name in (name for addition in self.additions for name in addition.fields):
             found.account.use("field", name, f"field {name}")
-        self._leave_out_others(found)
         found.classes = self._own_classes or ()
         found.earlier = self._earlier
         found.field_classes |= self._field_classes
@@ -167,14 +170,8 @@ class WebDatasetSource(Source):
                 "names are right, or --label cls if the numbers are"
             )
 
-    def _leave_out_others(self, found: Collector) -> None:
-        """State files next to the shards in a folder that another tool wrote, such as the tables of img2dataset."""
-        folder, shards = Path(self.path), {path.name for path in self.paths}
-        if self.remote is None and not self.indexed and folder.is_dir():
-            for path in sorted(folder.iterdir()):
-                if path.is_file() and path.name not in shards and not path.name.startswith("."):
-                    reason = SHARD_TABLE if is_shard_table(path.name) else "is not a shard"
-                    found.account.leave_out("file", path.name, reason)
+    def why_left_out(self, path: str) -> str | None:
+        return None if path.partition("/")[0] in self._own else super().why_left_out(path)
 
     def read(self, entry: Input) -> Record:
         """Read a sample.

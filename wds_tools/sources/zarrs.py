@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ CODECS = frozenset(
 )
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
 _MAX_METADATA_BYTES = 16 << 20
+_CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")  # its path in the folder of its array
 
 
 class ZarrSource(ArraySource):
@@ -41,10 +44,14 @@ class ZarrSource(ArraySource):
         with as_read_error(f"{self.path} cannot be read as Zarr", KeyError, ValueError, TypeError, RuntimeError):
             node = zarr.open(self.path, mode="r")
             contents = Contents()
-            members = [] if isinstance(node, zarr.Array) else sorted(node.members(max_depth=None))
+            with warnings.catch_warnings():  # about other files, which the account has
+                warnings.filterwarnings("ignore", "Object at", UserWarning)
+                members = [] if isinstance(node, zarr.Array) else sorted(node.members(max_depth=None))
             self._stored = {
                 name: member for name, member in members or [("images", node)] if isinstance(member, zarr.Array)
             }
+            self._nodes = {"", *(name for name, _ in members)}
+            self._arrays = self._stored.keys() if members else {""}
             for prefix, member in [("", node), *((f"{name}@", member) for name, member in members)]:
                 for word, value in member.attrs.asdict().items():
                     contents.add_entry("attribute", f"{prefix}{word}", word, value)
@@ -61,6 +68,14 @@ class ZarrSource(ArraySource):
     def files(self) -> list[Path]:
         # `collect` identifies the chunks by name, length and modification time
         return sorted(path for path in _walk(self.path) if path.name in _METADATA)
+
+    def why_left_out(self, path: str) -> str | None:
+        folder, _, name = path.rpartition("/")
+        parts = path.split("/")
+        splits = (("/".join(parts[:level]), "/".join(parts[level:])) for level in range(len(parts)))
+        is_chunk = any(array in self._arrays and _CHUNK.fullmatch(chunk) for array, chunk in splits)
+        is_metadata = name in (*_METADATA, ".zattrs") and folder in self._nodes
+        return None if is_chunk or is_metadata else super().why_left_out(path)
 
     def collect(self, found: Collector) -> None:
         super().collect(found)

@@ -73,8 +73,8 @@ def name_in_split(path: str, file_name: object = None) -> str:
     return "/".join([*(folders[1:] if folders and is_split_name(folders[0]) else folders), name])
 
 
-def check_objects(facts: Mapping[str, Any], classes: ClassList) -> None:
-    """Check the entries of an image, which any program may have written.
+def checked_objects(facts: Mapping[str, Any], classes: ClassList) -> list[str]:
+    """Check the entries of an image, which any program may have written, and return what is remarkable about them.
 
     Raises:
         SourceError: They are not those of `docs/annotations.md`.
@@ -89,7 +89,7 @@ def check_objects(facts: Mapping[str, Any], classes: ClassList) -> None:
             _check_object(item, len(classes.names))
         except SourceError as error:
             raise SourceError(f"{name_of(item, index)} has {error}") from error
-    list(remarks(objects, width, height))
+    return [f"{name_of(objects[index], index)} {remark}" for index, remark in remarks(objects, width, height)]
 
 
 def _check_object(item: Object, classes: int) -> None:
@@ -291,7 +291,7 @@ class _YoloLines:
         if not self.are_outlines and item.keys() & {"rle", "polygons"}:
             self._note("written without outline", where)
         fractions = [value / (height if i % 2 else width) for i, value in enumerate(numbers)]
-        words = [str(item["category"]), *map(_text, fractions), *self._points(item, width, height)]
+        words = [str(item["category"]), *map(_text, fractions), *self._points(item, width, height, where)]
         return " ".join([*words, *([_text(item["confidence"])] if "confidence" in item else [])])
 
     def _note(self, what: str, where: str) -> str:
@@ -320,14 +320,21 @@ class _YoloLines:
             )
         return joined
 
-    def _points(self, item: Object, width: int, height: int) -> list[str]:
+    def _points(self, item: Object, width: int, height: int, where: str) -> list[str]:
         if self.shape is None:
             return []
         count, size = self.shape
         words: list[str] = []
+        is_beyond = False
         for point in item.get("keypoints") or [[0] * size] * count:
-            values = [point[0] / width, point[1] / height, *(point[2:] or [_VISIBLE])][:size]
-            words += map(_text, values)
+            x, y = min(max(point[0], 0), width), min(max(point[1], 0), height)
+            visible = point[2:] or [_VISIBLE]
+            if visible[0] and max(abs(x - point[0]), abs(y - point[1])) > _SAME_BOX:
+                is_beyond, visible = True, [0]
+            words += map(_text, [x / width, y / height, *visible][:size])
+        if is_beyond:
+            how = "at its edge as not labelled" if size > 2 else "at its edge"
+            self._note(f"with key points beyond the image by more than {_SAME_BOX} pixel, written {how}", where)
         return words
 
 

@@ -11,9 +11,11 @@ import torch
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
 
-from wds_tools.bench.peers.samples import shuffled_batch_sizes
+from wds_tools.bench.peers.samples import probe_boxes, shuffled_batch_sizes
 from wds_tools.bench.peers.transforms import WithBoxes, transform_for, transform_of
-from wds_tools.bench.workloads import WITH_BOXES, Setup
+from wds_tools.bench.workloads import Setup
+
+__all__ = ["batch_sizes", "probe_boxes", "probe_pixels"]
 
 
 class _Samples(ImageFolder):  # type: ignore[misc]
@@ -39,7 +41,7 @@ def batch_sizes(setup: Setup, seed: int, load: Callable[[str], Any] = default_lo
     """Yield the number of samples of each batch."""
     if setup.workload in _LOADERS:
         load = _LOADERS[setup.workload]
-    if setup.workload in WITH_BOXES:
+    if setup.has_boxes:
         return shuffled_batch_sizes(_BoxedSamples(setup, load), setup, seed)
     transform = transform_for(setup) if setup.view else None
     return shuffled_batch_sizes(_Samples(setup.tree, transform, loader=load, is_valid_file=_accept), setup, seed)

@@ -8,7 +8,10 @@ import torch
 from torchvision.io import ImageReadMode, decode_image, read_file
 
 from wds_tools.bench.peers import imagefolder
+from wds_tools.bench.peers.samples import probe_boxes
 from wds_tools.bench.workloads import Setup
+
+__all__ = ["batch_sizes", "probe_boxes", "probe_pixels"]
 
 
 def batch_sizes(setup: Setup, seed: int) -> Generator[int]:

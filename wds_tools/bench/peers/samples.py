@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.v2 import functional
 
-from wds_tools.bench.peers.transforms import transform_for, transform_of
+from wds_tools.bench.peers.transforms import WithBoxes, transform_for, transform_of
 from wds_tools.bench.workloads import RAW_SHAPE, WITH_BOXES, Setup
 
 
@@ -45,6 +45,15 @@ def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
         return None
     transform = transform_of(setup.fixed_view)
     return [transform(decode_rgb((Path(setup.tree) / probe).read_bytes())) for probe in setup.probes]
+
+
+def probe_boxes(setup: Setup) -> Sequence[torch.Tensor]:
+    """Return the boxes of the probes, moved by the transform of their images."""
+    transform, stored, moved = WithBoxes(setup.fixed_view), setup.boxes(), []
+    for probe in setup.probes:
+        with Image.open(Path(setup.tree) / probe) as image:
+            moved.append(transform(image.convert("RGB"), stored[probe])[1])
+    return moved
 
 
 def collate_fn(setup: Setup) -> Callable[[list[Any]], Any]:

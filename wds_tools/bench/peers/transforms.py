@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,7 +84,7 @@ class _Letterbox(torch.nn.Module):
         """Return the image and its boxes in the frame."""
         sides = inputs[0].shape[-2:]
         ratio = min(length / side for length, side in zip(self._shape, sides, strict=True))
-        size = [round(side * ratio) for side in sides]
+        size = [min(math.ceil(side * ratio), length) for length, side in zip(self._shape, sides, strict=True)]
         rest = [length - side for length, side in zip(self._shape, size, strict=True)]
         top, left = rest[0] // 2, rest[1] // 2
         padding = [left, top, rest[1] - left, rest[0] - top]

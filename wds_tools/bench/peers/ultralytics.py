@@ -39,11 +39,21 @@ def batch_sizes(setup: Setup, seed: int) -> Generator[int]:
             yield len(batch["img"])
 
 
-def probe_pixels(setup: Setup) -> Sequence[torch.Tensor] | None:
+def probe_pixels(setup: Setup) -> Sequence[torch.Tensor]:
     """Return the pixels of the probes, as whole images in a frame."""
+    return [sample["img"] for sample in _probes(setup)]
+
+
+def probe_boxes(setup: Setup) -> Sequence[torch.Tensor]:
+    """Return the boxes of the probes: it has centre and size as fractions."""
+    boxes = [_SIDE * sample["bboxes"] for sample in _probes(setup)]
+    return [torch.cat([box[:, :2] - box[:, 2:] / 2, box[:, :2] + box[:, 2:] / 2], dim=1) for box in boxes]
+
+
+def _probes(setup: Setup) -> list[dict[str, torch.Tensor]]:
     dataset = _dataset(setup, augments=False)
     numbers = {Path(path): number for number, path in enumerate(dataset.im_files)}
-    return [dataset[numbers[_path(setup, "images", probe)]]["img"] for probe in setup.probes]
+    return [dataset[numbers[_path(setup, "images", probe)]] for probe in setup.probes]
 
 
 def _path(setup: Setup, kind: str, name: str) -> Path:

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 import webdataset as wds
 
-from wds_tools.bench.peers.samples import collate_fn, endless_batch_sizes
+from wds_tools.bench.peers.samples import collate_fn, endless_batch_sizes, probe_boxes
 from wds_tools.bench.peers.transforms import WithBoxes, transform_for, transform_of
 from wds_tools.bench.workloads import Setup
 from wds_tools.format.sample import IMAGE_FIELDS
+
+__all__ = ["batch_sizes", "probe_boxes", "probe_pixels"]
 
 _SHUFFLE = 1000  # samples in the buffer of each worker, as in its documentation
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -11,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
+from wds_tools.images.outlines import image_edges, place_points, uncovered
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import AnyPad, is_number
 from wds_tools.loading.fields.part import Part
-from wds_tools.loading.fields.paths import AtPath, Floats, image_edges, place_points
+from wds_tools.loading.fields.paths import AtPath, Floats, image_field
 
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
 _Shown: TypeAlias = tuple[NDArray[np.float32], NDArray[np.bool_]]
@@ -115,10 +118,14 @@ class Boxes(AtPath):
         return part.once(column.name, lambda: self._found(part, column))
 
     def _found(self, part: Part, column: Column) -> list[list[_Shown]]:
-        stored, rows, counts = self._stored(column.sources(part), _image_field(column))
+        stored, rows, counts = self._stored(column.sources(part), image_field(column))
         shown = []
         for regions in column.regions(part):
             clipped, visible = clipped_boxes(stored, regions, rows) if regions else (stored, np.ones(len(stored)))
+            if regions and regions.frame and (pasted := regions.frame.pasted):
+                self._check_outlines(column.sources(part), counts, pasted.objects)
+                clipped, shares = uncovered(clipped, regions, rows)
+                visible = visible * shares
             edges = clipped.astype(np.float32)
             width, height = (edges[:, 2:] - edges[:, :2]).T
             kept = np.ones(len(edges), np.bool_)
@@ -126,9 +133,17 @@ class Boxes(AtPath):
                 kept = (width > self.min_side) & (height > self.min_side) & (visible > self.min_visible)
             if regions and self.max_aspect is not None:
                 kept &= (width < self.max_aspect * height) & (height < self.max_aspect * width)
-            stops = np.cumsum(counts)[:-1]
-            shown.append(list(zip(np.split(edges, stops), np.split(kept, stops), strict=True)))
+            spans = [
+                slice(*ends) for ends in pairwise([0, *np.cumsum(counts).tolist()])
+            ]  # np.split takes 5 times as long
+            shown.append([(edges[span], kept[span]) for span in spans])
         return shown
+
+    def _check_outlines(self, part: Part, counts: NDArray[np.int64], objects: Sequence[Sequence[Any]] | None) -> None:
+        for i, outlines in enumerate(objects or ()):
+            if len(outlines) != counts[i]:
+                found = f"{counts[i]} boxes, but {len(outlines)} objects with outlines"
+                raise self.invalid(part, i, found, "one entry with outlines for each box, even an empty one")
 
     def in_images(self, part: Part, field: str) -> list[Floats]:
         """Return the boxes of each sample: float64 [k, 4], edges in pixels of a stored image field."""
@@ -157,13 +172,6 @@ class Boxes(AtPath):
             sizes = np.stack(part.image_sizes(field), axis=1)
             edges = edges * np.tile(sizes, 2)[rows]
         return edges, rows, counts
-
-
-def _image_field(column: Column) -> str:
-    """Return the stored field of the image that boxes belong to, which need not have a view; empty if there is none."""
-    if column.geometry:
-        return column.geometry.field
-    return column.like.spec.field if column.like else ""
 
 
 def clipped_boxes(edges: Floats, regions: Regions, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:

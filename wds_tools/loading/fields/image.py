@@ -21,7 +21,7 @@ from wds_tools.images.decode import Pixels as Rgb
 from wds_tools.images.decode import decode_rgb, decode_unchanged
 from wds_tools.images.resize import fill_around, render_region, warp_frame
 from wds_tools.images.schedule import AnyView, is_view
-from wds_tools.images.views import Regions
+from wds_tools.images.views import Frame, Regions
 from wds_tools.loading.fields.base import (
     Column,
     Output,
@@ -45,10 +45,10 @@ class Image(Pixels):
             whatever its type.
         view: Region of the image and its output size: `RandomResizedCrop`, `CenterCrop`, `Resize`, or None for the
             whole image; for detection `Letterbox`, `Mosaic`, `RandomAffine`, `LargeScaleJitter`, `ZoomOut` or
-            `RandomIoUCrop`, or a `Blend` of two; a `Schedule` of these by epoch, a `MultiScale` by batch; or `Buckets`
-            of several sizes. Or a list of views: the image is decoded once, and the value in the batch is a list with
-            one tensor per view. Each has random numbers of its own. A view that shows several samples, such as
-            `Mosaic`, is the only one.
+            `RandomIoUCrop`, or a `Blend` or `CopyPaste` of two; a `Schedule` of these by epoch, a `MultiScale` by
+            batch; or `Buckets` of several sizes. Or a list of views: the image is decoded once, and the value in the
+            batch is a list with one tensor per view. Each has random numbers of its own. A view that shows several
+            samples, such as `Mosaic`, is the only one.
         mode: ``"rgb"`` (the default), or ``"unchanged"`` for [batch, channels, height, width] with the stored channels
             and dtype: grey, alpha, 16 bits, and ``npy`` arrays [height, width] or [height, width, channels]. Palettes
             are applied. If images of a batch differ in channels or dtype, it is a list.
@@ -261,16 +261,20 @@ def render_files(
                 pixels = np.ascontiguousarray(drawn[i].transpose(1, 2, 0))
                 output[...] = warp_frame(pixels, warp, i, region.frame.fill, nearest=False).transpose(2, 0, 1)
         if region.frame is not None and region.frame.shares is not None:
-            _blend(of_view, region.frame.shares)
+            _blend(of_view, region.frame)
             del of_view[1::2]
     return outputs
 
 
-def _blend(outputs: list[Rgb], shares: NDArray[np.float64]) -> None:
-    """Blend each two outputs, in place of the first one."""
+def _blend(outputs: list[Rgb], frame: Frame) -> None:
+    """Blend each two outputs, or paste the second one on the first one, in place of the first one."""
+    assert frame.shares is not None
+    masks = frame.pasted.masks if frame.pasted else [None] * len(frame.shares)
     with stages.WRITE:
-        for first, second, share in zip(outputs[::2], outputs[1::2], shares.tolist(), strict=True):
-            if second.size:
+        for first, second, share, mask in zip(outputs[::2], outputs[1::2], frame.shares.tolist(), masks, strict=True):
+            if mask is not None:
+                np.copyto(first, second, where=mask)
+            elif second.size:
                 mixed = np.float32(share) * first + np.float32(1 - share) * second
                 first[...] = (mixed + np.float32(0.5)).astype(np.uint8)
 

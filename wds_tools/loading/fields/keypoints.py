@@ -9,10 +9,12 @@ import numpy as np
 import torch
 
 from wds_tools.errors import OptionError
+from wds_tools.images.outlines import image_edges, place_points
+from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import AnyPad
 from wds_tools.loading.fields.part import Part
-from wds_tools.loading.fields.paths import AtPath, Floats, kept_entries, move_points
+from wds_tools.loading.fields.paths import AtPath, Floats, kept_entries
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Keypoints(AtPath):
 
     Stacked if all samples of a batch have the same number of points, otherwise a list. With ``like``, points are moved,
     scaled and mirrored like the image. All points are kept, so that their indices keep their meaning: a point outside
-    the region has coordinates outside the image. As in torchvision, x of a mirrored point is width - 1 - x.
+    the region has coordinates outside the image. As in torchvision, x of a mirrored point is width - 1 - x. What a view
+    for detection cuts off, as beyond the tile of a `Mosaic`, is at (-width, -height) of the result.
 
     Attributes:
         field: Stored field: JSON, or an ``npy`` array.
@@ -60,7 +63,7 @@ class Keypoints(AtPath):
             moved = [points.copy() for points in stored]
             for i, points in enumerate(moved):
                 if regions is not None and points.size:
-                    points[..., :2] = move_points(points[..., :2], regions, i)
+                    points[..., :2] = _moved(points[..., :2], regions, i)
             if column.has_entries_of:
                 kept = kept_entries(self, part, column, number, moved)
                 moved = [np.array(rows).reshape(-1, *all_.shape[1:]) for rows, all_ in zip(kept, moved, strict=True)]
@@ -102,6 +105,17 @@ class Keypoints(AtPath):
                 raise self.invalid(part, i, f"an array of shape {points.shape}", "points [..., 2] or [..., 3]")
             stored.append(points)
         return stored
+
+
+def _moved(points: Floats, regions: Regions, i: int) -> Floats:
+    """Return points of an image as points of what a view shows of it."""
+    placed, frame = place_points(points, regions, i, mirror_at=-1), regions.frame
+    if frame is None:
+        return placed
+    (start, stop), edges = image_edges(regions, i), place_points(points, regions, i, mirror_at=0)
+    is_shown = ((edges >= start - 1) & (edges <= stop + 1)).all(axis=-1, keepdims=True)
+    moved = placed if frame.warp is None else frame.warp.move(placed, i // frame.tiles, -1)
+    return np.where(is_shown, moved, -regions.output_size[i, ::-1])
 
 
 def _joined(points: list[Floats]) -> Floats:

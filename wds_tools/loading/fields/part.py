@@ -17,20 +17,23 @@ from wds_tools.format.image_header import MAX_PIXELS, ImageInfo, probe, probe_ar
 from wds_tools.format.index import NO_LABEL
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.decode import decode_stored
-from wds_tools.images.jitter import RandomIoUCrop
 from wds_tools.images.schedule import AnyView, view_at
-from wds_tools.images.views import Regions, View, tiles_of
+from wds_tools.images.views import Regions, View, chosen_by, tiles_of
 from wds_tools.order.keyed_random import key_of, uniform
 from wds_tools.reading.rows import Rows
 
 Value = TypeVar("Value")
 
 
-class HasBoxes(Protocol):
-    """A specification of boxes."""
+class HasObjects(Protocol):
+    """A specification of boxes or outlines."""
 
-    def in_images(self, part: Part, field: str) -> list[NDArray[np.float64]]:
-        """Return the boxes of each sample of a part, float64 [k, 4], edges in pixels of a stored image field."""
+    def in_images(self, part: Part, field: str) -> list[Any]:
+        """Return the objects of each sample of a part, in pixels of a stored image field.
+
+        Returns:
+            For each sample float64 [k, 4], left, top, right and bottom of boxes; or k lists of outlines [points, 2].
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Geometry:
         is_list: Whether the value of a sample is a list with one element per view.
         key: What their random numbers depend on in addition to seed, epoch, position and index of the view. It is empty
             for the first view of a call, so that this view chooses the same regions as ``view=`` of `make_loader`.
-        boxes: The boxes by which views choose their regions, by name.
+        chosen_by: The boxes or outlines by which views choose their regions, by name.
     """
 
     source: str
@@ -52,7 +55,7 @@ class Geometry:
     views: tuple[AnyView, ...]
     is_list: bool = False
     key: tuple[str, ...] = ()
-    boxes: tuple[tuple[str, HasBoxes], ...] = ()
+    chosen_by: tuple[tuple[str, HasObjects], ...] = ()
 
     def views_at(self, epoch: int, bucket: int | None = None) -> tuple[View, ...]:
         """Return the views of an epoch, for a batch of one bucket if there are buckets."""
@@ -303,10 +306,10 @@ class Part:
             )
         positions = self.positions[:: tiles_of(view)]
         u = uniform(key_of("view", self.seed, self.epoch, *purpose), positions, view.draws)
-        if isinstance(view, RandomIoUCrop):
-            regions = view.regions(width, height, u, dict(geometry.boxes)[view.boxes].in_images(self, geometry.field))
-        else:
-            regions = view.regions(width, height, u)
+        objects: list[Any] = []
+        if by := chosen_by(view):
+            objects = [dict(geometry.chosen_by)[by[1]].in_images(self, geometry.field)]
+        regions = view.regions(width, height, u, *objects)
         huge = np.flatnonzero(regions.size.prod(axis=1) > MAX_PIXELS)
         if len(huge):
             new_height, new_width = regions.size[huge[0]].tolist()

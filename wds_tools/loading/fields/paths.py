@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,6 @@ from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import MissingFieldError, OptionError, SampleError
-from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, FieldSpec
 from wds_tools.loading.fields.collate import number_array
 from wds_tools.loading.fields.part import Part
@@ -107,11 +108,9 @@ def _at(value: Any, names: list[str], start: int = 0, *, optional: bool = False)
     """
     for number, name in enumerate(names[start:], start):
         if isinstance(value, list) and not name.isdecimal():
-            if number == len(names) - 1 and all(type(element) is dict for element in value):
-                if optional:
-                    return [element.get(name, []) for element in value]
-                if all(name in element for element in value):
-                    return [element[name] for element in value]
+            if number == len(names) - 1:
+                with contextlib.suppress(AttributeError, KeyError, TypeError):  # found below, with what there is
+                    return [element.get(name, []) for element in value] if optional else [*map(itemgetter(name), value)]
             return [_at(element, names, number, optional=optional) for element in value]
         try:
             value = value[int(name)] if isinstance(value, list) else value[name]
@@ -123,52 +122,14 @@ def _at(value: Any, names: list[str], start: int = 0, *, optional: bool = False)
     return value
 
 
-def move_points(points: Floats, regions: Regions, rows: int | NDArray[np.int64], *, mirror_at: int = -1) -> Floats:
-    """Return points of images as points of what a view shows of them; the arguments are those of `place_points`."""
-    placed, frame = place_points(points, regions, rows, mirror_at=mirror_at), regions.frame
-    return placed if frame is None or frame.warp is None else frame.warp.move(placed, rows // frame.tiles, mirror_at)
-
-
-def place_points(points: Floats, regions: Regions, rows: int | NDArray[np.int64], *, mirror_at: int) -> Floats:
-    """Return points of images as points of their frames, before these are warped.
-
-    Args:
-        points: float64 [..., 2], x and y in pixels of the image; the first dimension is k if ``rows`` is an array.
-        regions: Regions of a batch.
-        rows: Index of the image in the batch: one, or int64 [k].
-        mirror_at: If the region is mirrored, x becomes its width plus this number, minus x. It is -1 for positions of
-            pixels, such as torchvision's key points, and 0 for edges between pixels, such as boxes.
-
-    Returns:
-        float64 [..., 2], in pixels of the frame.
-    """
-
-    def of_rows(values: NDArray[Any]) -> NDArray[Any]:
-        """Return an attribute of the regions, [..., 1 or 2], for the points of each row."""
-        return values[rows] if isinstance(rows, int) else values[rows].reshape(-1, *[1] * (points.ndim - 2), 2)
-
-    frame, scale = regions.frame, regions.resize[:, ::-1] / regions.box[:, 2:]
-    moved: Floats = (points - of_rows(regions.box[:, :2])) * of_rows(scale) - of_rows(regions.corner[:, ::-1])
-    flips = regions.flips
-    if flips.any():
-        moved = np.where(of_rows(flips), of_rows(regions.size[:, ::-1]) + mirror_at - moved, moved)
-    return moved if frame is None else moved + of_rows(frame.place[:, ::-1])
-
-
-def image_edges(regions: Regions, rows: int | NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Return where images are in their frames, before these are warped, cut off where objects are.
-
-    Returns:
-        Left and top, and right and bottom: float64 [2] each, or [k, 2] if ``rows`` is an array.
-    """
-    index = np.atleast_1d(rows)
-    box = regions.box[index].astype(np.float64).reshape(-1, 2, 2)
-    box[:, 1] += box[:, 0]
-    edges = np.sort(place_points(box, regions, index, mirror_at=0), axis=1)
-    if regions.frame is not None and regions.frame.canvas is not None:
-        start, stop = np.split(regions.frame.canvas[index, None], 2, axis=2)
-        edges = np.clip(edges, start, stop)
-    return (edges[0, 0], edges[0, 1]) if isinstance(rows, int) else (edges[:, 0], edges[:, 1])
+def image_field(column: Column) -> str:
+    """Return the stored field of the image of objects, which need not have a view; empty if there is none."""
+    if column.geometry:
+        return column.geometry.field
+    source = column
+    while source.like is not None:
+        source = source.like
+    return "" if source is column else source.spec.field
 
 
 def kept_entries(spec: AtPath, part: Part, column: Column, number: int, values: Sequence[Any]) -> list[list[Any]]:

@@ -18,7 +18,7 @@ from wds_tools.format.image_header import sniff
 from wds_tools.images.decode import decode_stored
 from wds_tools.images.framed import check_fill
 from wds_tools.images.resize import render_region, select_nearest, warp_frame
-from wds_tools.images.views import Regions
+from wds_tools.images.views import Frame, Regions
 from wds_tools.loading.fields.base import Column, FieldSpec, tv_tensors
 from wds_tools.loading.fields.padding import Pad
 from wds_tools.loading.fields.part import Part
@@ -103,20 +103,26 @@ class Pixels(FieldSpec):
             return stored
         if regions.frame is None:
             return [self._shown(pixels, regions, i) for i, pixels in enumerate(stored)]
-        frame, outputs = regions.frame, []
-        for start in range(0, len(stored), frame.tiles if frame.shares is None else 2 * frame.tiles):
-            first = stored[start]
-            fill = frame.fill if self.fill is None else self.fill
-            output = np.full((*frame.size, first.shape[2]), fill, first.dtype)
-            for i in range(start, start + frame.tiles):
-                (top, left), (height, width) = frame.place[i].tolist(), regions.size[i].tolist()
-                if height and width:
-                    output[top : top + height, left : left + width] = self._shown(stored[i], regions, i)
-            if frame.warp is not None:
-                nearest = self.is_nearest(output.dtype)
-                output = warp_frame(output, frame.warp, start // frame.tiles, fill, nearest=nearest)
-            outputs.append(output)
+        outputs: list[NDArray[Any]] = []
+        for number in range(len(stored) // regions.frame.tiles):
+            if regions.frame.shares is None or number % 2 == 0:
+                outputs.append(self._output(stored, regions, regions.frame, number))
+            elif (shows := regions.shows(number * regions.frame.tiles)) is not None:  # otherwise the first one is shown
+                outputs[-1][shows] = self._output(stored, regions, regions.frame, number)[shows]
         return outputs
+
+    def _output(self, stored: list[NDArray[Any]], regions: Regions, frame: Frame, number: int) -> NDArray[Any]:
+        """Return one output of a frame: [height, width, channels]."""
+        start = number * frame.tiles
+        fill = frame.fill if self.fill is None else self.fill
+        output = np.full((*frame.size, stored[start].shape[2]), fill, stored[start].dtype)
+        for i in range(start, start + frame.tiles):
+            (top, left), (height, width) = frame.place[i].tolist(), regions.size[i].tolist()
+            if height and width:
+                output[top : top + height, left : left + width] = self._shown(stored[i], regions, i)
+        if frame.warp is None:
+            return output
+        return warp_frame(output, frame.warp, number, fill, nearest=self.is_nearest(output.dtype)).copy()
 
     def _shown(self, pixels: NDArray[Any], regions: Regions, i: int) -> NDArray[Any]:
         """Return the region of image ``i`` that a view shows: [height, width, channels]."""

@@ -8,9 +8,8 @@ from typing import Any, TypeAlias
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.images.buckets import Buckets, buckets_in
-from wds_tools.images.jitter import RandomIoUCrop
 from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict, count_in, views_in
-from wds_tools.images.views import tiles_of
+from wds_tools.images.views import chosen_by, tiles_of
 from wds_tools.loading.fields.base import Column, FieldSpec
 from wds_tools.loading.fields.frames import Frames
 from wds_tools.loading.fields.image import Image
@@ -45,7 +44,7 @@ def columns_of(
             {name: _spec_named(value) if isinstance(value, str) else value for name, value in fields.items()}
         )
     names = (fields,) if isinstance(fields, str) else tuple(fields)
-    geometry = None if view is None else Geometry("image", "image", (view,), boxes=_boxes_of("image", (view,), {}))
+    geometry = None if view is None else Geometry("image", "image", (view,), chosen_by=_choosing("image", (view,), {}))
     image = Column("image", Image(view=view, transform=transform), geometry)
     return tuple(image if name == "image" else Column(name, _spec_named(name)) for name in names)
 
@@ -67,8 +66,8 @@ def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
             image, geometry = specs[source], None
             if image.views:
                 purpose = () if source == first else (source,)
-                is_list, boxes = isinstance(image.view, list | tuple), _boxes_of(source, image.views, specs)
-                geometry = Geometry(source, image.field, image.views, is_list, purpose, boxes)
+                is_list, by = isinstance(image.view, list | tuple), _choosing(source, image.views, specs)
+                geometry = Geometry(source, image.field, image.views, is_list, purpose, by)
             key = () if [name] == images[:1] else (name,)
             like = None if spec.like is None else add(spec.like)
             columns[name] = Column(name, spec, geometry, key, _padding_of(name, specs), like)
@@ -81,20 +80,23 @@ def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
     return found
 
 
-def _boxes_of(image: str, views: Sequence[AnyView], specs: Mapping[str, FieldSpec]) -> tuple[tuple[str, Any], ...]:
-    """Return the boxes by which views of an image choose their regions, by name.
+def _choosing(image: str, views: Sequence[AnyView], specs: Mapping[str, FieldSpec]) -> tuple[tuple[str, Any], ...]:
+    """Return the boxes and outlines by which views of an image choose their regions, by name.
 
     Raises:
-        OptionError: They are not boxes of this image.
+        OptionError: They do not belong to this image.
     """
-    found = {one.boxes for view in views for one in views_in(view) if isinstance(one, RandomIoUCrop)}
-    for name in found:
-        if name not in specs or specs[name].gives != "entries" or specs[name].like != image:
-            raise OptionError(
-                f"wds_tools.RandomIoUCrop(boxes={name!r}) of the field {image!r} requires fields= with "
-                f"{{{name!r}: wds_tools.Boxes(..., like={image!r})}}"
-            )
-    return tuple((name, specs[name]) for name in sorted(found))
+    found = {}
+    for view in (one for entry in views for one in views_in(entry)):
+        if by := chosen_by(view):
+            kind, name = by
+            if name not in specs or type(specs[name]).__name__ != kind or _source_of(name, specs) != image:
+                raise OptionError(
+                    f"wds_tools.{type(view).__name__}({kind.lower()}={name!r}) of the field {image!r} requires fields= "
+                    f"with {{{name!r}: wds_tools.{kind}(..., like={image!r})}}"
+                )
+            found[name] = specs[name]
+    return tuple(sorted(found.items()))
 
 
 def _source_of(name: str, specs: Mapping[str, FieldSpec]) -> str:
@@ -132,7 +134,7 @@ def _check_tiles(columns: Sequence[Column]) -> None:
 def phases_of(columns: Sequence[Column]) -> tuple[int, ...]:
     """Return the epochs at which a view changes, ascending, starting with 0."""
     views = [view for column in columns if column.geometry for view in column.geometry.views]
-    return tuple(sorted({0, *(epoch for view in views if isinstance(view, Schedule) for epoch in view.epochs)}))
+    return tuple(sorted({0, *(epoch for view in views if isinstance(view, Schedule) for epoch in view.changes)}))
 
 
 def choices_of(columns: Sequence[Column]) -> int:
@@ -202,7 +204,7 @@ def _padding_of(name: str, specs: Mapping[str, FieldSpec]) -> Padding | None:
     while (like := specs[source].like) and specs[like].pad_axes == axes and specs[like].pad is not None:
         source = like
     shared = specs[source].pad
-    if (source == name or shared is None) and pad is None:
+    if pad is None and (source == name or shared is None or not spec.stacks):
         return None
     if source == name or shared is None:
         return Padding(_as_pad(pad).value, _as_pad(pad), axes, name, is_flat=pad == FLAT)

@@ -1,0 +1,223 @@
+"""The state to resume a run from: what it records of orders, and the orders and position that it has. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import numpy as np
+
+from wds_tools.errors import OptionError, ResumeError
+from wds_tools.order.changes import Change, FindWeights, bans_of, reweights_of
+from wds_tools.order.epoch import EpochOrder, Identity, RunOrder
+from wds_tools.order.planner import Cursor, EpochOrders, PrefixOrder
+from wds_tools.order.saved_state import MAX_EPOCH, plain, whole_number
+from wds_tools.order.sequence import MAX_LANES, MAX_WINDOW
+
+STATE_VERSION = 2
+_MAX_BLOCK = 1 << 20  # samples; `default_block` gives at most 65,536
+_EARLIER_VERSION = 1  # same keys; another order of samples, in which lanes had other blocks in each epoch
+
+
+def state_dict(order: EpochOrder | RunOrder, cursor: Cursor) -> dict[str, Any]:
+    """Return a state that can be saved as JSON. It does not depend on the number of ranks or workers."""
+    identity = order.identity
+    piece = order.piece_at(cursor.position) if isinstance(order, EpochOrder) else None
+    return {
+        "version": STATE_VERSION,
+        "fingerprint": identity.fingerprint,
+        "shards": identity.shards,
+        "selection": identity.selection,
+        "seed": identity.seed,
+        "epoch": cursor.epoch,
+        "position": cursor.position,
+        **identity.shape,
+        **({"buckets": identity.sizes} if identity.buckets else {}),
+        **({"marks": piece.regime.marks(piece.row(cursor.position))} if piece else {}),
+    }
+
+
+def resume(
+    state: dict[str, Any],
+    order: RunOrder,
+    *,
+    prefix: PrefixOrder | None = None,
+    force: bool = False,
+    find_weights: FindWeights | None = None,
+) -> tuple[EpochOrders, Cursor]:
+    """Return the orders and the cursor of a state.
+
+    Window, block and lanes come from the state, so that the rest of the epoch is the same as
+    without the interruption. States of version 1 are for an earlier order of samples. They are
+    accepted if the rest of the epoch does not depend on it: at the start of an epoch, and in the
+    stored order.
+
+    Args:
+        state: The return value of `state_dict`.
+        order: The order of the loader.
+        prefix: Returns the order of the first n shards of the dataset. It serves to recognise a
+            dataset that has only grown; the interrupted epoch then ends without the new samples.
+        force: Accept a state of another dataset, selection, seed or version.
+        find_weights: Returns the weights of the entries of the state; None refuses a state with weights.
+
+    Raises:
+        ResumeError: ``state`` is not a loader state, or belongs to another version, dataset,
+            selection or seed. The message gives both values.
+    """
+    saved = _read(state, has_group="group" in order.identity.shape)
+    cursor, saved_order = saved.cursor, _order_of_smaller(saved, order, prefix) or order
+    if not force:
+        _check_same_run(saved, saved_order.identity, order.identity)
+    has_grown = saved_order is not order and cursor.position
+    try:
+        earlier = (cursor.epoch, saved_order.like(**saved.shape)) if has_grown else None
+        first_epoch = whole_number(state.get("first_epoch", 0), "first_epoch", most=cursor.epoch)
+        changes = _changes_of(state, order, saved, find_weights)
+        orders = EpochOrders(order.like(**saved.shape), earlier, changes, find_weights, first_epoch)
+        _check_weights(orders, cursor)
+        interrupted = orders.of(cursor.epoch)
+        samples = interrupted.samples
+        if (piece := interrupted.piece_at(cursor.position)) and "marks" in state:
+            piece.regime.set_marks(
+                [(whole_number(chunk, "mark"), whole_number(row, "mark")) for chunk, row in state["marks"]]
+            )
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, ResumeError):
+            raise
+        raise ResumeError(f"window, block and lanes of the state do not fit this dataset: {error}") from error
+    if cursor.position >= samples:
+        raise ResumeError(
+            f"the state is at epoch {cursor.epoch}, position {cursor.position:,} of {samples:,} samples: "
+            f"it {'does not fit this dataset' if force else 'was damaged'}"
+        )
+    return orders, cursor
+
+
+def _changes_of(
+    state: dict[str, Any], order: RunOrder, saved: _Saved, find_weights: FindWeights | None
+) -> list[Change]:
+    """Return the bans and changes of weights of a state, in the order in which they were made."""
+    changes: list[Change] = list(bans_of(state.get("bans", ()), order.identity.stored))
+    if not state.get("weights"):
+        return changes
+    if find_weights is None:
+        raise ResumeError("the state has weights of loader.reweight(), which only make_loader resumes")
+    if saved.fingerprint != order.identity.fingerprint:
+        raise ResumeError(
+            f"the state has weights for the dataset {saved.fingerprint}, and the loader has "
+            f"{order.identity.fingerprint}: resume with the dataset of the state"
+        )
+    changes += reweights_of(state["weights"])
+    return sorted(changes, key=lambda change: (change.epoch, change.position))  # stable: a ban comes first
+
+
+def _check_weights(orders: EpochOrders, cursor: Cursor) -> None:
+    """Check that the weights at a cursor and after it fit the dataset. Files of earlier ones may be gone."""
+    place = astuple(cursor)
+    passed = [change for change in orders.reweights if change.place <= place]
+    for change in [*reversed([change for change in orders.reweights if change.place > place]), *passed[-1:]]:
+        try:
+            orders.check(change)
+        except OptionError as error:
+            raise ResumeError(f"the weights of the state do not fit this dataset: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """The entries of a loader state, with values of the right types.
+
+    Attributes:
+        shape: Window, block and lanes, and the group if there are buckets, as `RunOrder.like` takes them.
+    """
+
+    version: int
+    fingerprint: Any
+    shards: int
+    seed: int
+    selection: Any
+    buckets: Any
+    cursor: Cursor
+    shape: dict[str, Any]
+
+
+def _read(state: dict[str, Any], *, has_group: bool) -> _Saved:
+    """Read a loader state, except its bans."""
+    try:
+        shards, seed = (whole_number(state[key], key) for key in ("shards", "seed"))
+        limits = (("lanes", MAX_LANES), ("window", MAX_WINDOW), ("block", _MAX_BLOCK))
+        shape: dict[str, Any] = {key: _whole_numbers(state[key], key, most) for key, most in limits}
+        if has_group and "group" in state:
+            shape["group"] = whole_number(state["group"], "group", least=1, most=MAX_WINDOW)
+        epoch, position = (
+            whole_number(state["epoch"], "epoch", most=MAX_EPOCH),
+            whole_number(state["position"], "position"),
+        )
+        return _Saved(
+            whole_number(state["version"], "version"),
+            *(state["fingerprint"], shards, seed, state["selection"], plain(state.get("buckets"))),
+            Cursor(epoch, position),
+            shape,
+        )
+    except (LookupError, TypeError) as error:
+        reason = f"it has no entry {error}" if isinstance(error, KeyError) else str(error)
+        raise ResumeError(f"this is not a loader state ({reason}): pass the result of loader.state_dict()") from error
+
+
+def _order_of_smaller(saved: _Saved, order: RunOrder, prefix: PrefixOrder | None) -> RunOrder | None:
+    """Return the order of the dataset as it was when the state was saved, if it has only grown since; else None."""
+    if (
+        prefix is None
+        or saved.fingerprint == order.identity.fingerprint
+        or not 0 < saved.shards < order.identity.shards
+    ):
+        return None
+    smaller = prefix(saved.shards)
+    return smaller if smaller.identity.fingerprint == saved.fingerprint else None
+
+
+def _check_same_run(saved: _Saved, then: Identity, now: Identity) -> None:
+    """Check that a state is for this run; ``then`` is the identity of the order of the dataset as it was."""
+    _check_version(saved.version, saved.cursor, saved.shape)
+    _check_equal("dataset fingerprint", saved.fingerprint, then.fingerprint)
+    _check_equal("selection", saved.selection, then.selection)
+    _check_equal("seed", saved.seed, now.seed)
+    _check_equal("buckets", saved.buckets, now.sizes)
+    if now.shuffles != bool(np.any(saved.shape["window"])):
+        raise ResumeError(
+            f"the state is for a window of {saved.shape['window']}, the loader has {now.window} (0 is shuffle=False): "
+            "create the loader with the same shuffle=, or load the state with force=True"
+        )
+
+
+def _whole_numbers(value: Any, name: str, most: int) -> int | list[int]:
+    """Return an entry that is a whole number, or a list of them for the datasets of a mixture."""
+    if isinstance(value, list | tuple):
+        return [whole_number(part, name, most=most) for part in value]
+    return whole_number(value, name, most=most)
+
+
+def _check_version(version: int, cursor: Cursor, shape: dict[str, Any]) -> None:
+    """Check the version of a state; ``shape`` has its lanes, window and block."""
+    if version != _EARLIER_VERSION:
+        _check_equal("format version", version, STATE_VERSION)
+    elif cursor.position and (np.any(shape["window"]) or shape["lanes"] > 1):
+        raise ResumeError(
+            f"the state has format version {version}, this version of wds_tools writes {STATE_VERSION} and orders the "
+            f"samples of an epoch differently, so the rest of epoch {cursor.epoch} after position {cursor.position:,} "
+            "is not the same: finish the epoch with the version of wds_tools that saved the state, repeat it with "
+            f"set_epoch({cursor.epoch}), or load the state with force=True, which repeats some samples in this epoch "
+            "and omits others"
+        )
+
+
+def _shown(value: Any) -> Any:
+    return "none" if value is None else value
+
+
+def _check_equal(what: str, in_state: Any, in_loader: Any) -> None:
+    if in_state != in_loader:
+        raise ResumeError(
+            f"the state is for {what} {_shown(in_state)}, the loader has {_shown(in_loader)}: create the loader with "
+            "the settings of the state, start an epoch with set_epoch(), or ignore the difference with "
+            "load_state_dict(state, force=True)"
+        )
