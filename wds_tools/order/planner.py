@@ -303,6 +303,11 @@ class EpochOrders:
         Raises:
             OptionError: The weights do not fit the dataset, or leave no sample.
         """
+        if self._earlier and self._earlier[0] == cursor.epoch:
+            raise OptionError(
+                f"the dataset has grown since the state that was loaded, and epoch {cursor.epoch} ends without the new "
+                f"samples: weights can change from epoch {cursor.epoch + 1} on"
+            )
         before = self.until(cursor, inclusive=False)
         last = before._last(cursor)  # noqa: SLF001 - of this class
         if entries is None and last is None:
