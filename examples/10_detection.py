@@ -15,7 +15,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from PIL import Image
@@ -31,37 +30,33 @@ ROOT = Path(__file__).resolve().parent.parent
 OBJECTS = {
     "boxes": wt.Boxes("json", path="objects.box", format="xyxy", like="image", pad="flat"),  # clipped, or dropped
     "labels": wt.Field("json", path="objects.category", like="boxes", pad="flat"),  # those of the remaining boxes
-    "numbers": wt.Field("json", path="objects.number", like="boxes", pad="flat"),  # their values in the mask
+    "masks": wt.ObjectMasks(like="boxes"),  # their outlines, filled
 }
 
 
 def make_dataset(folder: Path, paths: list[Path], classes: list[str], seed: int) -> None:
-    """Pack photographs with pasted objects: their boxes, classes, outlines, and a mask with the number of each."""
+    """Pack photographs with pasted objects: their boxes, classes and outlines."""
     rng = random.Random(seed)
     field_classes = {"json:objects.category": classes}
     with wt.ShardWriter(folder / "x-%06d.tar", maxcount=100, fresh=True, field_classes=field_classes) as writer:
         for number, path in enumerate(paths):
             image = Image.open(path).convert("RGB")
-            mask = np.zeros((image.height, image.width), np.uint8)
-            objects = [paste(image, mask, rng.choice(paths), classes, rng, k) for k in range(1, rng.randint(2, 4))]
+            objects = [paste(image, rng.choice(paths), classes, rng) for _ in range(rng.randint(1, 3))]
             data = io.BytesIO()
             image.save(data, "JPEG", quality=90)
             facts = {"id": number + 1, "width": image.width, "height": image.height, "objects": objects}
-            writer.write({"__key__": f"{number:06}", "jpg": data.getvalue(), "json": facts, "instance.png": mask})
+            writer.write({"__key__": f"{number:06}", "jpg": data.getvalue(), "json": facts})
 
 
-def paste(
-    image: Image.Image, mask: np.ndarray, path: Path, classes: list[str], rng: random.Random, number: int
-) -> dict[str, Any]:
+def paste(image: Image.Image, path: Path, classes: list[str], rng: random.Random) -> dict[str, Any]:
     """Paste a photograph at a random position, and return it as an object."""
     side = rng.randint(min(image.size) // 4, min(image.size) // 2)
     left, top = rng.randint(0, image.width - side), rng.randint(0, image.height - side)
     right, bottom = left + side, top + side
     image.paste(Image.open(path).convert("RGB").resize((side, side)), (left, top))
-    mask[top:bottom, left:right] = number
     outline = [left, top, right, top, right, bottom, left, bottom]
     category = classes.index(path.parent.name)
-    return {"box": [left, top, right, bottom], "category": category, "polygons": [outline], "number": number}
+    return {"box": [left, top, right, bottom], "category": category, "polygons": [outline]}
 
 
 def make_model(name: str, classes: int, size: int) -> torch.nn.Module:
@@ -82,9 +77,9 @@ def targets_of(batch: Any) -> list[dict[str, torch.Tensor]]:
         {
             "boxes": batch.boxes[start:stop],
             "labels": 1 + batch.labels[start:stop],
-            "masks": (mask == batch.numbers[start:stop, None, None]).to(torch.uint8),
+            "masks": masks,
         }
-        for start, stop, mask in zip(edges[:-1], edges[1:], batch.mask, strict=True)
+        for start, stop, masks in zip(edges[:-1], edges[1:], batch.masks, strict=True)
     ]
 
 
@@ -158,7 +153,7 @@ def main() -> None:
     parallel = torch.nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     view = wt.RandomResizedCrop(args.size, scale=(0.5, 1), flip=True)
-    train_fields = {"image": wt.Image(view=view), **OBJECTS, "mask": wt.Mask("instance.png", like="image")}
+    train_fields = {"image": wt.Image(view=view), **OBJECTS}
     val_fields = {"image": wt.Image(), "id": wt.Field("json", path="id")}
     train = wt.make_loader(args.data / "train", batch_size=8, shuffle=True, fields=train_fields, device=device)
     val = wt.make_loader(args.data / "val", batch_size=1, tail="mask", fields=val_fields, device=device)

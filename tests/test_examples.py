@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import importlib.util
 import json
 import math
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -14,6 +18,9 @@ from typing import Any
 
 import preloaded
 import pytest
+import torch
+
+import wds_tools as wt
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -195,14 +202,76 @@ def test_detection_trains_a_detector_of_torchvision_on_the_boxes_and_masks_in_th
     assert 5 <= int(found[1]) <= 24, "one to three per image, less those outside the crop"
 
 
+@pytest.fixture(scope="module")
+def boxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write datasets of 21 and 7 photographs with objects."""
+    folder = tmp_path_factory.mktemp("objects")
+    run(command("10_detection.py", folder, "--count", "28", "--epochs", "0", "--size", "64"))
+    return folder
+
+
 @pytest.mark.frameworks
-def test_two_ranks_measure_the_map_that_torchvision_loads_on_one(tmp_path: Path) -> None:
-    run(command("10_detection.py", tmp_path, "--count", "28", "--epochs", "0", "--size", "64"))
-    assert len(list((tmp_path / "coco/images/val").iterdir())) == 7, "an odd number, so one image fills up"
+def test_detr_gets_what_the_processor_of_transformers_makes_of_the_images_and_boxes(boxes: Path) -> None:
+    from transformers import DetrImageProcessor
+
+    found = importlib.util.spec_from_file_location("detr", EXAMPLES / "14_detr.py")
+    assert found
+    assert found.loader
+    detr = importlib.util.module_from_spec(found)
+    found.loader.exec_module(detr)
+    options: dict[str, Any] = {"batch_size": 7, "num_workers": 0}
+    with wt.make_loader(boxes / "val", fields=detr.fields_of(64), **options) as loader:
+        ours = detr.inputs_of(next(iter(loader)))
+    stored = {"image": wt.Image(), "json": wt.Field("json")}
+    with wt.make_loader(boxes / "val", fields=stored, **options) as loader:
+        images, facts = next(iter(loader))
+    annotations = [
+        {"image_id": number, "annotations": [coco_of(item, number) for item in one["objects"]]}
+        for number, one in enumerate(facts)
+    ]
+    processor = DetrImageProcessor(size={"shortest_edge": 64, "longest_edge": 1333})
+    theirs = processor(list(images), annotations=annotations, return_tensors="pt")
+    assert torch.equal(ours["pixel_mask"], theirs["pixel_mask"])
+    assert (ours["pixel_values"] - theirs["pixel_values"]).abs().mean() < 0.05  # of about -2 to 2
+    for one, other in zip(ours["labels"], theirs["labels"], strict=True):
+        assert torch.equal(one["class_labels"], other["class_labels"])
+        assert torch.allclose(one["boxes"], other["boxes"], atol=1e-5)
+
+
+def coco_of(item: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return an object as an annotation of COCO."""
+    left, top, right, bottom = item["box"]
+    size = right - left, bottom - top
+    entries = {"image_id": number, "category_id": item["category"], "iscrowd": 0}
+    return {**entries, "bbox": [left, top, *size], "area": size[0] * size[1]}
+
+
+@pytest.mark.peers
+def test_detr_of_transformers_trains_on_shards(boxes: Path) -> None:
+    out = run(command("14_detr.py", boxes / "train", "--size", "64", "--epochs", "2"))
+    assert len(re.findall(r"epoch \d: loss \d+\.\d+", out)) == 2
+
+
+@pytest.mark.peers
+def test_the_trainer_of_ultralytics_trains_and_validates_on_shards(boxes: Path, tmp_path: Path) -> None:
+    options = ("model=yolov8n.yaml", "imgsz=64", "epochs=2", "batch=7", "device=cpu", f"project={str(tmp_path)!r}")
+    words = command("13_ultralytics.py", boxes / "train", boxes / "val", *options, "name='run'", "close_mosaic=1")
+    how: dict[str, Any] = {"cwd": tmp_path, "env": environment(), "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, *words], check=False, **how)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"all +7 +\d+", done.stdout + done.stderr), "validation has each of the 7 images once"
+    rows = list(csv.DictReader((tmp_path / "run/results.csv").read_text().splitlines(), skipinitialspace=True))
+    assert len(rows) == 2
+    assert all(math.isfinite(float(row[f"{part}/box_loss"])) for row in rows for part in ("train", "val"))
+
+
+@pytest.mark.frameworks
+def test_two_ranks_measure_the_map_that_torchvision_loads_on_one(boxes: Path) -> None:
+    assert len(list((boxes / "coco/images/val").iterdir())) == 7, "an odd number, so one image fills up"
     program = str(Path(__file__).with_name("detection_map.py"))
-    [expected] = {float(line) for line in run([program, str(tmp_path), "torchvision"]).splitlines()}
+    [expected] = {float(line) for line in run([program, str(boxes), "torchvision"]).splitlines()}
     assert 0.1 < expected < 0.9
-    assert {float(line) for line in run([program, str(tmp_path), "ours"], ranks=2).splitlines()} == {expected}
+    assert {float(line) for line in run([program, str(boxes), "ours"], ranks=2).splitlines()} == {expected}
 
 
 def test_self_supervised_training_gets_two_large_and_eight_small_crops(few: Path) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from annotated_trees import tree_of
 from hypothesis import given
 from hypothesis import strategies as st
 from pictures import encode
@@ -165,3 +166,33 @@ def test_samples_of_equal_outlines_keep_theirs_and_objects_without_one_have_none
     (batch,) = wt.make_loader(tmp_path, batch_size=4, shuffle=False, num_workers=workers, fields=fields)
     found = [[[outline.tolist() for outline in outlines] for outlines in objects] for objects in batch.outlines]
     assert found == [[[[[1, 2], [9, 2], [number, 8]]], []] for number in range(4)]
+
+
+def test_oriented_boxes_of_supervision_keep_their_corners_sides_and_angles_when_the_image_turns(tmp_path):
+    src = tree_of(tmp_path / "src", "yolo/supervision_obb", "images/{name}")
+    wt.pack(src, tmp_path / "packed", kind="yolo", progress=False)
+    rules = {"path": "objects.box", "format": "xyxy", "like": "image"}
+    sides = {}
+    for view in (None, wt.RandomAffine(400, scale=(0.5, 0.5), translate=0, degrees=90)):
+        fields = {
+            "image": wt.Image(view=view, pad=None if view else 0),
+            "boxes": wt.Boxes("json", **rules),
+            "outlines": wt.Polygons(like="boxes"),
+            "size": wt.Field("json", path="width"),
+            "key": wt.Key(),
+        }
+        with wt.make_loader(tmp_path / "packed", batch_size=2, num_workers=0, tail="pad", fields=fields) as loader:
+            for batch in loader:
+                for key, objects in zip(batch.key, batch.outlines, strict=True):
+                    sides.setdefault(key, []).append([corners for [corners] in objects])
+    seen = 0
+    for key, versions in sides.items():
+        for stored, turned in zip(versions[0], versions[-1], strict=True):
+            assert stored.shape == turned.shape == (4, 2)
+            before, after = (one.roll(-1, 0) - one for one in (stored, turned))
+            scale = after.norm(dim=1) / before.norm(dim=1)
+            assert torch.allclose(scale, scale.mean().expand(4), rtol=0.02), key  # the size of the image is rounded up
+            assert (after * after.roll(-1, 0)).sum(dim=1).abs().max() < 0.02 * after.norm(dim=1).prod() ** 0.5
+            assert not torch.allclose(after, before * scale[:, None], rtol=0.01)
+            seen += 1
+    assert seen >= 2

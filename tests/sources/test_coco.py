@@ -265,8 +265,11 @@ def test_an_object_without_a_box_gets_the_one_around_its_outline():
 
 def test_annotations_for_an_image_of_another_size_are_refused():
     facts = sample(parse(BASE), "a.jpg")
+    assert facts.pop("described in") == "some.json"
     assert completed(facts, 100, 50) == facts
-    with pytest.raises(SourceError, match="an image of 100x50, and the image is 50x100 as it is shown"):
+    facts = sample(parse(BASE), "a.jpg")
+    message = r"an image of 100x50, and the image is 50x100 as it is shown .*, in some\.json: correct"
+    with pytest.raises(SourceError, match=message):
         completed(facts, 50, 100)
 
 
@@ -274,7 +277,7 @@ def test_an_image_without_a_size_gets_it_and_its_boxes_are_checked_then():
     raw = with_changes(image_id=8)
     facts = sample(parse(raw), "b.jpg")
     assert completed(facts, 100, 50)["width"] == 100
-    with pytest.raises(SourceError, match="outside its image of 5x5"):
+    with pytest.raises(SourceError, match=r"outside its image of 5x5: .*, in some\.json"):
         completed(facts, 5, 5)
 
 

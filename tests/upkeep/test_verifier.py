@@ -10,15 +10,20 @@ import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import xxhash
+from PIL import Image
 from resealed import index_of, rewrite
 
+from wds_tools.cli import main
 from wds_tools.errors import NotADatasetError, StoreError
 from wds_tools.format.manifest import ImageStats, from_json, to_json
 from wds_tools.format.tar import BLOCK, END, build_header, padded
+from wds_tools.packing.packer import pack
+from wds_tools.packing.shard_writer import ShardWriter
 from wds_tools.storage.local import LocalStore
 from wds_tools.upkeep.indexer import index_shards
 from wds_tools.upkeep.verifier import Damage, verify
@@ -244,6 +249,55 @@ def test_a_sample_without_fields_and_a_repeated_key_are_damage(packed_copy: Path
         "its index has this key 2 times: keys are unique in a shard",
         "its index has this sample without any field",
     ]
+
+
+def test_all_strange_objects_are_named_and_are_not_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", (100, 80)).save(tmp_path / "in/a.jpg")
+    boxes = [[i, 5, 0, 9] for i in range(12)] + [[90, 70, 30, 9], [1, 1, 9, 9]]
+    annotations = [
+        {"id": 50 + i, "image_id": 1, "category_id": 1, "bbox": box, "iscrowd": 0} for i, box in enumerate(boxes)
+    ]
+    annotations[-1]["segmentation"] = [[1, 1, 9, 9]]
+    images = [{"id": 1, "file_name": "a.jpg", "width": 100, "height": 80}]
+    facts = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "cat"}]}
+    (tmp_path / "in/instances.json").write_text(json.dumps(facts))
+    pack(tmp_path / "in", tmp_path / "out", kind="coco", progress=False)
+    report = verify(tmp_path / "out")
+    assert report.ok
+    where = "shard shard-000000.tar, key 000000000: annotation"
+    without = [f"{where} {50 + i} without area" for i in range(12)]
+    beyond = f"{where} 62 with a box that reaches beyond its image"
+    assert report.objects == [*without, beyond, f"{where} 63 without area"]
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["verify", str(tmp_path / "out")])
+    assert f"14 objects in images that are strange or wrong, but not damaged (--json lists all): {where}" in (
+        capsys.readouterr().out
+    )
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["verify", str(tmp_path / "out"), "--json"])
+    assert json.loads(capsys.readouterr().out)["objects"] == report.objects
+
+
+@pytest.mark.parametrize(
+    ("item", "found"),
+    [
+        ({"box": [1, 1, 5, 5], "category": 7}, "object 0 has category 7; allowed are 0 to 1"),
+        ({"box": [5, 1, 1, 5], "category": 0}, "object 0 has a box of negative size: [5, 1, 1, 5]"),
+        ({"category": 0}, "object 0 has a box that is a NoneType"),
+        ({"box": [1, 1, 5, 5], "category": 1}, None),
+    ],
+)
+def test_objects_of_other_programs_are_checked_by_the_same_rule(item: Any, found: str | None, tmp_path: Path) -> None:
+    image = io.BytesIO()
+    Image.new("RGB", (9, 9)).save(image, "PNG")
+    names = {"json:objects.category": ("cat", "dog")}
+    with ShardWriter(tmp_path / "a-%06d.tar", field_classes=names) as writer:
+        facts = {"width": 9, "height": 9, "objects": [item]}
+        writer.write({"__key__": "x", "png": image.getvalue(), "json": facts})
+    report = verify(tmp_path)
+    assert report.ok
+    assert [one.startswith(f"shard a-000000.tar, key x: {found}") for one in report.objects] == [True] * bool(found)
 
 
 def test_a_manifest_of_version_1_is_valid_and_its_lack_of_a_checksum_is_noted(packed_copy: Path) -> None:

@@ -76,6 +76,9 @@ def _verify_text(report: VerifyReport) -> str:
         lines.append(f"... and {report.damage_count - len(report.damages):,} more")
     lines += [f"not checked: shard {shard}: {one_line(reason)}" for shard, reason in report.unchecked.items()]
     lines += [f"note: {one_line(note)}" for note in report.notes]
+    if report.objects:
+        found = f"{counted(len(report.objects), 'object')} in images that are strange or wrong, but not damaged"
+        lines.append(f"{found} (--json lists all): {first_names(report.objects)}")
     if report.strangers:
         lines.append(f"not part of the dataset and never read: {first_names(report.strangers)}")
     checked = amount(report.samples, report.shards, report.bytes)

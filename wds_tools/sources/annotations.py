@@ -15,6 +15,7 @@ from wds_tools.sources.base import Skip
 from wds_tools.wording import counted
 
 _MAX_NAMED = 10  # of the objects of one kind
+_FILE = "described in"  # of the entries of an image: the file that has them, for messages
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -86,6 +87,8 @@ def completed(facts: dict[str, Any], width: int, height: int) -> dict[str, Any]:
     Raises:
         SourceError: The annotations are for an image of another size.
     """
+    facts = dict(facts)
+    where = f", in {facts.pop(_FILE)}" if _FILE in facts else ""
     if facts.get("fractions"):
         objects = scaled(facts["objects"], width, height)
         return {"width": width, "height": height, "objects": objects}
@@ -93,9 +96,12 @@ def completed(facts: dict[str, Any], width: int, height: int) -> dict[str, Any]:
     if stated != (width, height):
         raise SourceError(
             f"its annotations are for an image of {stated[0]}x{stated[1]}, and the image is {width}x{height} as it is "
-            "shown (with its EXIF orientation): correct the size or the image"
+            f"shown (with its EXIF orientation){where}: correct the size or the image"
         )
-    list(remarks(facts.get("objects", ()), width, height))  # of an image whose size the source does not state
+    try:
+        list(remarks(facts.get("objects", ()), width, height))  # of an image whose size the source does not state
+    except SourceError as error:
+        raise SourceError(f"{error}{where}") from error
     return {"width": width, "height": height, **{name: value for name, value in facts.items() if name != "fractions"}}
 
 
@@ -134,7 +140,7 @@ class Collected:
             objects: Sequence[Object] = facts.get("objects", ())
             for number, remark in remarks(objects, *size, tolerance):
                 self.remark(remark, f"{name_of(objects[number], number)} of {image!r} in {file}")
-            self.found.images[image] = packed(facts)
+            self.found.images[image] = packed({**facts, _FILE: file})
         except SourceError as error:
             self.skip(image, error, file)
 
@@ -151,6 +157,7 @@ class Collected:
         """Return the annotations with their notes."""
         self.found.notes += [
             f"{counted(count, 'object')} {what}, kept as in the source: {first_of(named)}"
+            + (" (`wds-tools verify DATASET --json` names all)" if count > _MAX_NAMED else "")
             for what, (count, named) in sorted(self._remarks.items())
         ]
         return self.found

@@ -73,8 +73,8 @@ def name_in_split(path: str, file_name: object = None) -> str:
     return "/".join([*(folders[1:] if folders and is_split_name(folders[0]) else folders), name])
 
 
-def check_objects(facts: Mapping[str, Any], classes: ClassList) -> None:
-    """Check the entries of an image, which any program may have written.
+def checked_objects(facts: Mapping[str, Any], classes: ClassList) -> list[str]:
+    """Check the entries of an image, which any program may have written, and return what is remarkable about them.
 
     Raises:
         SourceError: They are not those of `docs/annotations.md`.
@@ -89,7 +89,7 @@ def check_objects(facts: Mapping[str, Any], classes: ClassList) -> None:
             _check_object(item, len(classes.names))
         except SourceError as error:
             raise SourceError(f"{name_of(item, index)} has {error}") from error
-    list(remarks(objects, width, height))
+    return [f"{name_of(objects[index], index)} {remark}" for index, remark in remarks(objects, width, height)]
 
 
 def _check_object(item: Object, classes: int) -> None:

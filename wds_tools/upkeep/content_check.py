@@ -6,17 +6,20 @@ the sizes from which it chooses crops.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 
-from wds_tools.errors import DecodeError, LabelError
+from wds_tools.errors import DecodeError, LabelError, SourceError
 from wds_tools.format.image_header import probe
 from wds_tools.format.index import ABSENT, NO_LABEL, Index, image_field
 from wds_tools.format.label import readings
 from wds_tools.format.label_source import FOLDER, INDEX, LabelSource
 from wds_tools.format.manifest import Manifest
+from wds_tools.format.objects import PLACE
+from wds_tools.upkeep.annotation_files import checked_objects
 
 
 class ContentCheck:
@@ -25,10 +28,15 @@ class ContentCheck:
     Args:
         index: The index of the shard.
         manifest: The manifest of the dataset.
+
+    Attributes:
+        remarks: What is strange about the objects in the fields that were compared, or wrong; with the key.
     """
 
     def __init__(self, index: Index, manifest: Manifest) -> None:
+        self.remarks: list[str] = []
         self._index = index
+        self._objects = manifest.field_classes.get(PLACE)
         self._classes = manifest.classes
         self._label = _label_source(manifest)
         self._images: dict[int, int] = {}  # offset of the image of a sample -> its row
@@ -37,12 +45,16 @@ class ContentCheck:
             self._images |= {row: int(index.fields[name].offset[row]) for row in rows}
         self._images = {offset: row for row, offset in self._images.items()}
         labels = index.fields.get(self._label.field or "") if self._label else None
+        facts = index.fields.get(PLACE.partition(":")[0]) if self._objects else None
+        self._facts = (
+            {} if facts is None else {one: row for row, one in enumerate(facts.offset.tolist()) if one != ABSENT}
+        )
         rows = [] if labels is None else np.flatnonzero(labels.offset != ABSENT).tolist()
         self._labels = {} if labels is None else {int(labels.offset[row]): row for row in rows}
 
     def needs(self, offset: int) -> bool:
         """Return whether the field at this offset is compared with the index."""
-        return offset in self._images or offset in self._labels
+        return offset in self._images or offset in self._labels or offset in self._facts
 
     def differences(self, offset: int, data: memoryview) -> Iterator[str]:
         """Yield a sentence for each difference between the field at an offset and its row of the index."""
@@ -50,6 +62,17 @@ class ContentCheck:
             yield from self._image_differences(self._images[offset], data)
         if offset in self._labels:
             yield from self._label_differences(self._labels[offset], data)
+        if offset in self._facts:
+            self._add_remarks(self._facts[offset], data)
+
+    def _add_remarks(self, row: int, data: memoryview) -> None:
+        assert self._objects is not None
+        try:
+            facts = json.loads(bytes(data))
+            found = checked_objects(facts if isinstance(facts, dict) else {}, self._objects)
+        except (SourceError, ValueError) as error:
+            found = [str(error)]
+        self.remarks += [f"key {self._index.keys[row]}: {remark}" for remark in found]
 
     def _image_differences(self, row: int, data: memoryview) -> Iterator[str]:
         index = self._index

@@ -147,7 +147,7 @@ def _described(sample: StoredSample, classes: ClassList) -> tuple[Described, byt
         raise SampleError(f"it has no {missing}, so it cannot be exported", shard=sample.shard, key=sample.key)
     facts: Any = decode_field("json", bytes(sample.fields["json"]), shard=sample.shard, key=sample.key)
     try:
-        annotation_files.check_objects(facts if isinstance(facts, dict) else {}, classes)
+        annotation_files.checked_objects(facts if isinstance(facts, dict) else {}, classes)
     except SourceError as error:
         raise SampleError(f"field 'json': {error}", shard=sample.shard, key=sample.key) from error
     path, data = facts.get("path"), sample.fields[stored]

@@ -83,6 +83,8 @@ class VerifyReport:
         strangers: Files in the folder that the manifest does not list. They are not part of the
             dataset, and not damage.
         notes: Facts that are not damage, such as a manifest without a checksum.
+        objects: All objects in images that are strange, such as boxes without area, or wrong; with shard and key. They
+            are not damage: they were packed so.
         seconds: Duration.
     """
 
@@ -96,6 +98,7 @@ class VerifyReport:
     unchecked: dict[str, str] = field(default_factory=dict)
     strangers: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    objects: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -217,7 +220,7 @@ def _check_shard(shards: ShardSet, shard: int, report: VerifyReport, advance: Ca
     try:
         index = _read_index(shards, shard, damages)
         try:
-            damages += _check_bytes(shards, shard, index, count)
+            damages += _check_bytes(shards, shard, index, count, report.objects)
             report.bytes += entry.bytes
         except (ShardError, StoreError) as error:
             damages.append(_damage_of(error, entry.name))
@@ -249,8 +252,13 @@ def _damage_of(error: Exception, shard: str) -> Damage:
     return Damage(shard, None, None, getattr(error, "offset", None), reason)
 
 
-def _check_bytes(shards: ShardSet, number: int, index: Index | None, advance: Callable[[int], object]) -> list[Damage]:
-    """Read a shard once, and return all differences between its bytes, its index and its checksum in the manifest."""
+def _check_bytes(
+    shards: ShardSet, number: int, index: Index | None, advance: Callable[[int], object], objects: list[str]
+) -> list[Damage]:
+    """Read a shard once, and return all differences between its bytes, its index and its checksum in the manifest.
+
+    Remarks about objects in images are added to ``objects``.
+    """
     entry, checksums = shards.manifest.shards[number], ShardChecksums(index)
     shard, stated = entry.name, entry.xxh3
     damages: list[Damage] = []
@@ -263,7 +271,9 @@ def _check_bytes(shards: ShardSet, number: int, index: Index | None, advance: Ca
     contents: list[Damage] = []
     members: list[Damage] = []
     if index is not None:
-        members += _check_members(stream, index, shard, ContentCheck(index, shards.manifest), contents)
+        check = ContentCheck(index, shards.manifest)
+        members += _check_members(stream, index, shard, check, contents)
+        objects += [f"shard {shard}, {remark}" for remark in check.remarks]
     stream.finish()
     if index is not None and (index.shard, index.shard_xxh3) != (shard, stated):
         reason = f"its index is for {index.shard} with XXH3-128 {index.shard_xxh3}, its manifest states {stated}"
