@@ -42,11 +42,11 @@ _TABLE_REMEDY = "if it has the labels, write the images as files next to it and 
 
 
 class SourceStoreError(StoreError):
-    """A source that fails, local or remote. It ends packing: otherwise the failure would leave samples out."""
+    """A source fails, local or remote. This ends packing: otherwise the failure would leave samples out."""
 
 
 class SourceChangedError(SourceStoreError):
-    """A source that has changed since it was listed. It ends packing, which cannot continue with a different source."""
+    """A source has changed since it was listed. This ends packing, which cannot continue with a different source."""
 
 
 class File(NamedTuple):
