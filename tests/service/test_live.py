@@ -164,6 +164,7 @@ def test_the_verdict_names_an_injected_cause(
     own_server: Running, cause: str, injected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_name = f"injected-{cause}"
+    monkeypatch.setattr("wds_tools.reporting.REPORT_SECONDS", 0.5)
     monkeypatch.setenv("WDS_TOOLS_RUN", run_name)
     options = {**injected, "fields": ("image",), "batch_size": 4, "view": VIEW, "num_workers": 1}
     loader = wt.make_loader(**options, report_to=own_server.url)
@@ -209,6 +210,7 @@ def test_the_verdict_names_the_cause_of_a_wait_that_does_not_end(
     own_server: Running, few: Path, cause: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_name = f"waits-{cause}-{workers}"
+    monkeypatch.setattr("wds_tools.reporting.REPORT_SECONDS", 0.5)
     monkeypatch.setenv("WDS_TOOLS_RUN", run_name)
     ended = threading.Event()
     options: dict[str, Any] = {"batch_size": 4, "view": VIEW, "num_workers": workers, "report_to": own_server.url}
