@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import socket
 import ssl
 import threading
@@ -115,8 +116,9 @@ def large_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dataset whose images take long to decode."""
     folder = tmp_path_factory.mktemp("large")
     (folder / "images").mkdir()
-    for number in range(8):
-        Image.effect_noise((1500, 1500), 80).convert("RGB").save(folder / "images" / f"{number}.jpg")
+    Image.effect_noise((1500, 1500), 80).convert("RGB").save(folder / "images" / "0.jpg")
+    for number in range(1, 8):
+        shutil.copy(folder / "images" / "0.jpg", folder / "images" / f"{number}.jpg")
     wt.pack(folder / "images", folder / "large", images="keep", workers=1)
     return folder / "large"
 
