@@ -264,13 +264,19 @@ def test_ranks_that_never_reweight_are_named(packed):
 
 def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch):
     (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / "photos").symlink_to(packed)
+    for name in ("photos", "more"):
+        (tmp_path / "shards" / name).symlink_to(packed)
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).parents[2] / "docs" / "weights.md"
-    code = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)[0]
+    first, second, _ = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
     names = {"__name__": "__main__"}
-    exec(compile(code, str(page), "exec"), names)
+    exec(compile(first, str(page), "exec"), names)
     changes = names["loader"].state_dict()["weights"]
+    exec(compile(second, str(page), "exec"), names)
+    with names["loader"] as loader, names["mixed"] as mixed:
+        assert loader.explain(0).weights["classes"]["cat"] == 1
+        assert loader.explain(0, epoch=5).weights["classes"]["cat"] == 2
+        assert mixed.explain(5_000).weights["sources"] == [0.75, 0.25]
     assert [(position, entries is None) for _, position, *_, entries in changes] == [(88, False), (168, True)]
 
 

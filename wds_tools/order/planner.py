@@ -303,6 +303,11 @@ class EpochOrders:
         Raises:
             OptionError: The weights do not fit the dataset, or leave no sample.
         """
+        if self._earlier and self._earlier[0] == cursor.epoch:
+            raise OptionError(
+                f"the dataset has grown since the state that was loaded, and epoch {cursor.epoch} ends without the new "
+                f"samples: weights can change from epoch {cursor.epoch + 1} on"
+            )
         before = self.until(cursor, inclusive=False)
         last = before._last(cursor)  # noqa: SLF001 - of this class
         if entries is None and last is None:
@@ -317,7 +322,7 @@ class EpochOrders:
     def until(self, cursor: Cursor, *, inclusive: bool = True) -> EpochOrders:
         """Return the orders without the changes of weights after a cursor, or without those at it either."""
         place = astuple(cursor)
-        passed = [one for one in self.reweights if one.place < place or (inclusive and one.place == place)]
+        passed = {one for one in self.reweights if one.place < place or (inclusive and one.place == place)}
         return self._with([one for one in self.changes if isinstance(one, Ban) or one in passed])
 
     def check(self, change: Reweight) -> None:
@@ -387,13 +392,13 @@ class EpochOrders:
         """
         passed = [change for change in self.reweights if change.place <= astuple(cursor)]
         in_epoch = [change for change in passed if change.place > (cursor.epoch, 0)]
-        dropped = passed[: -max(len(in_epoch) + 1, _KEPT_CHANGES)]
-        if not dropped:
+        kept = passed[-max(len(in_epoch) + 1, _KEPT_CHANGES) :]
+        if len(kept) == len(passed):
             return self
         self._scan(passed[-1])  # the dropped ones are needed for it
-        first = passed[len(dropped)]
-        kept = [change for change in self.changes if change not in dropped]
-        return self._with(kept, first.epoch + (first.position > 0))
+        first, dropped = kept[0], set(passed).difference(kept)
+        changes = [change for change in self.changes if isinstance(change, Ban) or change not in dropped]
+        return self._with(changes, first.epoch + (first.position > 0))
 
     def with_order(self, order: RunOrder) -> EpochOrders:
         """Return the orders for other shards, with the window, blocks and lanes of this one."""
@@ -422,5 +427,6 @@ class _Known:
     def until(self, changes: Sequence[Change]) -> _Known:
         """Return what does not depend on changes after some."""
         result = _Known()
-        result.scans = {change: scan for change, scan in self.scans.items() if change in changes}
+        known = {change for change in changes if isinstance(change, Reweight)}
+        result.scans = {change: scan for change, scan in self.scans.items() if change in known}
         return result
