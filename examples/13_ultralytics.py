@@ -25,7 +25,7 @@ FIELDS = {
     "classes": wt.Field("json", path="objects.category", like="boxes", pad="flat"),
     "width": wt.Field("json", path="width"),
     "height": wt.Field("json", path="height"),
-    "key": wt.Key(),
+    "file": wt.Text("json", path="path"),
 }
 VISIBLE = wt.Boxes("json", **BOXES, min_side=2, max_aspect=100, min_visible=0.1)  # of which an augmentation left enough
 
@@ -73,7 +73,7 @@ def as_batch(batch: Any) -> dict[str, Any]:
         "cls": batch.classes[shown, None].float(),
         "bboxes": fractions,
         "batch_idx": (valid.cumsum(0) - 1)[batch.boxes_index[shown]].float(),
-        "im_file": tuple(key for key, one in zip(batch.key, valid.tolist(), strict=True) if one),
+        "im_file": tuple(file for file, one in zip(batch.file, valid.tolist(), strict=True) if one),
         "ori_shape": tuple(sizes),
         "ratio_pad": [None] * int(valid.sum()),  # computed from the sizes
     }

@@ -44,24 +44,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=texts)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_collection_finish() -> None:
     """Exempt all that is imported now from garbage collection, which the tests of loaders call often."""
     gc.freeze()
-    if any("torch_forkserver" in getattr(item, "fixturenames", ()) for item in session.items):
-        _start_torch_forkserver()
-
-
-def _start_torch_forkserver() -> None:
-    """Start the forkserver of this process, which imports torch: once, and not in each worker that it forks."""
-    multiprocessing.set_forkserver_preload(
-        ["wds_tools.loading.loader", "wds_tools.packing.worker", "torchvision.transforms.v2"]
-    )
-    multiprocessing.forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session")
 def torch_forkserver() -> None:
-    """Mark a test whose workers are forked by the forkserver that `_start_torch_forkserver` starts before all tests."""
+    """Let the forkserver of this process import torch: once, and not in each worker that it forks."""
+    multiprocessing.forkserver._forkserver._stop()  # noqa: SLF001 - packing may have started one without torch
+    multiprocessing.set_forkserver_preload(
+        ["wds_tools.loading.loader", "wds_tools.packing.worker", "torchvision.transforms.v2"]
+    )
+    multiprocessing.forkserver.ensure_running()
 
 
 def pytest_sessionfinish() -> None:

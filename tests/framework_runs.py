@@ -60,13 +60,15 @@ def lightning():
     import wds_tools as wt
 
     class Recorder(lightning.LightningModule):
-        def __init__(self):
+        def __init__(self, *, reweights):
             super().__init__()
-            self.model, self.keys = linear(), []
+            self.model, self.keys, self.reweights = linear(), [], reweights
 
         def training_step(self, batch, _):
             batches = batch if isinstance(batch, dict) else {"only": batch}
             self.keys.append([self.current_epoch, {name: list(one.key) for name, one in batches.items()}])
+            if self.reweights and self.global_step == 2:
+                self.trainer.train_dataloader.reweight(classes={0: 3}, where={"label == 1": 0})
             return sum(
                 torch.nn.functional.cross_entropy(self.model(one.image / 255), one.label) for one in batches.values()
             )
@@ -74,8 +76,8 @@ def lightning():
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    def fit(loaders, *, callbacks=None, checkpoint=None):
-        module = Recorder()
+    def fit(loaders, *, callbacks=None, checkpoint=None, reweights=False):
+        module = Recorder(reweights=reweights)
         options = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
         trainer = lightning.Trainer(
             accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, callbacks=callbacks, **options
@@ -107,12 +109,22 @@ def lightning():
     whole = fit(combined(), callbacks=[every_step])
     resumed = {step: fit(combined(), checkpoint=f"combined/step={step}.ckpt") for step in (4, 7)}
 
+    every_step = ModelCheckpoint("changed", filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    changed = [
+        fit(make(), reweights=True, callbacks=[every_step]),
+        *(fit(make(), reweights=True, checkpoint=f"changed/step={step}.ckpt") for step in (2, 4)),
+    ]
+
     warnings.filterwarnings("ignore", "Your `IterableDataset` has `__len__` defined")
     options = {name: value for name, value in OPTIONS.items() if name != "num_workers"}
     dataset = wt.StreamingDataset("shards/photos", view=wt.RandomResizedCrop(32), **options)
     streamed = fit(DataLoader(dataset, batch_size=4, num_workers=1))
     documented = run_program("Lightning", devices=2)["trainer"].train_dataloader
-    return {"whole": whole, "resumed": resumed, "streamed": streamed, "proof": str(documented.epoch_proof())}
+    proof = str(documented.epoch_proof())
+    whole_dataset = make(rank=0, world_size=1, num_workers=0, batch_size=40)
+    left_out = [key for batch in whole_dataset for key, label in zip(batch.key, batch.label, strict=True) if label == 1]
+    results = {"whole": whole, "resumed": resumed, "changed": changed, "left out": left_out}
+    return {**results, "streamed": streamed, "proof": proof}
 
 
 def trainer():
@@ -184,6 +196,18 @@ def accelerate():
     accelerator.load_state("state")
     loaded = [batch.key for batch in loader]
 
+    loader.set_epoch(2)
+    changed = []
+    for number, batch in enumerate(loader):
+        changed.append([batch.key, batch.label.tolist()])
+        if number == 1:
+            loader.reweight(classes={0: 3}, where={"label == 1": 0})
+        if number == 2:
+            accelerator.save_state("changed")
+    accelerator.wait_for_everyone()
+    accelerator.load_state("changed")
+    reloaded = [[batch.key, batch.label.tolist()] for batch in loader]
+
     def streamed(**options):
         options = {"batch_size": 4, "fields": "__key__", "shuffle": True, **options}
         return accelerator.prepare(DataLoader(wt.StreamingDataset("shards/photos", **options), batch_size=4))
@@ -202,6 +226,8 @@ def accelerate():
         "skipped": skipped,
         "after": after,
         "loaded": loaded,
+        "changed": changed,
+        "reloaded": reloaded,
         "refused": refused,
         "divided": divided,
     }

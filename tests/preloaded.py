@@ -3,8 +3,9 @@
 Importing torch takes longer than most programs of the tests. Such a program runs as if Python had started it: in a
 process of its own, as ``__main__``, with its own arguments, environment, working directory, output and exit status.
 
-This file is also the program from which the others are forked. Its standard input is a socket, which receives requests
-as JSON, together with the streams of a program, and sends an answer to each.
+This file is also the program from which the others are forked. All processes of a run of the tests share it: it listens
+on a socket, and forks a process for each connection, which receives requests as JSON, together with the streams of a
+program, and sends an answer to each.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import os
 import random
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -27,6 +29,8 @@ import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+from waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
 IMPORTS = ("torch", "torchvision", "wds_tools.loading.loader")
@@ -130,16 +134,23 @@ def _read(file: IO[str]) -> str:
 
 
 class _Server:
-    """The process from which programs are forked. It ends with this process, when its socket is shut down."""
+    """A connection to the process from which programs are forked. It is started by the first one that needs it."""
 
     def __init__(self, imports: tuple[str, ...], environment: dict[str, str]) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, *imports],
-                env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-                stdin=theirs,
-            )
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
+        name = "\0" + "-".join(("wds-tools-tests", run, *imports))[:100]
+        self._socket = _new_socket()
+        self._starter, theirs = socket.socketpair()  # the process ends when this one has ended
+        with theirs, _new_socket() as listener:
+            if _is_bound(listener, name):
+                descriptors = (listener.fileno(), theirs.fileno())
+                subprocess.run(
+                    [sys.executable, __file__, *map(str, descriptors), *imports],
+                    env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                    pass_fds=descriptors,
+                    check=True,
+                )
+        wait_for(lambda: not self._socket.connect_ex(name))  # another process may have bound it, but not listen yet
         atexit.register(self.close)
 
     @classmethod
@@ -149,13 +160,27 @@ class _Server:
         return _servers()[imports]
 
     def close(self) -> None:
-        """End the process."""
-        with self._process, self._socket:
-            self._socket.shutdown(socket.SHUT_RDWR)
+        """End the process of this connection, and the process that this one has started."""
+        for connection in (self._socket, self._starter):
+            with connection, contextlib.suppress(OSError):  # the other end may be closed
+                connection.shutdown(socket.SHUT_RDWR)
 
     def ask(self, streams: Sequence[int] = (), **request: Any) -> Any:
         socket.send_fds(self._socket, [json.dumps(request).encode()], streams)
         return json.loads(self._socket.recv(LONGEST_REQUEST_BYTES))
+
+
+def _new_socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _is_bound(listener: socket.socket, name: str) -> bool:
+    try:
+        listener.bind(name)
+        listener.listen()
+    except OSError:
+        return False
+    return True
 
 
 @functools.cache
@@ -174,14 +199,17 @@ def free_port() -> int:
 
 def main() -> None:
     """Serve requests; in a forked process, run the program of one."""
+    if os.fork():
+        os._exit(0)  # so the other process is not a child of a process of the tests, which may look at its children
     os.fsync, os.sync = os.fstat, lambda: None  # as in the tests themselves: see conftest.py
     statuses: list[int] = []
     atexit.register(_end, statuses)  # the first one to be registered is the last one to be called
-    for name in sys.argv[1:]:
+    for name in sys.argv[3:]:
         importlib.import_module(name)
     gc.freeze()  # collecting garbage would copy the memory that forked programs share
     try:
-        request = _serve()
+        connection = _connection(socket.socket(fileno=int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2])))
+        request = connection and _serve(connection)
         if request:
             _run(request)
         statuses.append(0)
@@ -191,6 +219,26 @@ def main() -> None:
     except Exception:
         statuses.append(1)
         raise
+
+
+def _connection(listener: socket.socket, starter: socket.socket) -> socket.socket | None:
+    """Return a connection in the process that is forked for it; None when the process that started this one ends."""
+    with listener, starter:
+        while starter not in select.select([listener, starter], [], [])[0]:
+            connection, _ = listener.accept()
+            if not os.fork():
+                return connection
+            connection.close()
+            while _child_has_ended():
+                pass
+    return None
+
+
+def _child_has_ended() -> bool:
+    try:
+        return bool(os.waitpid(-1, os.WNOHANG)[0])
+    except ChildProcessError:
+        return False
 
 
 def _end(statuses: list[int]) -> None:
@@ -209,9 +257,9 @@ def _end(statuses: list[int]) -> None:
         os._exit(statuses.pop() & 255)
 
 
-def _serve() -> dict[str, Any] | None:
+def _serve(requests: socket.socket) -> dict[str, Any] | None:
     """Answer requests; return None at the end, and a request in the process that is forked for it."""
-    with socket.socket(fileno=os.dup(0)) as requests:
+    with requests:
         while True:
             data, streams, _, _ = socket.recv_fds(requests, LONGEST_REQUEST_BYTES, 3)
             if not data:

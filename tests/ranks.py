@@ -127,7 +127,9 @@ def _loader(case):
     import torch.distributed as dist
 
     import wds_tools as wt
+    from wds_tools.loading import ranks
 
+    ranks.AGREEMENT_SECONDS = case.get("agreement_seconds", ranks.AGREEMENT_SECONDS)
     with wt.make_loader(case["dataset"], num_workers=case.get("workers", 0), **_options(case)) as loader:
         if "state" in case:
             loader.load_state_dict(case["state"])
@@ -137,8 +139,8 @@ def _loader(case):
             steps.append([key for key, ok in zip(batch.key, valid, strict=True) if ok])
             if case.get("lockstep", True):
                 dist.all_reduce(torch.ones(1))  # hangs if a rank takes fewer steps
-            if len(steps) == 2 and "reweight" in case:
-                loader.reweight(**case["reweight"][dist.get_rank()])
+            if len(steps) == 2 and case.get("reweight", {}).get(str(dist.get_rank())) is not None:
+                loader.reweight(**case["reweight"][str(dist.get_rank())])
             if len(steps) == case.get("stop"):
                 break
         proof = loader.epoch_proof()

@@ -287,6 +287,18 @@ def test_captions_are_encoded_in_the_workers_and_learned(tmp_path: Path) -> None
     assert losses[1] < math.log(32), "the loss of guessing among 32 texts"
 
 
+def test_weights_follow_the_losses_and_a_resumed_run_goes_on_with_the_same_ones(tmp_path: Path, few: Path) -> None:
+    def steps(folder: str, *options: str) -> list[str]:
+        words = ("--data", few, "--every", "3", "--batch-size", "8", "--folder", tmp_path / folder)
+        return re.findall(r"^step .*$", run(command("15_reweight_from_loss.py", *words, *options)), re.MULTILINE)
+
+    whole = steps("whole", "--steps", "9")
+    assert len(whole) == 3
+    assert re.fullmatch(r"step 9: loss [0-9.]+, hardest \w+ \(weight [1-4]\.\d\d\)", whole[-1])
+    assert steps("parts", "--steps", "6") == whole[:2]
+    assert steps("parts", "--steps", "9", "--resume") == whole[2:]
+
+
 def test_profile_prints_functions_and_stages(packed: Path, tmp_path: Path) -> None:
     options = ("--seconds", "0.1", "--batch-size", "16", "--rows", "5", "--workers", "1")
     out = run(command("profile_loader.py", packed, *options, "--out", tmp_path / "loader.pstats"))

@@ -86,6 +86,9 @@ def test_accelerate_skips_batches_and_resumes_at_the_next_batch(
         assert rank["skipped"] == rank["epochs"][0][2:]
         assert rank["after"] == rank["epochs"][1]
         assert rank["loaded"] == rank["epochs"][1][2:]
+        assert rank["reloaded"] == rank["changed"][3:]
+        assert len(rank["changed"]) == 5
+        assert all(1 not in labels for _, labels in rank["changed"][2:])
         assert "Accelerate's prepare() splits it a second time" in rank["refused"]
     for epoch in (0, 1):
         assert each_once(keys for rank in ranks for keys in rank["epochs"][epoch])
@@ -163,5 +166,11 @@ def test_lightning_resumes_at_the_next_batch(
         assert len({tuple(keys["short"]) for _, keys in rank["whole"]}) > 4
         for step, keys in rank["resumed"].items():
             assert keys == rank["whole"][int(step) :]
+        changed, *resumed = rank["changed"]
+        assert len(changed) == 10
+        left_out = set(rank["left out"])
+        assert not any(left_out & set(keys["only"]) for _, keys in changed[3:])
+        assert left_out & {key for one in ranks for _, keys in one["changed"][0][:3] for key in keys["only"]}
+        assert resumed == [changed[2:], changed[4:]]
     for epoch in (0, 1):
         assert each_once(keys["only"] for rank in ranks for number, keys in rank["streamed"] if number == epoch)

@@ -15,7 +15,7 @@ from native_helpers import needs_native
 from torch.utils.data import DataLoader
 
 import wds_tools as wt
-from wds_tools.errors import ResumeError
+from wds_tools.errors import OptionError, ResumeError
 
 KEYS = ("__key__",)
 
@@ -144,6 +144,28 @@ def test_a_state_of_an_epoch_without_the_new_shards_can_be_saved_and_loaded_agai
     got += keys_of(loader)
     assert got == before
     assert loader.state_dict()["shards"] > state["shards"]
+
+
+def test_weights_change_from_the_epoch_on_that_has_the_new_shards(growing, make):
+    folder, grow = growing
+    loader = make(folder, num_workers=0)
+    list(islice(loader, 2))
+    state = loader.state_dict()
+    grow()
+    grown = make(folder, num_workers=0)
+    grown.load_state_dict(state)
+    before = grown.state_dict()
+    with pytest.raises(OptionError, match="weights can change from epoch 1 on"):
+        grown.reweight(where={"label == 0": 0})
+    assert grown.state_dict() == before
+    keys_of(grown)
+    grown.reweight(where={"label == 0": 0})
+    state, zeros = grown.state_dict(), set(keys_of(make(folder, num_workers=0, where="label == 0")))
+    assert not zeros & set(keys_of(grown))
+    shutil.copy(next(folder.glob("*.tar")), folder / "shard-999999.tar")
+    wt.index_shards([str(folder / "*.tar")])
+    with pytest.raises(ResumeError, match="the state has weights for the dataset"):
+        make(folder, num_workers=0).load_state_dict(state)
 
 
 def test_a_state_from_the_end_of_an_epoch_continues_with_the_new_shards(growing, make):

@@ -126,6 +126,17 @@ def test_weights_of_samples_may_be_a_mapping_or_a_parquet_file(packed, tmp_path)
             loader.state_dict()
 
 
+def test_an_array_of_weights_may_be_changed_after_the_call(packed):
+    weights = np.linspace(0, 1, 400).astype(np.float32)
+    with make(packed) as loader:
+        loader.reweight(samples=weights)
+        weights[:] = 1
+        found = keys_of(loader)
+    with make(packed) as loader:
+        loader.reweight(samples=np.linspace(0, 1, 400))
+        assert keys_of(loader) == found
+
+
 def test_the_shares_of_a_mixture_hold_at_every_step(packed):
     mixture = wt.Mixture([packed, packed], weights=[1, 1], epoch_length=200)
     with make(mixture) as loader:
@@ -154,6 +165,7 @@ def test_the_shares_of_a_mixture_hold_at_every_step(packed):
         ({"samples": np.zeros(400)}, "no sample to draw"),
         ({"samples": {"no such key": 1}}, "no such key"),
         ({"samples": "missing.parquet"}, "cannot be read"),
+        ({"samples": __file__}, "neither a Parquet file"),
         ({"where": {"no_such_column > 1": 1}}, "no_such_column"),
         ({"where": {"label == 0": float("inf")}}, "inf"),
         ({"classes": {"0": 2}, "at": 1}, "at=1"),
@@ -219,7 +231,7 @@ def test_a_state_with_weights_needs_the_dataset_that_it_was_made_with(packed):
 
 
 def test_all_ranks_draw_by_the_same_weights(packed):
-    ranks = run_ranks(dataset=packed, world=2, batch=10, reweight=[{"classes": {"0": 4}}] * 2)
+    ranks = run_ranks(dataset=packed, world=2, batch=10, reweight={rank: {"classes": {"0": 4}} for rank in "01"})
     assert all("error" not in rank for rank in ranks)
     with make(packed, batch_size=20) as loader:
         loader.reweight(classes={"0": 4}, at=2)
@@ -231,7 +243,7 @@ def test_all_ranks_draw_by_the_same_weights(packed):
 def test_ranks_that_reweight_differently_fail_at_the_next_step(packed):
     ranks = run_ranks(
         dataset=packed, world=2, batch=10, may_fail=True, lockstep=False,
-        reweight=[{"classes": {"0": 4}}, {"classes": {"0": 5}}],
+        reweight={"0": {"classes": {"0": 4}}, "1": {"classes": {"0": 5}}},
     )  # fmt: skip
     for rank in ranks:
         assert LoaderError.__name__ in rank["error"]
@@ -241,15 +253,30 @@ def test_ranks_that_reweight_differently_fail_at_the_next_step(packed):
         assert "on rank 1" in rank["error"]
 
 
+def test_ranks_that_never_reweight_are_named(packed):
+    calls = {"1": {"classes": {"0": 4}}}
+    ranks = run_ranks(
+        dataset=packed, world=3, batch=10, may_fail=True, lockstep=False, stop=4, reweight=calls, agreement_seconds=1
+    )
+    assert LoaderError.__name__ in ranks[1]["error"]
+    assert "rank 1 has called loader.reweight() 1 times, and rank(s) 0, 2 have not" in ranks[1]["error"]
+
+
 def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch):
     (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / "photos").symlink_to(packed)
+    for name in ("photos", "more"):
+        (tmp_path / "shards" / name).symlink_to(packed)
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).parents[2] / "docs" / "weights.md"
-    code = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)[0]
+    first, second, _ = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
     names = {"__name__": "__main__"}
-    exec(compile(code, str(page), "exec"), names)
+    exec(compile(first, str(page), "exec"), names)
     changes = names["loader"].state_dict()["weights"]
+    exec(compile(second, str(page), "exec"), names)
+    with names["loader"] as loader, names["mixed"] as mixed:
+        assert loader.explain(0).weights["classes"]["cat"] == 1
+        assert loader.explain(0, epoch=5).weights["classes"]["cat"] == 2
+        assert mixed.explain(5_000).weights["sources"] == [0.75, 0.25]
     assert [(position, entries is None) for _, position, *_, entries in changes] == [(88, False), (168, True)]
 
 

@@ -47,7 +47,9 @@ def weighted(base, weights, cursor):
 
 def rate_of(one, sample, left_out):
     """Return the rate of a sample as a whole number of `UNIT`, by the definition; factors are 32-bit numbers."""
-    factors = one.by_sample * one.by_group.astype(np.float32)[one.phases.group]
+    factors = one.by_sample
+    if one.by_group is not None:
+        factors = factors * one.by_group.astype(np.float32)[one.phases.group]
     selected = np.arange(len(factors))[one.phases.selected]
     most = float(max(factors[other] for other in selected.tolist() if other not in left_out))
     return max(round(float(factors[sample] / np.float32(most) * np.float32(UNIT))), int(factors[sample] > 0))
@@ -61,7 +63,7 @@ def draws_by_definition(scan, start, one, left_out):
         for position, sample in enumerate(scan.ids(epoch, first, scan.samples).tolist(), first):
             if sample not in rates:
                 rates[sample] = UNIT if one is None else rate_of(one, sample, left_out)
-            phase = int(one.phases.phase[sample]) if one else 0
+            phase = int(one.phases.at(np.array([sample]))[0]) if one else 0
             before = floor(Fraction(phase + epoch * rates[sample], UNIT))
             if sample not in left_out and floor(Fraction(phase + (epoch + 1) * rates[sample], UNIT)) > before:
                 yield (epoch, position), sample
@@ -89,7 +91,7 @@ class Oracle:
         return found
 
     def change(self, weights, banned):
-        if self.streams is None or self.turn:  # else this change replaces the one before it
+        if self.streams is None or self.turn or banned:  # else this change replaces the one before it
             self.starts = self.scan_positions()
         self.banned |= banned
         self.weights = weights
@@ -138,6 +140,9 @@ def random_weights(draw, base):
             by_sample = np.resize(
                 np.array(draw(st.sampled_from([[1], [1, 0.5, 0.01]])), np.float32), scan.identity.stored
             )
+            if draw(st.booleans()):
+                phases = Phases.by_id(scan.identity.stored, scan.selection and scan.selection.selected_ids, 0)
+                by_group, by_sample = None, np.resize(np.array([1, 0.3, 0, 2.5], np.float32), len(by_sample))
             datasets.append(DatasetWeights(phases, by_group, by_sample))
     several = len(base.scans) > 1
     shares = draw(st.sampled_from([None, (1, 3), (2, 5), (0, 1)])) if several else None
@@ -167,13 +172,26 @@ def test_changes_bans_resumes_and_other_ranks_give_the_order_of_the_definition(b
             cursor = plans[0].cursor_after(0)
             if oracle.streams is None and cursor.position == 0:
                 oracle.continue_plain(cursor)
-        weights, banned = data.draw(random_weights(base)), set()
+        if oracle.streams and data.draw(st.booleans()):
+            banned = (
+                data.draw(st.sets(st.integers(0, base.identity.stored - 1), min_size=1, max_size=3)) - oracle.banned
+            )
+            without = orders.banning(banned, cursor)
+            try:
+                without.check(without.reweights[-1])
+            except OptionError:
+                continue  # no sample of a dataset is left
+            if banned:
+                orders = without
+                oracle.change(oracle.weights, banned)
+            continue
+        weights = data.draw(random_weights(base))
         made.append(weights)
         try:
             orders = orders.reweighting({"number": len(made) - 1}, cursor)
         except OptionError:
             continue  # all weights of a dataset are 0
-        oracle.change(weights, banned)
+        oracle.change(weights, set())
         if data.draw(st.booleans()):
             state = {**state_dict(orders.of(cursor.epoch), cursor), **orders.for_state(cursor).state_dict(cursor)}
             state = json.loads(json.dumps(state))
@@ -250,16 +268,42 @@ def test_draws_are_within_one_of_their_share_by_sample_and_by_class(samples, fir
         assert abs(of_class.sum() - passes * rate[labels == label].sum()) < 1 + 1e-3
 
 
-def test_draws_follow_the_weights_by_chi_square():
+@pytest.mark.parametrize("kind", ["classes", "samples"])
+def test_draws_follow_the_weights_by_chi_square(kind):
     base = order_of("x", [500] * 4, window=300, block=10)
-    phases = phases_of(base)
-    chain = Chain(base, Rates(phases, np.array([1.0, 1.0, 2.0, 6.0])), (0, 0))
-    ids, _ = chain.slice(0, 100_000)
-    weight = np.array([1.0, 1.0, 2.0, 6.0])[phases.group]
+    if kind == "classes":
+        phases, by_group = phases_of(base), np.array([1.0, 1.0, 2.0, 6.0])
+        weight, rates = by_group[phases.group], Rates(phases, by_group)
+    else:
+        weight = np.random.default_rng(0).uniform(0.1, 1, 2000).astype(np.float32)
+        rates = Rates(Phases.by_id(2000, None, 0), None, weight)
+    ids, _ = Chain(base, rates, (0, 0)).slice(0, 100_000)
     expected = 100_000 * weight / weight.sum()
     counts = np.bincount(ids, minlength=2000)
     assert ((counts - expected) ** 2 / expected).sum() < 2000 / 5  # independent draws would have about 2000
     assert abs(counts - expected).max() < 2  # the last pass is not complete
+
+
+@given(st.data())
+def test_buckets_group_what_weights_and_bans_leave(data):
+    base, group = order_of("x", [40, 33], lanes=data.draw(st.integers(1, 2))), 4
+    labels = np.arange(73) % 3
+    weights = Weights(None, (DatasetWeights(phases_of(base), np.array([1.0, 1.0, 2.0, 4.0])),))
+    positions = sorted({0, *data.draw(st.lists(st.integers(0, 14), max_size=4))})
+    plain, grouped = (
+        weighted(order, weights, Cursor(0, 0)) for order in (base, BucketOrder(base, labels, [(1, 1)] * 3, group))
+    )
+    banned = set()
+    for position in positions:
+        cursor, new = Cursor(0, position * group), data.draw(st.sets(st.integers(0, 72), max_size=3))
+        plain, grouped = (orders.banning(new, cursor).reweighting({"number": 0}, cursor) for orders in (plain, grouped))
+        banned |= new
+    rows, start = grouped.of(0), positions[-1] * group
+    found = rows.ids(start, rows.samples)[rows.valid(start, rows.samples)].tolist()
+    assert sorted(found) == sorted(plain.of(0).ids(start, 73).tolist())
+    assert not banned & set(found)
+    for row in range(0, rows.samples, group):
+        assert len({*labels[rows.ids(row, row + group)].tolist()}) == 1
 
 
 def test_buckets_and_weights_combine():

@@ -916,3 +916,18 @@ def test_several_categories_of_an_image_without_boxes_are_several_labels(tmp_pat
     wt.pack(tmp_path / "src", tmp_path / "dst", images="keep", workers=1)
     labels = {json.loads(one["json"])["id"]: json.loads(one["labels.json"]) for one in stored(tmp_path / "dst")}
     assert labels == {0: [1], 1: [0, 1]}
+
+
+def test_xml_of_labelme_is_refused_by_name(tmp_path):
+    outline = "".join(f"<pt><x>{x}</x><y>{y}</y></pt>" for x, y in [(1, 1), (9, 1), (9, 9)])
+    car = f"<object><name>car</name><deleted>0</deleted><polygon><username>a</username>{outline}</polygon></object>"
+    for number, content in enumerate(["", car]):
+        for folder in ("Images", "Annotations"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+        Image.new("RGB", (20, 20)).save(tmp_path / "Images" / f"{number}.jpg")
+        (tmp_path / "Annotations" / f"{number}.xml").write_text(
+            f"<annotation><filename>{number}.jpg</filename><imagesize><nrows>20</nrows></imagesize>{content}</annotation>"
+        )
+    with pytest.raises(SourceError, match=r"1.xml is an annotation of LabelMe .*--from folder"):
+        open_source(tmp_path).scan()
+    assert len(open_source(tmp_path, kind="folder").scan().inputs) == 2

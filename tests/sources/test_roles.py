@@ -109,7 +109,11 @@ def zarr_group(columns: Columns, folder: Path) -> Path:
 
 
 def tfrecord(columns: Columns, folder: Path) -> Path:
-    return write_records(folder / "photos.tfrecord", items(columns, folder))
+    rows = (
+        {name: one.encode() if isinstance(one, str) else one for name, one in row.items()}
+        for row in items(columns, folder)
+    )
+    return write_records(folder / "photos.tfrecord", list(rows))
 
 
 def lmdb_database(columns: Columns, folder: Path) -> Path:
@@ -189,3 +193,63 @@ def test_a_number_of_its_own_in_each_row_is_not_the_label_whatever_its_name(kind
 def test_two_columns_that_could_be_the_label_are_an_error_that_names_both(kind: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"could be the label.*'label\b.*'category\b"):
         scan(kind, TWO, tmp_path)
+
+
+BREEDS = [["owl", "cat", "fig"][number % 3] for number in range(COUNT)]
+NUMBERS = [number % 3 for number in range(COUNT)]
+WITH_TEXTS = [one for one in MARKED if getattr(one, "values", ["mds"])[0] not in ("mds", "tensors", "zarr")]
+
+
+@pytest.mark.parametrize("kind", WITH_TEXTS)
+def test_texts_that_match_the_numbers_of_the_label_are_its_class_names(kind: str, tmp_path: Path) -> None:
+    found = scan(kind, {"label": NUMBERS, "BreedName": BREEDS}, tmp_path)
+    assert found.classes == ("owl", "cat", "fig")
+    assert [entry.label for entry in found.inputs] == NUMBERS[: len(found.inputs)]
+    roles = {part.name: part.role for part in found.account.parts}
+    assert (roles["label"], roles["BreedName"]) == ("label", "class names")
+    assert any("'BreedName', whose values match the numbers in" in note for note in found.account.notes)
+
+
+@pytest.mark.parametrize("kind", WITH_TEXTS)
+def test_texts_with_another_name_that_match_the_numbers_of_the_label_are_noted(kind: str, tmp_path: Path) -> None:
+    found = scan(kind, {"label": NUMBERS, "bird": BREEDS}, tmp_path)
+    assert found.classes == ()
+    [note] = (note for note in found.account.notes if "'bird'" in note)
+    assert "has one text for each number of" in note
+    assert "--label bird" in note
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "lmdb", "parquet", "table"])
+def test_texts_that_do_not_match_the_numbers_of_the_label_are_entries(kind: str, tmp_path: Path) -> None:
+    splits = ["train", "val", "test"] * (COUNT // 3)
+    found = scan(kind, {"label": NUMBERS, "BreedName": [*BREEDS[:-1], "owl"], "split_name": splits}, tmp_path)
+    assert found.classes == ()
+    roles = {part.name: part.role for part in found.account.parts}
+    assert roles["BreedName"].startswith("entr")
+    assert roles["split_name"].startswith("entr")
+
+
+@pytest.mark.parametrize("kind", [one for one in MARKED if getattr(one, "values", ["mds"])[0] != "mds"])
+@pytest.mark.parametrize("name", ["is_train", "fold"])
+def test_numbers_of_splits_are_named_in_a_note(kind: str, name: str, tmp_path: Path) -> None:
+    found = scan(kind, {"label": NUMBERS, name: [number % 2 for number in range(COUNT)]}, tmp_path)
+    [note] = (note for note in found.account.notes if repr(name) in note)
+    assert "names splits, '0', '1'" in note
+
+
+@pytest.mark.parametrize("place", ["/", "labels"])
+def test_class_names_are_read_from_an_attribute_of_the_file_or_of_the_labels(place: str, tmp_path: Path) -> None:
+    path = hdf5({"labels": NUMBERS}, tmp_path)
+    with h5py.File(path, "a") as file:
+        file[place].attrs["classes"] = ["owl", "cat", "fig"]
+    assert open_source(path).scan().classes == ("owl", "cat", "fig")
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_the_order_of_categories_of_pandas_is_noted(ordered: bool, tmp_path: Path) -> None:
+    sizes = pd.Categorical(["small", "large"] * (COUNT // 2), categories=["small", "large"], ordered=ordered)
+    pd.DataFrame({"image": IMAGES, "label": sizes}).to_parquet(tmp_path / "photos.parquet")
+    found = open_source(tmp_path / "photos.parquet").scan()
+    assert found.classes == ("large", "small")
+    assert [note for note in found.account.notes if "sorted names: pass --classes" in note] == found.account.notes
+    assert len(found.account.notes) == ordered

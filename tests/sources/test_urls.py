@@ -23,6 +23,7 @@ from wds_tools.reading.opening import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 from wds_tools.sources import files as source_files
 from wds_tools.sources.base import Input, SourceStoreError
+from wds_tools.sources.detect import open_source
 from wds_tools.sources.table import fetch
 from wds_tools.sources.tree import TreeSource
 from wds_tools.storage import stream
@@ -110,6 +111,15 @@ def test_an_archive_of_images_at_a_url_is_packed_as_a_local_one(six_photos: Path
     for name, url in (("local", f"{tmp_path}/photos.tar"), ("remote", f"bucket://{tmp_path}/photos.tar")):
         assert wt.pack(url, tmp_path / name, **OPTIONS).packed == 6
     assert samples_of(tmp_path / "remote") == samples_of(tmp_path / "local")
+
+
+@pytest.mark.parametrize("ending", ["", "/*.tar"])
+def test_a_first_archive_without_samples_does_not_decide_what_shards_at_a_url_are(
+    ending: str, bare: Path, six_photos: Path, tmp_path: Path
+) -> None:
+    shutil.make_archive(str(bare / "a"), "tar", six_photos, "cat")
+    assert open_source(f"bucket://{bare}{ending}").kind == "webdataset"
+    assert open_source(bare).kind == "webdataset"
 
 
 def test_samples_at_a_url_are_appended(few: Path, six_photos: Path, tmp_path: Path) -> None:

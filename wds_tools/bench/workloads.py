@@ -198,20 +198,13 @@ class FixedCrop:
 
     size: int
 
+    draws = 0
+    least = (8, 8)
+
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the result."""
         return (self.size, self.size)
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per image: none."""
-        return 0
-
-    @property
-    def least(self) -> tuple[int, int]:
-        """Smallest image that has such a crop: height and width."""
-        return (8, 8)
 
     def box(self, width: int, height: int) -> tuple[int, int, int, int]:
         """Return left, top, width and height of the crop."""

@@ -38,6 +38,9 @@ class Buckets:
     crop: CropPosition = "center"
     flip: bool | float = False
 
+    draws = 3  # left, top and flip
+    least = (1, 1)
+
     def __post_init__(self) -> None:
         if not isinstance(self.sizes, list | tuple) or not self.sizes:
             raise OptionError(f"Buckets({self.sizes!r}); allowed is a list of sizes, such as [(224, 224), (192, 256)]")
@@ -53,16 +56,6 @@ class Buckets:
     def shape(self) -> tuple[int, int] | None:
         """Height and width of the result in pixels, if there is only one size."""
         return self.sizes[0] if len(self.sizes) == 1 else None
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per image: left, top and flip."""
-        return 3
-
-    @property
-    def least(self) -> tuple[int, int]:
-        """Smallest allowed height and width of an image: (1, 1)."""
-        return (1, 1)
 
     def bucket_of(self, width: NDArray[np.int64], height: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the index of the size of each image: int64 [n]."""

@@ -40,16 +40,13 @@ class HSV:
     s: float = 0.7
     v: float = 0.4
 
+    draws = 3
+
     def __post_init__(self) -> None:
         for name, most in (("h", 0.5), ("s", 1), ("v", 1)):
             value = getattr(self, name)
             if not _is_number(value) or not 0 <= value <= most:
                 raise OptionError(f"HSV({name}={value!r}); allowed are 0 to {most}")
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per image: 3."""
-        return 3
 
     def changes(self, u: Floats) -> NDArray[np.float32]:
         """Return shift of the hue, and factors of saturation and value: float32 [n, 3].
@@ -88,6 +85,8 @@ class PhotometricDistort:
     hue: tuple[float, float] = (-0.05, 0.05)
     p: float = 0.5
 
+    draws = 11  # whether, and how much, for each change; and when the contrast changes
+
     def __post_init__(self) -> None:
         for name, least, most in (
             ("brightness", 0, 100),
@@ -104,11 +103,6 @@ class PhotometricDistort:
                 )
         if not _is_number(self.p) or not 0 <= self.p <= 1:
             raise OptionError(f"PhotometricDistort(p={self.p!r}); allowed are 0 to 1")
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per image: whether, and how much, for each change; and when the contrast changes."""
-        return 11
 
     def change(self, images: Images, u: Floats) -> None:
         """Change images in place.

@@ -139,15 +139,12 @@ class Letterbox(OfOneSize):
     flip: bool | float = False
     flip_vertical: bool | float = False
 
+    draws = 2  # one for each flip
+
     def __post_init__(self) -> None:
         height_and_width(self.size)
         check_fill(self.fill)
         check_flips(self.flip, self.flip_vertical)
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per image: one for each flip."""
-        return 2
 
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each image, see `View.regions`."""
@@ -196,6 +193,8 @@ class RandomAffine(OfOneSize):
     flip_vertical: bool | float = False
     fill: int = GREY
 
+    draws = 10  # zoom, two for the shift, flips, shear and perspective, and the angle
+
     def __post_init__(self) -> None:
         height_and_width(self.size)
         check_scale(self.scale)
@@ -203,11 +202,6 @@ class RandomAffine(OfOneSize):
             check_number(name, getattr(self, name), most)
         check_flips(self.flip, self.flip_vertical)
         check_fill(self.fill)
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per result: zoom, two for the shift, flips, shear and perspective, and the angle."""
-        return 10
 
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each image, see `View.regions`."""

@@ -48,16 +48,13 @@ class LargeScaleJitter(OfOneSize):
     flip_vertical: bool | float = False
     fill: int = GREY
 
+    draws = 5  # the factor, two for the corner, and the flips
+
     def __post_init__(self) -> None:
         height_and_width(self.size)
         check_scale(self.scale)
         check_flips(self.flip, self.flip_vertical)
         check_fill(self.fill)
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per image: the factor, two for the corner, and the flips."""
-        return 5
 
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each image, see `View.regions`."""
@@ -96,6 +93,8 @@ class ZoomOut(OfOneSize):
     flip_vertical: bool | float = False
     fill: int = 0
 
+    draws = 6  # whether, the factor, two for the place, and the flips
+
     def __post_init__(self) -> None:
         height_and_width(self.size)
         check_scale(self.scale)
@@ -104,11 +103,6 @@ class ZoomOut(OfOneSize):
         check_number("p", self.p, 1)
         check_flips(self.flip, self.flip_vertical)
         check_fill(self.fill)
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per image: whether, the factor, two for the place, and the flips."""
-        return 6
 
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each image, see `View.regions`."""
@@ -157,6 +151,8 @@ class RandomIoUCrop(OfOneSize):
     p: float = 0.8
     flip: bool | float = False
 
+    draws = 2 + _ROUNDS * (1 + 4 * _TRIALS)  # whether, the flip, and an overlap and the crops for each round
+
     def __post_init__(self) -> None:
         height_and_width(self.size)
         check_scale(self.scale)
@@ -173,11 +169,6 @@ class RandomIoUCrop(OfOneSize):
     def by(self) -> tuple[str, str]:
         """Kind and name of the field by which the region is chosen."""
         return "Boxes", self.boxes
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per image: whether, the flip, and an overlap and the crops for each round."""
-        return 2 + _ROUNDS * (1 + 4 * _TRIALS)
 
     def regions(self, width: Ints, height: Ints, u: Floats, boxes: Sequence[Floats] = ()) -> Regions:
         """Return the region of each image, see `View.regions`.

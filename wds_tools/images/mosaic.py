@@ -41,16 +41,13 @@ class Mosaic(RandomAffine):
     p: float = 1.0
     tiles: int = 4
 
+    draws = RandomAffine.draws + 3  # two for the centre, and one for p
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("p", self.p, 1)
         if self.tiles not in (4, 9):
             raise OptionError(f"Mosaic(tiles={self.tiles!r}); allowed are 4 and 9")
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per result: those of `RandomAffine`, two for the centre, and one for ``p``."""
-        return super().draws + 3
 
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:
         """Return the place of each tile.

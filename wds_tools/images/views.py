@@ -285,6 +285,8 @@ class RandomResizedCrop(OfOneSize):
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool | float = False
 
+    draws = 2 * _ATTEMPTS + 3  # two per attempt, two for left and top, one for the flip
+
     def __post_init__(self) -> None:
         height_and_width(self.size)
         if not is_range(self.scale) or self.scale[1] > 1:
@@ -292,11 +294,6 @@ class RandomResizedCrop(OfOneSize):
         if not is_range(self.ratio):
             raise OptionError(f"ratio={self.ratio}; allowed are 0 < smallest <= largest: width divided by height")
         check_flip(self.flip)
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per image: two per attempt, two for left and top, one for the flip."""
-        return 2 * _ATTEMPTS + 3
 
     def regions(self, width: NDArray[np.int64], height: NDArray[np.int64], u: NDArray[np.float64]) -> Regions:
         """Return a random region for each image, see `View.regions`."""
@@ -355,6 +352,8 @@ class CenterCrop(OfOneSize):
     size: int | tuple[int, int]
     resize: int | None = None
 
+    draws = 0
+
     def __post_init__(self) -> None:
         size = height_and_width(self.size)
         if self.resize is not None and not _is_side(self.resize):
@@ -364,11 +363,6 @@ class CenterCrop(OfOneSize):
                 f"CenterCrop({self.size}, resize={self.resize}): the crop may be larger than the resized image; "
                 f"allowed are resize={max(size)} and more, or a smaller crop"
             )
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per image: 0."""
-        return 0
 
     @property
     def least(self) -> tuple[int, int]:
@@ -408,6 +402,9 @@ class Resize:
 
     size: int | tuple[int, int]
 
+    draws = 0
+    least = (1, 1)
+
     def __post_init__(self) -> None:
         height_and_width(self.size)
 
@@ -415,16 +412,6 @@ class Resize:
     def shape(self) -> tuple[int, int] | None:
         """Height and width of the result in pixels, or None if they differ from image to image."""
         return None if _is_side(self.size) else height_and_width(self.size)
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers per image: 0."""
-        return 0
-
-    @property
-    def least(self) -> tuple[int, int]:
-        """Smallest allowed height and width of an image: (1, 1)."""
-        return (1, 1)
 
     def regions(
         self,

@@ -37,7 +37,8 @@ def warn_of_image_lists(opened: OpenedDataset, options: LoaderOptions) -> None:
     images = opened.shards.manifest.images
     if isinstance(options.fields, Mapping) or "image" not in opened.recipe.fields:
         return
-    if options.transform is not None or isinstance(options.view, Buckets) or (options.view and options.view.shape):
+    view = opened.recipe.view
+    if options.transform is not None or isinstance(view, Buckets) or (view and view.shape):
         return
     if options.where is not None or options.batch_size == 1:
         return
@@ -45,7 +46,7 @@ def warn_of_image_lists(opened: OpenedDataset, options: LoaderOptions) -> None:
         return
     sizes = f"{images.min_width}x{images.min_height} to {images.max_width}x{images.max_height}" if images else "unknown"
     _warn(
-        f"images will come as a list of tensors: their sizes differ ({sizes}), and view={options.view} does not make "
+        f"images will come as a list of tensors: their sizes differ ({sizes}), and view={view} does not make "
         "them equal. For one tensor per batch use view=wds_tools.RandomResizedCrop(224), "
         "CenterCrop(224, resize=256) or Resize((224, 224)), or a transform= that returns images of one size; to pad "
         "them, use fields={'image': wds_tools.Image(view=..., pad=0), ...}"

@@ -218,7 +218,8 @@ class Epochs:
                 f"{cursor.epoch}, position {cursor.position:,}: make changes in the order of their steps"
             )
         orders = self._orders.reweighting(entries or None, cursor)
-        self.weights.save(entries)
+        if self.weights.save(entries):
+            orders.release_weights()
         self._orders, self._is_reweighted = orders, True
         return cursor
 

@@ -6,7 +6,7 @@ The docstring of `make_loader` describes them, and `arguments` has the values th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -14,7 +14,8 @@ import torch
 
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import record_type
-from wds_tools.images.schedule import AnyView, Schedule
+from wds_tools.images.schedule import AnyView, MultiScale, Schedule
+from wds_tools.images.views import View
 from wds_tools.loading.fields.base import Column
 from wds_tools.loading.fields.user_functions import Transform
 from wds_tools.loading.mixture import Mixture
@@ -77,6 +78,8 @@ class LoadOptions:
     errors: ErrorPolicy = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.views is not None and self.view is not None:
+            raise OptionError("view= and the views= of the Mixture both give the views: remove one of them")
         object.__setattr__(self, "ranks", RankOptions(self.rank, self.world_size, self.group))
         object.__setattr__(self, "errors", ErrorPolicy(on_error=self.on_error, max_errors=self.max_errors))
         remote = RemoteOptions.of(
@@ -93,7 +96,13 @@ class LoadOptions:
     @property
     def columns(self) -> tuple[Column, ...]:
         """The fields of a batch."""
-        return columns_of(self.fields, view=self.view, transform=self.transform)
+        view = self.view if self.views is None else MultiScale(self.views)
+        return columns_of(self.fields, view=view, transform=self.transform)
+
+    @property
+    def views(self) -> Sequence[View] | None:
+        """The view of each dataset of a `Mixture`."""
+        return self.dataset.views if isinstance(self.dataset, Mixture) else None
 
     @property
     def choice(self) -> Choice:
@@ -146,6 +155,8 @@ class StreamOptions(LoadOptions):
                     "them after decoding"
                 )
             object.__setattr__(self, "fields", ("__key__",))
+        if isinstance(self.dataset, Mixture) and self.dataset.batches == "single":
+            raise OptionError("a Mixture with batches='single' requires make_loader, which makes the batches")
         if self.schedule is not None:
             raise OptionError("a Schedule of weights requires make_loader: give weights that do not change")
         super().__post_init__()

@@ -6,10 +6,11 @@ import math
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from wds_tools.errors import OptionError
-from wds_tools.images.schedule import Schedule
+from wds_tools.images.schedule import Schedule, is_plain_view
+from wds_tools.images.views import View
 from wds_tools.order.mixture import Stop
 
 
@@ -26,6 +27,11 @@ class Mixture:
         epoch_length: Samples of an epoch, instead of ``stop``. The next epoch continues where the datasets stand: each
             sample of a dataset comes once before one of that dataset repeats, in a new order each time. Use a multiple
             of the batch size times the number of ranks; otherwise ``tail=`` applies to the last samples of each epoch.
+        batches: ``"mixed"``: each batch has samples of all datasets. ``"single"``: each batch has samples of one
+            dataset, drawn by the weights.
+        same_source_on_ranks: With ``batches="single"``, whether the batches of all ranks in a step are of the same
+            dataset.
+        views: With ``batches="single"``, the view of each dataset, instead of ``view=``.
 
     Raises:
         OptionError: There is not one positive weight for each dataset, or another attribute is invalid.
@@ -39,6 +45,9 @@ class Mixture:
     weights: Sequence[float] | Schedule
     stop: Stop = "first_exhausted"
     epoch_length: int | None = None
+    batches: Literal["mixed", "single"] = "mixed"
+    same_source_on_ranks: bool = True
+    views: Sequence[View] | None = None
 
     def __post_init__(self) -> None:
         count = len(self.datasets) if _is_list(self.datasets) else 0
@@ -54,6 +63,16 @@ class Mixture:
             raise OptionError(f"epoch_length={length!r}; allowed are a number of samples of at least 1, and None")
         if length is not None and self.stop != "first_exhausted":
             raise OptionError(f"epoch_length={length} ends the epoch, so stop={self.stop!r} has no effect: remove it")
+        if self.batches not in ("mixed", "single"):
+            raise OptionError(f"batches={self.batches!r}; allowed are 'mixed' and 'single'")
+        if self.batches == "mixed" and (self.views is not None or not self.same_source_on_ranks):
+            raise OptionError("views= and same_source_on_ranks= are for batches='single': add it, or remove them")
+        if self.views is None:
+            return
+        if not _is_list(self.views) or len(self.views) != count or not all(map(is_plain_view, self.views)):
+            raise OptionError(f"views={self.views!r}; allowed is a list of one view for each of the {count} datasets")
+        if not self.same_source_on_ranks:
+            raise OptionError("views= requires same_source_on_ranks=True: all ranks have the same view in a step")
 
     def _has_weights(self, count: int) -> bool:
         if isinstance(self.weights, Schedule):

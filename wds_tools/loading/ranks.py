@@ -219,7 +219,7 @@ class ReportExchange:
         return f"{self._topic}/{key_of('members', *(ranks.members or ()))}/{run_id}"
 
 
-_AGREEMENT_SECONDS = 60.0
+AGREEMENT_SECONDS = 60.0
 
 
 class Agreement:
@@ -255,19 +255,20 @@ class Agreement:
         Raises:
             LoaderError: A rank has not, or its change differs.
         """
-        while self._open:
+        store = _store() if self._open else None
+        while store and self._open:
             number, own = self._open.pop(0)
-            for member in self._ranks.find().members or ():
-                key = f"{self._exchange}/{number}/{member}"
-                try:
-                    _store().wait([key], timedelta(seconds=_AGREEMENT_SECONDS))
-                except RuntimeError as error:
-                    raise LoaderError(
-                        f"rank {dist.get_rank()} has called loader.reweight() {number + 1} times, and rank {member} "
-                        f"has not within {_AGREEMENT_SECONDS:g} s: all ranks must make the same calls after the same "
-                        "step"
-                    ) from error
-                other = _store().get(key).decode()
+            keys = {member: f"{self._exchange}/{number}/{member}" for member in self._ranks.find().members or ()}
+            try:
+                store.wait(list(keys.values()), timedelta(seconds=AGREEMENT_SECONDS))
+            except RuntimeError as error:
+                missing = ", ".join(str(member) for member, key in keys.items() if not store.check([key]))
+                raise LoaderError(
+                    f"rank {dist.get_rank()} has called loader.reweight() {number + 1} times, and rank(s) {missing} "
+                    f"have not within {AGREEMENT_SECONDS:g} s: all ranks must make the same calls after the same step"
+                ) from error
+            for member, key in keys.items():
+                other = store.get(key).decode()
                 if other != own:
                     raise LoaderError(
                         f"call {number + 1} of loader.reweight() differs between ranks: {_change_as_text(own)} on rank "

@@ -133,11 +133,11 @@ def open_dataset(options: LoadOptions) -> OpenedDataset:
             "class_weights= requires a single dataset, because the weights of a Mixture determine its shares: join the "
             "datasets with `wds-tools merge`, or use where= and the weights of the Mixture"
         )
-    parts = _with_own_ids([_open_part(name, options, world) for name in mixture.datasets])
+    parts = _with_own_ids([_open_part(name, options, world, number) for number, name in enumerate(mixture.datasets)])
     plain: PlainOrder
     prefix: Callable[[int], PlainOrder] | None
     block: int | NDArray[np.int64]
-    if len(parts) == 1 and mixture.epoch_length is None:
+    if len(parts) == 1 and mixture.epoch_length is None and mixture.batches == "mixed":
         shards, block, prefix = parts[0].shards, parts[0].block, parts[0].order
         plain = parts[0].order()
     else:
@@ -145,12 +145,23 @@ def open_dataset(options: LoadOptions) -> OpenedDataset:
         block = np.repeat([part.block for part in parts], [len(part.shards.locations) for part in parts])
         prefix = None
         shares = whole_shares(mixture.first_weights)
-        plain = MixtureOrder([part.order() for part in parts], shares, mixture.stop, mixture.epoch_length)
+        unit = options.batch_size * (world.world_size if mixture.same_source_on_ranks else 1)
+        plain = MixtureOrder(
+            [part.order() for part in parts],
+            shares,
+            mixture.stop,
+            mixture.epoch_length,
+            unit if mixture.batches == "single" else None,
+            is_of_rank=not mixture.same_source_on_ranks,
+        )
     check_same(shards.class_lists, fields=[column.spec.field for column in columns])
     columns = tuple(replace(column, spec=column.spec.opened(shards)) for column in columns)
     _start_reading_indexes(shards, plain, options.batch_size * world.world_size)
+    if mixture.batches == "single" and buckets_of(columns):
+        raise OptionError("Buckets divide the samples of all datasets: use views= of the Mixture, or batches='mixed'")
     order, order_of_first = _in_buckets(plain, prefix, shards, buckets_of(columns), options.batch_size)
     recipe = Recipe(shards, block, options.seed, columns, options.sample_transform, options.errors.replaces)
+    recipe = replace(recipe, has_views_by_dataset=options.views is not None)
     if any(column.geometry for column in columns) and use_native() and not recipe.compiled:
         _warn_of_missing_module()
     window_bytes = sum(part.window_bytes for part in parts if part.shards.is_remote) // default_lanes(world)
@@ -197,7 +208,7 @@ def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.int
     return np.concatenate(labels)
 
 
-def _open_part(name: Dataset, options: LoadOptions, world: World) -> MixturePart:
+def _open_part(name: Dataset, options: LoadOptions, world: World, number: int) -> MixturePart:
     """Open one dataset and check the options against it."""
     shards = open_shards(name, remote=options.remote, for_training=True)
     manifest = shards.manifest
@@ -206,7 +217,7 @@ def _open_part(name: Dataset, options: LoadOptions, world: World) -> MixturePart
     shards = shards.with_fields(names)
     geometries = [column.geometry for column in options.columns if column.geometry]
     views = [view for geometry in geometries if geometry.field == "image" for view in geometry.views]
-    for view in (options.view, *views):
+    for view in (options.view, *views) if options.views is None else (options.views[number],):
         for one in views_in(view) if view is not None else ():
             _check_view(one, shards)
     block = default_block(manifest.samples, manifest.bytes)
@@ -281,10 +292,22 @@ def check_batch_size(plan: EpochPlan) -> None:
     Raises:
         OptionError: A batch would have samples of several buckets.
     """
-    size, largest = plan.batch_size, plan.order.largest_batch(plan.cursor.position)
+    largest = plan.order.largest_batch(plan.cursor.position)
+    size, ranks = plan.batch_size, plan.world.world_size
+    if largest is not None and not plan.order.identity.group_is_of_rank and largest % (size * ranks):
+        raise OptionError(
+            f"batch_size={size} on {ranks} rank(s): the steps of this Mixture with batches='single' have "
+            f"{plan.order.identity.group:,} samples, at position {plan.cursor.position:,}, so larger steps would mix "
+            f"datasets: use {largest} samples per step, or a divisor of it, and create a new loader after the process "
+            "group"
+        )
     if largest is not None and largest % size:
         raise OptionError(
             f"batch_size={size}: the state is for Buckets in batches of {plan.order.identity.group}, at position "
             f"{plan.cursor.position:,}, so batches of {size} would mix sizes: use batch_size={largest}, or a "
             "divisor of it"
+            if plan.order.identity.buckets
+            else f"batch_size={size}: the batches of this Mixture have {plan.order.identity.group} samples of one "
+            f"dataset, so at position {plan.cursor.position:,} batches of {size} would mix datasets: use "
+            f"batch_size={largest}, or a divisor of it"
         )

@@ -11,6 +11,7 @@ orders.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,7 +49,9 @@ class Identity:
         window: Shuffle window in samples, 0 for the stored order; for mixtures a list.
         block: Samples per block; for mixtures a list.
         buckets: Height and width of each bucket; empty without buckets.
-        group: Consecutive rows that belong to one bucket; 1 without buckets.
+        group: Consecutive rows that belong to one bucket, or are of one dataset of a mixture; 1 if there is no such
+            rule.
+        group_is_of_rank: Whether the rows of a group go to one rank, and not to all.
     """
 
     fingerprint: str
@@ -62,6 +65,7 @@ class Identity:
     block: int | list[int]
     buckets: tuple[tuple[int, int], ...] = ()
     group: int = 1
+    group_is_of_rank: bool = True
 
     @property
     def shuffles(self) -> bool:
@@ -72,7 +76,7 @@ class Identity:
     def shape(self) -> dict[str, Any]:
         """The arguments of `RunOrder.like`, and entries of a state."""
         shape = {"lanes": self.lanes, "window": self.window, "block": self.block}
-        return {**shape, "group": self.group} if self.buckets else shape
+        return {**shape, "group": self.group} if self.buckets or self.group > 1 else shape
 
     @property
     def sizes(self) -> list[list[int]] | None:
@@ -231,6 +235,10 @@ class PlainOrder(RunOrder):
                 rates.append(Rates.without(own, last - first) if share and len(own) else None)
         return shares, tuple(rates)
 
+    def bucket_of(self, ids: Ints) -> int | None:  # noqa: ARG002 - mixtures need it
+        """Return the dataset of samples that all are of one dataset; None if batches are mixed."""
+        return None
+
     def regime(self, draws: Draws, scan: Sequence[ScanPosition]) -> Regime:
         """Return the sequence of the samples that are drawn.
 
@@ -245,7 +253,7 @@ class PlainOrder(RunOrder):
                 "loader with the datasets of the state"
             )
         chains = [Chain(*one) for one in zip(self.scans, rates, scan, strict=True)]
-        return Regime(draws, chains, self.first_ids, self.identity.lanes)
+        return Regime(draws, chains, self.first_ids, self.identity.lanes, self.identity.group)
 
     @abstractmethod
     def find(self, epoch: int, ids: Ints) -> tuple[Ints, Ints]:
@@ -409,16 +417,16 @@ class EpochOrder:
         """Return the rows drawn by the same weights that have a row; None if it is not drawn by weights."""
         return None
 
-    def bucket_of(self, ids: Ints) -> int | None:  # noqa: ARG002 - buckets need it
-        """Return the bucket of samples that all belong to the same one; None without buckets."""
-        return None
+    def bucket_of(self, ids: Ints) -> int | None:
+        """Return the bucket or dataset that all samples of a batch belong to; None if there is no such rule."""
+        return self.run.bucket_of(ids)
 
-    def largest_batch(self, position: int) -> int | None:  # noqa: ARG002 - buckets need it
-        """Return the largest batch size with which batches from a row on do not mix buckets; None allows any size.
+    def largest_batch(self, position: int) -> int | None:
+        """Return the largest batch size with which batches from a row on do not mix groups; None allows any size.
 
         The size must divide this number.
         """
-        return None
+        return None if self.identity.group == 1 else math.gcd(self.identity.group, position)
 
     def substitute(self, position: int, number: int) -> int:  # noqa: ARG002 - buckets need it
         """Return a sample that can take the place of the one in a row, chosen by a random number."""
@@ -544,6 +552,11 @@ class WeightedEpoch(EpochOrder):
         if piece is None:
             return self._base.scan_positions(position)
         return piece.regime.scan_positions(piece.row(position))
+
+    def largest_batch(self, position: int) -> int | None:
+        """Return the largest batch size with which batches from a row on do not mix groups; None allows any size."""
+        piece = self.piece_at(position)
+        return super().largest_batch(piece.row(position) if piece else position)
 
     @property
     def starts_of_weights(self) -> list[int]:

@@ -30,21 +30,31 @@ class MixtureOrder(PlainOrder):
         shares: Share of each dataset as a whole number, see `whole_shares`.
         stop: End of an epoch, see `Mixture`.
         epoch_length: Samples of an epoch, instead of ``stop``. All epochs together are then one endless sequence.
+        unit: Consecutive rows that are of one dataset.
+        is_of_rank: Whether the rows of a unit go to one rank, and not to all.
 
     Raises:
-        OptionError: The mixture has no samples.
+        OptionError: The mixture has no samples, or ``epoch_length`` ends within a unit.
     """
 
     varies = True
 
     def __init__(
-        self, parts: Sequence[Order], shares: Sequence[int], stop: Stop, epoch_length: int | None = None
+        self,
+        parts: Sequence[Order],
+        shares: Sequence[int],
+        stop: Stop,
+        epoch_length: int | None = None,
+        unit: int | None = None,
+        *,
+        is_of_rank: bool = False,
     ) -> None:
         self._parts = tuple(parts)
         self.stop: Stop = stop
         self.epoch_length = epoch_length
+        rule = stop if epoch_length is None else f"every {epoch_length}"
         self.identity = Identity(
-            fingerprint=_fingerprint(parts, shares, stop if epoch_length is None else f"every {epoch_length}"),
+            fingerprint=_fingerprint(parts, shares, rule if unit is None else f"{rule} single"),
             seed=parts[0].seed,
             shards=sum(part.identity.shards for part in parts),
             stored=sum(part.identity.stored for part in parts),
@@ -53,9 +63,12 @@ class MixtureOrder(PlainOrder):
             lanes=parts[0].lanes,
             window=[part.window for part in parts],
             block=[part.block for part in parts],
+            group=unit or 1,
+            group_is_of_rank=unit is None or is_of_rank,
         )
+        self._unit = unit
         self._first_id = np.concatenate([[0], np.cumsum([part.identity.stored for part in parts])]).astype(np.int64)
-        self._pattern = Pattern(shares)
+        self._pattern = Pattern(shares, unit or 1)
         drawn = [(index, part.samples) for index, part in enumerate(parts) if shares[index]]
         if epoch_length is not None:
             self.samples = epoch_length if all(part.samples for part in parts) else 0
@@ -63,24 +76,48 @@ class MixtureOrder(PlainOrder):
             self.samples = min(self._pattern.position_of(index, samples) for index, samples in drawn)
         else:
             self.samples = max(self._pattern.position_of(index, samples - 1) + 1 for index, samples in drawn)
+        if unit is not None:
+            self.samples = self._whole_units(unit)
         if not self.samples:
             raise OptionError("the mixture has no samples; use datasets that are not empty")
         self.balance = parts[0].balance if len(parts) == 1 else None
         self.segment_starts = np.append(np.arange(0, self.samples, _SEGMENT_SAMPLES), self.samples)
 
-    def like(self, *, window: Sequence[int], block: Sequence[int], lanes: int) -> MixtureOrder:
+    def _whole_units(self, unit: int) -> int:
+        """Return the samples of an epoch in whole units."""
+        if self.epoch_length is not None and self.epoch_length % unit:
+            raise OptionError(
+                f"epoch_length={self.epoch_length:,} of a Mixture with batches='single'; allowed are multiples of "
+                f"{unit:,}, the samples of a step that are of one dataset"
+            )
+        if self.stop == "all_exhausted":
+            return -(-self.samples // unit) * unit
+        return self.samples // unit * unit
+
+    def like(
+        self, *, window: Sequence[int], block: Sequence[int], lanes: int, group: int | None = None
+    ) -> MixtureOrder:
         """Return the order of the same mixture with other windows, blocks and number of lanes.
 
         Args:
             window: Shuffle window of each dataset, in samples.
             block: Samples per block of each dataset.
             lanes: Number of lanes.
+            group: Consecutive rows that are of one dataset; None keeps their number.
         """
         parts = [
             part.like(window=part_window, block=part_block, lanes=lanes)
             for part, part_window, part_block in zip(self.parts, window, block, strict=True)
         ]
-        return MixtureOrder(parts, self.shares, self.stop, self.epoch_length)
+        unit = self._unit and (group or self._unit)
+        is_of_rank = self.identity.group_is_of_rank
+        return MixtureOrder(parts, self.shares, self.stop, self.epoch_length, unit, is_of_rank=is_of_rank)
+
+    def bucket_of(self, ids: NDArray[np.int64]) -> int | None:
+        """Return the dataset of samples that all are of one dataset; None if batches are mixed."""
+        if self._unit is None:
+            return None
+        return int(np.searchsorted(self._first_id, ids[0], side="right")) - 1
 
     def slice(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
         """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start].

@@ -29,7 +29,7 @@ PrefixOrder = Callable[[int], RunOrder]
 Tail = Literal["drop", "pad", "mask"]
 
 _KEPT_ORDERS = 3  # orders of epochs that are not computed again
-_KEPT_REGIMES = 4
+_KEPT_REGIMES, _KEPT_BYTES = 4, 64 << 20  # changes of weights, and the weights of samples that they have
 _KEPT_CHANGES = 8  # changes of weights that a state has even if they no longer matter, to explain earlier steps
 
 
@@ -132,7 +132,8 @@ class EpochPlan:
             more_ids, more_lanes = self.order.slice(first, min(first + size - len(ids), self.order.samples))
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
             valid = np.concatenate([valid, np.zeros(len(more_ids), np.bool_)])
-        unit = math.gcd(self.order.identity.group, self.batch_size)  # rows that belong to one rank: samples, or batches
+        identity = self.order.identity  # rows that belong to one rank are samples, or batches
+        unit = math.gcd(identity.group, self.batch_size) if identity.group_is_of_rank else 1
         units = np.sort(divide(lanes[::unit], self.order.identity.lanes, self.world.world_size)[self.world.rank])
         own = units if unit == 1 else (units[:, None] * unit + np.arange(unit)).ravel()
         own_ids = ids[own]
@@ -284,6 +285,9 @@ class EpochOrders:
         changes: list[Change] = [Ban(cursor.epoch, cursor.position, tuple(sorted(new)))]
         if last:
             changes.append(Reweight(cursor.epoch, cursor.position, last.entries, last.length))
+        elif self.order.plain.identity.group > 1:  # without some rows, groups would not be of one dataset
+            shares = {"sources": list(map(float, self.order.plain.shares))}
+            changes.append(Reweight(cursor.epoch, cursor.position, shares, self.of(cursor.epoch).samples))
         passed = [change for change in self.changes if change.place <= place]
         later = [change for change in self.changes if change.place > place]
         return self._with((*passed, *changes, *later), known=self._known.until(passed))
@@ -299,6 +303,11 @@ class EpochOrders:
         Raises:
             OptionError: The weights do not fit the dataset, or leave no sample.
         """
+        if self._earlier and self._earlier[0] == cursor.epoch:
+            raise OptionError(
+                f"the dataset has grown since the state that was loaded, and epoch {cursor.epoch} ends without the new "
+                f"samples: weights can change from epoch {cursor.epoch + 1} on"
+            )
         before = self.until(cursor, inclusive=False)
         last = before._last(cursor)  # noqa: SLF001 - of this class
         if entries is None and last is None:
@@ -313,7 +322,7 @@ class EpochOrders:
     def until(self, cursor: Cursor, *, inclusive: bool = True) -> EpochOrders:
         """Return the orders without the changes of weights after a cursor, or without those at it either."""
         place = astuple(cursor)
-        passed = [one for one in self.reweights if one.place < place or (inclusive and one.place == place)]
+        passed = {one for one in self.reweights if one.place < place or (inclusive and one.place == place)}
         return self._with([one for one in self.changes if isinstance(one, Ban) or one in passed])
 
     def check(self, change: Reweight) -> None:
@@ -324,6 +333,10 @@ class EpochOrders:
             ResumeError: A file with weights of samples is missing or has changed.
         """
         self._draws(change)
+
+    def release_weights(self) -> None:
+        """Find the weights again when they are needed next: they are in a file now, which the ranks share."""
+        self._known.draws.clear()
 
     def has_changes_of(self, other: EpochOrders) -> bool:
         """Return whether the weights change at the same positions to the same ones as in other orders."""
@@ -342,7 +355,7 @@ class EpochOrders:
             banned = [sample for ban in before if isinstance(ban, Ban) for sample in ban.ids]
             weights = self._find_weights(change.entries) if self._find_weights and change.entries else Weights()
             known = self.order.plain.draws(weights, banned)
-            self._known.draws.put(change, known)
+            self._known.draws.put(change, known, sum(rates.bytes for rates in known[1] if rates))
         return known
 
     def _regime(self, change: Reweight) -> Regime:
@@ -350,7 +363,7 @@ class EpochOrders:
         known = self._known.regimes.get(change)
         if known is None:
             known = self.order.plain.regime(self._draws(change), self._scan(change))
-            self._known.regimes.put(change, known)
+            self._known.regimes.put(change, known, known.bytes)
         return known
 
     def _scan(self, change: Reweight) -> tuple[ScanPosition, ...]:
@@ -379,13 +392,13 @@ class EpochOrders:
         """
         passed = [change for change in self.reweights if change.place <= astuple(cursor)]
         in_epoch = [change for change in passed if change.place > (cursor.epoch, 0)]
-        dropped = passed[: -max(len(in_epoch) + 1, _KEPT_CHANGES)]
-        if not dropped:
+        kept = passed[-max(len(in_epoch) + 1, _KEPT_CHANGES) :]
+        if len(kept) == len(passed):
             return self
         self._scan(passed[-1])  # the dropped ones are needed for it
-        first = passed[len(dropped)]
-        kept = [change for change in self.changes if change not in dropped]
-        return self._with(kept, first.epoch + (first.position > 0))
+        first, dropped = kept[0], set(passed).difference(kept)
+        changes = [change for change in self.changes if isinstance(change, Ban) or change not in dropped]
+        return self._with(changes, first.epoch + (first.position > 0))
 
     def with_order(self, order: RunOrder) -> EpochOrders:
         """Return the orders for other shards, with the window, blocks and lanes of this one."""
@@ -407,12 +420,13 @@ class _Known:
     """What was computed for changes of weights. Orders share it if their changes differ only at the end."""
 
     def __init__(self) -> None:
-        self.draws = LRUCache[Reweight, Draws](max_items=_KEPT_REGIMES)
-        self.regimes = LRUCache[Reweight, Regime](max_items=_KEPT_REGIMES)
+        self.draws = LRUCache[Reweight, Draws](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
+        self.regimes = LRUCache[Reweight, Regime](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
         self.scans: dict[Reweight, tuple[ScanPosition, ...]] = {}
 
     def until(self, changes: Sequence[Change]) -> _Known:
         """Return what does not depend on changes after some."""
         result = _Known()
-        result.scans = {change: scan for change, scan in self.scans.items() if change in changes}
+        known = {change for change in changes if isinstance(change, Reweight)}
+        result.scans = {change: scan for change, scan in self.scans.items() if change in known}
         return result

@@ -64,7 +64,7 @@ def resume(
         ResumeError: ``state`` is not a loader state, or belongs to another version, dataset,
             selection or seed. The message gives both values.
     """
-    saved = _read(state, has_buckets=bool(order.identity.buckets))
+    saved = _read(state, has_group="group" in order.identity.shape)
     cursor, saved_order = saved.cursor, _order_of_smaller(saved, order, prefix) or order
     if not force:
         _check_same_run(saved, saved_order.identity, order.identity)
@@ -140,13 +140,13 @@ class _Saved:
     shape: dict[str, Any]
 
 
-def _read(state: dict[str, Any], *, has_buckets: bool) -> _Saved:
+def _read(state: dict[str, Any], *, has_group: bool) -> _Saved:
     """Read a loader state, except its bans."""
     try:
         shards, seed = (whole_number(state[key], key) for key in ("shards", "seed"))
         limits = (("lanes", MAX_LANES), ("window", MAX_WINDOW), ("block", _MAX_BLOCK))
         shape: dict[str, Any] = {key: _whole_numbers(state[key], key, most) for key, most in limits}
-        if has_buckets and "group" in state:
+        if has_group and "group" in state:
             shape["group"] = whole_number(state["group"], "group", least=1, most=MAX_WINDOW)
         epoch, position = (
             whole_number(state["epoch"], "epoch", most=MAX_EPOCH),

@@ -84,10 +84,11 @@ class Pattern:
 
     Args:
         shares: Share of each dataset as a whole number, see `whole_shares`.
+        unit: Consecutive rows that are of one dataset.
     """
 
-    def __init__(self, shares: Sequence[int]) -> None:
-        self.shares = tuple(shares)
+    def __init__(self, shares: Sequence[int], unit: int = 1) -> None:
+        self.shares, self.unit = tuple(shares), unit
         self._period = sum(shares)
         self._pattern = pattern_of(shares)
         counts = [np.cumsum(self._pattern == index) for index in range(len(shares))]
@@ -96,13 +97,16 @@ class Pattern:
 
     def count_before(self, number: int, position: int) -> int:
         """Return the number of samples from one dataset before a position."""
-        periods, rest = divmod(position, self._period)
-        return periods * self.shares[number] + int(self._counts[number][rest])
+        units, rows = divmod(position, self.unit)
+        periods, rest = divmod(units, self._period)
+        before = periods * self.shares[number] + int(self._counts[number][rest])
+        return before * self.unit + (rows if self._pattern[rest] == number else 0)
 
     def position_of(self, number: int, count: int) -> int:
         """Return the position of a dataset's sample ``count``, counted from 0."""
-        periods, rest = divmod(count, self.shares[number])
-        return periods * self._period + int(np.flatnonzero(self._pattern == number)[rest])
+        units, rows = divmod(count, self.unit)
+        periods, rest = divmod(units, self.shares[number])
+        return (periods * self._period + int(np.flatnonzero(self._pattern == number)[rest])) * self.unit + rows
 
     def merged(self, start: int, stop: int, lanes: int, part_slice: Callable[[int, int, int], Part]) -> Part:
         """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start].
@@ -116,7 +120,7 @@ class Pattern:
         """
         if len(self.shares) == 1:
             return part_slice(0, start, stop)
-        part_of = self._pattern[np.arange(start, stop) % self._period]
+        part_of = self._pattern[np.arange(start, stop) // self.unit % self._period]
         ids, all_lanes = np.empty(len(part_of), np.int64), np.empty(len(part_of), np.int16)
         for index in range(len(self.shares)):
             mask = part_of == index

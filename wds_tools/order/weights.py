@@ -44,6 +44,7 @@ _CHUNK = 1 << 16  # samples of a pass that are tested at a time
 _KEPT_CHUNKS = 8
 _PART = 1 << 16  # samples whose rates are computed at a time
 _GOLDEN = (math.sqrt(5) - 1) / 2
+_STRIDE = round(UNIT * _GOLDEN) | 1  # odd, so that UNIT consecutive ids have different phases
 
 ScanPosition = tuple[int, int]
 """Epoch whose plain order is read, and a position in it."""
@@ -67,19 +68,35 @@ class Scan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """What the draws of a dataset need to know of each sample, whatever the weights are: 8 bytes.
+    """What the draws of a dataset need to know of each sample, whatever the weights are.
 
     Attributes:
         selected: int64 [n], ids of the selected samples, or all of them.
-        group: int32 [stored], class number of each sample plus 1; 0 for samples without a class.
-        phase: uint32 [stored], phase of each sample in units of 1 / `UNIT`.
+        group: int32 [stored], class number of each sample plus 1, and 0 for samples without a class; None if classes do
+            not matter.
+        phase: uint32 [stored], phase of each sample in units of 1 / `UNIT`; None computes them from the ids.
         counts: int64 [groups], number of selected samples of each group.
+        offset: Phase of the sample 0, if phases are computed.
     """
 
     selected: Ints | slice
-    group: NDArray[np.signedinteger]
-    phase: NDArray[np.integer]
+    group: NDArray[np.signedinteger] | None
+    phase: NDArray[np.integer] | None
     counts: Ints
+    offset: int = 0
+
+    def at(self, ids: Ints) -> NDArray[np.uint64]:
+        """Return the phases of samples: uint64 [n]."""
+        if self.phase is None:
+            return (ids.astype(np.uint64) * np.uint64(_STRIDE) + np.uint64(self.offset)) % np.uint64(UNIT)
+        return self.phase[ids].astype(np.uint64)
+
+    @classmethod
+    def by_id(cls, stored: int, selected: Ints | None, seed: int) -> Phases:
+        """Return phases that do not depend on classes, and take no memory; for weights of single samples."""
+        ids: Ints | slice = slice(None) if selected is None else np.unique(selected)
+        count = stored if isinstance(ids, slice) else len(ids)
+        return cls(ids, None, None, np.array([count]), key_of("phases", seed) % UNIT)
 
     @classmethod
     def of(cls, labels: Ints, selected: Ints | None, seed: int) -> Phases:
@@ -133,20 +150,45 @@ class Rates:
         self._phases = phases
         self._left_out = np.array(left_out, np.int64)
         factors = np.ones(len(phases.counts)) if by_group is None else by_group
-        self._by_sample: NDArray[np.uint32] | None = None
+        self._by_sample, self._factors = by_sample, factors.astype(np.float32)
         if by_sample is None:
+            assert phases.group is not None
             left = np.isin(self._left_out, phases.selected) if isinstance(phases.selected, np.ndarray) else slice(None)
             removed = np.bincount(phases.group[self._left_out[left]], minlength=len(factors))
-            most = float(factors[phases.counts > removed].max(initial=0.0))
+            self._most = float(factors[phases.counts > removed].max(initial=0.0))
         else:
-            by_sample = _products(by_sample, factors.astype(np.float32), phases.group)
-            by_sample[self._left_out] = 0
-            most = float(by_sample[phases.selected].max(initial=0.0))
-        if not most > 0:
+            self._most = self._largest_factor(len(by_sample))
+        if not self._most > 0:
             raise OptionError("the weights leave no sample to draw: all samples have weight 0; change a weight")
-        self._by_group = _in_units(factors, most).astype(np.uint64)
-        if by_sample is not None:
-            self._by_sample = _in_units(by_sample, most)
+        self._by_group = _in_units(factors, self._most).astype(np.uint64)
+
+    def _largest_factor(self, stored: int) -> float:
+        """Return the largest factor of a sample. Parts that stay in the cache of a core are faster."""
+        selected, left_out = self._phases.selected, np.sort(self._left_out)
+        most = 0.0
+        for start in range(0, stored, _PART):
+            stop = min(start + _PART, stored)
+            factors = self._factors_of(slice(start, stop))
+            lost = left_out[slice(*np.searchsorted(left_out, (start, stop)))]
+            if len(lost):
+                factors = factors.copy()
+                factors[lost - start] = 0
+            if isinstance(selected, np.ndarray):
+                factors = factors[selected[slice(*np.searchsorted(selected, (start, stop)))] - start]
+            most = max(most, float(factors.max(initial=0.0)))
+        return most
+
+    def _factors_of(self, ids: Ints | slice) -> NDArray[np.float32]:
+        """Return the factors of samples, if there are weights of single samples: float32 [n]."""
+        assert self._by_sample is not None
+        group = self._phases.group
+        own = self._by_sample[ids]
+        return np.asarray(own if group is None else own * self._factors[group[ids]], np.float32)
+
+    @property
+    def bytes(self) -> int:
+        """Memory that only these rates need; 0 for the weights of classes, and for a file that is mapped."""
+        return 0 if self._by_sample is None or isinstance(self._by_sample, np.memmap) else self._by_sample.nbytes
 
     @classmethod
     def without(cls, left_out: Ints, stored: int) -> Rates:
@@ -156,8 +198,8 @@ class Rates:
 
     def of(self, ids: Ints) -> NDArray[np.float64]:
         """Return the rates of samples, from 0 to 1: float64 [n]."""
-        rates = self._by_group[self._phases.group[ids]] if self._by_sample is None else self._by_sample[ids]
-        return np.where(np.isin(ids, self._left_out), 0, rates / UNIT)
+        rates = self._in_units(ids)[0] / UNIT
+        return np.where(np.isin(ids, self._left_out), 0, rates)
 
     def drawn(self, ids: Ints, number: int) -> NDArray[np.bool_]:
         """Return which samples pass ``number`` draws: bool [n].
@@ -166,43 +208,31 @@ class Rates:
             ids: int64 [n], sample ids of the dataset.
             number: The pass.
         """
-        phases = self._phases
-        if self._by_sample is None:
-            group = phases.group[ids]
-            rate, advance = self._by_group[group], (self._by_group * np.uint64(number) % np.uint64(UNIT))[group]
-        else:
-            rate = self._by_sample[ids].astype(np.uint64)
-            advance = rate * np.uint64(number)
-        draws: NDArray[np.bool_] = (phases.phase[ids].astype(np.uint64) + advance) % np.uint64(UNIT) + rate >= UNIT
+        rate, advance = self._in_units(ids, number)
+        draws: NDArray[np.bool_] = (self._phases.at(ids) + advance) % np.uint64(UNIT) + rate >= UNIT
         return draws & ~np.isin(ids, self._left_out) if len(self._left_out) else draws
+
+    def _in_units(self, ids: Ints, number: int = 0) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return the rates of samples, and their sums over the passes before one: uint64 [n] each."""
+        if self._by_sample is None:
+            assert self._phases.group is not None
+            group = self._phases.group[ids]
+            return self._by_group[group], (self._by_group * np.uint64(number) % np.uint64(UNIT))[group]
+        rate = _in_units(self._factors_of(ids), self._most).astype(np.uint64)
+        return rate, rate * np.uint64(number)
 
 
 Draws = tuple[tuple[int, ...], tuple[Rates | None, ...]]
 """Share of each dataset as a whole number, and which of its samples are drawn; None for all."""
 
 
-def _products(
-    by_sample: NDArray[np.float32], by_group: NDArray[np.float32], group: NDArray[np.signedinteger]
-) -> NDArray[np.float32]:
-    """Return the factor of each sample: float32 [stored]. Parts that stay in the cache of a core are faster."""
-    result = np.empty(len(by_sample), np.float32)
-    for start in range(0, len(result), _PART):
-        part = slice(start, start + _PART)
-        np.multiply(by_sample[part], by_group[group[part]], out=result[part])
-    return result
-
-
 def _in_units(factors: NDArray[np.floating], most: float) -> NDArray[np.uint32]:
     """Return rates as whole numbers; one above 0 stays above 0."""
-    result = np.empty(len(factors), np.uint32)
-    for start in range(0, len(result), _PART):
-        part = factors[start : start + _PART]
-        rates = np.minimum(part / most, 1)
-        rates *= UNIT
-        units = np.rint(rates, out=rates).astype(np.uint32)
-        units[(units == 0) & (part > 0)] = 1
-        result[start : start + _PART] = units
-    return result
+    rates = np.minimum(factors / most, 1)
+    rates *= UNIT
+    units: NDArray[np.uint32] = np.rint(rates, out=rates).astype(np.uint32)
+    units[(units == 0) & (factors > 0)] = 1
+    return units
 
 
 class Chain:
@@ -300,11 +330,19 @@ class Regime:
         chains: The sequences of the datasets.
         first_ids: Id of the first sample of each dataset.
         lanes: Number of lanes.
+        unit: Consecutive rows that are of one dataset.
     """
 
-    def __init__(self, draws: Draws, chains: Sequence[Chain], first_ids: Sequence[int], lanes: int) -> None:
+    def __init__(
+        self, draws: Draws, chains: Sequence[Chain], first_ids: Sequence[int], lanes: int, unit: int = 1
+    ) -> None:
         self.draws = draws
-        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(draws[0]), chains, first_ids, lanes
+        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(draws[0], unit), chains, first_ids, lanes
+
+    @property
+    def bytes(self) -> int:
+        """Memory of its weights of samples."""
+        return sum(rates.bytes for rates in self.draws[1] if rates)
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""

@@ -41,13 +41,12 @@ from wds_tools.packing.work_folder import (
     ShardReport,
     WorkFolder,
     is_pack_file,
-    parse_plan,
     remove_shard,
     report_path,
 )
 from wds_tools.sources.base import Skip
 from wds_tools.storage import is_url
-from wds_tools.storage.lock import PLAN_NAME, WORK_NAME
+from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, parse_plan
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.upload import Bucket, StopUploadError
 from wds_tools.wording import broken_url_remedy

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
@@ -42,39 +42,29 @@ _NAMED_FILES = 10
 _log = logging.getLogger("wds_tools")
 
 
+@dataclass(eq=False)
 class PackJob:
     """One run of the packer: packs the missing shards of a plan.
 
-    Args:
+    Attributes:
         plan: What is packed.
         source: Where the inputs are read.
         destination: Where the dataset is written.
         processes: Maximum number of worker processes.
         bar: Progress bar for samples and bytes.
         options: The options of `pack`.
-
-    Attributes:
         kept: Reports of shards that an earlier run has finished, by number.
         packed: Reports of the shards that this run has finished.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        source: Source,
-        destination: Destination,
-        processes: int,
-        bar: ProgressBar,
-        options: PackOptions,
-    ) -> None:
-        self.plan = plan
-        self.source = source
-        self.destination = destination
-        self.processes = processes
-        self.bar = bar
-        self.options = options
-        self.kept: dict[int, ShardReport] = {}
-        self.packed: list[ShardReport] = []
+    plan: Plan
+    source: Source
+    destination: Destination
+    processes: int
+    bar: ProgressBar
+    options: PackOptions
+    kept: dict[int, ShardReport] = field(default_factory=dict, init=False)
+    packed: list[ShardReport] = field(default_factory=list, init=False)
 
     def run(self, listing: Listing, *, onto: Manifest | None = None) -> tuple[Manifest, tuple[Skip, ...]]:
         """Pack the missing shards, and complete the dataset unless this is one of several tasks.

@@ -23,7 +23,7 @@ from wds_tools.packing.card import CARD_NAME
 from wds_tools.packing.plan import shard_name
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import commit_bytes, final_name, write_errors
-from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, lock_file
+from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, lock_file, parse_plan
 
 SKIPPED_NAME = "skipped.jsonl"
 _SHARD = re.compile(r"shard-\d{6,}\.(tar|parquet)")
@@ -182,15 +182,6 @@ def remove_shard(folder: Path, number: int) -> None:
     """Remove a shard and its index, if they exist."""
     for name in (shard_name(number), index_name(shard_name(number))):
         (folder / name).unlink(missing_ok=True)
-
-
-def parse_plan(data: bytes) -> dict[str, Any]:
-    """Return the source in a plan file. For a damaged file it is empty, and so equals no real source."""
-    try:
-        plan = json.loads(data)
-    except ValueError:
-        return {}
-    return plan if isinstance(plan, dict) else {}
 
 
 def is_pack_file(name: str) -> bool:

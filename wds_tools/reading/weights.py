@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -21,10 +22,10 @@ from wds_tools.lru_cache import LRUCache
 from wds_tools.order.changes import DatasetWeights, Entries, Planned, Weights
 from wds_tools.order.epoch import PlainOrder
 from wds_tools.order.shares import whole_shares
-from wds_tools.order.weights import Phases
+from wds_tools.order.weights import Phases, Scan
 from wds_tools.reading.select import ids_by_key, labels_of, matching, weights_by_class
 from wds_tools.reading.shardset import ShardSet
-from wds_tools.storage.commit import commit_bytes
+from wds_tools.storage.commit import CommitFile
 
 SampleWeights = NDArray[np.floating[Any]] | Sequence[float] | Mapping[Any, float] | str | os.PathLike[str]
 """One factor per sample of the dataset, factors by key or sample id, or a Parquet file with ``key`` and ``weight``."""
@@ -32,7 +33,8 @@ SampleWeights = NDArray[np.floating[Any]] | Sequence[float] | Mapping[Any, float
 WeightSchedule = tuple[Literal["classes", "sources"], Schedule]
 """The argument of `Loader.reweight` whose values change, and the values."""
 
-_KEPT = 8
+_KEPT, _KEPT_BYTES = 8, 64 << 20
+_PART = 1 << 18  # samples that are checked at a time
 
 
 class WeightFinder:
@@ -47,7 +49,7 @@ class WeightFinder:
     def __init__(self, shards: ShardSet, order: PlainOrder, seed: int) -> None:
         self._shards, self._order, self._seed = shards, order, seed
         # By hash: factors of samples that are in no file yet. Only the last ones are kept.
-        self._unsaved = LRUCache[str, NDArray[np.float32]](max_items=_KEPT)
+        self._unsaved = LRUCache[str, NDArray[np.float32]](max_items=_KEPT, max_bytes=_KEPT_BYTES)
 
     def entries(
         self,
@@ -75,20 +77,24 @@ class WeightFinder:
             found["samples"] = self._sample_entry(samples, save_to)
         return found
 
-    def save(self, entries: Entries) -> None:
-        """Write the weights of samples to the file of ``save_to=``, if there is one.
+    def save(self, entries: Entries) -> bool:
+        """Write the weights of samples to the file of ``save_to=``; return whether there is one.
 
         Raises:
             OptionError: The file cannot be written.
         """
         path, digest = (entries.get("samples", {}).get(name) for name in ("file", "xxh3"))
         if path is None or (factors := self._unsaved.get(digest)) is None:
-            return
+            return False
         try:
-            commit_bytes(Path(path), _npy(factors))
+            if not _has(Path(path), digest):  # another rank of this machine may have written it
+                with CommitFile(path) as file:
+                    file.write(_header(factors))
+                    file.write(factors.data)
         except OSError as error:
             raise OptionError(f"save_to={path!r} cannot be written ({error.strerror or error})") from error
         self._unsaved.pop(digest)
+        return True
 
     def planned(self, schedule: WeightSchedule) -> Planned:
         """Return the weights of a schedule.
@@ -129,16 +135,20 @@ class WeightFinder:
         shares = None if entries.get("sources") is None else self._shares(entries["sources"])
         if set(entries) <= {"sources"} and not any(part.balance for part in self._order.parts):
             return Weights(shares)
-        classes = self._classes(entries.get("classes", {}))
+        classes = self._classes(entries["classes"]) if "classes" in entries else {}
         by_sample = self._by_sample(entries)
         datasets = []
-        for number, phases in enumerate(self._phases):
+        for number, part in enumerate(self._order.parts):
             first, last = self._order.first_ids[number : number + 2]
+            if by_sample is not None and "samples" in entries and not classes and part.balance is None:
+                datasets.append(DatasetWeights(self._phases_by_id(number), None, by_sample[first:last]))
+                continue
+            phases = self._phases[number]
             by_group = np.ones(len(phases.counts))
             for label, factor in classes.items():
                 if label + 1 < len(by_group):
                     by_group[label + 1] *= factor
-            balance = self._order.parts[number].balance
+            balance = part.balance
             if balance is not None:
                 known = min(len(by_group) - 1, len(balance.factors))
                 by_group[1 : known + 1] *= balance.factors[:known]
@@ -156,9 +166,12 @@ class WeightFinder:
         found = []
         for number, scan in enumerate(self._order.scans):
             first, last = self._order.first_ids[number : number + 2]
-            selected = scan.selection.selected_ids if scan.selection else None
-            found.append(Phases.of(labels[first:last], selected, self._seed))
+            found.append(Phases.of(labels[first:last], _selected(scan), self._seed))
         return found
+
+    def _phases_by_id(self, number: int) -> Phases:
+        first, last = self._order.first_ids[number : number + 2]
+        return Phases.by_id(last - first, _selected(self._order.scans[number]), self._seed)
 
     def _shares(self, sources: Sequence[float]) -> tuple[int, ...]:
         if len(sources) != len(self._order.scans) or not sum(sources) > 0:
@@ -183,10 +196,12 @@ class WeightFinder:
         """Return the factor of each sample: float32 [stored], or None if all are 1."""
         if not {"samples", "where"} & set(entries):
             return None
-        stored = self._order.identity.stored
-        factors = np.ones(stored, np.float32)
-        if "samples" in entries:
-            factors *= self._factors_of_samples(entries["samples"])
+        if "samples" not in entries:
+            factors = np.ones(self._order.identity.stored, np.float32)
+        else:
+            factors = self._factors_of_samples(entries["samples"])
+        if entries.get("where") and "samples" in entries:
+            factors = factors.copy()
         for text, factor in entries.get("where", {}).items():
             factors[matching(self._shards, len(self._shards.locations), text, progress=False)] *= np.float32(factor)
         return factors
@@ -197,8 +212,10 @@ class WeightFinder:
                 raise OptionError(f"samples={os.fspath(samples)!r} is a file already: omit save_to=")
             return {"file": os.fspath(samples), "xxh3": _hash(_bytes_of(samples, OptionError))}
         factors = self._checked(samples)
-        digest = _hash(_npy(factors))
-        self._unsaved.put(digest, factors)
+        if save_to is None and isinstance(samples, np.ndarray) and np.may_share_memory(factors, samples):
+            factors = factors.copy()  # the user may change it later
+        digest = _hash(_header(factors), factors.data)
+        self._unsaved.put(digest, factors, factors.nbytes)
         return {"file": None if save_to is None else os.fspath(save_to), "xxh3": digest}
 
     def _factors_of_samples(self, entry: Mapping[str, Any]) -> NDArray[np.float32]:
@@ -211,15 +228,19 @@ class WeightFinder:
                 "the state has weights of samples that were not saved: give save_to= to loader.reweight()"
             )
         content = _bytes_of(path, ResumeError)
-        if _hash(content) != digest:
+        if (found := _hash(content)) != digest:
             raise ResumeError(
-                f"{path} has changed: its hash is {_hash(content)}, and the state records {digest}; restore the file "
-                "that was saved with the state"
+                f"{path} has changed: its hash is {found}, and the state records {digest}; restore the file that was "
+                "saved with the state"
             )
-        factors = self._of_parquet(content, path) if content.startswith(b"PAR1") else np.load(io.BytesIO(content))
-        return self._checked(factors)
+        if bytes(content[:4]) == b"PAR1":
+            return self._checked(self._of_parquet(content, path))
+        try:
+            return self._checked(np.load(path, mmap_mode="r"))  # one copy for all ranks of a machine
+        except ValueError as error:
+            raise OptionError(f"{path} is neither a Parquet file nor the file of save_to= ({error})") from error
 
-    def _of_parquet(self, content: bytes, path: str) -> dict[Any, float]:
+    def _of_parquet(self, content: memoryview, path: str) -> dict[Any, float]:
         try:
             table = pq.read_table(pa.BufferReader(content))
         except pa.ArrowException as error:
@@ -247,7 +268,7 @@ class WeightFinder:
                 factors[ids] *= np.float32(value)
             return factors
         try:
-            factors = np.asarray(samples, np.float32)
+            factors = np.asanyarray(samples, np.float32)
         except (TypeError, ValueError):
             factors = np.empty(0, np.float32)
         if factors.shape != (stored,):
@@ -255,8 +276,9 @@ class WeightFinder:
                 f"samples= has the shape {np.shape(samples)}; allowed are one number for each of the {stored:,} "
                 "samples, a mapping from keys or ids to numbers, and a Parquet file"
             )
-        wrong = np.flatnonzero(~np.isfinite(factors) | (factors < 0))
-        if len(wrong):
+        parts = (factors[start : start + _PART] for start in range(0, stored, _PART))
+        if not all(part.min() >= 0 and part.max() < np.inf for part in parts):
+            wrong = np.flatnonzero(~np.isfinite(factors) | (factors < 0))
             raise OptionError(
                 f"samples= has {factors[wrong[0]]} for sample {wrong[0]}; allowed are finite numbers from 0"
             )
@@ -292,18 +314,35 @@ def _factor(option: str, name: Any, value: Any) -> float:
     return factor
 
 
-def _bytes_of(path: str | os.PathLike[str], kind: Callable[[str], Exception]) -> bytes:
+def _bytes_of(path: str | os.PathLike[str], kind: Callable[[str], Exception]) -> memoryview:
+    """Return the content of a file; pages of it are read when they are used."""
     try:
-        return Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except ValueError:  # an empty file cannot be mapped
+        return memoryview(b"")
     except OSError as error:
         raise kind(f"the weights of samples in {os.fspath(path)} cannot be read ({error.strerror or error})") from error
 
 
-def _npy(factors: NDArray[np.float32]) -> bytes:
+def _selected(scan: Scan) -> NDArray[np.int64] | None:
+    return scan.selection.selected_ids if scan.selection else None
+
+
+def _header(factors: NDArray[np.float32]) -> bytes:
+    """Return the start of a file of NumPy that has the factors after it."""
     content = io.BytesIO()
-    np.save(content, factors)
+    np.lib.format.write_array_header_1_0(content, np.lib.format.header_data_from_array_1_0(factors))
     return content.getvalue()
 
 
-def _hash(content: bytes) -> str:
-    return xxhash.xxh3_64_hexdigest(content)
+def _has(path: Path, digest: str) -> bool:
+    """Return whether a file has the content of a hash."""
+    return path.is_file() and _hash(_bytes_of(path, OptionError)) == digest
+
+
+def _hash(*parts: bytes | memoryview) -> str:
+    digest = xxhash.xxh3_64()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()

@@ -437,6 +437,21 @@ def _yolo_images(files: Files, place: str, missing: dict[str, str]) -> list[File
     return [files.by_path[path] for path in found.values() if path is not None and layouts.is_image_name(path)]
 
 
+def _voc_data(files: Files, xml: File) -> bytes:
+    """Return the content of an annotation file.
+
+    Raises:
+        SourceError: It is LabelMe's, whose first element is the same.
+    """
+    data = files.read(xml)
+    if b"<pt>" in data or b"LabelMe" in data[:1000]:
+        raise SourceError(
+            f"{xml.path} is an annotation of LabelMe (XML with <pt>), which is not read: write the objects as COCO, "
+            "YOLO or VOC; or pass --from folder (kind='folder') to pack the images without them"
+        )
+    return data
+
+
 class Voc(Annotated):
     """Pascal VOC: ``Annotations/1.xml`` for ``JPEGImages/1.jpg``, or both in one folder; ``ImageSets/Main``."""
 
@@ -466,7 +481,9 @@ class Voc(Annotated):
         taken |= {path for path in found.unpaired if masks.is_mask(path) and path not in annotation}
         images = [file for file in files.images if file.path not in taken]
         pairs = [(file.path, annotation.get(file.path)) for file in images]
-        everything = voc.annotations_of((path, xml.path if xml else "", xml and files.read(xml)) for path, xml in pairs)
+        everything = voc.annotations_of(
+            (path, xml.path if xml else "", _voc_data(files, xml) if xml else None) for path, xml in pairs
+        )
         plan = {}
         for split, members in _image_sets(files, images).items():
             source = "ImageSets" if split else "Annotations"

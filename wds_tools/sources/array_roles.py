@@ -22,7 +22,7 @@ from wds_tools.sources import array_kinds
 from wds_tools.sources.array_kinds import STORED, has_scalars, is_encoded, kind_of
 from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name, usual_names
-from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x, names_in
+from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x, names_in, with_matching_names
 from wds_tools.sources.layouts import SPLIT_OF
 from wds_tools.sources.pixels import CHANNELS, check_pixels
 from wds_tools.sources.record_values import Kind
@@ -229,6 +229,16 @@ class Roles:
         self._beside = {name: array for name, array in self._beside.items() if name not in self._used}
         if choice.classes is None:
             self._find_classes(choice.label)
+        texts = {
+            name: array_kinds.texts_of(np.asarray(array[:]), f"{self._where}: array {name!r}")
+            for name, array in self._beside.items()
+            if kind_of(array) == "text" and array.ndim == 1 and not self.classes
+        }
+        named = with_matching_names(choice._replace(classes=self.classes, notes=()), texts, self._options, "array")
+        self.notes += named.notes
+        if named.names is not None and named.names in self._beside:
+            del self._beside[named.names]
+            self.classes, self._used[named.names] = named.classes, "class names"
 
     def _add_rest(self, name: str, array: Any) -> None:
         """Add an array that is neither image nor label.

@@ -95,8 +95,8 @@ class ArraySource(RecordSource):
             values = self._columns.get(short)
             if isinstance(values, np.ndarray) and values.dtype.kind == "f":
                 names.lost[short] = int((~np.isfinite(values)).sum())
-            if kind == Kind.TEXT:
-                names.add_texts(short, self._columns[short])
+            if short in self._columns and names.may_be_splits(short):
+                names.add_texts(short, map(cell, self._columns[short]))
         return names
 
     @cached_property

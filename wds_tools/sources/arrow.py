@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -171,6 +172,9 @@ class ArrowSource(RecordSource):
             for file in files:
                 rows = ({name: value} for value in self._column(file, name))
                 seen.extend(name, (renumbered(row, self.changes[file])[name] for row in rows))
+        for name in seen.may_be_class_names():
+            batches = (self._column(file, name) for file in files)
+            seen.extend_texts(name, chain.from_iterable(batches))
         roles = self.found_roles = seen.roles()
         columns.check_complete([roles.image, roles.label, roles.names])
         found.account.notes += seen.hints(
@@ -178,6 +182,12 @@ class ArrowSource(RecordSource):
             lambda name: self._column(files[0], name) if Kind.TEXT in seen.kinds[name] else self._head(files[:1], name),
         )
         found.account.notes += self._notes_on_folders(roles)
+        label = columns.types.get(roles.label or "")
+        if isinstance(label, pa.DictionaryType) and label.ordered and not self.options.classes:
+            found.account.notes.append(
+                f"the categories of column {roles.label!r} have an order, and class numbers are those of the sorted "
+                "names: pass --classes (classes=) with the names in their order to keep it"
+            )
         for name in seen.facts(roles):
             if seen.may_be_splits(name):
                 seen.add_texts(name, self._values(files, name))

@@ -152,13 +152,13 @@ def _remote_kind(url: str, kind: str | None, remote: RemoteOptions) -> str:
 def _detect_remote(url: str, remote: RemoteOptions) -> str:
     """Return the kind of a URL: that of the first archive, or a folder of images."""
     if has_pattern(url) or is_tar(url) or "*" in url:
-        return _kind_of_archive(find_remote_files(url, is_tar, "tar", remote)[0], remote)
+        return _kind_of_archives(find_remote_files(url, is_tar, "tar", remote), remote)
     found = list_objects(url, remote)
     names = [path for path in found if not any(part.startswith(".") for part in path.split("/"))]
     if any(map(is_image_name, names)):
         return "folder"
     if tars := sorted(filter(is_tar, names)):
-        return _kind_of_archive(found[tars[0]], remote)
+        return _kind_of_archives([found[name] for name in tars], remote)
     raise SourceError(
         f"{clean_url(url)} contains neither images nor tar files; these can be packed from a URL: check it, or copy "
         "other formats to this machine first"
@@ -194,7 +194,7 @@ def detect(path: Path) -> str:
         path = Path(expand_pattern(str(path))[0])
     if any((path / name).is_file() for name in _MARKERS) and (stated := _first_kind(path, _MARKED)):
         return stated  # whatever other files there are
-    if path.is_dir() and (images := list(filter(is_image_name, _file_names(path)))):
+    if path.is_dir() and (images := list(filter(is_image_name, _file_names(path, levels=3)))):
         _check_images_decide(path, images)
         return "folder"
     if path.name == MANIFEST_NAME and path.is_file() and _is_indexed(path.parent):
@@ -266,13 +266,13 @@ def _has_extension(*extensions: str) -> Callable[[Path], bool]:
     return lambda path: any(name.lower().endswith(extensions) for name in _file_names(path))
 
 
-def _file_names(path: Path) -> Iterator[str]:
-    """Yield the name of a file, or the first names in a folder, one and two levels below it."""
+def _file_names(path: Path, levels: int = 2) -> Iterator[str]:
+    """Yield the name of a file, or the first names in a folder, some levels below it."""
     if not path.is_dir():
         yield path.name
         return
-    for pattern in ("*", "*/*"):
-        yield from (found.name for found in islice(path.glob(pattern), _MAX_NAMES) if found.is_file())
+    for level in range(levels):
+        yield from (found.name for found in islice(path.glob("*/" * level + "*"), _MAX_NAMES) if found.is_file())
 
 
 def _is_file(*extensions: str) -> Callable[[Path], bool]:
@@ -339,6 +339,12 @@ def _has_samples(kind: str) -> Callable[[Path], bool]:
         return any(_kind_of_archive(tar, is_indexed=is_indexed) == kind for tar in tars[:_MAX_ARCHIVES])
 
     return test
+
+
+def _kind_of_archives(files: Sequence[RemoteFile], remote: RemoteOptions) -> str:
+    """Return what the first archives have: samples if one has samples."""
+    kinds = (_kind_of_archive(file, remote) for file in files[:_MAX_ARCHIVES])
+    return next((kind for kind in kinds if kind != "tar"), "tar")
 
 
 def _kind_of_archive(path: Path | RemoteFile, remote: RemoteOptions | None = None, *, is_indexed: bool = False) -> str:

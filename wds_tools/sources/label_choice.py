@@ -6,6 +6,7 @@ Names only suggest a role: types and values decide. What could be two is an erro
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from wds_tools.format.label import NONE, Label, parse, quoted
 from wds_tools.format.label_lists import items_of
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.columns import LABEL, usual_names
+from wds_tools.sources.layouts import is_split_name
 from wds_tools.wording import counted
 
 _List = tuple[Any, ...]  # labels of a sample that has several
@@ -25,6 +27,7 @@ _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names
 _MAX_SHOWN = 30  # characters of a value in a message
 _MAX_NUMBERS, _SPARSE = 100, 4  # of classes; numbers per class, at most
 _MAX_NAMES = 12  # columns that a message shows
+_WORD_OF_NAMES = re.compile("name|class|cls|label|categor|species|text")
 _PLURALS = {"entry": "entries"}
 
 
@@ -139,7 +142,7 @@ class LabelColumns:
         classes = names_by_number(named)
         if classes is None:
             raise self.ambiguous([label, names])
-        notes = [f"class names: {self._part} {names!r}, whose values match the numbers in {self._part} {label!r}"]
+        notes = [_matching(names, label, self._part)]
         unnamed = [number for number in range(len(classes)) if number not in named]
         if unnamed:
             notes.append(
@@ -247,6 +250,76 @@ class _Column:
         else:
             self.odd = value
         return None
+
+
+def names_of(labels: Sequence[Any], texts: Sequence[str | None], *, is_known: bool = False) -> dict[int, str] | None:
+    """Return the class name of each number if texts are these: one for each number, and another for another number.
+
+    Some number must have several rows, unless it ``is_known`` that the texts are class names.
+
+    >>> names_of([3, 0, 3], ["owl", "cat", "owl"]), names_of([3, 0, 3], ["owl", "cat", "cat"])
+    ({3: 'owl', 0: 'cat'}, None)
+    """
+    if any(isinstance(label, (tuple, list, Mapping)) for label in labels):
+        return None
+    numbers = {label: _label(label) for label in set(labels)}
+    names: dict[int, str] = {}
+    rows = 0
+    for value, text in zip(labels, texts, strict=True):
+        label = numbers.get(value)
+        if label is None or (label == NONE) != (not text) or (text and label.number is None):
+            return None
+        if text and label.number is not None:
+            rows += 1
+            if names.setdefault(label.number, text) != text:
+                return None
+    is_unique = len(set(names.values())) == len(names)
+    are_names = bool(names) and all(map(is_name, names.values()))
+    return names if are_names and is_unique and (is_known or 2 <= len(names) < rows) else None
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is a name, not a number or a word for a missing value."""
+    label = _label(text)
+    return label is not None and label.name is not None
+
+
+def with_matching_names(
+    choice: LabelChoice,
+    texts: Mapping[str, Sequence[str | None]],
+    options: SourceOptions,
+    part: str,
+    known: str | None = "",
+) -> LabelChoice:
+    """Return a choice with the class names in another column, if its values match the numbers of the label.
+
+    Args:
+        choice: The label.
+        texts: Values of the columns of texts.
+        options: What the user states.
+        part: What a column is called in messages.
+        known: The column that has the class names if that is known; empty if not, None if there is none.
+    """
+    label = choice.label
+    are_known = choice.names or choice.classes or options.classes or options.label_type == "number"
+    if label is None or are_known or known is None:
+        return choice
+    found = {}
+    for column, values in texts.items():
+        names = names_of(choice.values, values, is_known=bool(known)) if known in ("", column) else None
+        if names and column != label:
+            found[column] = names
+    found = {column: names for column, names in found.items() if not all(map(is_split_name, names.values()))}
+    named = [column for column in found if _WORD_OF_NAMES.search(column.lower())]
+    if len(named) == 1 and (classes := names_by_number(found[named[0]])):
+        return choice._replace(names=named[0], classes=classes, notes=(*choice.notes, _matching(named[0], label, part)))
+    has = f"has one text for each number of {part} {label!r}"
+    notes = [f"{part} {column!r} {has}: pass --label {column} if these are the class names" for column in found]
+    return choice._replace(notes=(*choice.notes, *notes))
+
+
+def _matching(names: str, label: str, part: str) -> str:
+    return f"class names: {part} {names!r}, whose values match the numbers in {part} {label!r}"
 
 
 def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:

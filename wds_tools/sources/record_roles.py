@@ -28,7 +28,16 @@ from wds_tools.sources.columns import (
     plain_name,
     usual_columns,
 )
-from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, hint, is_x, names_by_number
+from wds_tools.sources.label_choice import (
+    LabelChoice,
+    LabelColumns,
+    ambiguous,
+    hint,
+    is_name,
+    is_x,
+    names_by_number,
+    with_matching_names,
+)
 from wds_tools.sources.layouts import is_split_name
 from wds_tools.sources.record_values import (
     ALL_KINDS,
@@ -54,6 +63,7 @@ _WIDTHS = ("width", "cols", "columns", "w", "image/width", "image_width", "img_w
 _DEPTHS = ("depth", "channels", "c", "image/depth", "image/channels", "image_depth", "image_channels")
 _SPLIT_NAMES = ("split", "splits", "subset", "partition", "fold", "train", "is_train", "is_training", "test", "is_test")
 _SPLIT_NUMBERS = frozenset(["true", "false", *map(str, range(10)), *map(str, map(float, range(10)))])
+_MAX_CLASSES = 25_000  # different texts of a name that may have the class names
 _SHAPES = ("shape", "image/shape", "image_shape", "img_shape")
 
 
@@ -127,6 +137,9 @@ class Names:
         self.total = 0
         self.lost: dict[str, int] = {}  # name -> numbers that JSON does not have
         self.splits: dict[str, set[str] | None] = {}  # name -> its different texts, if all are names of splits
+        self.texts: dict[str, list[str | None] | None] = {}  # name -> its texts; None if too many differ
+        self.names_of_label: str | None = ""  # which name has the class names; "" if it is not known, None for none
+        self._different: dict[str, set[str]] = {}
         self._same: dict[str, str] = {}
 
     def add(self, values: Mapping[str, Any] | str) -> int:
@@ -143,15 +156,21 @@ class Names:
             self.kinds[name][kind] += 1
             if kind != Kind.TEXT and (count := not_finite(value)):
                 self.lost[name] = self.lost.get(name, 0) + count
-            if kind == Kind.TEXT or self.may_be_splits(name):
-                self.add_texts(name, [text_of(value) if kind == Kind.TEXT else value])
-            if name in self.labels:
-                self.extend(name, [value])
+            self._keep(name, text_of(value) if kind == Kind.TEXT else value, kind)
         self.total += 1
-        for known in self.labels.values():
+        for known in (*self.labels.values(), *filter(None, self.texts.values())):
             if len(known) < self.total:
                 known.append(None)
         return self.total - 1
+
+    def _keep(self, name: str, value: Any, kind: str) -> None:
+        """Keep a value that may be a label, a class name or the name of a split."""
+        if kind == Kind.TEXT or self.may_be_splits(name):
+            self.add_texts(name, [value])
+        if name in self.labels:
+            self.extend(name, [value])
+        elif kind == Kind.TEXT:
+            self.extend_texts(name, [value])
 
     def _value(self, name: str, stored: Any) -> Any:
         value = resolved(stored, is_list=False)
@@ -169,6 +188,29 @@ class Names:
         found = (label_value(value, kind_of(value)) for value in values)
         same = self._same
         self.labels[name] += [same.setdefault(value, value) if isinstance(value, str) else value for value in found]
+
+    def may_be_class_names(self) -> list[str]:
+        """Return the names of texts if there are numbers that may be the label."""
+        numbers = (name for name in self.labels if {Kind.WHOLE, Kind.DECIMAL} & {*self.kinds[name]})
+        texts = (name for name, kinds in self.kinds.items() if kinds.keys() <= {Kind.TEXT, Kind.MISSING})
+        are_needed = any(name not in self.source.class_lists for name in numbers)
+        return [name for name in texts if name not in self.labels] if are_needed else []
+
+    def extend_texts(self, name: str, values: Iterable[Any]) -> None:
+        """Add texts that may be class names. They are kept as long as they can be."""
+        known = self.texts.setdefault(name, [None] * self.total)
+        if known is None:
+            return
+        different = self._different.setdefault(name, set())
+        for value in values:
+            text = text_of(value) if value else None
+            known.append(self._same.setdefault(text, text) if text else None)
+            if text and text not in different:
+                different.add(text)
+                if len(different) > _MAX_CLASSES or not is_name(text):
+                    self.texts[name] = None
+                    different.clear()
+                    return
 
     def may_be_splits(self, name: str) -> bool:
         """Return whether the values of a name can be those of splits."""
@@ -320,7 +362,10 @@ class Names:
         """Return a choice with the class names of the format, such as those of ``image/class/text``."""
         label, source = choice.label, self.source
         text = next((name for name in source.preferred.get("names", ()) if name in self.kinds), None)
-        if text is None or label is None or label == text or choice.names is not None:
+        if text is None:
+            texts = {one: values for one, values in self.texts.items() if values and one in self.kinds}
+            return with_matching_names(choice, texts, source.options, source.part, self.names_of_label)
+        if label is None or label == text or choice.names is not None:
             return choice
         named: dict[Any, str] = {}
         is_known = label in source.preferred.get(LABEL, ()) and self.kinds[text].keys() <= {Kind.TEXT, Kind.MISSING}

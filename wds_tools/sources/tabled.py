@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -52,7 +52,7 @@ class _Columns:
         files: All files, which the columns may name.
         table: The table.
         options: What the user states.
-        labels: The only columns that may be the label or have its class names; None: all.
+        known: The columns that are the label and its class names, if that is known from another table.
 
     Attributes:
         names: What the columns have.
@@ -60,7 +60,7 @@ class _Columns:
     """
 
     def __init__(
-        self, files: Files, table: Named, options: SourceOptions, labels: Container[str | None] | None = None
+        self, files: Files, table: Named, options: SourceOptions, known: tuple[str | None, str | None] | None = None
     ) -> None:
         self.table = table
         self._files = files
@@ -68,8 +68,9 @@ class _Columns:
         self.names = self._source.seen(table.rows)
         for _, row in table.rows.rows():
             self.names.add({name: value for name, value in row.items() if name != MORE})
-        if labels is not None:
-            self.names.labels = {name: values for name, values in self.names.labels.items() if name in labels}
+        if known is not None:
+            self.names.labels = {name: values for name, values in self.names.labels.items() if name in known}
+            self.names.names_of_label = known[1]
         self._head = [row for _, row in islice(table.rows.rows(), LOOKED_AT)]
         self.choice = self.names.label(table.image)
 
@@ -311,8 +312,8 @@ def _labelled(found: Collector, files: Files, plan: Mapping[str, Rows], own: Nam
     if first is None or first.table is own:
         return first or _Columns(files, own, options)
     label, names = first.choice.label, first.choice.names
-    if {label, names} <= {*own.rows.columns}:
-        columns = _Columns(files, own, options, {label, names})
+    if {label, names} - {None} <= {*own.rows.columns}:
+        columns = _Columns(files, own, options, (label, names))
         if columns.choice.label == label:
             return columns
     if label not in own.rows.columns and names in own.rows.columns:
@@ -320,7 +321,7 @@ def _labelled(found: Collector, files: Files, plan: Mapping[str, Rows], own: Nam
     if label not in own.rows.columns:
         found.account.notes.append(f"without labels: {own.file.path} has no column {label!r}")
         label = ""
-    return _Columns(files, own, _with_label(options, str(label)))
+    return _Columns(files, own, _with_label(options, str(label)), (label, None))
 
 
 def _with_label(options: SourceOptions, label: str) -> SourceOptions:

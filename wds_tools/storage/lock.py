@@ -86,7 +86,7 @@ _PACKERS = "`wds-tools pack` or `append`"
 def unfinished_append(folder: str, read: Callable[[str], bytes | None]) -> str | None:
     """Return a message if a dataset has an unfinished append, with what to do; otherwise None. Arguments: as below."""
     plan = _read(f"{WORK_NAME}/{PLAN_NAME}", read)
-    if plan is None or "onto" not in _parsed(plan):
+    if plan is None or "onto" not in parse_plan(plan):
         return None
     return (
         f"{folder} has an unfinished append: run the same `wds-tools append` command again to continue, or with "
@@ -103,7 +103,7 @@ def why_unfinished(folder: str, read: Callable[[str], bytes | None]) -> str | No
     """
     plan = _read(f"{WORK_NAME}/{PLAN_NAME}", read)
     if plan is not None:
-        command = _COMMANDS.get(str(_parsed(plan).get("kind")), _PACKERS)
+        command = _COMMANDS.get(str(parse_plan(plan).get("kind")), _PACKERS)
     elif _read(f"{COPY_NAME}/manifest.json", read) is not None:
         command = "`wds-tools copy`"
     elif _read(f"{UNPACK_NAME}/{PLAN_NAME}", read) is not None:
@@ -125,10 +125,10 @@ def _read(name: str, read: Callable[[str], bytes | None]) -> bytes | None:
         return None
 
 
-def _parsed(plan: bytes) -> dict[str, Any]:
-    """Return a plan; an empty one if it is damaged."""
+def parse_plan(data: bytes) -> dict[str, Any]:
+    """Return the source in a plan file. For a damaged file it is empty, and so equals no real source."""
     try:
-        found = json.loads(plan)
+        plan = json.loads(data)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return plan if isinstance(plan, dict) else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -132,8 +133,10 @@ class Boxes(AtPath):
                 kept = (width > self.min_side) & (height > self.min_side) & (visible > self.min_visible)
             if regions and self.max_aspect is not None:
                 kept &= (width < self.max_aspect * height) & (height < self.max_aspect * width)
-            stops = np.cumsum(counts)[:-1]
-            shown.append(list(zip(np.split(edges, stops), np.split(kept, stops), strict=True)))
+            spans = [
+                slice(*ends) for ends in pairwise([0, *np.cumsum(counts).tolist()])
+            ]  # np.split takes 5 times as long
+            shown.append([(edges[span], kept[span]) for span in spans])
         return shown
 
     def _check_outlines(self, part: Part, counts: NDArray[np.int64], objects: Sequence[Sequence[Any]] | None) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -96,7 +98,7 @@ class AtPath(FieldSpec):
 
 
 class _MissingError(LookupError):
-    """What there is where a name was not found."""
+    """A name of a path was not found. The message states what is there instead."""
 
 
 def _at(value: Any, names: list[str], start: int = 0, *, optional: bool = False) -> Any:
@@ -106,11 +108,9 @@ def _at(value: Any, names: list[str], start: int = 0, *, optional: bool = False)
     """
     for number, name in enumerate(names[start:], start):
         if isinstance(value, list) and not name.isdecimal():
-            if number == len(names) - 1 and all(type(element) is dict for element in value):
-                if optional:
-                    return [element.get(name, []) for element in value]
-                if all(name in element for element in value):
-                    return [element[name] for element in value]
+            if number == len(names) - 1:
+                with contextlib.suppress(AttributeError, KeyError, TypeError):  # found below, with what there is
+                    return [element.get(name, []) for element in value] if optional else [*map(itemgetter(name), value)]
             return [_at(element, names, number, optional=optional) for element in value]
         try:
             value = value[int(name)] if isinstance(value, list) else value[name]

@@ -39,6 +39,7 @@ class Recipe:
         columns: The fields of a batch.
         sample_transform: The user's function of all fields of a sample.
         replaces: Whether unreadable samples are replaced. They are then reported one by one.
+        has_views_by_dataset: Whether each batch is of one dataset, which has a view of its own.
         compiled: Whether the process that creates the recipe has the compiled module. Its workers must have it too.
     """
 
@@ -48,6 +49,7 @@ class Recipe:
     columns: tuple[Column, ...]
     sample_transform: Transform | None = None
     replaces: bool = False
+    has_views_by_dataset: bool = False
     compiled: bool = field(default_factory=native.is_available)
 
     @property
@@ -79,10 +81,12 @@ class Recipe:
         return len(self.buckets.sizes) if self.buckets else choices_of(self.columns)
 
     def bucket_of(self, plan: EpochPlan, step: Step) -> int | None:
-        """Return the bucket of a step, or which view of a `MultiScale` it has; None if there are neither."""
+        """Return the bucket of a step, or which view of several it has; None if there are neither."""
         count = choices_of(self.columns)
+        if self.has_views_by_dataset or not count:
+            return step.bucket if self._choices else None
         start = plan.cursor.position + step.number * plan.global_batch
-        return choose(self.seed, plan.cursor.epoch, start, count) if count else step.bucket
+        return choose(self.seed, plan.cursor.epoch, start, count)
 
     def columns_in(self, variant: int) -> tuple[Column, ...]:
         """Return the columns of a variant, with plain views."""

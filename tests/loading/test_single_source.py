@@ -1,0 +1,136 @@
+"""``Mixture(batches="single")``: each batch of one dataset, on ranks, after a resume, with weights, bans and views."""
+
+import json
+from collections import Counter
+from itertools import islice
+
+import pytest
+
+import wds_tools as wt
+from wds_tools.errors import OptionError, ResumeError
+
+
+def mixture(packed, few, weights=(3, 1), **options):
+    return wt.Mixture([packed, few], list(weights), batches="single", **options)
+
+
+def make(dataset, **options):
+    options = {"batch_size": 8, "fields": ("__key__", "label"), "shuffle": True, "num_workers": 0, **options}
+    return wt.make_loader(dataset, **options)
+
+
+def keys_of(batches, steps=None):
+    return [list(batch.key) for batch in islice(batches, steps)]
+
+
+def sources_of(loader, steps, rank=None):
+    """Return the numbers of the datasets of each step."""
+    return [set((loader.explain(step, rank=rank).ids >= 400).astype(int).tolist()) for step in steps]
+
+
+def test_each_batch_is_of_one_dataset_and_the_weights_hold(packed, few):
+    data = mixture(packed, few, stop="all_exhausted")
+    with make(data, num_workers=2) as loader:
+        run = keys_of(loader)
+        found = sources_of(loader, range(len(run)))
+        assert all(len(one) == 1 for one in found)
+        counts = Counter(source for one in found for source in one)
+        assert abs(counts[0] - 3 * counts[1]) <= 3
+        assert [[sample.key for sample in loader.explain(step).samples] for step in (0, 5, 9)] == [
+            run[0],
+            run[5],
+            run[9],
+        ]
+        assert loader.epoch_proof().ok
+        assert len({key for keys, one in zip(run, found, strict=True) if one == {0} for key in keys}) == 400
+        assert keys_of(loader, 3) != run[:3]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_ranks_have_the_same_dataset_or_not_and_a_run_resumes(packed, few, same):
+    data = mixture(packed, few, (1, 1), epoch_length=160, same_source_on_ranks=same)
+    ranks = [make(data, rank=rank, world_size=2) for rank in range(2)]
+    runs = []
+    for loader in ranks:
+        batches = iter(loader)
+        runs.append(keys_of(batches, 4))
+        state = json.loads(json.dumps(loader.state_dict()))
+        runs[-1] += keys_of(batches) + keys_of(loader)
+    for rank in range(2):
+        assert all(len(one) == 1 for one in sources_of(ranks[0], range(20), rank))
+    assert all((len(one) == 1) == same for one in sources_of(ranks[0], range(20)))
+    if same:  # one rank with batches of the same number of samples
+        with make(data, batch_size=16) as loader:
+            loader.load_state_dict(state)
+            assert [*map(set, keys_of(loader) + keys_of(loader))] == [
+                {*one, *two} for one, two in zip(*(run[4:] for run in runs), strict=True)
+            ]
+    with make(data, batch_size=8, rank=1, world_size=2) as loader:
+        loader.load_state_dict(state)
+        assert keys_of(loader) + keys_of(loader) == runs[1][4:]
+    with make(data, batch_size=32) as loader:
+        loader.load_state_dict(state)
+        with pytest.raises(OptionError, match="mix datasets"):
+            next(iter(loader))
+    with make(wt.Mixture([packed, few], [1, 1], epoch_length=160)) as loader, pytest.raises(ResumeError):
+        loader.load_state_dict(state)
+
+
+def test_batches_stay_of_one_dataset_after_changes_of_weights_and_bans(packed, few):
+    data = mixture(packed, few, epoch_length=240)
+    with make(data) as loader:
+        batches = iter(loader)
+        keys_of(batches, 5)
+        loader.reweight(sources=[0, 1])
+        assert sources_of(loader, range(5, 9)) == [{1}] * 4
+        keys_of(batches, 2)
+        loader.reweight(sources=[1, 1], where={"label == 0": 0})
+        state = loader.state_dict()
+    banned = [0, 5, 401, 403]
+    with make(data, ban=banned) as loader:
+        loader.load_state_dict(state)
+        run = [batch.label.tolist() for batch in loader] + [batch.label.tolist() for batch in loader]
+        assert not any(0 in labels for labels in run)
+        ids = [set(loader.explain(step).ids.tolist()) for step in range(7, 60)]
+        assert not any(one & set(banned) for one in ids)
+        assert all(len(one) == 1 for one in sources_of(loader, range(7, 60)))
+    with make(data, ban=banned) as loader:
+        assert not any(set(loader.explain(step).ids.tolist()) & set(banned) for step in range(60))
+        assert all(len(one) == 1 for one in sources_of(loader, range(60)))
+        assert len(keys_of(loader)) == 30
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_dataset_has_its_own_view(packed, few, workers):
+    views = [wt.CenterCrop(24, resize=32), wt.RandomResizedCrop((16, 40), flip=True)]
+    data = mixture(packed, few, (1, 1), epoch_length=80, views=views)
+    with make(data, fields=("image", "__key__"), num_workers=workers) as loader:
+        for step, batch in enumerate(loader):
+            (source,) = sources_of(loader, [step])[0]
+            assert tuple(batch.image.shape) == (8, 3, *((24, 24), (16, 40))[source])
+            assert loader.explain(step).samples[0].crops["image"][0].size == ((24, 24), (16, 40))[source]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batches": "other"}, "batches="),
+        ({"batches": "mixed", "same_source_on_ranks": False}, "are for batches='single'"),
+        ({"views": [wt.Resize(8)]}, "one view for each of the 2"),
+        ({"views": [wt.Resize(8)] * 2, "same_source_on_ranks": False}, "requires same_source_on_ranks"),
+        ({"epoch_length": 81}, "multiples of 8"),
+    ],
+)
+def test_invalid_options_are_refused(packed, few, options, message):
+    with pytest.raises(OptionError, match=message):
+        make(wt.Mixture([packed, few], [1, 1], **{"batches": "single", **options}))
+
+
+def test_options_that_contradict_batches_of_one_dataset_are_refused(packed, few):
+    data = mixture(packed, few, views=[wt.CenterCrop(8, resize=8)] * 2)
+    with pytest.raises(OptionError, match="remove one of them"):
+        make(data, fields="image", view=wt.CenterCrop(8))
+    with pytest.raises(OptionError, match="requires make_loader"):
+        wt.StreamingDataset(data)
+    with pytest.raises(OptionError, match="Buckets divide"):
+        make(mixture(packed, few), fields="image", view=wt.Buckets([(32, 32), (24, 40)]))
