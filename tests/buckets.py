@@ -66,9 +66,10 @@ class Bucketful(LocalFileSystem):
             raise PermissionError("access denied")
         if fault == "kill":
             os.kill(os.getpid(), 9)
-        parts = max(10, round(5 * Bucketful.seconds))
+        seconds = Bucketful.seconds  # a fault in another thread may change it
+        parts = max(10, round(5 * seconds))
         for _part in range(parts):
-            time.sleep(Bucketful.seconds / parts)
+            time.sleep(seconds / parts)
             callback.relative_update(len(data) // parts)
         if fault == "dies in the middle":
             raise ConnectionResetError("connection reset")

@@ -111,7 +111,7 @@ def _rebuild(
 
 
 class OptionError(WdsToolsError, ValueError):
-    """An invalid option or argument."""
+    """An option or argument is invalid."""
 
 
 class LabelError(WdsToolsError, ValueError):
@@ -157,7 +157,7 @@ class ChecksumError(ShardError):
 
 
 class SampleError(WdsToolsError, ValueError):
-    """A problem with one sample."""
+    """Something is wrong with one sample."""
 
 
 class DecodeError(SampleError):

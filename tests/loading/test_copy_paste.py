@@ -1,5 +1,6 @@
 """`CopyPaste`: what is pasted, and what becomes of the objects below it, by masks made pixel by pixel."""
 
+import json
 from itertools import islice
 
 import numpy as np
@@ -11,6 +12,9 @@ from torchvision.ops import masks_to_boxes
 
 import wds_tools as wt
 from wds_tools.errors import OptionError, SampleError
+from wds_tools.inspection.saved_step import SavedStep
+from wds_tools.options import RemoteOptions
+from wds_tools.reading.select import Choice
 
 SIZE = (80, 100)
 WHOLE = wt.Letterbox(SIZE)
@@ -249,3 +253,25 @@ def test_outlines_of_another_field_or_number_are_errors(drawn, tmp_path):
     loader = wt.make_loader(tmp_path, batch_size=2, num_workers=0, fields=fields)
     with loader, pytest.raises(SampleError, match="1 boxes, but 2 objects with outlines"):
         list(loader)
+
+
+def test_an_outline_of_two_points_is_not_pasted(tmp_path):
+    with wt.ShardWriter(str(tmp_path / "a-%06d.tar")) as writer:
+        for number in range(4):
+            facts = {"objects": [{"box": [1, 1, 9, 9], "number": number, "polygons": [[1, 1, 9, 9]]}]}
+            pixels = encode(Image.new("RGB", (20, 20), (number, 0, 0)), "PNG")
+            mask = encode(Image.new("L", (20, 20)), "PNG")
+            writer.write({"__key__": f"{number}", "png": pixels, "mask.png": mask, "json": facts})
+    batch, _ = batch_of(tmp_path, wt.CopyPaste(wt.Letterbox(20), p=1, share=1), size=4)
+    assert [[str(number) for number in numbers] for numbers in torch.as_tensor(batch.numbers).tolist()] == [
+        [key] for key in batch.key
+    ]
+    assert batch.image[:, 0].flatten(1).unique(dim=1).flatten().tolist() == [int(key) for key in batch.key]
+
+
+def test_a_saved_state_without_the_program_says_that_it_needs_it(drawn, tmp_path):
+    with wt.make_loader(drawn, batch_size=6, num_workers=0, shuffle=True, fields=specs_of(MOVED)) as loader:
+        next(iter(loader))
+        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    with pytest.raises(OptionError, match=r"the state has CopyPaste\(polygons='polygons'\), which chooses by a field"):
+        SavedStep(file=tmp_path / "state.json", step=0).explain(str(drawn), Choice(), RemoteOptions.of())

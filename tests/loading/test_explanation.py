@@ -169,15 +169,15 @@ def test_a_sample_without_an_image_is_explained_without_crops(tmp_path, photos):
 
 def test_a_step_of_a_billion_samples_is_found_without_computing_the_epoch(tmp_path):
     entries = tuple(
-        ShardEntry(f"shard-{n:06}.tar", 10_000, 10**9, f"{n:032x}", f"shard-{n:06}.parquet", 500_000, f"{n:032x}")
-        for n in range(100_000)
+        ShardEntry(f"shard-{n:06}.tar", 50_000, 10**9, f"{n:032x}", f"shard-{n:06}.parquet", 500_000, f"{n:032x}")
+        for n in range(20_000)
     )
     (tmp_path / "manifest.json").write_text(to_json(Manifest(entries, {"jpg": 10**9, "cls": 10**9}, shuffled=True)))
     options = {"fields": ("label",), "shuffle": True, "num_workers": 0, "lanes": 8, "rank": 0, "world_size": 64}
     with wt.make_loader(tmp_path, batch_size=256, **options) as loader:
         loader.explain(5)  # the manifest is read and the tables of the order are built
         tracemalloc.start()
-        for step in (777_777, 123_456_789, 1_000_000_007):
+        for step in (777_777, 1_000_000_007):
             found = loader.explain(step)
             assert len(set(found.ids.tolist())) == 64 * 256
         peak = tracemalloc.get_traced_memory()[1]

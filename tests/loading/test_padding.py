@@ -1,6 +1,7 @@
 """pad=: values of different sizes are one tensor per batch, with a mask that is False for the padding."""
 
 from collections import UserDict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from wds_tools.errors import OptionError
 from wds_tools.loading.fields.padding import Padded, Padding, join_padded, pad_tensors
 
 VIEW = wt.Resize(40)
+TASKS = Path("/proc/self/task")  # an entry for each thread of this process
 
 
 def letters(text):
@@ -467,6 +469,21 @@ def test_flat_values_are_those_of_the_lists_one_after_the_other(scenes, num_work
             assert other[f"{name}_offsets"].tolist() == [0, *ends.tolist()]
         assert torch.equal(other["category"], joined(one["category"], torch.int64)[0])
     assert any(0 in (len(boxes) for boxes in one["boxes"]) for one in listed)  # images without a visible box
+
+
+def test_flat_values_do_not_wake_the_threads_of_torch(scenes):
+    """They would wait in a loop for more, and take a core from the workers."""
+    threads = torch.get_num_threads()
+    with loader_of(scenes, JOINED) as loader:
+        found = iter(loader)
+        next(found)
+        started = len(list(TASKS.iterdir()))
+        torch.set_num_threads(started + 6)  # more than ever before, so that waking all of them starts some
+        try:
+            next(found)
+        finally:
+            torch.set_num_threads(threads)
+    assert len(list(TASKS.iterdir())) <= started
 
 
 def test_the_boxes_of_a_batch_without_any_have_four_numbers_each(write):

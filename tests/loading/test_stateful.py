@@ -66,8 +66,7 @@ def expected(scenes):
     "options",
     [
         {"workers": 0},
-        {"workers": 3},
-        {"workers": 2, "persistent": True},
+        {"workers": 3, "persistent": True},
         {"workers": 1, "context": "forkserver"},
     ],
     ids=repr,

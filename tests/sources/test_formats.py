@@ -789,6 +789,15 @@ def test_a_folder_of_images_is_detected_whatever_other_files_it_has(tmp_path: Pa
     assert detect(tmp_path) == "folder"
 
 
+def test_images_below_splits_and_classes_decide_next_to_an_archive(tmp_path: Path, six: list[Photo]) -> None:
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    for number in range(4):
+        (tmp_path / "train" / "cat" / f"{number}.jpg").write_bytes(six[number].data)
+    with zipfile.ZipFile(tmp_path / "backup.zip", "w") as archive:
+        archive.writestr("cat/0.jpg", six[0].data)
+    assert detect(tmp_path) == "folder"
+
+
 def test_an_unknown_kind_is_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"unknown format 'excel' .* allowed are arrow, coco, dotted, folder "):
         scan_as(tmp_path, "excel")

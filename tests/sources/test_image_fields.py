@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -106,26 +105,6 @@ def test_samples_without_cls_name_what_could_be_the_label(
             writer.write({"__key__": name, "jpg": Image.new("RGB", (8, 8), number), **fields})
     report = wt.pack(tmp_path / "a.tar", tmp_path / "dst", workers=1)
     assert [f"--label {place} could be the label" in note for note in report.account.notes] == [True]
-
-
-@pytest.mark.parametrize("packed", ["owl.tar", "owl.zip", "owl.parquet"])
-def test_files_next_to_archives_and_parquet_are_stated(packed: str, tmp_path: Path) -> None:
-    src = tmp_path / "src"
-    (src / "owl").mkdir(parents=True)
-    (src / "owl" / "9.png").write_bytes(encode(Image.new("RGB", (8, 8)), "PNG"))
-    if packed == "owl.parquet":
-        pd.DataFrame({"image": [encode(Image.new("RGB", (8, 8)), "PNG")], "id": [9]}).to_parquet(src / packed)
-    else:
-        shutil.make_archive(str(src / "owl"), packed.partition(".")[2], src, "owl")
-    shutil.rmtree(src / "owl")
-    (src / "sub" / "ant").mkdir(parents=True)
-    (src / "sub" / "ant" / "5.png").write_bytes(encode(Image.new("RGB", (8, 8)), "PNG"))
-    (src / "labels.csv").write_text("file,label\nowl/9.png,cat\n")
-    (src / "classes.txt").write_text("cat\n")
-    account = wt.pack(src, tmp_path / "dst", workers=1).account
-    left_out = {part.name for part in account.parts if part.kind == "file" and "is next to" in part.reason}
-    assert left_out == {"classes.txt", "labels.csv", "sub/ant/5.png"}
-    assert any("'labels.csv' is next to what is packed and is not read" in note for note in account.notes)
 
 
 def test_a_field_that_is_not_json_and_files_next_to_shards_are_stated(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def encode_npy(value: Any) -> bytes:
 
 
 class ObjectsError(ValueError):
-    """An ``.npy`` file with Python objects, which are pickled."""
+    """An ``.npy`` file contains Python objects, which are pickled."""
 
 
 def npy_header(data: bytes | memoryview) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:

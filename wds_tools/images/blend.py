@@ -191,7 +191,7 @@ class CopyPaste(_TwoResults):
             of_second = shown[first : first + frame.tiles]
             # Multiples of the golden ratio are spread evenly, so about this share of the objects is chosen.
             spread = (draws[0] + _GOLDEN * np.arange(sum(map(len, of_second)))) % 1
-            has_outline = np.array([bool(len(one)) for part in of_second for one in part], np.bool_)
+            has_outline = np.array([any(len(one) > 2 for one in item) for part in of_second for item in part], np.bool_)
             picked = has_outline & (spread < (0 if is_alone else self.share))
             chosen += [None] * frame.tiles
             chosen += np.split(picked, np.cumsum([len(part) for part in of_second])[:-1])

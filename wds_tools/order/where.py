@@ -40,7 +40,7 @@ _ALLOWED = "comparisons such as \"width >= 256 and label in (3, 7)\" with and, o
 
 
 class WhereError(OptionError):
-    """A condition with a mistake.
+    """A condition has a mistake.
 
     Args:
         where: The condition.

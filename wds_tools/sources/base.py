@@ -42,11 +42,11 @@ _TABLE_REMEDY = "if it has the labels, write the images as files next to it and 
 
 
 class SourceStoreError(StoreError):
-    """A source that fails, local or remote. It ends packing: otherwise the failure would leave samples out."""
+    """A source fails, local or remote. This ends packing: otherwise the failure would leave samples out."""
 
 
 class SourceChangedError(SourceStoreError):
-    """A source that has changed since it was listed. It ends packing, which cannot continue with a different source."""
+    """A source has changed since it was listed. This ends packing, which cannot continue with a different source."""
 
 
 class File(NamedTuple):
@@ -382,8 +382,10 @@ class Source:
         """State the files below the root that are not packed, and name the tables, which may have labels, in a note."""
         account, root = found.account, self.root()
         known = {part.name for part in account.parts if part.kind == "file"}
-        below = sorted({*root.rglob("*")}.difference(file.path for file in found.files)) if root.is_dir() else []
-        paths = [path.relative_to(root).as_posix() for path in below if path.is_file()]
+        read = {file.path.relative_to(root).as_posix() for file in found.files if file.path.is_relative_to(root)}
+        start = len(f"{root}/")
+        below = (f"{folder}/{name}"[start:] for folder, _, names in os.walk(root) for name in names)
+        paths = sorted({*below} - read)
         reasons = {path: reason for path in paths if path not in known and (reason := self.why_left_out(path))}
         hidden = {path: layouts.hidden_root(path) for path in reasons}
         for name in dict.fromkeys(filter(None, hidden.values())):

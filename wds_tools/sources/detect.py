@@ -194,7 +194,7 @@ def detect(path: Path) -> str:
         path = Path(expand_pattern(str(path))[0])
     if any((path / name).is_file() for name in _MARKERS) and (stated := _first_kind(path, _MARKED)):
         return stated  # whatever other files there are
-    if path.is_dir() and (images := list(filter(is_image_name, _file_names(path)))):
+    if path.is_dir() and (images := list(filter(is_image_name, _file_names(path, levels=3)))):
         _check_images_decide(path, images)
         return "folder"
     if path.name == MANIFEST_NAME and path.is_file() and _is_indexed(path.parent):
@@ -266,13 +266,13 @@ def _has_extension(*extensions: str) -> Callable[[Path], bool]:
     return lambda path: any(name.lower().endswith(extensions) for name in _file_names(path))
 
 
-def _file_names(path: Path) -> Iterator[str]:
-    """Yield the name of a file, or the first names in a folder, one and two levels below it."""
+def _file_names(path: Path, levels: int = 2) -> Iterator[str]:
+    """Yield the name of a file, or the first names in a folder, some levels below it."""
     if not path.is_dir():
         yield path.name
         return
-    for pattern in ("*", "*/*"):
-        yield from (found.name for found in islice(path.glob(pattern), _MAX_NAMES) if found.is_file())
+    for level in range(levels):
+        yield from (found.name for found in islice(path.glob("*/" * level + "*"), _MAX_NAMES) if found.is_file())
 
 
 def _is_file(*extensions: str) -> Callable[[Path], bool]:

@@ -45,7 +45,7 @@ _SPLIT = re.compile(rf"(?:^|.*?[-_.])({SPLIT_WORDS})(?![a-z])", re.IGNORECASE)
 
 
 class SplitsError(SourceError):
-    """The error that files are those of several splits.
+    """The files belong to several splits.
 
     Attributes:
         places: The folder or pattern of each split; empty if not all files are in one.
@@ -65,7 +65,7 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
         what: Name of the format, for error messages.
 
     Raises:
-        SourceError: There is no file, or the folder contains several splits, which must not be
+        SourceError: There is no file, or the folder has files of several splits, which must not be
             mixed by accident.
     """
     if not root.exists() and has_pattern(str(root)):
@@ -86,7 +86,7 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
 
 
 def _check_splits(root: str, names: Sequence[str], *, given: str = "") -> None:
-    """Check that files are not those of several splits, unless the user named all of these.
+    """Check that the files belong to one split, unless the user named all of them.
 
     Args:
         root: A folder or its URL; empty if the user gave a pattern.
@@ -146,7 +146,7 @@ def find_remote_files(
         remote: How URLs are read.
 
     Raises:
-        SourceError: There is no file, or the folder contains several splits.
+        SourceError: There is no file, or the folder has files of several splits.
         StoreError: The storage fails.
     """
     try:

@@ -273,9 +273,15 @@ def names_of(labels: Sequence[Any], texts: Sequence[str | None], *, is_known: bo
             rows += 1
             if names.setdefault(label.number, text) != text:
                 return None
-    are_names = all((found := _label(name)) is not None and found.name for name in names.values())
     is_unique = len(set(names.values())) == len(names)
-    return names if names and is_unique and are_names and (is_known or 2 <= len(names) < rows) else None
+    are_names = bool(names) and all(map(is_name, names.values()))
+    return names if are_names and is_unique and (is_known or 2 <= len(names) < rows) else None
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is a name, not a number or a word for a missing value."""
+    label = _label(text)
+    return label is not None and label.name is not None
 
 
 def with_matching_names(

@@ -33,6 +33,7 @@ from wds_tools.sources.label_choice import (
     LabelColumns,
     ambiguous,
     hint,
+    is_name,
     is_x,
     names_by_number,
     with_matching_names,
@@ -204,12 +205,12 @@ class Names:
         for value in values:
             text = text_of(value) if value else None
             known.append(self._same.setdefault(text, text) if text else None)
-            if text:
+            if text and text not in different:
                 different.add(text)
-            if len(different) > _MAX_CLASSES:
-                self.texts[name] = None
-                different.clear()
-                return
+                if len(different) > _MAX_CLASSES or not is_name(text):
+                    self.texts[name] = None
+                    different.clear()
+                    return
 
     def may_be_splits(self, name: str) -> bool:
         """Return whether the values of a name can be those of splits."""

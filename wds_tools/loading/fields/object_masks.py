@@ -33,6 +33,7 @@ class ObjectMasks(AtPath):
 
     Outlines are moved, mirrored and clipped first, and then filled: a pixel belongs to an object if its centre is
     inside one of its outlines, as for pycocotools. Masks in run lengths are resized by nearest neighbour.
+    ``sample_transform=`` of torchvision moves the masks, one of Albumentations does not.
 
     Attributes:
         field: Stored field: JSON.

@@ -169,9 +169,11 @@ def positions_of(sizes: torch.Tensor, joined: torch.Tensor) -> tuple[torch.Tenso
         int64 [sum of lengths], and int64 [n + 1], on the device of ``sizes``.
     """
     lengths = sizes[:, 0]
-    numbers = torch.arange(len(lengths), device=sizes.device)
     offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=sizes.device)
     torch.cumsum(lengths, 0, out=offsets[1:])
+    if sizes.device.type == "cpu":  # NumPy, because torch would use all its threads, which then wait in a loop
+        return torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths.numpy())), offsets
+    numbers = torch.arange(len(lengths), device=sizes.device)
     return torch.repeat_interleave(numbers, lengths, output_size=len(joined)), offsets
 
 

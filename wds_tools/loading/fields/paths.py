@@ -98,7 +98,7 @@ class AtPath(FieldSpec):
 
 
 class _MissingError(LookupError):
-    """What there is where a name was not found."""
+    """A name of a path was not found. The message states what is there instead."""
 
 
 def _at(value: Any, names: list[str], start: int = 0, *, optional: bool = False) -> Any:

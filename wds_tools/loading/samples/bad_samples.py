@@ -32,10 +32,10 @@ def is_sample_error(error: Exception) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A sample that cannot be loaded.
+    """Why a sample cannot be loaded.
 
     Attributes:
-        error: The error.
+        error: The error that loading it raised.
         tile: Which of the samples that its image shows is the unreadable one: 0 for the sample itself, and otherwise a
             partner, counted from 1.
     """
@@ -54,7 +54,7 @@ class ErrorPolicy:
             of the samples of the rank (float).
 
     Raises:
-        OptionError: An invalid value of an attribute.
+        OptionError: An attribute is invalid.
     """
 
     on_error: OnError = "raise"

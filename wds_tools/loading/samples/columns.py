@@ -190,6 +190,12 @@ def fields_of_views(views: Mapping[str, Any]) -> dict[str, FieldSpec | str]:
     fields: dict[str, FieldSpec | str] = {}
     for name, one in views.items():
         views_of_one = [any_view_from_dict(view) for view in one["views"]]
+        for view in (one for entry in views_of_one for one in views_in(entry)):
+            if by := chosen_by(view):
+                raise OptionError(
+                    f"the state has {type(view).__name__}({by[0].lower()}={by[1]!r}), which chooses by a field of the "
+                    "batch that only your program knows: call loader.explain() there"
+                )
         if "clip" in one:
             fields[name] = Frames(one["field"], view=next(iter(views_of_one), None), **one["clip"])
         else:

@@ -24,7 +24,7 @@ from wds_tools.loading.workers.memory import process_memory
 _LEAST_ARRAY_BYTES = 1 << 14  # smaller arrays are part of the pickle
 _ALIGNMENT = 64  # bytes; start of each array in the memory of a message
 _MAX_VIEWS = 512  # of one system call; Linux allows 1,024
-_HEADER = struct.Struct("<qI")  # number of the task, number of arrays; then the size of each array as "Q"
+_HEADER = struct.Struct("<qI")  # id of the task, number of arrays; then the size of each array as "Q"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class Message:
     arrays: list[memoryview]
 
 
-def pack_message(number: int, value: Any) -> Message:
-    """Return a message with the number of a task and its result.
+def pack_message(task_id: int, value: Any) -> Message:
+    """Return a message with the id of a task and its result.
 
     Raises:
         Exception: The result cannot be pickled.
@@ -88,7 +88,7 @@ def pack_message(number: int, value: Any) -> Message:
 
     out = io.BytesIO()
     ForkingPickler(out, pickle.HIGHEST_PROTOCOL, True, is_part_of_pickle).dump(value)
-    header = _HEADER.pack(number, len(arrays)) + struct.pack(f"<{len(arrays)}Q", *(view.nbytes for view in arrays))
+    header = _HEADER.pack(task_id, len(arrays)) + struct.pack(f"<{len(arrays)}Q", *(view.nbytes for view in arrays))
     return Message(header + out.getbuffer(), arrays)
 
 
@@ -103,21 +103,21 @@ def send_message(pipe: Connection, message: Message) -> None:
 
 
 def receive_message(pipe: Connection) -> tuple[int, Any]:
-    """Receive a message. Return the number of its task, and the result; a `Failure` if the result cannot be unpickled.
+    """Receive a message. Return the id of its task, and the result; a `Failure` if the result cannot be unpickled.
 
     Raises:
         OSError: The connection failed.
         EOFError: The other end is closed.
     """
     head = memoryview(pipe.recv_bytes())
-    number, count = _HEADER.unpack_from(head)
+    task_id, count = _HEADER.unpack_from(head)
     start = _HEADER.size + 8 * count
     arrays = _allocate(struct.unpack_from(f"<{count}Q", head, _HEADER.size))
     _transfer(os.readv, pipe.fileno(), arrays)
     try:
-        return number, pickle.loads(head[start:], buffers=arrays)  # noqa: S301 - of a worker
+        return task_id, pickle.loads(head[start:], buffers=arrays)  # noqa: S301 - of a worker
     except Exception as error:  # the code of the class of the result may raise anything
-        return number, Failure(None, None, f"the result cannot be unpickled: {type(error).__name__}: {error}")
+        return task_id, Failure(None, None, f"the result cannot be unpickled: {type(error).__name__}: {error}")
 
 
 def _allocate(sizes: Sequence[int]) -> list[memoryview]:

@@ -75,7 +75,7 @@ class WorkerPool:
         self.when_idle: Callable[[], None] | None = None  # called while the pool waits, if a worker has no task
         self._stall_seconds = stall_seconds
         self._tasks_per_worker = tasks_per_worker
-        self._pending: deque[tuple[int, Any]] = deque()  # tasks that no worker has yet, by number
+        self._pending: deque[tuple[int, Any]] = deque()  # tasks that no worker has yet, with their ids
         self._workers: list[_Worker] = []
         self._owner: dict[int, _Worker] = {}
         self._done: dict[int, Any] = {}
@@ -94,28 +94,28 @@ class WorkerPool:
             raise
 
     def submit(self, task: Any) -> int:
-        """Send a task to the least busy active worker, as soon as one is free; return its number for `result`."""
+        """Send a task to the least busy active worker, as soon as one is free; return its id for `result`."""
         self._check()
-        number = self._next
+        task_id = self._next
         self._next += 1
-        self._pending.append((number, task))
+        self._pending.append((task_id, task))
         self._send_pending()
-        return number
+        return task_id
 
     def _send_pending(self) -> None:
         while self._pending:
             worker = min(self._workers[: self.active], key=lambda w: len(w.tasks))
             if len(worker.tasks) >= self._tasks_per_worker:
                 return
-            number, task = self._pending.popleft()
-            worker.tasks.append(number)
-            self._owner[number] = worker
+            task_id, task = self._pending.popleft()
+            worker.tasks.append(task_id)
+            self._owner[task_id] = worker
             try:
-                worker.pipe.send((number, task))
+                worker.pipe.send((task_id, task))
             except OSError:
                 self._died(worker)
 
-    def result(self, number: int) -> Any:
+    def result(self, task_id: int) -> Any:
         """Wait for the result of a task and return it.
 
         Raises:
@@ -123,10 +123,10 @@ class WorkerPool:
             LoaderError: The pool was interrupted or closed.
             Exception: The exception of the task, with the traceback of the worker as a note.
         """
-        self._awaited = number
-        if not self._wait_for(number, self._stall_seconds):
-            self._raise_stalled(self._owner_of(number))
-        value = self._done.pop(number)
+        self._awaited = task_id
+        if not self._wait_for(task_id, self._stall_seconds):
+            self._raise_stalled(self._owner_of(task_id))
+        value = self._done.pop(task_id)
         if isinstance(value, Failure):
             raise _as_exception(value)
         return value
@@ -138,19 +138,19 @@ class WorkerPool:
             return stages.IDLE
         return worker.stage.memory[0] if worker.is_ready else stages.START.index
 
-    def are_done(self, numbers: Sequence[int]) -> bool:
+    def are_done(self, task_ids: Sequence[int]) -> bool:
         """Return, without waiting, whether the results of these tasks have arrived.
 
         Raises:
             WorkerError: A worker has died. The pool is closed.
             LoaderError: The pool was interrupted or closed.
         """
-        while not all(number in self._done for number in numbers):
+        while not all(task_id in self._done for task_id in task_ids):
             if not self._receive_some(0.0):
                 return False
         return True
 
-    def discard(self, numbers: Sequence[int], *, seconds: float) -> bool:
+    def discard(self, task_ids: Sequence[int], *, seconds: float) -> bool:
         """Wait for tasks whose results are no longer needed, and drop the results.
 
         Returns:
@@ -160,17 +160,17 @@ class WorkerPool:
             WorkerError: A worker has died. The pool is closed.
         """
         deadline = time.monotonic() + seconds
-        unneeded = set(numbers)
-        unsent = {number for number, _ in self._pending if number in unneeded}
+        unneeded = set(task_ids)
+        unsent = {task_id for task_id, _ in self._pending if task_id in unneeded}
         self._pending = deque(entry for entry in self._pending if entry[0] not in unsent)
         while self._receive_some(0.0):  # also notices workers that died in the meantime
             pass
-        for number in numbers:
-            if number in unsent:
+        for task_id in task_ids:
+            if task_id in unsent:
                 continue
-            if not self._wait_for(number, max(0.0, deadline - time.monotonic())):
+            if not self._wait_for(task_id, max(0.0, deadline - time.monotonic())):
                 return False
-            del self._done[number]
+            del self._done[task_id]
         return True
 
     def interrupt(self) -> None:
@@ -190,13 +190,13 @@ class WorkerPool:
                 "the loader was closed while a batch was in progress: create a new iterator with iter(loader)"
             )
 
-    def _wait_for(self, number: int, seconds: float) -> bool:
+    def _wait_for(self, task_id: int, seconds: float) -> bool:
         """Wait for a result; return False if its worker sends nothing for ``seconds`` seconds."""
         deadline = time.monotonic() + seconds
-        while number not in self._done:
+        while task_id not in self._done:
             if self.when_idle and not all(worker.tasks for worker in self._workers[: self.active]):
                 self.when_idle()
-            worker = self._owner_of(number)
+            worker = self._owner_of(task_id)
             senders = self._receive_some(max(0.0, deadline - time.monotonic()))
             if worker in senders:
                 deadline = time.monotonic() + seconds
@@ -204,9 +204,9 @@ class WorkerPool:
                 return False
         return True
 
-    def _owner_of(self, number: int) -> _Worker:
+    def _owner_of(self, task_id: int) -> _Worker:
         """Return the worker that has a task, or the one that has worked longest if the task is pending."""
-        return self._owner.get(number) or min(
+        return self._owner.get(task_id) or min(
             (worker for worker in self._workers if worker.tasks), key=lambda worker: worker.tasks[0]
         )
 
@@ -223,15 +223,15 @@ class WorkerPool:
 
     def _receive(self, worker: _Worker) -> None:
         try:
-            number, value = receive_message(worker.pipe)
+            task_id, value = receive_message(worker.pipe)
         except (EOFError, OSError):
             self._died(worker)
-        if number == READY:
+        if task_id == READY:
             worker.is_ready = True
             return
-        worker.tasks.remove(number)
-        del self._owner[number]
-        self._done[number] = value
+        worker.tasks.remove(task_id)
+        del self._owner[task_id]
+        self._done[task_id] = value
         self._send_pending()
 
     def _died(self, worker: _Worker) -> None:
@@ -264,7 +264,7 @@ _LIMIT_HINTS = {
     errno.EMFILE: ": raise the limit of open files with `ulimit -n`, or use fewer workers",
     errno.EAGAIN: ": raise the limit of processes with `ulimit -u`, or use fewer workers",
     errno.ENOMEM: ": there is not enough memory; use fewer workers",
-}  # error number → text for the error message
+}  # errno → text for the error message
 
 
 @contextlib.contextmanager
@@ -278,7 +278,7 @@ def _named_start_errors(start_method: str) -> Iterator[None]:
         raise WorkerError(f"a worker process could not be started ({type(error).__name__} {error}){hint}") from error
 
 
-def _start(runner: TaskRunner, number: int, context: BaseContext) -> _Worker:
+def _start(runner: TaskRunner, index: int, context: BaseContext) -> _Worker:
     pipe, worker_pipe = context.Pipe(duplex=True)
     stack, worker_stack = context.Pipe(duplex=False)
     _parent_connections.update((pipe, stack))
@@ -287,7 +287,7 @@ def _start(runner: TaskRunner, number: int, context: BaseContext) -> _Worker:
     process = context.Process(  # type: ignore[attr-defined]
         target=run_worker,
         args=(runner, worker_pipe, worker_stack, stage),
-        name=f"wds-tools-worker-{number}",
+        name=f"wds-tools-worker-{index}",
         daemon=True,
     )
     try:

@@ -21,7 +21,7 @@ from wds_tools.loading.workers.memory import SharedPage
 from wds_tools.loading.workers.messages import Failure, Message, pack_message, send_message
 
 READY = -1
-"""Task number of the first message, which reports that the worker has started."""
+"""In place of the id of a task in the first message, which reports that the worker has started."""
 
 
 class TaskRunner(Protocol):
@@ -42,7 +42,7 @@ def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection, stage: S
 
     Args:
         runner: Runs the tasks.
-        pipe: Receives (number, task), sends messages.
+        pipe: Receives (task_id, task), sends messages.
         stack: Receives the Python stack of this process on SIGUSR1.
         stage: Shared memory; its first byte is the current stage.
     """
@@ -60,12 +60,12 @@ def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection, stage: S
     waiting: deque[tuple[int, Any]] = deque()
     while True:
         while not waiting or not tasks.empty():
-            number, task = tasks.get()
+            task_id, task = tasks.get()
             with contextlib.suppress(Exception):  # run() raises the same exception, and it is reported then
                 runner.read_ahead(task)
-            waiting.append((number, task))
-        number, task = waiting.popleft()
-        _send(pipe, _pack_result(number, _run(runner, task)))
+            waiting.append((task_id, task))
+        task_id, task = waiting.popleft()
+        _send(pipe, _pack_result(task_id, _run(runner, task)))
 
 
 def _receive_tasks(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, Any]]) -> None:
@@ -84,11 +84,11 @@ def _run(runner: TaskRunner, task: Any) -> Any:
         return Failure.of(error)
 
 
-def _pack_result(number: int, value: Any) -> Message:
+def _pack_result(task_id: int, value: Any) -> Message:
     try:
-        return pack_message(number, value)
+        return pack_message(task_id, value)
     except Exception as error:  # the result cannot be pickled
-        return pack_message(number, Failure(None, None, "".join(traceback.format_exception(error))))
+        return pack_message(task_id, Failure(None, None, "".join(traceback.format_exception(error))))
 
 
 def _send(pipe: Connection, message: Message) -> None:

@@ -37,7 +37,7 @@ _CREDENTIAL_SECONDS = 300  # after which credentials are taken from botocore aga
 
 
 class UnsupportedOptionError(OptionError):
-    """Options that only the file system of fsspec understands."""
+    """There are options that only the file system of fsspec understands."""
 
 
 @dataclass(slots=True)
