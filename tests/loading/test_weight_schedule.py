@@ -122,6 +122,8 @@ def test_a_schedule_for_something_else_is_refused(packed):
         wt.Mixture([packed, packed], wt.Schedule({0: [1, 2, 3]}))
     with pytest.raises(OptionError, match="requires make_loader"):
         wt.StreamingDataset(packed, class_weights=wt.Schedule({0: "balanced"}))
+    with pytest.raises(OptionError, match="use make_loader"):
+        wt.StreamingDataset(packed).reweight(classes={"cat": 2})
 
 
 @pytest.mark.parametrize("kind", ["buckets", "single"])
