@@ -122,3 +122,32 @@ def test_a_schedule_for_something_else_is_refused(packed):
         wt.Mixture([packed, packed], wt.Schedule({0: [1, 2, 3]}))
     with pytest.raises(OptionError, match="requires make_loader"):
         wt.StreamingDataset(packed, class_weights=wt.Schedule({0: "balanced"}))
+    with pytest.raises(OptionError, match="use make_loader"):
+        wt.StreamingDataset(packed).reweight(classes={"cat": 2})
+
+
+@pytest.mark.parametrize("kind", ["buckets", "single"])
+def test_a_schedule_by_step_combines_with_buckets_and_batches_of_one_dataset(packed, few, kind):
+    schedule = {"unit": "steps", "linear": True}
+    if kind == "buckets":
+        weights = wt.Schedule({0: {"cat": 1}, 6: {"cat": 8}, 26: {"cat": 0}}, **schedule)
+        options = {"fields": ("image", "__key__"), "view": wt.Buckets([(24, 24), (16, 32)]), "class_weights": weights}
+        data = few
+    else:
+        data = wt.Mixture(
+            [packed, few], wt.Schedule({0: [1, 0], 40: [0, 1]}, **schedule), batches="single", epoch_length=300
+        )
+        options = {}
+    with make(data, **options) as loader:
+        run = keys_of(loader, 40)
+        for step in (0, 5, 6, 25, 26, 39):
+            assert [sample.key for sample in loader.explain(step).samples] == run[step]
+            if kind == "single":
+                assert len({sample >= 400 for sample in loader.explain(step).ids.tolist()}) == 1
+        assert loader.epoch_proof().segments
+    with make(data, num_workers=2, **options) as loader:
+        assert keys_of(loader, 22) == run[:22]
+        state = json.loads(json.dumps(loader.state_dict()))
+    with make(data, **options) as loader:
+        loader.load_state_dict(state)
+        assert keys_of(loader, 18) == run[22:]

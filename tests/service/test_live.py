@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import socket
 import ssl
 import threading
@@ -115,8 +116,9 @@ def large_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dataset whose images take long to decode."""
     folder = tmp_path_factory.mktemp("large")
     (folder / "images").mkdir()
-    for number in range(8):
-        Image.effect_noise((1500, 1500), 80).convert("RGB").save(folder / "images" / f"{number}.jpg")
+    Image.effect_noise((1500, 1500), 80).convert("RGB").save(folder / "images" / "0.jpg")
+    for number in range(1, 8):
+        shutil.copy(folder / "images" / "0.jpg", folder / "images" / f"{number}.jpg")
     wt.pack(folder / "images", folder / "large", images="keep", workers=1)
     return folder / "large"
 
@@ -164,6 +166,7 @@ def test_the_verdict_names_an_injected_cause(
     own_server: Running, cause: str, injected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_name = f"injected-{cause}"
+    monkeypatch.setattr("wds_tools.reporting.REPORT_SECONDS", 0.5)
     monkeypatch.setenv("WDS_TOOLS_RUN", run_name)
     options = {**injected, "fields": ("image",), "batch_size": 4, "view": VIEW, "num_workers": 1}
     loader = wt.make_loader(**options, report_to=own_server.url)
@@ -209,6 +212,7 @@ def test_the_verdict_names_the_cause_of_a_wait_that_does_not_end(
     own_server: Running, few: Path, cause: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_name = f"waits-{cause}-{workers}"
+    monkeypatch.setattr("wds_tools.reporting.REPORT_SECONDS", 0.5)
     monkeypatch.setenv("WDS_TOOLS_RUN", run_name)
     ended = threading.Event()
     options: dict[str, Any] = {"batch_size": 4, "view": VIEW, "num_workers": workers, "report_to": own_server.url}

@@ -210,6 +210,14 @@ def test_texts_that_match_the_numbers_of_the_label_are_its_class_names(kind: str
     assert any("'BreedName', whose values match the numbers in" in note for note in found.account.notes)
 
 
+@pytest.mark.parametrize("kind", ["lmdb", "parquet", "table"])
+def test_a_label_that_the_user_named_has_the_class_names_that_match_it(kind: str, tmp_path: Path) -> None:
+    src = WRITERS[kind]({"code": NUMBERS, "class_name": BREEDS}, tmp_path)
+    found = open_source(src, options=SourceOptions(columns={"label": "code"})).scan()
+    assert found.classes == ("owl", "cat", "fig")
+    assert [entry.label for entry in found.inputs] == NUMBERS
+
+
 @pytest.mark.parametrize("kind", WITH_TEXTS)
 def test_texts_with_another_name_that_match_the_numbers_of_the_label_are_noted(kind: str, tmp_path: Path) -> None:
     found = scan(kind, {"label": NUMBERS, "bird": BREEDS}, tmp_path)

@@ -189,18 +189,26 @@ class CopyPaste(_TwoResults):
         for pair, (is_alone, draws) in enumerate(zip(alone, rest, strict=True)):
             first = (2 * pair + 1) * frame.tiles
             of_second = shown[first : first + frame.tiles]
-            # Multiples of the golden ratio are spread evenly, so about this share of the objects is chosen.
-            spread = (draws[0] + _GOLDEN * np.arange(sum(map(len, of_second)))) % 1
-            has_outline = np.array([any(len(one) > 2 for one in item) for part in of_second for item in part], np.bool_)
-            picked = has_outline & (spread < (0 if is_alone else self.share))
-            chosen += [None] * frame.tiles
-            chosen += np.split(picked, np.cumsum([len(part) for part in of_second])[:-1])
-            outlines = [one for part in of_second for one in part]
-            parts = [part for is_picked, one in zip(picked, outlines, strict=True) if is_picked for part in one]
+            picked = self._picked(of_second, 0 if is_alone else self.share, draws[0])
+            pairs = (pair for one in zip(of_second, picked, strict=True) for pair in zip(*one, strict=True))
+            parts = [part for outlines, is_picked in pairs if is_picked for part in outlines]
+            chosen += [*[None] * frame.tiles, *picked]
             masks.append(filled(parts, *self.shape) if parts else None)
         hidden = np.array([one is not None and not one.any() for one in chosen])
         shares = np.array([float(mask is None) for mask in masks])
         return _without(regions, hidden, shares=shares, pasted=Pasted(masks, shown, chosen))
+
+    def _picked(
+        self, objects: Sequence[Sequence[Sequence[Floats]]], share: float, draw: float
+    ) -> list[NDArray[np.bool_]]:
+        """Return which objects of each sample are pasted: about a share of those with an outline of 3 points or more.
+
+        Multiples of the golden ratio are spread evenly, so one random number suffices for any number of objects.
+        """
+        spread = (draw + _GOLDEN * np.arange(sum(map(len, objects)))) % 1
+        outlined = [np.array([any(len(one) > 2 for one in item) for item in of_one], np.bool_) for of_one in objects]
+        stops = np.cumsum([len(of_one) for of_one in objects])[:-1]
+        return [one & (part < share) for one, part in zip(outlined, np.split(spread, stops), strict=True)]
 
     def _rectangle(self, u: Floats) -> NDArray[np.bool_]:
         """Return a rectangle at a random place, cut off at the edges of the result."""

@@ -31,7 +31,8 @@ class MultiScale:
     """A view that differs from batch to batch, such as in its size: one of several, the same on all ranks.
 
     The choice depends on the seed, the epoch and the position at which the step begins, so a resumed run makes the same
-    choices with the same number of samples per step.
+    choices with the same number of samples per step. A sample requested by its index, ``loader.dataset[5]``, has the
+    first view.
 
     Attributes:
         views: The views, each for an equal share of the batches. All show the same number of samples.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -136,6 +136,12 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
         """Make the next iteration start epoch ``epoch`` (zero-based)."""
         with self._lock:
             self._shared[0] = epoch
+
+    def reweight(self, **_: Any) -> NoReturn:
+        """Raise OptionError: the workers of a ``DataLoader`` do not know the step of the training loop."""
+        raise OptionError(
+            "weights of a StreamingDataset cannot change during a run: use make_loader(), whose loader has reweight()"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of this worker of a ``DataLoader``, or of this process if there are no workers.

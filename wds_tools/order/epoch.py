@@ -132,30 +132,33 @@ class RunOrder(ABC):
     def plain(self) -> PlainOrder:
         """The orders without buckets."""
 
-    def at(self, epoch: int, changes: Sequence[Change] = (), regimes: Regimes | None = None) -> EpochOrder:
+    def at(
+        self,
+        epoch: int,
+        changes: Sequence[Change] = (),
+        regimes: Regimes | None = None,
+        made: LRUCache[tuple[int, Reweight], EpochOrder] | None = None,
+    ) -> EpochOrder:
         """Return the order of an epoch, with the changes of a run.
 
         Args:
             epoch: Zero-based epoch.
             changes: The changes in the order in which they were made; changes of later epochs are ignored.
             regimes: Returns what a change of weights draws; None if there are none.
+            made: Orders of epochs up to some changes of weights within them, which are used and added.
 
         Raises:
             OptionError: All its samples are banned.
         """
-        order = self.whole(epoch)
-        from_start = [change for change in changes if (change.epoch, change.position) <= (epoch, 0)]
-        banned = [sample for change in from_start if isinstance(change, Ban) for sample in change.ids]
-        weights = next((change for change in reversed(from_start) if isinstance(change, Reweight)), None)
-        if weights and weights.entries is not None:
-            assert regimes is not None
-            order = order.reweighted(0, weights, regimes)
-        elif banned:
-            order = order.without(0, banned)
-        left_out: list[int] = []
-        for change in changes[len(from_start) :]:
-            if change.epoch != epoch:
-                continue
+        within = [change for change in changes if change.epoch == epoch and change.position]
+        order, done = None, len(within)
+        while order is None and done:
+            last = within[done - 1]
+            order = made.get((epoch, last)) if made is not None and isinstance(last, Reweight) else None
+            done -= order is None
+        left_out = [sample for change in within[:done] if isinstance(change, Ban) for sample in change.ids]
+        order = order or self._from_start(epoch, changes, regimes)
+        for change in within[done:]:
             before = order
             if isinstance(change, Ban):
                 left_out = [*left_out, *change.ids]
@@ -166,7 +169,20 @@ class RunOrder(ABC):
                 assert regimes is not None
                 order = order.reweighted(change.position, change, regimes)
             order.before, order.left_out = (change.position, before), left_out
+            if made is not None and isinstance(change, Reweight):
+                made.put((epoch, change), order)
         return order
+
+    def _from_start(self, epoch: int, changes: Sequence[Change], regimes: Regimes | None) -> EpochOrder:
+        """Return the order of an epoch with the changes up to its start."""
+        order = self.whole(epoch)
+        passed = [change for change in changes if change.place <= (epoch, 0)]
+        banned = [sample for change in passed if isinstance(change, Ban) for sample in change.ids]
+        weights = next((change for change in reversed(passed) if isinstance(change, Reweight)), None)
+        if weights and weights.entries is not None:
+            assert regimes is not None
+            return order.reweighted(0, weights, regimes)
+        return order.without(0, banned) if banned else order
 
 
 class PlainOrder(RunOrder):

@@ -257,7 +257,7 @@ class EpochOrders:
         order = self._in_use.get(epoch)
         if order is None:
             run = self._earlier[1] if self._earlier and self._earlier[0] == epoch else self.order
-            order = self._in_use[epoch] = run.at(epoch, self.changes, self._regime)
+            order = self._in_use[epoch] = run.at(epoch, self.changes, self._regime, self._known.orders)
         self._kept.put(epoch, order)
         return order
 
@@ -422,6 +422,7 @@ class _Known:
     def __init__(self) -> None:
         self.draws = LRUCache[Reweight, Draws](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
         self.regimes = LRUCache[Reweight, Regime](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
+        self.orders = LRUCache[tuple[int, Reweight], EpochOrder](max_items=_KEPT_ORDERS)
         self.scans: dict[Reweight, tuple[ScanPosition, ...]] = {}
 
     def until(self, changes: Sequence[Change]) -> _Known:

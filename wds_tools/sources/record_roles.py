@@ -139,7 +139,7 @@ class Names:
         self.splits: dict[str, set[str] | None] = {}  # name -> its different texts, if all are names of splits
         self.texts: dict[str, list[str | None] | None] = {}  # name -> its texts; None if too many differ
         self.names_of_label: str | None = ""  # which name has the class names; "" if it is not known, None for none
-        self._different: dict[str, set[str]] = {}
+        self._different: dict[str, dict[str, str]] = {}  # name -> its different texts
         self._same: dict[str, str] = {}
 
     def add(self, values: Mapping[str, Any] | str) -> int:
@@ -169,8 +169,11 @@ class Names:
             self.add_texts(name, [value])
         if name in self.labels:
             self.extend(name, [value])
-        elif kind == Kind.TEXT:
-            self.extend_texts(name, [value])
+        elif kind == Kind.TEXT and (known := self.texts.get(name, [])) is not None:
+            if (same := self._different[name].get(value) if known else None) is not None:
+                known.append(same)
+            else:
+                self.extend_texts(name, [value])
 
     def _value(self, name: str, stored: Any) -> Any:
         value = resolved(stored, is_list=False)
@@ -198,15 +201,16 @@ class Names:
 
     def extend_texts(self, name: str, values: Iterable[Any]) -> None:
         """Add texts that may be class names. They are kept as long as they can be."""
-        known = self.texts.setdefault(name, [None] * self.total)
+        if name not in self.texts:
+            self.texts[name], self._different[name] = [None] * self.total, {}
+        known, different = self.texts[name], self._different[name]
         if known is None:
             return
-        different = self._different.setdefault(name, set())
         for value in values:
             text = text_of(value) if value else None
-            known.append(self._same.setdefault(text, text) if text else None)
+            known.append(different.get(text, text) if text else None)
             if text and text not in different:
-                different.add(text)
+                different[text] = text
                 if len(different) > _MAX_CLASSES or not is_name(text):
                     self.texts[name] = None
                     different.clear()
@@ -363,7 +367,8 @@ class Names:
         label, source = choice.label, self.source
         text = next((name for name in source.preferred.get("names", ()) if name in self.kinds), None)
         if text is None:
-            texts = {one: values for one, values in self.texts.items() if values and one in self.kinds}
+            all_texts = (one for one, kinds in self.kinds.items() if kinds.keys() <= {Kind.TEXT, Kind.MISSING})
+            texts = {one: values for one in all_texts if (values := self.labels.get(one) or self.texts.get(one))}
             return with_matching_names(choice, texts, source.options, source.part, self.names_of_label)
         if label is None or label == text or choice.names is not None:
             return choice
