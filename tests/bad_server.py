@@ -284,7 +284,10 @@ class BadServer:
                 with connection.makefile("rb") as lines:
                     while request := self._receive(connection, lines, number):
                         self.requests.append(request)
-                        answer = self.answers.popleft() if self.answers else self.default
+                        try:
+                            answer = self.answers.popleft()
+                        except IndexError:  # not asked for first: another connection may take the last one
+                            answer = self.default
                         answer(request)
             finally:
                 connection.close()
