@@ -329,3 +329,23 @@ def test_the_proof_of_a_resumed_epoch_in_buckets_counts_what_was_delivered(packe
         assert segment.start == 50
         assert segment.classes[loader.classes[0]].delivered == labels.count(0)
         assert segment.classes[loader.classes[0]].promised == pytest.approx(labels.count(0), rel=0.3)
+
+
+@pytest.mark.parametrize("tail", ["mask", "pad"])
+def test_weights_may_change_in_the_rows_that_fill_the_last_groups_of_an_epoch(packed, tail):
+    options = {"batch_size": 12, "fields": ("__key__", "image"), "tail": tail, "where": "id < 60"}
+    options["view"] = wt.Buckets([(32, 32), (24, 40), (40, 24)])
+    with make(packed, **options) as loader:
+        plain = len(keys_of(loader))
+        assert plain > 5  # more than 60 samples need
+        batches = iter(loader)
+        steps = keys_of(batches, plain - 1)
+        loader.reweight(where={"id < 30": 0.5})
+        state = loader.state_dict()
+        rest = [*keys_of(batches), *keys_of(loader)]
+        assert len(keys_of(loader)) >= 5
+        count = len(steps) + len(rest)
+        assert [explained(loader, step) for step in range(plain, plain + count)] == [*steps, *rest]
+    with make(packed, **options) as loader:
+        loader.load_state_dict(state)
+        assert [*keys_of(loader), *keys_of(loader)] == rest
