@@ -76,8 +76,9 @@ def good(request: Request) -> None:
     """Answer as a correct server does."""
     data, span = request.data, request.span
     if data is None:
-        if any(name.startswith(f"{request.path.rstrip('/')}/") for name in request.server.objects):
-            names = (name.rpartition("/")[2] for name in request.server.objects)
+        paths = list(request.server.objects)  # a test may change them meanwhile
+        if any(path.startswith(f"{request.path.rstrip('/')}/") for path in paths):
+            names = (path.rpartition("/")[2] for path in paths)
             page = "".join(f'<a href="{name}">{name}</a>' for name in names)
             return request.send(200, f'<html><a href="../">up</a>{page}</html>'.encode(), Content_Type="text/html")
         return request.send(404, b"<Error><Code>NoSuchKey</Code><Message>The key is missing.</Message></Error>")
@@ -283,7 +284,10 @@ class BadServer:
                 with connection.makefile("rb") as lines:
                     while request := self._receive(connection, lines, number):
                         self.requests.append(request)
-                        answer = self.answers.popleft() if self.answers else self.default
+                        try:
+                            answer = self.answers.popleft()
+                        except IndexError:  # not asked for first: another connection may take the last one
+                            answer = self.default
                         answer(request)
             finally:
                 connection.close()
