@@ -170,6 +170,9 @@ def test_the_shares_of_a_mixture_hold_at_every_step(packed):
         ({"where": {"label == 0": float("inf")}}, "inf"),
         ({"classes": {"0": 2}, "at": 1}, "at=1"),
         ({"save_to": "x.npy"}, "save_to="),
+        ({"classes": [1, 2, 3]}, r"classes=\[1, 2, 3\]; allowed is a mapping"),
+        ({"where": "width > 3"}, "where='width > 3'; allowed is a mapping"),
+        ({"classes": {0: 0, "astronaut": 3}}, "'0' and 'astronaut', which are the same class"),
     ],
 )
 def test_bad_weights_are_refused_and_change_nothing(packed, weights, message):
@@ -329,3 +332,49 @@ def test_the_proof_of_a_resumed_epoch_in_buckets_counts_what_was_delivered(packe
         assert segment.start == 50
         assert segment.classes[loader.classes[0]].delivered == labels.count(0)
         assert segment.classes[loader.classes[0]].promised == pytest.approx(labels.count(0), rel=0.3)
+
+
+@pytest.mark.parametrize("tail", ["mask", "pad"])
+def test_weights_may_change_in_the_rows_that_fill_the_last_groups_of_an_epoch(packed, tail):
+    options = {"batch_size": 12, "fields": ("__key__", "image"), "tail": tail, "where": "id < 60"}
+    options["view"] = wt.Buckets([(32, 32), (24, 40), (40, 24)])
+    with make(packed, **options) as loader:
+        plain = len(keys_of(loader))
+        assert plain > 5  # more than 60 samples need
+        batches = iter(loader)
+        steps = keys_of(batches, plain - 1)
+        loader.reweight(where={"id < 30": 0.5})
+        state = loader.state_dict()
+        rest = [*keys_of(batches), *keys_of(loader)]
+        assert len(keys_of(loader)) >= 5
+        count = len(steps) + len(rest)
+        assert [explained(loader, step) for step in range(plain, plain + count)] == [*steps, *rest]
+    with make(packed, **options) as loader:
+        loader.load_state_dict(state)
+        assert [*keys_of(loader), *keys_of(loader)] == rest
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"key": [0, 1]}, "has 0 in the column 'key'; allowed are keys"),
+        ({"id": ["a", "b"]}, "has 'a' in the column 'id'; allowed are sample ids"),
+        ({"id": [4, 4]}, "several rows for 4"),
+        ({"id": [0, 1], "key": ["a", "b"]}, "either 'key' or 'id'"),
+        ({}, "either 'key' or 'id'"),
+    ],
+)
+def test_a_parquet_file_must_say_clearly_which_samples_have_its_weights(packed, tmp_path, columns, message):
+    pq.write_table(pa.table({**columns, "weight": [0.0, 5.0]}), tmp_path / "weights.parquet")
+    with make(packed) as loader:
+        before = loader.state_dict()
+        with pytest.raises(OptionError, match=message):
+            loader.reweight(samples=tmp_path / "weights.parquet")
+        assert loader.state_dict() == before
+
+
+def test_a_key_and_an_id_of_one_sample_are_refused(packed):
+    with make(packed, shuffle=False) as loader:
+        key = explained(loader, 0)[0]
+        with pytest.raises(OptionError, match="which are the same sample"):
+            loader.reweight(samples={key: 0, 0: 5})

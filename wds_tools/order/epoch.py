@@ -318,7 +318,10 @@ class Piece:
     @classmethod
     def of(cls, epoch: int, position: int, change: Reweight, regimes: Regimes) -> Piece:
         """Return the rows of an epoch that a change draws."""
-        first_row = (epoch - change.epoch) * change.length + position - change.position
+        start = change.position
+        if epoch > change.epoch:  # in buckets, rows that fill groups may make an epoch longer than its weights draw
+            start = min(start, change.length)
+        first_row = (epoch - change.epoch) * change.length + position - start
         return cls(position, first_row, change, regimes)
 
 

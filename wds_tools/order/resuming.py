@@ -85,7 +85,7 @@ def resume(
         if isinstance(error, ResumeError):
             raise
         raise ResumeError(f"window, block and lanes of the state do not fit this dataset: {error}") from error
-    if cursor.position >= samples:
+    if cursor.position >= samples + interrupted.is_weighted:  # in buckets, a change of weights may end an epoch
         raise ResumeError(
             f"the state is at epoch {cursor.epoch}, position {cursor.position:,} of {samples:,} samples: "
             f"it {'does not fit this dataset' if force else 'was damaged'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +36,7 @@ WeightSchedule = tuple[Literal["classes", "sources"], Schedule]
 
 _KEPT, _KEPT_BYTES = 8, 64 << 20
 _PART = 1 << 18  # samples that are checked at a time
+_NOTHING = object()
 
 
 class WeightFinder:
@@ -66,10 +68,12 @@ class WeightFinder:
         """
         found: Entries = {}
         if classes is not None:
+            _check_mapping("classes", classes, "class names or numbers")
             found["classes"] = {str(name): _factor("classes", name, value) for name, value in classes.items()}
         if sources is not None:
             found["sources"] = [_factor("sources", number, value) for number, value in enumerate(sources)]
         if where is not None:
+            _check_mapping("where", where, "conditions")
             found["where"] = {str(text): _factor("where", text, value) for text, value in where.items()}
         if samples is None and save_to is not None:
             raise OptionError(f"save_to={os.fspath(save_to)!r} is for the weights of samples=: give both, or neither")
@@ -190,6 +194,10 @@ class WeightFinder:
         if unknown:
             known = ", ".join(names) or (f"0 to {highest}" if highest >= 0 else "none: the dataset has no labels")
             raise OptionError(f"classes= has {unknown[0]!r}; the classes of the dataset are {known}")
+        found = {numbers[name]: name for name in classes}
+        for name in classes:
+            if (other := found[numbers[name]]) != name:
+                raise OptionError(f"classes= has {name!r} and {other!r}, which are the same class: give it one factor")
         return {numbers[name]: factor for name, factor in classes.items()}
 
     def _by_sample(self, entries: Mapping[str, Any]) -> NDArray[np.float32] | None:
@@ -245,12 +253,22 @@ class WeightFinder:
             table = pq.read_table(pa.BufferReader(content))
         except pa.ArrowException as error:
             raise OptionError(f"{path} cannot be read as Parquet: {error}") from error
-        name = next((name for name in ("key", "id") if name in table.column_names), None)
-        if name is None or "weight" not in table.column_names:
+        names = [name for name in ("key", "id") if name in table.column_names]
+        if len(names) != 1 or "weight" not in table.column_names:
             raise OptionError(
-                f"{path} has the columns {', '.join(table.column_names)}; required are 'weight', and 'key' or 'id'"
+                f"{path} has the columns {', '.join(table.column_names)}; required are 'weight', and either 'key' or "
+                "'id'"
             )
-        return dict(zip(table[name].to_pylist(), table["weight"].to_pylist(), strict=True))
+        values = table[names[0]].to_pylist()
+        kind: type = str if names == ["key"] else int
+        wrong = next((value for value in values if not isinstance(value, kind)), _NOTHING)
+        if wrong is not _NOTHING:
+            allowed = "keys, as text" if kind is str else "sample ids, as whole numbers"
+            raise OptionError(f"{path} has {wrong!r} in the column '{names[0]}'; allowed are {allowed}")
+        if len(set(values)) < len(values):
+            twice = next(value for value, count in Counter(values).items() if count > 1)
+            raise OptionError(f"{path} has several rows for {twice!r}: give each sample one weight")
+        return dict(zip(values, table["weight"].to_pylist(), strict=True))
 
     def _checked(self, samples: Any) -> NDArray[np.float32]:
         """Return factors as float32 [stored]."""
@@ -259,13 +277,19 @@ class WeightFinder:
             factors = np.ones(stored, np.float32)
             values = [_factor("samples", name, value) for name, value in samples.items()]
             by_key = ids_by_key(self._shards, (name for name in samples if isinstance(name, str)))
+            given = dict[int, Any]()
             for name, value in zip(samples, values, strict=True):
                 ids = by_key.get(name, []) if isinstance(name, str) else [name]
                 if not ids or not all(isinstance(one, int | np.integer) and 0 <= one < stored for one in ids):
                     raise OptionError(
                         f"samples= has {name!r}; the dataset has no such key, and the ids 0 to {stored - 1}: remove it"
                     )
-                factors[ids] *= np.float32(value)
+                if (earlier := next((given[one] for one in ids if one in given), None)) is not None:
+                    raise OptionError(
+                        f"samples= has {earlier!r} and {name!r}, which are the same sample: give it one factor"
+                    )
+                given.update(dict.fromkeys(ids, name))
+                factors[ids] = np.float32(value)
             return factors
         try:
             factors = np.asanyarray(samples, np.float32)
@@ -302,6 +326,11 @@ def schedule_of_state(entry: Any) -> WeightSchedule:
         return argument, Schedule({int(number): value for number, value in values.items()}, unit, linear)
     except (TypeError, ValueError, AttributeError) as error:
         raise ResumeError(f"the entry 'schedule' of the state is damaged ({error})") from error
+
+
+def _check_mapping(option: str, value: Any, names: str) -> None:
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{option}={value!r}; allowed is a mapping from {names} to factors, such as {{...: 2.0}}")
 
 
 def _factor(option: str, name: Any, value: Any) -> float:
