@@ -415,6 +415,16 @@ def test_missing_chunks_of_images_are_mentioned(tmp_path: Path) -> None:
     assert "1 of 3 chunks of the images are missing" in packed(store, tmp_path, "second").notes
 
 
+def test_missing_shards_of_images_are_mentioned(tmp_path: Path) -> None:
+    store = tmp_path / "a.zarr"
+    root = zarr.open_group(store, mode="w", zarr_format=3)
+    sizes = {"chunks": (2, 12, 14, 3), "shards": (4, 12, 14, 3)}
+    root.create_array("images", shape=rgb().shape, dtype="u1", **sizes)[:] = rgb() | 1
+    assert not packed(store, tmp_path).notes
+    (store / "images" / "c" / "1" / "0" / "0" / "0").unlink()
+    assert "1 of 2 shards of the images are missing" in packed(store, tmp_path, "second").notes
+
+
 # Tensors
 
 

@@ -390,6 +390,22 @@ def test_a_list_without_names_of_columns_is_refused_instead_of_losing_the_labels
         wt.pack(src, tmp_path / "dst", workers=1)
 
 
+@pytest.mark.parametrize("name", [*LISTS, "labels.json", "some.csv"])
+def test_masks_do_not_hide_a_file_about_the_images(name: str, tmp_path: Path) -> None:
+    """The photographs, trimaps and list of Oxford-IIIT Pets are arranged so."""
+    src = images(tmp_path / "src", *names_of("images/{}.png"), *names_of("annotations/trimaps/{}.png"))
+    (src / "readme.txt").write_text("Photographs of pets\n")
+    assert wt.pack(src, tmp_path / "without", workers=1).packed == COUNT
+    if name == "some.csv":
+        frame("{}.png").head(COUNT // 3).to_csv(src / name, index=False)
+    else:
+        (src / name).write_text({**LISTS, **STRUCTURED}[name])
+    with pytest.raises(SourceError, match=rf"{name} .* pass --from masks .*to pack the images without it"):
+        wt.pack(src, tmp_path / "dst", workers=1)
+    given = wt.pack(src, tmp_path / "given", kind="masks", workers=1)
+    assert (given.packed, given.account.skipped.total()) == (COUNT, 2)
+
+
 @pytest.mark.parametrize("name", STRUCTURED)
 def test_json_about_images_is_refused_instead_of_losing_the_labels(name: str, tmp_path: Path) -> None:
     src = images(tmp_path / "src", *names_of("{}.png"))

@@ -23,7 +23,7 @@ from wds_tools.sources import coco, layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, File, Record
 from wds_tools.sources.row_names import RowNames, split_folder
-from wds_tools.sources.tree import Files, Layout, image_size
+from wds_tools.sources.tree import Files, Layout, image_size, imported
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
 _MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first
@@ -550,7 +550,8 @@ class Masks(Annotated):
         """Return the layout if at least half of the images have a mask.
 
         Raises:
-            SourceError: There is a folder of masks, but names do not show which image has which.
+            SourceError: There is a folder of masks, but names do not show which image has which; or another file is
+                about the images.
         """
         paths = [file.path for file in files.images]
         found = masks.pairs(paths if masks.may_have_masks(paths) else ())
@@ -567,6 +568,7 @@ class Masks(Annotated):
                 "with such a mask, or --from folder (kind='folder') if the folders are classes"
             )
         if is_most:
+            imported("image_tables:check_unread")(files, cls.kind)
             return cls()
         if siblings := masks.siblings(paths):
             folders = quoted("/".join(folder) for folder in list(siblings)[:2])

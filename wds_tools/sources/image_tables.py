@@ -266,28 +266,34 @@ def _packing_of_folders(files: Files, images: Sequence[str]) -> str:
     return f"unpack it, and pack {base}" if files.in_archive else f"pack {files.where}/{base}"
 
 
-def check_unread(files: Files) -> None:
+def check_unread(files: Files, kind: str = "folder") -> None:
     """Check that no other file is about images that are not in class folders: they would be packed without labels.
+
+    Args:
+        files: All files.
+        kind: The layout in which the images would be packed.
 
     Raises:
         SourceError: There is a table, a list or an annotation file that names them, or files with their names in
             another folder.
     """
-    folders = {posixpath.dirname(file.path) for file in files.images} if files.others else set()
+    every = without_masks(files)[0] if files.others else []
     by_split: dict[str, list[str]] = {}
-    for folder in sorted(folders):
+    for folder in sorted({posixpath.dirname(file.path) for file in every}):
         by_split.setdefault(split_folder(f"{folder}/"), []).append(folder)
     for split, own in by_split.items():
         if not first_folders(posixpath.join(folder, "1.jpg") for folder in own):
-            images = [file for file in without_masks(files)[0] if posixpath.dirname(file.path) in own]
+            images = [file for file in every if posixpath.dirname(file.path) in own]
             others = [file for file in files.others if not file.reason and split_folder(file.path) in ("", split)]
-            if images and not any(file.path.endswith(_LABEL_FILES) for file in others):
-                _check_unread(files, images, others)
+            if not any(file.path.endswith(_LABEL_FILES) for file in others):
+                _check_unread(files, images, others, kind)
 
 
-def _check_unread(files: Files, images: Sequence[File], others: Sequence[File]) -> None:
+def _check_unread(files: Files, images: Sequence[File], others: Sequence[File], kind: str) -> None:
     folder = posixpath.commonpath([posixpath.dirname(file.path) for file in images])
-    alone = f"pack {files.where}/{folder}" if folder and not files.in_archive else "pass --from folder (kind='folder')"
+    alone = f"pass --from {kind} (kind={kind!r})"
+    if folder and not files.in_archive and kind == "folder":
+        alone = f"pack {files.where}/{folder}"
     without = f"or {alone} to pack the images without it"
     elsewhere = layouts.elsewhere((file.path for file in others), (file.path for file in images))
     if 2 * len(elsewhere) >= len(images):

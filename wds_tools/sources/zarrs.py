@@ -7,6 +7,7 @@ before Zarr opens the store, and only codecs that cannot run code are allowed.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import warnings
@@ -80,9 +81,9 @@ class ZarrSource(ArraySource):
     def collect(self, found: Collector) -> None:
         super().collect(found)
         images = self._stored.get(self._roles.image)
-        if images is not None and (missing := images.nchunks - images.nchunks_initialized):
+        if images is not None and (missing := self._missing(images)):
             found.account.notes.append(  # as in a copy that was interrupted: Zarr reads zeros there
-                f"{missing:,} of {images.nchunks:,} chunks of the images are missing, and are read as the fill value; "
+                f"{missing} of the images are missing, and are read as the fill value; "
                 "Zarr leaves them out if all pixels have this value, but the store can also be incomplete"
             )
         digest = xxhash.xxh3_128()
@@ -91,6 +92,15 @@ class ZarrSource(ArraySource):
             name = os.fsencode(path.relative_to(self.path))
             digest.update(b"%s\0%d\0%d\n" % (name, status.st_size, status.st_mtime_ns))
         found.stamp += digest.hexdigest()
+
+    def _missing(self, array: Any) -> str:
+        """Return how many files with chunks of an array are missing; empty if there are all."""
+        unit = getattr(array, "shards", None)
+        folder = self.path / array.path
+        expected = math.prod(-(-size // part) for size, part in zip(array.shape, unit or array.chunks, strict=True))
+        names = (path.relative_to(folder).as_posix() for path in _walk(folder))
+        missing = expected - sum(map(bool, map(_CHUNK.fullmatch, names)))
+        return f"{missing:,} of {expected:,} {'shards' if unit else 'chunks'}" if missing > 0 else ""
 
 
 def _walk(root: Path) -> Iterator[Path]:
