@@ -548,7 +548,7 @@ def test_each_url_has_a_spool_of_its_own(tmp_path):
 
 
 def test_the_files_to_continue_a_run_are_at_the_url(src, bucket):
-    stopped_after(2 + UPLOADS, src, bucket)  # the others that were being uploaded may be stopped
+    stopped_after(2 + UPLOADS, src, bucket)  # another one that was being uploaded may be stopped
     work = bucket / "train" / ".packing"
     assert json.loads((work / "plan.json").read_text())["seed"] == 0
-    assert {path.name for path in work.iterdir()} >= {f"shard-{number:06d}.json" for number in range(3)}
+    assert len(list(work.glob("shard-*.json"))) >= 3
