@@ -348,7 +348,12 @@ def test_classes_that_look_the_same_are_noted(one: str, other: str) -> None:
 
 @pytest.mark.parametrize(
     ("values", "separator"),
-    [(["0 1 1", "1 0 0", "0 1 0"], " "), (["a;b", "b;c", "a;c"], ";"), (["a|b", "b|a", "a|b|c", "c"], "|")],
+    [
+        (["0 1 1", "1 0 0", "0 1 0"], " "),
+        (["5 0", "5", "25", "0 5"], " "),
+        (["a;b", "b;c", "a;c"], ";"),
+        (["a|b", "b|a", "a|b|c", "c"], "|"),
+    ],
 )
 def test_texts_that_probably_mean_several_labels_are_an_error(values: list[str], separator: str) -> None:
     labels = Labels("t.csv")

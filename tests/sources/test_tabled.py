@@ -390,6 +390,21 @@ def test_a_list_without_names_of_columns_is_refused_instead_of_losing_the_labels
         wt.pack(src, tmp_path / "dst", workers=1)
 
 
+@pytest.mark.parametrize(
+    "lists",
+    [
+        {"x": ["0.png", "1.png"], "y": ["2.png", "3.png"]},
+        {"pie": ["0.png", "1.png"], "ramen": ["2.png", "3.png"], "soup": ["4.png", "5.png"]},
+        {"train": [0, 1, 2], "val": [3, 4, 5]},
+    ],
+)
+def test_lists_of_the_images_of_each_class_are_not_columns(lists: dict[str, Any], tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *(f"{row}.png" for row in range(sum(map(len, lists.values())))))
+    (src / "labels.json").write_text(json.dumps(lists))
+    with pytest.raises(SourceError, match=r"labels.json has lists of images for .*path,label; or pass --from folder"):
+        wt.pack(src, tmp_path / "dst", workers=1)
+
+
 @pytest.mark.parametrize("name", [*LISTS, "labels.json", "some.csv"])
 def test_masks_do_not_hide_a_file_about_the_images(name: str, tmp_path: Path) -> None:
     """The photographs, trimaps and list of Oxford-IIIT Pets are arranged so."""

@@ -169,12 +169,17 @@ def why_several(texts: Collection[str]) -> str | None:
 
 
 def parts_joined_by(texts: Collection[str], separator: str) -> set[str]:
-    """Return the parts of texts that probably mean several labels: most texts have the separator, and few parts."""
+    """Return the parts of texts that probably mean several labels: most texts have the separator, and few parts.
+
+    If all parts are numbers, and some texts are one number, a single text with the separator is enough.
+    """
     joined = [parts for text in texts if len(parts := [one.strip() for one in text.split(separator)]) > 1]
     different = {part for parts in joined for part in parts}
     is_most = len(joined) > 1 and 2 * len(joined) > len(texts)
     are_few = len(different) <= len(texts) or _are_numbers(different)
-    return different if is_most and are_few else set()
+    single = [text for text in texts if separator not in text]
+    are_mixed = bool(joined and single) and _are_numbers(different) and _are_numbers(single)
+    return different if (is_most and are_few) or are_mixed else set()
 
 
 def _are_numbers(texts: Collection[str]) -> bool:

@@ -550,8 +550,7 @@ class Masks(Annotated):
         """Return the layout if at least half of the images have a mask.
 
         Raises:
-            SourceError: There is a folder of masks, but names do not show which image has which; or another file is
-                about the images.
+            SourceError: Names do not show which image has which mask; or another file is about the images.
         """
         paths = [file.path for file in files.images]
         found = masks.pairs(paths if masks.may_have_masks(paths) else ())
@@ -581,10 +580,9 @@ class Masks(Annotated):
 
     def _read(self, files: Files) -> dict[str, _Split]:
         paths = [file.path for file in files.images]
-        folders: masks.Folders = {}
         found = masks.pairs(paths)
-        if not found.pairs:
-            folders = masks.siblings(paths)
+        folders = {} if found.pairs else masks.siblings(paths)
+        if folders:
             found = masks.pairs(paths, folders)
         parts = files.named(found.pairs)
         classes = masks.classes(parts, folders)

@@ -18,7 +18,7 @@ from wds_tools.format.label_lists import LABELS
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.base import File, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
-from wds_tools.sources.label_choice import ambiguous, some_of
+from wds_tools.sources.label_choice import ambiguous, is_x, some_of
 from wds_tools.sources.row_names import (
     RowNames,
     are_most,
@@ -151,12 +151,21 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
             f"{file.path} begins with a row of values, {', '.join(rows.columns[:3])}: its first line must have the "
             "names of the columns, such as path,label; or pass --from folder (kind='folder') to pack without it"
         )
+    if is_json and IMAGE not in options.columns and _are_lists_of_images(data, rows.columns, head, names):
+        return None  # see `check_unread`
     image = _image_column(file.path, rows.columns, head, names, options)
     values = [row.get(image) for _, row in rows.rows()] if image is not None else []
     are_ids = IMAGE not in options.columns and not any(map(names_a_file, values))
     if image is None or (are_ids and not split_of_table(file.path) and not are_most(names.all_of(values), images)):
         return None  # such as a table of classes, whose numbers are also names of images
     return Named(file, rows, image, [names.find(value, table=file.path) for value in values])
+
+
+def _are_lists_of_images(data: bytes, columns: Sequence[str], head: Sequence[Row], names: RowNames) -> bool:
+    """Return whether JSON is an object with a list of images for each class or split, not for each column."""
+    is_object = data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{" and len(columns) > 1
+    is_table = any(not is_x(name) for name in usual_columns(IMAGE, columns) if name in columns)
+    return is_object and not is_table and all(share_of_names(name, head, names) >= ENOUGH for name in columns)
 
 
 def _candidates(files: Files, others: Sequence[File], endings: tuple[str, ...]) -> list[File]:
@@ -208,8 +217,6 @@ def _image_column(
     found = [name for name in usual_columns(IMAGE, found) if name in found] or found
     if len(found) < 2:
         return next(iter(found), None)
-    if table.lower().endswith(".json") and len(found) == len(columns):
-        return None  # lists of names, such as those of the images of each class
     values = {name: [row.get(name) for row in head] for name in found}
     same = {tuple(_named_by(value, names, table) for value in values[name]) for name in found}
     if len(same) > 1:
@@ -324,6 +331,8 @@ def _in_columns(file: File, data: bytes, names: RowNames) -> str:
         return ""
     if table.is_json and any(map(names.has, table.columns)):
         return ""  # an object with a value for each image
+    if file.path.lower().endswith(".json") and _are_lists_of_images(data, table.columns, rows, names):
+        return f"has lists of images for {quoted(table.columns[:3])}, {_NOT_READ}"
     for column in table.columns:
         found = [row[column] for row in rows if names.has(row.get(column))]
         if found and (not all(map(_is_number, found)) or share_of_names(column, rows, names) >= ENOUGH):
