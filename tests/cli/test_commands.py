@@ -25,6 +25,8 @@ from waiting import wait_for
 
 import wds_tools.bench
 from wds_tools import __version__
+from wds_tools.bench.registry import PEERS
+from wds_tools.bench.workloads import WORKLOADS
 from wds_tools.cli import cli, main
 from wds_tools.format.tar import END
 
@@ -125,6 +127,13 @@ def test_the_help_of_every_command_has_an_example_on_its_own_line(call: Call) ->
         result = call(name, "--help")
         assert result.code == 0
         assert re.search(rf"^  Example:\n    wds-tools {name}\b", result.out, re.MULTILINE), name
+
+
+def test_the_help_of_bench_names_every_workload_and_every_peer(call: Call) -> None:
+    workloads, peers = call("bench", "--help").out.split("Peers: ")
+    assert re.findall(r"^  (\w+) +\S.*  (?:decoding|copying|reading) ", workloads, re.MULTILINE) == list(WORKLOADS)
+    named = " ".join(peers.partition(". All except")[0].split()).replace("mosaic (Mosaic Streaming)", "mosaic")
+    assert set(re.sub(r" \(our loader.*?\)", "", named).split(", ")) == set(PEERS)
 
 
 def test_commands_are_listed_in_the_order_of_use_and_not_truncated(call: Call) -> None:

@@ -73,7 +73,9 @@ def tune(run: Run, /, dataset: str, json_file: Path | None, **options: Any) -> N
 )
 @click.option("--workers", default=2, show_default=True, help="Decoding workers of each loader.")
 @click.option(
-    "--batch-size", type=int, help="Samples per batch; by default 128 (small, raw, bytes: 256; ssl: 64; detect: 16)."
+    "--batch-size",
+    type=int,
+    help="Samples per batch; by default 128 (small, raw, bytes: 256; ssl: 64; detect, letterbox, mosaic: 16).",
 )
 @click.option("--rounds", default=5, show_default=True, help="Rounds; each measures every loader once.")
 @click.option("--seconds", metavar="SECONDS", default=5.0, show_default=True, help="Minimum duration of a measurement.")
@@ -99,21 +101,23 @@ def bench(
     The limit is one step of the work measured alone, a reference for comparing machines.
 
     \b
-    VIEW    workload                               limit
-    train   RandomResizedCrop(224) and flip        decoding whole images
-    eval    resize to 256, CenterCrop(224)         decoding whole images
-    small   224 x 224 JPEGs resized to 128 x 128   decoding whole images
-    ssl     2 crops of 224 and 8 of 96 per image   decoding whole images
-    detect  resize to 640 x 640, with 8 boxes      decoding whole images
-    raw     128 x 128 x 3 bytes, stored decoded    copying in memory
-    bytes   stored bytes, not decoded              reading the shards
+    VIEW       workload                               limit
+    train      RandomResizedCrop(224) and flip        decoding whole images
+    eval       resize to 256, CenterCrop(224)         decoding whole images
+    small      224 x 224 JPEGs resized to 128 x 128   decoding whole images
+    ssl        2 crops of 224 and 8 of 96 per image   decoding whole images
+    detect     resize to 640 x 640, with 8 boxes      decoding whole images
+    letterbox  fit into 640 x 640, with 8 boxes       decoding whole images
+    mosaic     4 images in 640 x 640, HSV, boxes      decoding whole images
+    raw        128 x 128 x 3 bytes, stored decoded    copying in memory
+    bytes      stored bytes, not decoded              reading the shards
 
     Peers: crop-ready (our loader on crop-ready shards), imagefolder, imagefolder-io, webdataset,
-    hdf5, hdf5-uint8, lmdb, dali, ffcv, tfdata, litdata, mosaic. All except crop-ready
-    require an installation from a clone of the source repository (`pip install -e .`).
-    Peers that are not installed are skipped, and the command to install them is printed. Some need
-    an environment of their own: create one, install the peer in it, and name its Python with
-    --python.
+    hdf5, hdf5-uint8, lmdb, dali, ffcv, tfdata, litdata, mosaic (Mosaic Streaming), ultralytics,
+    albumentations. All except crop-ready require an installation from a clone of the source
+    repository (`pip install -e .`). Peers that are not installed are skipped, and the command to
+    install them is printed. Some need an environment of their own: create one, install the peer in
+    it, and name its Python with --python.
     """  # noqa: D301 - \b is click's mark for lines that it must not join
     from wds_tools.bench import bench as run_bench
 
