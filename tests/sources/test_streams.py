@@ -183,7 +183,7 @@ def test_rows_without_an_image_are_skipped(load: Callable[..., Any], tmp_path: P
     assert [(skip.path, skip.reason) for skip in report.skipped] == [
         (
             "photos/train#1",
-            f"'image' is not read: it is the path of a file that cannot be read ({tmp_path / 'gone.jpg'})",
+            f"'image' is not read: it is the path of an unreadable file ({tmp_path / 'gone.jpg'})",
         ),
         ("photos/train#2", "has no image: it has no 'image'"),
     ]

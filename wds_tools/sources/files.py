@@ -65,8 +65,7 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
         what: Name of the format, for error messages.
 
     Raises:
-        SourceError: There is no file, or the folder has files of several splits, which must not be
-            mixed by accident.
+        SourceError: No file was found, or the folder contains several splits, which must not be mixed by accident.
     """
     if not root.exists() and has_pattern(str(root)):
         matched = expand_pattern(str(root))
@@ -146,7 +145,7 @@ def find_remote_files(
         remote: How URLs are read.
 
     Raises:
-        SourceError: There is no file, or the folder has files of several splits.
+        SourceError: No file was found, or the folder contains several splits.
         StoreError: The storage fails.
     """
     try:

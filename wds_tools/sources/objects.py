@@ -217,7 +217,7 @@ def _fetched(path: str) -> Any:
     except (OSError, ValueError) as error:
         if is_system_error(error) and not isinstance(error, FileNotFoundError):
             raise SourceStoreError(f"{path} cannot be read: {error}") from error
-        return Excluded(f"the path of a file that cannot be read ({path})")
+        return Excluded(f"the path of an unreadable file ({path})")
 
 
 def digest_of(values: Mapping[str, Any] | str) -> int:
