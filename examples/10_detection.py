@@ -2,6 +2,7 @@
 
     python examples/10_detection.py --model maskrcnn
     torchrun --nproc-per-node 2 examples/10_detection.py --epochs 20      # each image is evaluated once, on one rank
+    python examples/10_detection.py --loader torchvision                  # trained by torchvision's own dataset
 
 The datasets are made from the sample photographs: on each, up to three others are pasted, whose boxes and classes are
 to be found. Their objects are those of docs/annotations.md, so shards of COCO, YOLO or VOC are used in the same way.
@@ -12,21 +13,26 @@ import contextlib
 import io
 import os
 import random
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from torch.utils.data import DataLoader
+from torchvision.datasets import CocoDetection, wrap_dataset_for_transforms_v2
 from torchvision.models.detection import MaskRCNN, RetinaNet
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
+from torchvision.transforms import v2
 
 import wds_tools as wt
 
 ROOT = Path(__file__).resolve().parent.parent
+Batches: TypeAlias = Iterable[tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]]  # images and targets
 OBJECTS = {
     "boxes": wt.Boxes("json", path="objects.box", format="xyxy", like="image", pad="flat"),  # clipped, or dropped
     "labels": wt.Field("json", path="objects.category", like="boxes", pad="flat"),  # those of the remaining boxes
@@ -83,16 +89,36 @@ def targets_of(batch: Any) -> list[dict[str, torch.Tensor]]:
     ]
 
 
-def train_one_epoch(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: wt.Loader) -> tuple[int, float]:
+def torchvision_loader(folder: Path, size: int, *keys: str) -> DataLoader:
+    """Return images and targets from COCO files by torchvision's own dataset and transforms, to compare losses."""
+    steps = [
+        v2.RandomResizedCrop(size, scale=(0.5, 1)), v2.RandomHorizontalFlip(), v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True), v2.SanitizeBoundingBoxes(), v2.ToPureTensor(),
+    ]  # fmt: skip
+    files = folder / "images/train", folder / "annotations/instances_train.json"
+    with contextlib.redirect_stdout(io.StringIO()):
+        dataset = CocoDetection(*files, transforms=v2.Compose(steps))
+    dataset = wrap_dataset_for_transforms_v2(dataset, target_keys=("boxes", "labels", *keys))
+    return DataLoader(dataset, 8, shuffle=True, drop_last=True, collate_fn=lambda samples: zip(*samples, strict=True))
+
+
+def to(device: str, values: Any) -> Any:
+    """Return tensors, also those in lists and dictionaries, on a device."""
+    if isinstance(values, dict):
+        return {name: to(device, value) for name, value in values.items()}
+    return values.to(device) if isinstance(values, torch.Tensor) else [to(device, value) for value in values]
+
+
+def train_one_epoch(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: Batches) -> tuple[int, float]:
     """Train; return the number of objects and the mean loss."""
     model.train()
     objects, losses = 0, []
-    for batch in loader:
-        loss = sum(model(list(batch.image / 255), targets_of(batch)).values())
+    for images, targets in batches:
+        loss = sum(model(images, targets).values())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        objects += len(batch.boxes)
+        objects += sum(len(target["boxes"]) for target in targets)
         losses.append(float(loss.detach()))
     return objects, sum(losses) / len(losses)
 
@@ -131,9 +157,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=400, help="photographs to use; a quarter of them for validation")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--size", type=int, default=224, help="pixels per side")
+    parser.add_argument("--loader", choices=["wds_tools", "torchvision"], default="wds_tools", help="for training")
+    parser.add_argument("--seed", type=int, default=0, help="of the order and the crops")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if "RANK" in os.environ:
+        if args.loader == "torchvision":
+            parser.error("--loader torchvision is for one process")
         dist.init_process_group("nccl" if device == "cuda" else "gloo")
         if device == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -142,7 +172,8 @@ def main() -> None:
     if not dist.is_initialized() or dist.get_rank() == 0:
         make_dataset(args.data / "train", paths[len(paths) // 4 :], classes, seed=0)
         make_dataset(args.data / "val", paths[: len(paths) // 4], classes, seed=1)
-        wt.export(args.data / "val", "coco", dst=args.data / "coco", split="val", overwrite=True, progress=False)
+        for split in ("train", "val"):
+            wt.export(args.data / split, "coco", dst=args.data / "coco", split=split, overwrite=True, progress=False)
     if dist.is_initialized():
         dist.barrier()
     with contextlib.redirect_stdout(io.StringIO()):
@@ -152,14 +183,21 @@ def main() -> None:
     model = make_model(args.model, len(classes), args.size).to(device)
     parallel = torch.nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    torch.manual_seed(args.seed)
     view = wt.RandomResizedCrop(args.size, scale=(0.5, 1), flip=True)
     train_fields = {"image": wt.Image(view=view), **OBJECTS}
     val_fields = {"image": wt.Image(), "id": wt.Field("json", path="id")}
-    train = wt.make_loader(args.data / "train", batch_size=8, shuffle=True, fields=train_fields, device=device)
+    options = {"batch_size": 8, "shuffle": True, "seed": args.seed, "device": device}
+    train = wt.make_loader(args.data / "train", fields=train_fields, **options)
     val = wt.make_loader(args.data / "val", batch_size=1, tail="mask", fields=val_fields, device=device)
     with train, val:
         for epoch in range(args.epochs):
-            objects, loss = train_one_epoch(parallel, optimizer, train)
+            batches: Batches = ((list(batch.image / 255), targets_of(batch)) for batch in train)
+            if args.loader == "torchvision":
+                masks = ["masks"] if args.model == "maskrcnn" else []
+                loader = torchvision_loader(args.data / "coco", args.size, *masks)
+                batches = ((to(device, images), to(device, targets)) for images, targets in loader)
+            objects, loss = train_one_epoch(parallel, optimizer, batches)
             print(f"epoch {epoch}: {objects} objects, loss {loss:.3f}, mAP {evaluate(model, val, truth):.4f}")
     if dist.is_initialized():
         dist.destroy_process_group()

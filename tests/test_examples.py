@@ -204,9 +204,12 @@ def test_detection_trains_a_detector_of_torchvision_on_the_boxes_and_masks_in_th
 
 @pytest.fixture(scope="module")
 def boxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write datasets of 21 and 7 photographs with objects."""
+    """Write datasets of 21 and 7 photographs with objects, and train a detector with the dataset of torchvision."""
     folder = tmp_path_factory.mktemp("objects")
-    run(command("10_detection.py", folder, "--count", "28", "--epochs", "0", "--size", "64"))
+    options = ("--count", "28", "--epochs", "1", "--size", "32", "--loader", "torchvision")
+    trained = re.search(r"epoch 0: (\d+) objects, loss [0-9.]+, mAP", run(command("10_detection.py", folder, *options)))
+    assert trained
+    assert 12 <= int(trained[1]) <= 48, "one to three in each of 16 images, less those outside the crop"
     return folder
 
 
