@@ -170,6 +170,8 @@ def test_the_shares_of_a_mixture_hold_at_every_step(packed):
         ({"where": {"label == 0": float("inf")}}, "inf"),
         ({"classes": {"0": 2}, "at": 1}, "at=1"),
         ({"save_to": "x.npy"}, "save_to="),
+        ({"classes": {"0": 1e300}, "where": {"width > 0": 1e300}}, "multiply to more than 3.4e"),
+        ({"classes": {"0": 1e30}, "samples": np.full(400, 1e30)}, "multiply to more than 3.4e"),
         ({"classes": [1, 2, 3]}, r"classes=\[1, 2, 3\]; allowed is a mapping"),
         ({"where": "width > 3"}, "where='width > 3'; allowed is a mapping"),
         ({"classes": {0: 0, "astronaut": 3}}, "'0' and 'astronaut', which are the same class"),
@@ -378,3 +380,14 @@ def test_a_key_and_an_id_of_one_sample_are_refused(packed):
         key = explained(loader, 0)[0]
         with pytest.raises(OptionError, match="which are the same sample"):
             loader.reweight(samples={key: 0, 0: 5})
+
+
+def test_the_dataset_of_a_mixture_that_has_only_weights_of_0_is_named(packed, few):
+    with make(wt.Mixture([packed, few], [1, 1])) as loader:
+        none_of_first = dict.fromkeys(range(400), 0)
+        with pytest.raises(OptionError, match=r"all samples of dataset 0 of the Mixture have weight 0.*sources="):
+            loader.reweight(samples=none_of_first)
+        loader.reweight(samples=none_of_first, sources=[0, 1])
+        keys = {key for step in range(3) for key in explained(loader, step)}
+    with make(few) as loader:
+        assert keys <= {key for step in range(len(loader)) for key in explained(loader, step)}

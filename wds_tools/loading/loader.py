@@ -155,7 +155,8 @@ class Loader(OnlyIterable):
     def class_factors(self) -> dict[str, float]:
         """Average number of times per epoch that a sample of each class is drawn by ``class_weights=``.
 
-        It is 1.0 without ``class_weights=``, and for a `Schedule`, see `StepExplanation.weights`.
+        It is 1.0 without ``class_weights=``, and for a `Schedule`. `reweight` does not change it: the weights of a step
+        are in `StepExplanation.weights`.
         """
         balance = self._opened.order.balance
         if balance is None:
@@ -240,7 +241,8 @@ class Loader(OnlyIterable):
             where: Factors of the samples that meet a condition, such as ``{"width < 200": 0.5}``.
             save_to: File for the weights of ``samples=``, next to the checkpoint, for example ``weights-500.npy``. A
                 state cannot be saved without it, as it records only the path and a hash.
-            at: Step, counted from the start of the run over all epochs and resumed runs.
+            at: Step, counted from the start of the run over all epochs and resumed runs. Its position is stored: it is
+                another step if the batch size, the number of ranks or the epoch is changed before it.
 
         Raises:
             OptionError: A value is invalid, or the training loop has received the step already. Nothing has changed

@@ -246,7 +246,8 @@ class PlainOrder(RunOrder):
             own = ids[(ids >= first) & (ids < last)] - first
             one = weights.datasets[number] if weights.datasets else None
             if share and one:
-                rates.append(Rates(one.phases, one.by_group, one.by_sample, own))
+                name = f"dataset {number} of the Mixture" if len(shares) > 1 else "the dataset"
+                rates.append(Rates(one.phases, one.by_group, one.by_sample, own, name))
             else:
                 rates.append(Rates.without(own, last - first) if share and len(own) else None)
         return shares, tuple(rates)

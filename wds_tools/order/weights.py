@@ -135,9 +135,10 @@ class Rates:
         by_group: float64 [groups], factor of each group; None for 1.
         by_sample: float32 [stored], factor of each sample; None for 1.
         left_out: Ids of samples that are never drawn, without repetitions.
+        name: The dataset, for messages.
 
     Raises:
-        OptionError: No sample has a factor above 0.
+        OptionError: No sample has a factor above 0, or a product of factors is too large.
     """
 
     def __init__(
@@ -146,11 +147,13 @@ class Rates:
         by_group: NDArray[np.float64] | None = None,
         by_sample: NDArray[np.float32] | None = None,
         left_out: Sequence[int] | Ints = (),
+        name: str = "the dataset",
     ) -> None:
         self._phases = phases
         self._left_out = np.array(left_out, np.int64)
         factors = np.ones(len(phases.counts)) if by_group is None else by_group
-        self._by_sample, self._factors = by_sample, factors.astype(np.float32)
+        with np.errstate(over="ignore"):
+            self._by_sample, self._factors = by_sample, factors.astype(np.float32)
         if by_sample is None:
             assert phases.group is not None
             left = np.isin(self._left_out, phases.selected) if isinstance(phases.selected, np.ndarray) else slice(None)
@@ -158,8 +161,16 @@ class Rates:
             self._most = float(factors[phases.counts > removed].max(initial=0.0))
         else:
             self._most = self._largest_factor(len(by_sample))
+        if not np.isfinite(self._most):
+            raise OptionError(
+                f"the factors of a sample of {name} multiply to more than {np.finfo(np.float32).max:.2g}: make the "
+                "largest factors smaller; only their ratios matter"
+            )
         if not self._most > 0:
-            raise OptionError("the weights leave no sample to draw: all samples have weight 0; change a weight")
+            raise OptionError(
+                f"the weights leave no sample to draw: all samples of {name} have weight 0; change a weight, or, in a "
+                "Mixture, give that dataset the share 0 with sources="
+            )
         self._by_group = _in_units(factors, self._most).astype(np.uint64)
 
     def _largest_factor(self, stored: int) -> float:
@@ -183,7 +194,8 @@ class Rates:
         assert self._by_sample is not None
         group = self._phases.group
         own = self._by_sample[ids]
-        return np.asarray(own if group is None else own * self._factors[group[ids]], np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(own if group is None else own * self._factors[group[ids]], np.float32)
 
     @property
     def bytes(self) -> int:

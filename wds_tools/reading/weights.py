@@ -211,7 +211,9 @@ class WeightFinder:
         if entries.get("where") and "samples" in entries:
             factors = factors.copy()
         for text, factor in entries.get("where", {}).items():
-            factors[matching(self._shards, len(self._shards.locations), text, progress=False)] *= np.float32(factor)
+            found = matching(self._shards, len(self._shards.locations), text, progress=False)
+            with np.errstate(over="ignore", invalid="ignore"):  # products that are too large are refused later
+                factors[found] *= np.float32(factor)
         return factors
 
     def _sample_entry(self, samples: SampleWeights, save_to: str | os.PathLike[str] | None) -> dict[str, Any]:
