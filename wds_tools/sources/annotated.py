@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from wds_tools.sources import coco, layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, File, Record
 from wds_tools.sources.row_names import RowNames, split_folder
-from wds_tools.sources.tree import Files, Layout, image_size, imported
+from wds_tools.sources.tree import Files, Layout, image_size
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
 _MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first
@@ -120,6 +120,20 @@ class Annotated(Layout):
             claimed[name] = {file.path for file in (*part.there, *further, *part.annotation_files)}
         return files.divided(claimed)
 
+    def files_read(self, files: Files) -> Set[str]:
+        self.splits(files)
+        splits = (self._plan or {}).values()
+        read = {file.path for split in splits for file in split.annotation_files}
+        folders = {posixpath.dirname(file.path) for split in splits for file in split.own.values()}
+        for file in files.others:  # of the format, even if they belong to no image
+            *above, name = file.path.split("/")
+            is_own = "/".join(above) in folders and name.lower().endswith(self.annotation_ending)
+            read |= {file.path} if is_own or "ImageSets" in above else set()
+        return read | super().files_read(files)
+
+    def are_labelled(self, files: Files, folders: Sequence[str]) -> bool:  # noqa: ARG002 - their folders are not read
+        return False
+
     def collect(self, found: Collector, files: Files, split: str) -> None:
         """Add the images of the split, and state what becomes of all other files."""
         assert self._plan is not None, "`splits` was called before"
@@ -146,7 +160,7 @@ class Annotated(Layout):
                 self.add_image(found, file, label, parts=parts, facts=facts, extra=_SIZE_BYTES)
         for file in files.files:
             if file.path not in done:
-                self.skip(found, file, self._why_skipped(file, split))
+                self.skip(found, file, self._why_skipped(files, file, split))
 
     def _state(self, found: Collector, files: Files, split: _Split) -> None:
         """State what the annotation files and their entries become."""
@@ -187,14 +201,14 @@ class Annotated(Layout):
         """Return the splits by name; of a tree without splits, one with an empty name."""
         raise NotImplementedError
 
-    def _why_skipped(self, file: File, split: _Split) -> str:
+    def _why_skipped(self, files: Files, file: File, split: _Split) -> str:
         if layouts.is_image_name(file.path):
             return f"is not listed in {split.source}"
         if file.path.endswith(".txt") and "ImageSets" in file.path.split("/"):
             return "is a list of images, and another list is used instead"
         if file.path.lower().endswith(self.annotation_ending):
             return "belongs to no image that is packed"
-        return layouts.why_not_packed(file.path, reads_tables=False)
+        return files.why_not_packed(file.path)
 
 
 def _by_folder(split: _Split, where: str) -> dict[str, _Split]:
@@ -550,7 +564,7 @@ class Masks(Annotated):
         """Return the layout if at least half of the images have a mask.
 
         Raises:
-            SourceError: Names do not show which image has which mask; or another file is about the images.
+            SourceError: Names do not show which image has which mask.
         """
         paths = [file.path for file in files.images]
         found = masks.pairs(paths if masks.may_have_masks(paths) else ())
@@ -567,7 +581,6 @@ class Masks(Annotated):
                 "with such a mask, or --from folder (kind='folder') if the folders are classes"
             )
         if is_most:
-            imported("image_tables:check_unread")(files, cls.kind)
             return cls()
         if siblings := masks.siblings(paths):
             folders = quoted("/".join(folder) for folder in list(siblings)[:2])
@@ -594,7 +607,10 @@ class Masks(Annotated):
             for split, members in sets.items()
         }
 
-    def _why_skipped(self, file: File, split: _Split) -> str:
+    def are_labelled(self, files: Files, folders: Sequence[str]) -> bool:
+        return Layout.are_labelled(self, files, folders)
+
+    def _why_skipped(self, files: Files, file: File, split: _Split) -> str:
         if layouts.is_image_name(file.path):
             return "has no mask, or is not the mask of any image"
-        return super()._why_skipped(file, split)
+        return super()._why_skipped(files, file, split)
