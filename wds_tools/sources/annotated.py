@@ -92,6 +92,7 @@ class Annotated(Layout):
     annotation_ending: ClassVar[tuple[str, ...]] = ()
     """How the names of files with the annotations of one image end."""
 
+    labels: ClassVar[str] = ""
     _plan: dict[str, _Split] | None = None
 
     @classmethod
@@ -125,14 +126,10 @@ class Annotated(Layout):
         splits = (self._plan or {}).values()
         read = {file.path for split in splits for file in split.annotation_files}
         folders = {posixpath.dirname(file.path) for split in splits for file in split.own.values()}
-        for file in files.others:  # of the format, even if they belong to no image
-            *above, name = file.path.split("/")
-            is_own = "/".join(above) in folders and name.lower().endswith(self.annotation_ending)
-            read |= {file.path} if is_own or "ImageSets" in above else set()
-        return read | super().files_read(files)
-
-    def are_labelled(self, files: Files, folders: Sequence[str]) -> bool:  # noqa: ARG002 - their folders are not read
-        return False
+        like = [path for file in files.others if posixpath.dirname(path := file.path) in folders]
+        of_no_image = {path for path in like if path.lower().endswith(self.annotation_ending)}
+        lists = {file.path for file in files.others if "ImageSets" in file.path.split("/")}
+        return read | of_no_image | lists | super().files_read(files)
 
     def collect(self, found: Collector, files: Files, split: str) -> None:
         """Add the images of the split, and state what becomes of all other files."""
@@ -451,21 +448,6 @@ def _yolo_images(files: Files, place: str, missing: dict[str, str]) -> list[File
     return [files.by_path[path] for path in found.values() if path is not None and layouts.is_image_name(path)]
 
 
-def _voc_data(files: Files, xml: File) -> bytes:
-    """Return the content of an annotation file.
-
-    Raises:
-        SourceError: It is LabelMe's, whose first element is the same.
-    """
-    data = files.read(xml)
-    if b"<pt>" in data or b"LabelMe" in data[:1000]:
-        raise SourceError(
-            f"{xml.path} is an annotation of LabelMe (XML with <pt>), which is not read: write the objects as COCO, "
-            "YOLO or VOC; or pass --from folder (kind='folder') to pack the images without them"
-        )
-    return data
-
-
 class Voc(Annotated):
     """Pascal VOC: ``Annotations/1.xml`` for ``JPEGImages/1.jpg``, or both in one folder; ``ImageSets/Main``."""
 
@@ -496,7 +478,7 @@ class Voc(Annotated):
         images = [file for file in files.images if file.path not in taken]
         pairs = [(file.path, annotation.get(file.path)) for file in images]
         everything = voc.annotations_of(
-            (path, xml.path if xml else "", _voc_data(files, xml) if xml else None) for path, xml in pairs
+            (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in pairs
         )
         plan = {}
         for split, members in _image_sets(files, images).items():
@@ -551,6 +533,7 @@ class Masks(Annotated):
     """Images with masks of the same name: ``images/`` and ``masks/``, CamVid, Cityscapes, VOC without XML files."""
 
     kind = "masks"
+    labels = "folders"
     found_by = "masks with the names of the images, such as masks/1.png for images/1.jpg"
 
     @classmethod
@@ -606,9 +589,6 @@ class Masks(Annotated):
             )
             for split, members in sets.items()
         }
-
-    def are_labelled(self, files: Files, folders: Sequence[str]) -> bool:
-        return Layout.are_labelled(self, files, folders)
 
     def _why_skipped(self, files: Files, file: File, split: _Split) -> str:
         if layouts.is_image_name(file.path):

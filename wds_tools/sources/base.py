@@ -38,7 +38,6 @@ _FULLY_HASHED_BYTES = 4 << 20  # files up to this length are hashed completely, 
 _PIECE_BYTES = 1 << 16
 _PIECES = 64
 _NEXT_TO_IT = "is next to what is packed, and is not read"
-_HEAD_BYTES = 1 << 22  # of a file next to what is packed that are looked at
 
 
 class SourceStoreError(StoreError):
@@ -406,9 +405,8 @@ class Source:
         rule = import_module("wds_tools.sources.about_images")  # it reads tables, which are sources too
         files = [File(path, (root / path).stat().st_size) for path in others if (root / path).is_file()]
         images = [File(name, 0) for name in self.image_names(found)] if files else []
-        about: Mapping[str, Any] = rule.about(
-            files, images, lambda file: _head(root / file.path), are_labelled=is_stated
-        )
+        with as_source_error(f"a file next to {self.name} cannot be read"):
+            about = rule.about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=is_stated)
         for path, one in about.items():
             if one.is_certain and not is_stated:
                 raise SourceError(
@@ -431,11 +429,6 @@ class Source:
             SourceStoreError: The source fails, so packing ends.
         """
         raise NotImplementedError
-
-
-def _head(path: Path) -> bytes:
-    with as_source_error(f"{path} cannot be read"), path.open("rb") as file:
-        return file.read(_HEAD_BYTES)
 
 
 def import_optional(library: str, what: str) -> Any:

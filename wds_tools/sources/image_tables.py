@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
+from wds_tools.format.label_lists import LABELS
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.about_images import (
     ENOUGH,
@@ -242,6 +243,7 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
     others = [file for file in files.others if file.path not in used and not file.reason]
     every = without_masks(files)[0] if others else []
     names = RowNames(every)
+    have_files = any(file.path.endswith((".cls", f".{LABELS}")) for file in files.others)
     by_split: dict[str, list[str]] = {}
     for folder in sorted({posixpath.dirname(file.path) for file in every}):
         by_split.setdefault(split_folder(f"{folder}/"), []).append(folder)
@@ -249,7 +251,8 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
     for split, folders in by_split.items():
         images = [file for file in every if posixpath.dirname(file.path) in folders]
         own = [file for file in others if split_folder(file.path) in ("", split)]
-        are_labelled = layout.are_labelled(files, folders)
+        are_classes = first_folders(f"{folder}/1.jpg" for folder in folders) or (have_files and layout.kind == "folder")
+        are_labelled = layout.labels == "rows" or (layout.labels == "folders" and bool(are_classes))
         of_split = about(own, images, files.read, are_labelled=are_labelled, names=names)
         first = next((path for path, one in of_split.items() if one.is_certain and not are_labelled), None)
         if first is not None:

@@ -118,7 +118,7 @@ class Table(Layout):
     `TableSource`: the label, fields, and entries of the ``json`` field.
     """
 
-    kind = "table"
+    kind, labels = "table", "rows"
     _plan: dict[str, Rows] | None = None
 
     @classmethod
@@ -258,9 +258,6 @@ class Table(Layout):
         assert self._plan is not None, "it is recognised by its tables"
         tables = (one.table for one in self._plan.values())
         return {file.path for table in tables for file in (table.file, *table.further)} | super().files_read(files)
-
-    def are_labelled(self, files: Files, folders: Sequence[str]) -> bool:  # noqa: ARG002 - by the table
-        return True
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
         """Return an image with the fields and entries of its row."""

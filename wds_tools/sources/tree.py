@@ -28,12 +28,9 @@ from wds_tools.sources.base import Collector, File, Input, Record, Source, Sourc
 from wds_tools.sources.columns import json_object
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.pixels import as_png, converted
-from wds_tools.sources.row_names import first_folders
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
 from wds_tools.wording import counted
-
-_LABEL_FILES = (".cls", f".{LABELS}")
 
 
 class Files:
@@ -108,11 +105,13 @@ class Layout:
 
     Attributes:
         kind: Name for ``--from``.
+        labels: What can have the labels of images: "folders", "rows" of a table, or nothing.
         base: Folders that contain all files that are packed. They are not part of the paths in the dataset.
         no_splits: Why `splits` is empty, and what to do.
     """
 
     kind: ClassVar[str]
+    labels: ClassVar[str] = "folders"
     no_splits: str = Source.no_splits
     _plan: Any = None  # what each split is made of, if files are read to find that out
 
@@ -149,11 +148,6 @@ class Layout:
     def files_read(self, files: Files) -> Set[str]:
         """Return the paths of the files that are read, as well as the images."""
         return layouts.further_fields(file.path for file in files.files).keys() | {self.base + CLASS_LISTS_NAME}
-
-    def are_labelled(self, files: Files, folders: Sequence[str]) -> bool:
-        """Return whether the images in some folders have labels, or anything else that is known about them."""
-        are_classes = first_folders(f"{folder}/1.jpg" for folder in folders)
-        return bool(are_classes) or any(file.path.endswith(_LABEL_FILES) for file in files.others)
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
         """Return what is packed for an image.
