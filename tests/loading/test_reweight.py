@@ -391,3 +391,26 @@ def test_the_dataset_of_a_mixture_that_has_only_weights_of_0_is_named(packed, fe
         keys = {key for step in range(3) for key in explained(loader, step)}
     with make(few) as loader:
         assert keys <= {key for step in range(len(loader)) for key in explained(loader, step)}
+
+
+@pytest.mark.parametrize("tail", ["mask", "drop"])
+def test_samples_of_a_rare_size_come_even_if_weights_change_every_few_steps(few, tail):
+    options = {"batch_size": 4, "fields": ("__key__", "image"), "tail": tail, "view": wt.Buckets([(16, 16), (16, 24)])}
+    with make(few, **options) as loader:
+        plain = [[key for batch in loader for key in valid_keys(batch)] for _ in range(3)]
+        sizes = Counter(loader.explain(step).samples[0].crops["image"][0].size for step in range(len(loader)))
+        assert 1 <= sizes[16, 24] <= 3  # batches of an epoch
+    with make(few, **options) as loader:
+        for number in range(3):
+            keys = []
+            for step, batch in enumerate(loader):
+                keys += valid_keys(batch)
+                if step % 2:  # equal weights, which are other ones each time
+                    loader.reweight(classes=dict.fromkeys(loader.classes, 1 + step))
+            assert keys == plain[number]
+            assert loader.epoch_proof().ok
+
+
+def valid_keys(batch):
+    valid = getattr(batch, "valid", [True] * len(batch.key))
+    return [key for key, is_valid in zip(batch.key, valid, strict=True) if is_valid]

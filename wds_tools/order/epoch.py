@@ -23,15 +23,16 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.changes import Ban, Change, Reweight, Weights
+from wds_tools.order.changes import Ban, Change, Reweight, Stand, Weights
 from wds_tools.order.selection import Balance
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import Chain, Draws, Rates, Regime, Scan, ScanPosition
+from wds_tools.order.weights import Chain, Draws, Marks, Rates, Regime, Scan, ScanPosition
 
 _KEPT_SEGMENTS = 2
 Regimes = Callable[[Reweight], Regime]
 """Returns what a change of weights draws; it is computed when rows of it are first needed."""
+AreDrawn = Callable[[Ints], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,21 +257,21 @@ class PlainOrder(RunOrder):
         """Return the dataset of samples that all are of one dataset; None if batches are mixed."""
         return None
 
-    def regime(self, draws: Draws, scan: Sequence[ScanPosition]) -> Regime:
-        """Return the sequence of the samples that are drawn.
+    def regime(self, draws: Draws, stand: Stand) -> Regime:
+        """Return the sequence of the samples that are drawn from a change on.
 
         Args:
             draws: How they are drawn.
-            scan: Where the plain orders of each dataset continue.
+            stand: Where the run stands.
         """
         shares, rates = draws
-        if not len(shares) == len(self.scans) == len(scan):
+        if not len(shares) == len(self.scans) == len(stand.scan):
             raise ResumeError(
-                f"the state has weights of {len(scan)} dataset(s), the loader has {len(self.scans)}: create the "
+                f"the state has weights of {len(stand.scan)} dataset(s), the loader has {len(self.scans)}: create the "
                 "loader with the datasets of the state"
             )
-        chains = [Chain(*one) for one in zip(self.scans, rates, scan, strict=True)]
-        return Regime(draws, chains, self.first_ids, self.identity.lanes, self.identity.group)
+        chains = [Chain(*one) for one in zip(self.scans, rates, stand.scan, strict=True)]
+        return Regime(draws, chains, self.first_ids, self.identity.lanes, stand.drawn, self.identity.group)
 
     @abstractmethod
     def find(self, epoch: int, ids: Ints) -> tuple[Ints, Ints]:
@@ -300,10 +301,10 @@ class PlainOrder(RunOrder):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of an epoch that are drawn by the same weights: from ``position`` on, beginning with row ``first_row``."""
+    """Rows of an epoch that are drawn by the same weights, from ``position`` on."""
 
+    epoch: int
     position: int
-    first_row: int
     change: Reweight
     regimes: Regimes
 
@@ -312,18 +313,14 @@ class Piece:
         """The samples that are drawn."""
         return self.regimes(self.change)
 
+    @property
+    def drawn_before(self) -> int:
+        """Samples of the epoch that were drawn before."""
+        return self.regime.drawn_before if self.epoch == self.change.epoch else 0
+
     def row(self, position: int) -> int:
         """Return the row of the sequence that is at a row of the epoch."""
-        return position - self.position + self.first_row
-
-    @classmethod
-    def of(cls, epoch: int, position: int, change: Reweight, regimes: Regimes) -> Piece:
-        """Return the rows of an epoch that a change draws."""
-        start = change.position
-        if epoch > change.epoch:  # in buckets, rows that fill groups may make an epoch longer than its weights draw
-            start = min(start, change.length)
-        first_row = (epoch - change.epoch) * change.length + position - start
-        return cls(position, first_row, change, regimes)
+        return (self.epoch - self.change.epoch) * self.change.length + position - self.regime.drawn_before
 
 
 class EpochOrder:
@@ -413,11 +410,20 @@ class EpochOrder:
             change: The change.
             regimes: Returns the samples that it draws.
         """
-        return WeightedEpoch(self, (Piece.of(self.epoch, position, change, regimes),))
+        return WeightedEpoch(self, (Piece(self.epoch, position, change, regimes),))
 
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample at a row."""
         return self.run.scan_positions(self.epoch, position)
+
+    def stand(self, position: int, are_drawn: AreDrawn) -> Stand:  # noqa: ARG002 - buckets need it
+        """Return where the run stands at a row.
+
+        Args:
+            position: The row.
+            are_drawn: Returns which samples the weights that hold from there on draw at all.
+        """
+        return Stand(position, self.scan_positions(position))
 
     @property
     def inner(self) -> EpochOrder:
@@ -427,6 +433,11 @@ class EpochOrder:
     def passes(self, start: int, stop: int) -> Ints:
         """Return in which pass through its dataset the rows ``start`` to ``stop`` are: int64 [stop - start]."""
         return np.full(stop - start, self.epoch)
+
+    def marks(self, position: int) -> Marks:
+        """Return marks with which the rows from one on are computed faster; none if they are not drawn by weights."""
+        piece = self.piece_at(position)
+        return piece.regime.marks(piece.row(position)) if piece else ()
 
     @property
     def starts_of_weights(self) -> list[int]:
@@ -564,7 +575,7 @@ class WeightedEpoch(EpochOrder):
     def reweighted(self, position: int, change: Reweight, regimes: Regimes) -> EpochOrder:
         """Return the order in which the samples from a row on are drawn by other weights."""
         kept = tuple(piece for piece in self._pieces if piece.position < position)
-        return WeightedEpoch(self._base, (*kept, Piece.of(self.epoch, position, change, regimes)))
+        return WeightedEpoch(self._base, (*kept, Piece(self.epoch, position, change, regimes)))
 
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample at a row."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
@@ -19,10 +20,11 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.changes import Ban, Change, Entries, FindWeights, Reweight, Weights
+from wds_tools.order.changes import Ban, Change, Entries, FindWeights, Reweight, Stand, Weights
 from wds_tools.order.epoch import EpochOrder, RunOrder
+from wds_tools.order.shares import Ints
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import Draws, Regime, ScanPosition
+from wds_tools.order.weights import Draws, Regime, are_drawn
 
 PrefixOrder = Callable[[int], RunOrder]
 """Returns the order of the first n shards of a dataset."""
@@ -362,20 +364,23 @@ class EpochOrders:
         """Return the samples that a change of weights draws."""
         known = self._known.regimes.get(change)
         if known is None:
-            known = self.order.plain.regime(self._draws(change), self._scan(change))
+            known = self.order.plain.regime(self._draws(change), self._stand(change))
             self._known.regimes.put(change, known, known.bytes)
         return known
 
-    def _scan(self, change: Reweight) -> tuple[ScanPosition, ...]:
-        """Return where the plain orders of each dataset continue at a change."""
-        scans = self._known.scans
+    def _stand(self, change: Reweight) -> Stand:
+        """Return where the run stands at a change."""
+        stands = self._known.stands
         for index, one in enumerate(self.changes):
-            if isinstance(one, Reweight) and one not in scans:
+            if isinstance(one, Reweight) and one not in stands:
                 before = self._with(self.changes[:index])
-                scans[one] = one.scan or before.of(one.epoch).scan_positions(one.position)
+                stands[one] = one.stand or before.of(one.epoch).stand(one.position, partial(self._are_drawn, one))
             if one is change:
                 break
-        return scans[change]
+        return stands[change]
+
+    def _are_drawn(self, change: Reweight, ids: Ints) -> NDArray[np.bool_]:
+        return are_drawn(self._draws(change), ids, self.order.plain.first_ids)
 
     def _with(
         self, changes: Sequence[Change], first_epoch: int | None = None, known: _Known | None = None
@@ -395,7 +400,7 @@ class EpochOrders:
         kept = passed[-max(len(in_epoch) + 1, _KEPT_CHANGES) :]
         if len(kept) == len(passed):
             return self
-        self._scan(passed[-1])  # the dropped ones are needed for it
+        self._stand(passed[-1])  # the dropped ones are needed for it
         first, dropped = kept[0], set(passed).difference(kept)
         changes = [change for change in self.changes if isinstance(change, Ban) or change not in dropped]
         return self._with(changes, first.epoch + (first.position > 0))
@@ -408,7 +413,7 @@ class EpochOrders:
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
         """Return the changes as entries of a state whose next sample is at a cursor."""
         place = astuple(cursor)
-        weights = [one.to_list(self._scan(one) if one.place <= place else ()) for one in self.reweights]
+        weights = [one.to_list(self._stand(one) if one.place <= place else None) for one in self.reweights]
         return {
             **({"bans": [ban.to_dict() for ban in self.bans]} if self.bans else {}),
             **({"weights": weights} if weights else {}),
@@ -423,11 +428,11 @@ class _Known:
         self.draws = LRUCache[Reweight, Draws](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
         self.regimes = LRUCache[Reweight, Regime](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
         self.orders = LRUCache[tuple[int, Reweight], EpochOrder](max_items=_KEPT_ORDERS)
-        self.scans: dict[Reweight, tuple[ScanPosition, ...]] = {}
+        self.stands: dict[Reweight, Stand] = {}
 
     def until(self, changes: Sequence[Change]) -> _Known:
         """Return what does not depend on changes after some."""
         result = _Known()
         known = {change for change in changes if isinstance(change, Reweight)}
-        result.scans = {change: scan for change, scan in self.scans.items() if change in known}
+        result.stands = {change: stand for change, stand in self.stands.items() if change in known}
         return result

@@ -22,7 +22,7 @@ _EARLIER_VERSION = 1  # same keys; another order of samples, in which lanes had 
 def state_dict(order: EpochOrder | RunOrder, cursor: Cursor) -> dict[str, Any]:
     """Return a state that can be saved as JSON. It does not depend on the number of ranks or workers."""
     identity = order.identity
-    piece = order.piece_at(cursor.position) if isinstance(order, EpochOrder) else None
+    marks = order.marks(cursor.position) if isinstance(order, EpochOrder) else ()
     return {
         "version": STATE_VERSION,
         "fingerprint": identity.fingerprint,
@@ -33,7 +33,7 @@ def state_dict(order: EpochOrder | RunOrder, cursor: Cursor) -> dict[str, Any]:
         "position": cursor.position,
         **identity.shape,
         **({"buckets": identity.sizes} if identity.buckets else {}),
-        **({"marks": piece.regime.marks(piece.row(cursor.position))} if piece else {}),
+        **({"marks": marks} if marks else {}),
     }
 
 
