@@ -414,3 +414,29 @@ def test_samples_of_a_rare_size_come_even_if_weights_change_every_few_steps(few,
 def valid_keys(batch):
     valid = getattr(batch, "valid", [True] * len(batch.key))
     return [key for key, is_valid in zip(batch.key, valid, strict=True) if is_valid]
+
+
+def test_a_key_of_several_datasets_of_a_mixture_is_refused_with_its_ids(packed, few, tmp_path):
+    pq.write_table(pa.table({"key": ["000000003"], "weight": [0.0]}), tmp_path / "weights.parquet")
+    with make(wt.Mixture([packed, few], [1, 1])) as loader:
+        before = loader.state_dict()
+        for samples in ({"000000003": 0}, tmp_path / "weights.parquet"):
+            with pytest.raises(OptionError) as raised:
+                loader.reweight(samples=samples)
+            assert f"'000000003', which the datasets 0 ({packed}) and 1 ({few})" in str(raised.value)
+            assert "by their ids, which are 3 and 403" in str(raised.value)
+        loader.reweight(samples={"000000300": 0})  # only the first one has it
+        loader.reweight(samples={403: 0})
+        loader.reweight()
+        assert loader.state_dict().keys() == before.keys()
+
+
+def test_classes_of_datasets_with_different_class_lists_are_refused(packed, six_photos, tmp_path):
+    wt.pack(six_photos, tmp_path / "six", workers=1)
+    with make(wt.Mixture([packed, tmp_path / "six"], [1, 1]), fields="__key__", batch_size=2) as loader:
+        for classes in ({0: 0}, {"cat": 0}):
+            with pytest.raises(OptionError) as raised:
+                loader.reweight(classes=classes)
+            assert f"{packed} and {tmp_path / 'six'} have different classes (class 0 is " in str(raised.value)
+            assert "wds-tools merge" in str(raised.value)
+        loader.reweight(samples={400: 2.0}, classes={})
