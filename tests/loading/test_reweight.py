@@ -393,6 +393,49 @@ def test_the_dataset_of_a_mixture_that_has_only_weights_of_0_is_named(packed, fe
         assert keys <= {key for step in range(len(loader)) for key in explained(loader, step)}
 
 
+@pytest.mark.parametrize("kind", ["no file", "deleted file"])
+def test_a_state_needs_only_weights_that_a_resumed_run_uses(packed, tmp_path, kind):
+    """Padding and substitutes are drawn by the weights of the last step too, and not by earlier ones."""
+    options = {"batch_size": 32, "tail": "pad"}
+    old = tmp_path / "old.npy"
+    with make(packed, **options) as loader:
+        batches = iter(loader)
+        loader.reweight(samples=np.linspace(0, 1, 400), save_to=old if kind == "deleted file" else None)
+        steps = keys_of(batches, 5)
+        if kind == "no file":
+            with pytest.raises(ResumeError, match="save_to="):
+                loader.state_dict()
+        loader.reweight(where={"id < 200": 0})
+        state = json.loads(json.dumps(loader.state_dict()))
+        steps += keys_of(batches)
+        padded = [sample.id for sample in loader.explain(12).samples if sample.is_padding]
+        assert padded
+        assert min(padded) >= 200
+    old.unlink(missing_ok=True)
+    with make(packed, **options) as loader:
+        loader.load_state_dict(state)
+        assert keys_of(loader) == steps[5:]
+        later = loader.state_dict()
+        with pytest.raises(ResumeError, match=r"save_to=|old\.npy cannot be read"):
+            loader.explain(2)
+    with make(packed, **options) as loader:
+        loader.load_state_dict(later)
+        keys_of(loader, 1)
+
+
+@pytest.mark.parametrize("view", [wt.Buckets([(16, 16), (16, 24)]), wt.Mosaic(32)], ids=["buckets", "mosaic"])
+def test_a_state_needs_the_weights_of_samples_that_wait_or_are_shown_again(few, view):
+    with make(few, batch_size=4, fields=("__key__", "image"), view=view) as loader:
+        batches = iter(loader)
+        loader.reweight(samples=np.linspace(0.1, 1, 40))
+        keys_of(batches, 2)
+        loader.reweight()
+        with pytest.raises(ResumeError, match="save_to="):
+            loader.state_dict()
+        keys_of(batches)
+        loader.state_dict()
+
+
 @pytest.mark.parametrize("tail", ["mask", "drop"])
 def test_samples_of_a_rare_size_come_even_if_weights_change_every_few_steps(few, tail):
     options = {"batch_size": 4, "fields": ("__key__", "image"), "tail": tail, "view": wt.Buckets([(16, 16), (16, 24)])}

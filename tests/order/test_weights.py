@@ -384,6 +384,20 @@ def test_frequent_changes_leave_out_no_sample():
     assert set(ids) == set(range(100))
 
 
+@pytest.mark.parametrize("has_buckets", [False, True])
+def test_substitutes_are_drawn_by_the_weights_of_their_row(has_buckets):
+    base = order_of("x", [60])
+    order = BucketOrder(base, np.arange(60) % 2, [(1, 1), (2, 1)], 4) if has_buckets else base
+    weights = Weights(None, (DatasetWeights(phases_of(base), np.array([1.0, 0.0, 1.0, 1.0])),))
+    found = weighted(order, weights, Cursor(0, 20)).of(0)
+    groups = phases_of(base).group
+    before, after = ({found.substitute(row, number) for number in range(99)} for row in (19, 20))
+    assert before <= {*found.ids(0, 20).tolist()}
+    assert after <= {*found.ids(20, found.samples).tolist()}
+    assert 1 not in groups[list(after)]
+    assert 1 in groups[list(before)]
+
+
 def test_equal_weights_give_the_plain_epochs():
     base = order_of("x", [40, 33], lanes=2)
     weights = Weights(None, (DatasetWeights(phases_of(base), np.array([1.0, 5.0, 5.0, 5.0])),))

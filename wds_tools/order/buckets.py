@@ -107,7 +107,7 @@ class BucketedEpoch(EpochOrder):
         if piece:
             self.is_weighted = True
             self.identity = replace(self.identity, once=False)
-        self._members: dict[int, Ints] = {}
+        self._members: dict[tuple[int, int], Ints] = {}
 
     @cached_property
     def computed_counts(self) -> tuple[int, int]:
@@ -183,12 +183,12 @@ class BucketedEpoch(EpochOrder):
 
     def substitute(self, position: int, number: int) -> int:
         """Return a sample of the bucket of a row, chosen by a random number."""
-        row = position % self.samples
+        row, rows = position % self.samples, slice(*self.rows_like(position))
         bucket = self.bucket_of(self.ids(row, row + 1))
-        if bucket not in self._members:
-            ids = self._base[0][self._rows.sources[self._rows.valid]]
-            self._members[bucket] = ids[self.order.labels[ids] == bucket]
-        members = self._members[bucket]
+        if (rows.start, bucket) not in self._members:
+            ids = self._base[0][self._rows.sources[rows][self._rows.valid[rows]]]
+            self._members[rows.start, bucket] = ids[self.order.labels[ids] == bucket]
+        members = self._members[rows.start, bucket]
         return int(members[number % len(members)])
 
     def tally(self) -> Tally | None:

@@ -1,4 +1,4 @@
-"""What all orders have in common: the identity that a state records, and the order of one epoch. No I/O.
+"""What all orders have in common: the orders of a run, and the order of one epoch. No I/O.
 
 A `RunOrder` has the orders of all epochs: of one dataset, of a mixture, or of either in buckets. `RunOrder.at` returns
 the order of one epoch, an `EpochOrder`, in which changes have been made at some positions. The planner knows only
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.changes import Ban, Change, Reweight, Stand, Weights
+from wds_tools.order.identity import Identity
 from wds_tools.order.selection import Balance
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
@@ -33,56 +35,6 @@ _KEPT_SEGMENTS = 2
 Regimes = Callable[[Reweight], Regime]
 """Returns what a change of weights draws; it is computed when rows of it are first needed."""
 AreDrawn = Callable[[Ints], NDArray[np.bool_]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What determines the orders of a run, with the shuffle. States and messages take it from here.
-
-    Attributes:
-        fingerprint: Fingerprint of the dataset, or of the mixture.
-        seed: Seed of the shuffle.
-        shards: Number of shards.
-        stored: Number of samples of the dataset, selected or not; all ids are smaller.
-        selection: Digest of the selection; None if there is none, and for mixtures, whose fingerprint has it.
-        once: Whether no sample repeats within an epoch.
-        lanes: Number of independent streams.
-        window: Shuffle window in samples, 0 for the stored order; for mixtures a list.
-        block: Samples per block; for mixtures a list.
-        buckets: Height and width of each bucket; empty without buckets.
-        group: Consecutive rows that belong to one bucket, or are of one dataset of a mixture; 1 if there is no such
-            rule.
-        group_is_of_rank: Whether the rows of a group go to one rank, and not to all.
-    """
-
-    fingerprint: str
-    seed: int
-    shards: int
-    stored: int
-    selection: str | None
-    once: bool
-    lanes: int
-    window: int | list[int]
-    block: int | list[int]
-    buckets: tuple[tuple[int, int], ...] = ()
-    group: int = 1
-    group_is_of_rank: bool = True
-
-    @property
-    def shuffles(self) -> bool:
-        """Whether the order is not the stored one."""
-        return bool(np.any(self.window))
-
-    @property
-    def shape(self) -> dict[str, Any]:
-        """The arguments of `RunOrder.like`, and entries of a state."""
-        shape = {"lanes": self.lanes, "window": self.window, "block": self.block}
-        return {**shape, "group": self.group} if self.buckets or self.group > 1 else shape
-
-    @property
-    def sizes(self) -> list[list[int]] | None:
-        """The buckets as an entry of a state; None without buckets."""
-        return list(map(list, self.buckets)) or None
 
 
 def in_segments(starts: Ints, segment: Callable[[int], Part], start: int, stop: int) -> Part:
@@ -459,9 +411,16 @@ class EpochOrder:
         """
         return None if self.identity.group == 1 else math.gcd(self.identity.group, position)
 
-    def substitute(self, position: int, number: int) -> int:  # noqa: ARG002 - buckets need it
+    def rows_like(self, position: int) -> tuple[int, int]:
+        """Return the rows drawn by the same weights that have a row: the first one, and the one after the last."""
+        starts = [0, *self.starts_of_weights, self.samples]
+        number = bisect_right(starts, position % self.samples)
+        return starts[number - 1], starts[number]
+
+    def substitute(self, position: int, number: int) -> int:
         """Return a sample that can take the place of the one in a row, chosen by a random number."""
-        row = number % self.samples
+        first, stop = self.rows_like(position)
+        row = first + number % (stop - first)
         return int(self.ids(row, row + 1)[0])
 
 
@@ -586,7 +545,7 @@ class WeightedEpoch(EpochOrder):
 
     def largest_batch(self, position: int) -> int | None:
         """Return the largest batch size with which batches from a row on do not mix groups; None allows any size."""
-        piece = self.piece_at(position)
+        piece = self.piece_at(position) if self.identity.group > 1 else None
         return super().largest_batch(piece.row(position) if piece else position)
 
     @property

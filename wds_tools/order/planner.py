@@ -22,6 +22,7 @@ from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.changes import Ban, Change, Entries, FindWeights, Reweight, Stand, Weights
 from wds_tools.order.epoch import EpochOrder, RunOrder
+from wds_tools.order.partners import reach_of
 from wds_tools.order.shares import Ints
 from wds_tools.order.tally import Tally, tally
 from wds_tools.order.weights import Draws, Regime, are_drawn
@@ -130,8 +131,8 @@ class EpochPlan:
         valid = self.order.valid(start, stop)
         global_tally = tally(ids if valid.all() else ids[valid])
         while len(ids) < size:  # padding repeats the order
-            first = self._first_repeated
-            more_ids, more_lanes = self.order.slice(first, min(first + size - len(ids), self.order.samples))
+            first, last = self._repeated
+            more_ids, more_lanes = self.order.slice(first, min(first + size - len(ids), last))
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
             valid = np.concatenate([valid, np.zeros(len(more_ids), np.bool_)])
         identity = self.order.identity  # rows that belong to one rank are samples, or batches
@@ -142,10 +143,11 @@ class EpochPlan:
         return Step(number, start + own, own_ids, valid[own], global_tally, self.order.bucket_of(own_ids))
 
     @property
-    def _first_repeated(self) -> int:
-        """Row from which padding repeats the order: the first one, unless batches from there would mix buckets."""
-        largest = self.order.largest_batch(0)
-        return 0 if largest is None or largest % self.batch_size == 0 else self.cursor.position
+    def _repeated(self) -> tuple[int, int]:
+        """Rows that padding repeats: those drawn by the last weights, unless batches from there would mix buckets."""
+        first, last = self.order.rows_like(self.end - 1)
+        largest = self.order.largest_batch(first)
+        return (first if largest is None or largest % self.batch_size == 0 else self.cursor.position), last
 
     def expected(self) -> Tally | None:
         """Return the tally of the samples that all ranks together must deliver.
@@ -277,6 +279,19 @@ class EpochOrders:
         """Return the weights that hold at a cursor; None in a plain epoch."""
         last = self._last(cursor)
         return last.entries if last else None
+
+    def needed(self, cursor: Cursor, *, has_partners: bool) -> list[Reweight]:
+        """Return the changes of weights that the steps from a cursor on depend on.
+
+        Args:
+            cursor: The cursor.
+            has_partners: Whether images show samples from before the cursor, see `partners_of`.
+        """
+        identity = self.order.identity
+        before = cursor.position if identity.buckets else reach_of(identity) if has_partners else 0
+        first = cursor.epoch, max(0, cursor.position - before)  # the groups of an epoch are computed from its start
+        passed = [change for change in self.reweights if change.place <= first]
+        return [*passed[-1:], *(change for change in self.reweights if change.place > first)]
 
     def banning(self, ids: Sequence[int], cursor: Cursor) -> EpochOrders:
         """Return the orders without further samples from a cursor on; those that are banned already are ignored."""
