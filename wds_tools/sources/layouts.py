@@ -29,7 +29,9 @@ SPLIT_OF = {
 """The words that name a split, and the split that they name."""
 
 SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
-_SPLIT = re.compile(rf"([a-z0-9]+[-_])?({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
+_SPLIT = re.compile(rf"([a-z0-9]+[-_])*({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
+_PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  # a class may have such a name too
+_PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
 _FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
 _MASK_FIELD = re.compile(
@@ -144,7 +146,8 @@ def arrangement(paths: Iterable[str], *, where: str, in_archive: bool = False) -
         in_archive: Whether this is an archive, where a folder that contains all class folders is not a class.
 
     Raises:
-        SourceError: Some folders are named like splits, and others are not.
+        SourceError: Some folders are named like splits, and others are not classes next to them; or all are named like
+            parts of a dataset, such as ``labeled`` and ``unlabeled``.
     """
     counts = Counter(tuple(path.split("/")[:-1]) for path in paths if "/" in path)
     images = counts.total()
@@ -157,13 +160,48 @@ def arrangement(paths: Iterable[str], *, where: str, in_archive: bool = False) -
             above = {folder[:level] for folder in there}
             base = "".join(f"{name}/" for name in above.pop()) if len(above) == 1 else ""
             return Arrangement(base, 0 if base else level, tuple(names))
-        if len(splits) > 1:
-            others = [name for name in names if name not in splits]
+        if len(splits) > 1 or _are_parts(names, there, level):
+            above = "/".join([where, *min(there)[:level]])
+            named = (
+                f"folders named like splits ({quoted(splits)}) next to" if splits else "parts of a dataset as folders,"
+            )
             raise SourceError(
-                f"{where} has folders named like splits ({quoted(splits)}) next to {quoted(others)}: pack one of them, "
-                "or pass --from folder (kind='folder') if all are classes"
+                f"{where} has {named} {quoted(name for name in names if name not in splits)}: "
+                f"{'unpack it, and ' * in_archive}pack one of them, such as {above}/{(splits or names)[0]}, or "
+                f"{f'pack {above} with' if level else 'pass'} --from folder (kind='folder') if all are classes"
             )
     return Arrangement(common_folder(counts) if in_archive else "")
+
+
+def _are_parts(names: Sequence[str], folders: Iterable[tuple[str, ...]], level: int) -> bool:
+    """Return whether folders next to each other are parts of a dataset: by their names, or because one is a split.
+
+    Then another one has no folders, or one that the split has too.
+    """
+    below: dict[str, set[str]] = {name: set() for name in names}
+    for folder in folders:
+        below[folder[level]].update(folder[level + 1 : level + 2])
+    splits = list(filter(is_split_name, names))
+    if len(names) < 2 or len({folder[:level] for folder in folders}) > 1:
+        return False
+    own = below[splits[0]] if len(splits) == 1 else set()
+    like_it = own and any(not below[name] or below[name] & own for name in names if name not in splits)
+    return bool(like_it) or all(is_split_name(name) or _PART.fullmatch(name) for name in names)
+
+
+def splits_with_classes(paths: Iterable[str]) -> list[str]:
+    """Return the folders that are all named like splits, if one has folders, which must be the classes then.
+
+    >>> splits_with_classes(["a/train/cat/1.jpg", "a/test/2.jpg"]), splits_with_classes(["train/1.jpg", "test/2.jpg"])
+    (['test', 'train'], [])
+    """
+    folders = {tuple(path.split("/")[:-1]) for path in paths}
+    while folders and all(folders) and len(first := {folder[0] for folder in folders}) == 1:
+        if is_split_name(*first):
+            break
+        folders = {folder[1:] for folder in folders}
+    are_splits = all(folder and is_split_name(folder[0]) for folder in folders)
+    return sorted({folder[0] for folder in folders}) if are_splits and any(folder[1:] for folder in folders) else []
 
 
 def common_folder(folders: Iterable[tuple[str, ...]]) -> str:
@@ -344,14 +382,21 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
         )
 
 
-def splits_error(where: str, splits: Iterable[str], *, are_folders: bool) -> SourceError:
-    """Return the error for a tree of several splits; if they are only folders, these may also be classes."""
+def splits_error(where: str, splits: Iterable[str], *, are_folders: bool, given: str | None = None) -> SourceError:
+    """Return the error for a tree of several splits; if they are only folders, these may also be classes.
+
+    Args:
+        where: Name of the tree.
+        splits: The splits.
+        are_folders: Whether they are only folders.
+        given: An option that is needed as well, if they cannot be classes; None if they can.
+    """
     names = ", ".join(splits)
+    found, also = f"several splits ({names})", ", which packs a dataset for each"
     if are_folders:
         found = f"one folder per split ({names}), not per class"
         also = ", pack one of them, or pass --from folder (kind='folder') if they are classes"
-    else:
-        found, also = f"several splits ({names})", ", which packs a dataset for each"
+        also = also if given is None else f"{given}, or pack one of them"
     return SourceError(f"{where} has {found}: pack with --split folders (pack_splits){also}")
 
 

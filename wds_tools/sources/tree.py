@@ -436,8 +436,10 @@ class TreeSource(Source):
         are_folders = isinstance(layout, ClassFolders)
         all_are_classes = are_folders and layout.given and self.split is None
         splits = {} if all_are_classes else layout.splits(files)
-        if self.split is None and len(splits) > 1:
-            raise layouts.splits_error(self.name, splits, are_folders=are_folders)
+        folders = layouts.splits_with_classes(file.path for file in files.images) if are_folders else []
+        if self.split is None and (len(splits) > 1 or (all_are_classes and folders)):
+            given = " --from folder (kind='folder')" * all_are_classes if folders else None
+            raise layouts.splits_error(self.name, splits or folders, are_folders=are_folders, given=given)
         split = self.split or next(iter(splits), "")
         if splits:
             files = files.only(splits[split])
