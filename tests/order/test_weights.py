@@ -93,8 +93,10 @@ class Oracle:
         return found
 
     def change(self, weights, banned, *, moved=False):
-        if self.streams is None or self.turn or banned or moved:  # else this change replaces the one before it
-            self.starts = self.scan_positions()
+        if self.streams is None or self.turn or moved:
+            self.starts = self.first_starts = self.scan_positions()
+        else:  # a ban follows the change at this position, other weights replace it
+            self.starts = self.scan_positions() if banned else self.first_starts
         self.banned |= banned
         self.weights = weights
         self.restart()
