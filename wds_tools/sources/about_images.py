@@ -229,7 +229,8 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     """Return what to know of a file whose content is about images; empty if it is not."""
     if path.endswith(".npy"):
         return f"is an array with a value for each image, {_AS_CSV}" if _shape_of(data)[:1] == (len(images),) else ""
-    is_table, is_json = path.endswith(TABLES), path.endswith(".json")
+    is_json = path.endswith(".json") or ("." not in PurePosixPath(path).name and data[:1] in (b"[", b"{"))
+    is_table = path.endswith(TABLES)
     found = _in_columns(path, data, names, images) if is_table else ""
     if not found and (is_json or path.endswith(_MARKUP)):
         found = _in_texts(data, names, images)
