@@ -16,7 +16,7 @@ from wds_tools.format.field_classes import FieldClasses
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import merge_stats
 from wds_tools.packing.card import CARD_NAME, card, commit_card, remove_card
-from wds_tools.packing.plan import Plan, differences
+from wds_tools.packing.plan import Plan, differences, is_source
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
 from wds_tools.sources.base import Skip, Source
 from wds_tools.storage.commit import commit_bytes, sync_folder
@@ -25,6 +25,7 @@ from wds_tools.wording import counted
 
 _PLAN = f"{WORK_NAME}/{PLAN_NAME}"
 APPENDED = "appended"  # kind of the source of a dataset that samples were appended to
+ADDED_FIELDS = "added fields"  # kind of the source of shards with fields that were added to a dataset later
 
 
 def manifest_of(
@@ -123,7 +124,7 @@ def check_startable(destination: Destination, source: dict[str, Any], *, fresh: 
     old, plan = destination.manifest(), destination.read_plan()
     if fresh:
         _refuse_other_dataset(destination.name, old)
-    elif old is not None and old.source != source:
+    elif old is not None and not is_source(old.source, source):
         _refuse_dataset(destination.name, old, source)
     elif plan not in (None, source):
         raise _unfinished_error(destination.name, plan or {}, source)
@@ -355,7 +356,7 @@ def skipped_lines(skipped: Iterable[Skip]) -> bytes:
 
 
 def _refuse_dataset(name: str, old: Manifest | None, source: dict[str, Any]) -> None:
-    if old is not None and old.source == source:
+    if old is not None and is_source(old.source, source):
         raise DestinationError(f"another packer has just completed {name}: nothing is left to do")
     if old is not None:
         raise DestinationError(

@@ -14,7 +14,7 @@ from wds_tools.format.manifest import Manifest
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import Destination, check_startable, check_times, later_files, manifest_of
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
-from wds_tools.packing.plan import Plan
+from wds_tools.packing.plan import Plan, is_source
 from wds_tools.packing.preview import Preview, preview, show_account
 from wds_tools.packing.remote_destination import open_destination, parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, bad_files_error, check_strict, list_inputs
@@ -237,7 +237,7 @@ def pack_listing(
 def _complete_dataset(destination: Destination, plan: Plan, *, strict: bool) -> Manifest | None:
     """Return the manifest if the destination already holds the complete dataset of this plan."""
     manifest = destination.manifest()
-    if manifest is None or manifest.source != plan.source:
+    if manifest is None or not is_source(manifest.source, plan.source):
         return None
     if missing := destination.missing_shards(manifest.shards):
         raise DestinationError(

@@ -27,6 +27,8 @@ _PROBED = 32  # inputs that are read to find the most common type, if names do n
 _ORDER_STREAM = 1  # gives this use of the seed its own random numbers
 # Values of a source that `differences` names; the digest covers the rest.
 _COMPARED = ("kind", "seed", "shard_bytes", "files", "images", "image_bytes", "shuffle")
+_PACKED_IMAGES = "packed_images"  # value of a source: the images before they were made crop-ready in place
+_NOT_COMPILED = " not compiled"
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -309,6 +311,37 @@ def digest(
 
 def _label_number(entry: Input) -> int:
     return -1 if entry.label is None else entry.label
+
+
+def crop_ready_source(source: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the source of a dataset, or of its parts, after its images were made crop-ready in place.
+
+    >>> crop_ready_source({"seed": 0, "images": "keep"})
+    {'seed': 0, 'images': 'crop-ready', 'packed_images': 'keep'}
+    """
+    if source is None:
+        return None
+    if parts := source.get("parts"):
+        return {**source, "parts": [crop_ready_source(part) for part in parts]}
+    images = source.get("images")
+    if images not in (None, "keep") and not str(images).endswith(_NOT_COMPILED):
+        return source
+    resized = str(images).removesuffix(_NOT_COMPILED) if images not in (None, "keep") else "crop-ready"
+    return {**source, "images": resized, _PACKED_IMAGES: images}
+
+
+def is_source(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
+    """Return whether a dataset of the source ``old`` was packed from ``new``.
+
+    A dataset whose images were made crop-ready in place counts as packed with both kinds of images.
+    """
+    if old is None or _PACKED_IMAGES not in old:
+        return old == new
+    rest = {name: value for name, value in old.items() if name not in ("images", _PACKED_IMAGES)}
+    return any(
+        new == {**rest, **({} if images is None else {"images": images})}
+        for images in (old["images"], old[_PACKED_IMAGES])
+    )
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> str:

@@ -26,7 +26,10 @@ from wds_tools.storage.commit import commit_bytes, final_name, write_errors
 from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, lock_file, parse_plan
 
 SKIPPED_NAME = "skipped.jsonl"
-_SHARD = re.compile(r"shard-\d{6,}\.(tar|parquet)")
+REWRITTEN = "-crop-ready"
+"""End of the name of a shard whose images were made crop-ready in place, before its extension."""
+
+_SHARD = re.compile(rf"shard-\d{{6,}}({REWRITTEN})?\.(tar|parquet)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
+from wds_tools.format.field_classes import first_difference
 from wds_tools.images.schedule import Schedule
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.changes import DatasetWeights, Entries, Planned, Weights
@@ -188,6 +189,14 @@ class WeightFinder:
     def _classes(self, classes: Mapping[str, float]) -> dict[int, float]:
         """Return the factors by class number."""
         names = self._shards.manifest.classes
+        lists = {one.label: one.name for one in self._shards.class_lists}
+        if classes and len(lists) > 1:
+            one, other = list(lists.values())[:2]
+            raise OptionError(
+                f"classes= names {next(iter(classes))!r}, but {one} and {other} have different classes "
+                f"({first_difference(lists)}): join them with `wds-tools merge`, which unites classes by name, or give "
+                "samples= with sample ids"
+            )
         highest = max(len(phases.counts) for phases in self._phases) - 2
         numbers = {str(number): number for number in range(highest + 1)} | {name: n for n, name in enumerate(names)}
         unknown = [name for name in classes if name not in numbers]
@@ -278,7 +287,9 @@ class WeightFinder:
         if isinstance(samples, Mapping):
             factors = np.ones(stored, np.float32)
             values = [_factor("samples", name, value) for name, value in samples.items()]
-            by_key = ids_by_key(self._shards, (name for name in samples if isinstance(name, str)))
+            by_key = ids_by_key(
+                self._shards, (name for name in samples if isinstance(name, str)), self._order.first_ids, "samples="
+            )
             given = dict[int, Any]()
             for name, value in zip(samples, values, strict=True):
                 ids = by_key.get(name, []) if isinstance(name, str) else [name]
