@@ -69,6 +69,8 @@ _SAYS_SO = re.compile(
     "label|class|target|annot|categor|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt)(?![a-z])"
     rf"|(?<![a-z])({SPLIT_WORDS})(?![a-z])"
 )
+_ARRAY = "is an array with a value for each image"  # which is not read
+_NAMES = "has a name for each number"
 _OF_CLASSES = re.compile(r"(class|categor|species|breed|names)[^/]*$")
 _NAMED = (
     "is named like a file about the images, and is not read: write labels as CSV with a first line such as path,label"
@@ -121,7 +123,7 @@ def about(
     names = names or RowNames(images if texts else ())
     for file in texts:
         if reason := _in_content(file.path.lower(), read(file), names, images):
-            found[file.path] = About(reason, is_certain=not file.path.lower().endswith(".npy"))
+            found[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES)))
     for file in rest:
         if file.path not in found and (reason := _by_name(file.path, are_labelled=are_labelled)):
             found[file.path] = About(reason)
@@ -228,7 +230,7 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
 def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of a file whose content is about images; empty if it is not."""
     if path.endswith(".npy"):
-        return f"is an array with a value for each image, {_AS_CSV}" if _shape_of(data)[:1] == (len(images),) else ""
+        return f"{_ARRAY}, {_AS_CSV}" if _shape_of(data)[:1] == (len(images),) else ""
     is_json = path.endswith(".json") or ("." not in PurePosixPath(path).name and data[:1] in (b"[", b"{"))
     is_table = path.endswith(TABLES)
     found = _in_columns(path, data, names, images) if is_table else ""
@@ -236,11 +238,23 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
         found = _in_texts(data, names, images)
     elif not found and not is_table and b"\0" not in data[:_HEAD]:
         found = _in_lines(data, names, images)
+    if not found and is_json and (of_numbers := _names_of_numbers(data)):
+        return f"{_NAMES} ({quoted(of_numbers)}), {_NEXT}: pass them with --classes (classes=) if they are the classes"
     if found or len(images) < 2 or not _has_as_many(data, len(images), is_table=is_table, is_json=is_json):
         return found
     if is_table and not is_json:
         return f"has a row for each image, and does not name most of them: {_CORRECT}"
     return f"has a value for each image and does not name them, {_AS_CSV}"
+
+
+def _names_of_numbers(data: bytes) -> list[str]:
+    """Return the texts in JSON such as ``{"0": "cat", "1": "dog"}``; none of other JSON."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return []
+    is_numbered = isinstance(found, dict) and all(key.isdigit() and isinstance(one, str) for key, one in found.items())
+    return list(found.values()) if is_numbered and len({*found.values()}) == len(found) > 1 else []
 
 
 def _shape_of(data: bytes) -> tuple[int, ...]:

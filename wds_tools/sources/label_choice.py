@@ -332,8 +332,8 @@ def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
         count = counted(len(flags), part, _PLURALS.get(part))
         different = sorted({str(one) for name in flags for one in others[name]})
         note = (
-            f"no label: {count} with only {' and '.join(different)} ({quoted(flags)}): if they are classes, write one "
-            f"{part} with the name of the class of each row, or a list of names if there are several"
+            f"no label: {count} with only {' and '.join(different)} ({quoted(flags)}): if they are classes, not only "
+            f"entries of json, write one {part} with the name of the class of each row, or a list of names"
         )
         return [note]
     found = found or [name for name, values in others.items() if _could_be_class_numbers(values)]
