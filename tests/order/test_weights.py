@@ -47,13 +47,13 @@ def weighted(base, weights, cursor):
 
 
 def rate_of(one, sample, left_out):
-    """Return the rate of a sample as a whole number of `UNIT`, by the definition; factors are 32-bit numbers."""
+    """Return the rate of a sample as a whole number of `UNIT`, by the definition."""
     factors = one.by_sample
     if one.by_group is not None:
-        factors = factors * one.by_group.astype(np.float32)[one.phases.group]
+        factors = factors * one.by_group[one.phases.group]
     selected = np.arange(len(factors))[one.phases.selected]
     most = float(max(factors[other] for other in selected.tolist() if other not in left_out))
-    return max(round(float(factors[sample] / np.float32(most) * np.float32(UNIT))), int(factors[sample] > 0))
+    return max(round(float(factors[sample] / factors.dtype.type(most) * UNIT)), int(factors[sample] > 0))
 
 
 def draws_by_definition(scan, start, one, left_out):
@@ -434,6 +434,12 @@ def test_draws_are_within_one_of_their_share_by_sample_and_by_class(samples, fir
         of_class = drawn[labels == label]
         assert np.ptp(of_class) <= 1
         assert abs(of_class.sum() - passes * rate[labels == label].sum()) < 1 + 1e-3
+
+
+def test_a_product_of_small_factors_does_not_become_0():
+    phases = phases_of(order_of("x", [30]))
+    rates = Rates(phases, np.array([1.0, 1e-30, 1e-30, 1.0]), np.resize(np.array([1e-30, 1, 0], np.float32), 30))
+    assert ((rates.of(np.arange(30)) > 0) == (np.arange(30) % 3 < 2)).all()
 
 
 @pytest.mark.parametrize("kind", ["classes", "samples"])

@@ -138,6 +138,12 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
     metavar="DIR",
     help="Local folder for shards that wait for upload; by default in the cache directory.",
 )
+@click.option(
+    "--first",
+    type=int,
+    metavar="N",
+    help="Pack only the first N images, to look at; the same command without --first packs the rest later.",
+)
 @click.option("--keep-order", is_flag=True, help="Keep the order of SRC; by default the samples are shuffled once.")
 @click.option("--task-index", type=int, help="Zero-based index of this task; requires --task-count.")
 @click.option("--task-count", type=int, help="Number of tasks that share DST, such as the tasks of a Slurm array.")
@@ -160,6 +166,7 @@ def pack(
     label: str | None,
     split: str | None,
     dry_run: bool,
+    first: int | None,
     keep_order: bool,
     task_index: int | None,
     task_count: int | None,
@@ -200,12 +207,13 @@ def pack(
         "shuffle": not keep_order,
         "task": None if task_index is None else (task_index, task_count),
         "finish": finish,
+        "first": first,
         "engine": engine,
     }
-    if split is not None and (keep_order or finish or task_index is not None or engine != "local"):
+    if split is not None and (keep_order or finish or first is not None or task_index is not None or engine != "local"):
         raise OptionError(
-            "--split cannot be combined with --keep-order, --task-index, --finish or --engine: these options are for "
-            "a single dataset"
+            "--split cannot be combined with --keep-order, --first, --task-index, --finish or --engine: these options "
+            "are for a single dataset"
         )
     pack_all: Callable[..., Any] = partial(pack_one, **single) if split is None else partial(pack_splits, split=split)
     options |= {"columns": _parse_columns(columns, label), "dry_run": dry_run, "storage_options": run.storage_options}
@@ -241,6 +249,7 @@ def _parse_columns(values: Sequence[str], label: str | None) -> dict[str, str]:
 
 def _pack_summary(report: PackReport) -> str:
     from wds_tools.format.label_lists import LABELS
+    from wds_tools.packing.plan import is_beginning
     from wds_tools.packing.work_folder import SKIPPED_NAME
     from wds_tools.storage import join
     from wds_tools.wording import counted
@@ -262,6 +271,10 @@ def _pack_summary(report: PackReport) -> str:
     if report.skipped:
         reasons = join(str(report.dst), SKIPPED_NAME)
         lines.append(f"skipped {counted(len(report.skipped), 'file')}; {reasons} lists them with the reasons")
+    if is_beginning(manifest.source):
+        lines.append(
+            f"these are the first images of {report.account.given:,}; the same command without --first packs the rest"
+        )
     return "\n".join(lines)
 
 

@@ -155,8 +155,7 @@ class Rates:
         self._phases = phases
         self._left_out = np.array(left_out, np.int64)
         factors = np.ones(len(phases.counts)) if by_group is None else by_group
-        with np.errstate(over="ignore"):
-            self._by_sample, self._factors = by_sample, factors.astype(np.float32)
+        self._by_sample, self._factors = by_sample, factors
         if by_sample is None:
             assert phases.group is not None
             left = np.isin(self._left_out, phases.selected) if isinstance(phases.selected, np.ndarray) else slice(None)
@@ -192,13 +191,13 @@ class Rates:
             most = max(most, float(factors.max(initial=0.0)))
         return most
 
-    def _factors_of(self, ids: Ints | slice) -> NDArray[np.float32]:
-        """Return the factors of samples, if there are weights of single samples: float32 [n]."""
+    def _factors_of(self, ids: Ints | slice) -> NDArray[np.floating]:
+        """Return the factors of samples, if there are weights of single samples: float [n]."""
         assert self._by_sample is not None
         group = self._phases.group
         own = self._by_sample[ids]
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(own if group is None else own * self._factors[group[ids]], np.float32)
+            return np.asarray(own if group is None else own * self._factors[group[ids]])
 
     @property
     def bytes(self) -> int:
