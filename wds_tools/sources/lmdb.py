@@ -363,8 +363,8 @@ class LmdbSource(RecordSource):
         for other, one in others.items():
             if one.is_certain and not is_known:
                 raise SourceError(
-                    f"{self.path}: the record {other!r} {one.reason.partition(':')[0]}: store each label under a key of "
-                    "its own, such as label-7 for image-7; or pass --column label= (columns={'label': ''}) to pack "
+                    f"{self.path}: the record {other!r} {one.reason.partition(':')[0]}: store each label under a key "
+                    "of its own, such as label-7 for image-7; or pass --column label= (columns={'label': ''}) to pack "
                     "without it"
                 )
         found.account.notes += notes_on(others)
