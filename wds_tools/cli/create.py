@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from wds_tools.packing.packer import PackReport
 
 
+_NICE = 19  # the lowest priority, for work while a training runs
 _IMAGES = click.Choice(["keep", "crop-ready", "resize", "raw"])
 
 _workers = click.option("--workers", type=int, help="Worker processes; by default automatic, at most one per core.")
@@ -136,6 +138,12 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
     metavar="DIR",
     help="Local folder for shards that wait for upload; by default in the cache directory.",
 )
+@click.option(
+    "--first",
+    type=int,
+    metavar="N",
+    help="Pack only the first N images, to look at; the same command without --first packs the rest later.",
+)
 @click.option("--keep-order", is_flag=True, help="Keep the order of SRC; by default the samples are shuffled once.")
 @click.option("--task-index", type=int, help="Zero-based index of this task; requires --task-count.")
 @click.option("--task-count", type=int, help="Number of tasks that share DST, such as the tasks of a Slurm array.")
@@ -158,6 +166,7 @@ def pack(
     label: str | None,
     split: str | None,
     dry_run: bool,
+    first: int | None,
     keep_order: bool,
     task_index: int | None,
     task_count: int | None,
@@ -198,12 +207,13 @@ def pack(
         "shuffle": not keep_order,
         "task": None if task_index is None else (task_index, task_count),
         "finish": finish,
+        "first": first,
         "engine": engine,
     }
-    if split is not None and (keep_order or finish or task_index is not None or engine != "local"):
+    if split is not None and (keep_order or finish or first is not None or task_index is not None or engine != "local"):
         raise OptionError(
-            "--split cannot be combined with --keep-order, --task-index, --finish or --engine: these options are for "
-            "a single dataset"
+            "--split cannot be combined with --keep-order, --first, --task-index, --finish or --engine: these options "
+            "are for a single dataset"
         )
     pack_all: Callable[..., Any] = partial(pack_one, **single) if split is None else partial(pack_splits, split=split)
     options |= {"columns": _parse_columns(columns, label), "dry_run": dry_run, "storage_options": run.storage_options}
@@ -239,6 +249,7 @@ def _parse_columns(values: Sequence[str], label: str | None) -> dict[str, str]:
 
 def _pack_summary(report: PackReport) -> str:
     from wds_tools.format.label_lists import LABELS
+    from wds_tools.packing.plan import is_beginning
     from wds_tools.packing.work_folder import SKIPPED_NAME
     from wds_tools.storage import join
     from wds_tools.wording import counted
@@ -260,6 +271,10 @@ def _pack_summary(report: PackReport) -> str:
     if report.skipped:
         reasons = join(str(report.dst), SKIPPED_NAME)
         lines.append(f"skipped {counted(len(report.skipped), 'file')}; {reasons} lists them with the reasons")
+    if is_beginning(manifest.source):
+        lines.append(
+            f"these are the first images of {report.account.given:,}; the same command without --first packs the rest"
+        )
     return "\n".join(lines)
 
 
@@ -301,9 +316,20 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
     click.echo(f"{done}; {dst} now has {total}\n{_next_steps([report])}")
 
 
-@click.command(epilog=example("wds-tools reshard shards/old shards/new --shard-bytes 1GB --shuffle"))
+@click.command(
+    epilog=example(
+        "wds-tools reshard shards/old shards/new --shard-bytes 1GB --shuffle",
+        "wds-tools reshard --in-place --images crop-ready shards/photos",
+    )
+)
 @click.argument("dataset", type=PATH_OR_URL)
-@click.argument("dst", type=PATH_OR_URL)
+@click.argument("dst", required=False, type=PATH_OR_URL)
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="Rewrite the images in DATASET, at low priority; only with --images crop-ready. The dataset can be read in "
+    "the meantime.",
+)
 @_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
 @click.option("--shuffle", is_flag=True, help="Shuffle the samples once; by default they keep their order.")
 @_seed
@@ -321,15 +347,45 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
 @_fresh
 @storage_option
 @click.pass_obj
-def reshard(run: Run, /, dataset: str, dst: str, images: str | None, resize: str | None, **options: Any) -> None:
+def reshard(
+    run: Run,
+    /,
+    dataset: str,
+    dst: str | None,
+    in_place: bool,
+    images: str | None,
+    resize: str | None,
+    **options: Any,
+) -> None:
     """Rewrite a dataset with other shards, order or images.
 
     DATASET is a folder or URL with a dataset, or with tar shards that other tools wrote,
     compressed or not (.tar.gz, .tar.zst). It is not changed.
+
+    With --in-place --images crop-ready, the JPEGs of a local DATASET become crop-ready, shard by shard,
+    without a DST and with the space of one more shard. Samples, keys, order, labels and saved states of
+    training runs stay, and running loaders go on with the new shards. Each new shard is verified before
+    the old one is removed.
     """
     from wds_tools.packing.append import reshard as reshard_one
 
     run.after_interrupt = "finished shards are kept; run the same command again to continue"
     images = images or ("keep" if resize is None else "resize")
-    report = reshard_one(dataset, dst, images=images, resize=resize, storage_options=run.storage_options, **options)
-    click.echo(f"{_pack_summary(report)}\n{_next_steps([report])}")
+    if in_place:
+        os.nice(_NICE)
+    report = reshard_one(
+        dataset, dst, in_place=in_place, images=images, resize=resize, storage_options=run.storage_options, **options
+    )
+    click.echo(_summary_in_place(report) if in_place else f"{_pack_summary(report)}\n{_next_steps([report])}")
+
+
+def _summary_in_place(report: PackReport) -> str:
+    from wds_tools.wording import counted
+
+    manifest = report.manifest
+    total = amount(manifest.samples, len(manifest.shards), manifest.bytes, noun="image")
+    written = len(manifest.shards) - report.kept
+    if not written:
+        return f"nothing to rewrite: {report.dst} is crop-ready already: {total}"
+    kept = f"; {counted(report.kept, 'shard')} were crop-ready already" if report.kept else ""
+    return f"rewrote {counted(written, 'shard')} of {report.dst} in {report.seconds:.1f} s{kept}; it has {total}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.format.field_classes import check_same
-from wds_tools.format.manifest import fingerprint
+from wds_tools.format.manifest import order_fingerprint
 from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import views_in
@@ -64,7 +64,7 @@ class MixturePart:
         """Return the order of the dataset, or of its first ``first_shards`` shards only."""
         entries = self.shards.manifest.shards[:first_shards]
         return Order(
-            fingerprint=fingerprint(entries),
+            fingerprint=order_fingerprint(entries),
             shard_samples=[entry.samples for entry in entries],
             seed=self.seed,
             window=self.window,
@@ -220,7 +220,7 @@ def _open_part(name: Dataset, options: LoadOptions, world: World, number: int) -
     for view in (options.view, *views) if options.views is None else (options.views[number],):
         for one in views_in(view) if view is not None else ():
             _check_view(one, shards)
-    block = default_block(manifest.samples, manifest.bytes)
+    block = default_block(manifest.samples, manifest.order_bytes)
     batch = options.batch_size * world.world_size
     return MixturePart(
         shards,
