@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from forking import prepare_to_fork
 from waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
@@ -206,7 +207,7 @@ def main() -> None:
     atexit.register(_end, statuses)  # the first one to be registered is the last one to be called
     for name in sys.argv[3:]:
         importlib.import_module(name)
-    gc.freeze()  # collecting garbage would copy the memory that forked programs share
+    prepare_to_fork()
     try:
         connection = _connection(socket.socket(fileno=int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2])))
         request = connection and _serve(connection)

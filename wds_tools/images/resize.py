@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -115,17 +116,18 @@ def fill_around(output: NDArray[Any], regions: Regions, index: int, fill: float)
     """
     frame = regions.frame
     assert frame is not None
-    if frame.tiles > 1:
-        output[...] = fill
-        return
-    (top, left), (height, width) = frame.place[index].tolist(), regions.size[index].tolist()
-    for rows, columns in (
-        (slice(0, top), slice(None)),
-        (slice(top + height, None), slice(None)),
-        (slice(top, top + height), slice(0, left)),
-        (slice(top, top + height), slice(left + width, None)),
-    ):
-        output[:, rows, columns] = fill
+    tiles = slice(index * frame.tiles, (index + 1) * frame.tiles)
+    start = frame.place[tiles]
+    corners = zip(start.tolist(), (start + regions.size[tiles]).tolist(), strict=True)
+    results = sorted((left, right, top, bottom) for (top, left), (bottom, right) in corners if top < bottom)
+    ends = {0, output.shape[1], *(end for *_, top, bottom in results for end in (top, bottom))}
+    for first, last in pairwise(sorted(ends)):  # rows in which the same results are
+        column = 0
+        for left, right, top, bottom in [*results, (output.shape[2], 0, first, last)]:
+            if top <= first < bottom:
+                if column < left:
+                    output[:, first:last, column:left] = fill
+                column = max(column, right)
 
 
 def warp_frame(frame: NDArray[Any], warp: Warp, index: int, fill: float, *, nearest: bool) -> NDArray[Any]:

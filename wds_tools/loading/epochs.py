@@ -183,7 +183,8 @@ class Epochs:
         """Return the orders with the changes that a state needs. Those of a schedule follow from it."""
         known = self._orders if self._planned is None else self._orders.until(self._cursor)
         orders = known.for_state(self._cursor)
-        if any((change.entries or {}).get("samples", {"file": ""})["file"] is None for change in orders.reweights):
+        needed = orders.needed(self._cursor, has_partners=self._opened.recipe.has_partners)
+        if any((change.entries or {}).get("samples", {"file": ""})["file"] is None for change in needed):
             raise ResumeError(
                 "the weights of samples are in no file, so a state cannot record them: give save_to=, a path next to "
                 "the checkpoint, to loader.reweight()"
@@ -256,7 +257,12 @@ class Epochs:
         """Continue from a state; see `resuming.resume`."""
         saved_state.check_seal(state)
         orders, cursor = resuming.resume(
-            state, self._opened.order, prefix=self._opened.prefix, force=force, find_weights=self.weights
+            state,
+            self._opened.order,
+            prefix=self._opened.prefix,
+            force=force,
+            find_weights=self.weights,
+            has_partners=self._opened.recipe.has_partners,
         )
         trainer_epoch, compiled = state.get("trainer_epoch"), state.get("compiled")
         if trainer_epoch is not None:

@@ -173,7 +173,7 @@ def open_dataset(options: LoadOptions) -> OpenedDataset:
         read_ahead_bytes(options.remote, window_bytes),
         isinstance(options.fields, str),
         has_default_lanes=options.lanes is None,
-        banned=() if options.ban is None else tuple(banned_ids(shards, options.ban)),
+        banned=() if options.ban is None else tuple(banned_ids(shards, options.ban, plain.first_ids)),
         schedule=options.schedule,
     )
 

@@ -49,6 +49,9 @@ _STRIDE = round(UNIT * _GOLDEN) | 1  # odd, so that UNIT consecutive ids have di
 ScanPosition = tuple[int, int]
 """Epoch whose plain order is read, and a position in it."""
 
+Marks = tuple[tuple[int, int], ...]
+"""For each dataset, see `Chain.mark`."""
+
 
 class Scan(Protocol):
     """The plain orders of one dataset; see `PlainOrder`."""
@@ -152,8 +155,7 @@ class Rates:
         self._phases = phases
         self._left_out = np.array(left_out, np.int64)
         factors = np.ones(len(phases.counts)) if by_group is None else by_group
-        with np.errstate(over="ignore"):
-            self._by_sample, self._factors = by_sample, factors.astype(np.float32)
+        self._by_sample, self._factors = by_sample, factors
         if by_sample is None:
             assert phases.group is not None
             left = np.isin(self._left_out, phases.selected) if isinstance(phases.selected, np.ndarray) else slice(None)
@@ -189,13 +191,13 @@ class Rates:
             most = max(most, float(factors.max(initial=0.0)))
         return most
 
-    def _factors_of(self, ids: Ints | slice) -> NDArray[np.float32]:
-        """Return the factors of samples, if there are weights of single samples: float32 [n]."""
+    def _factors_of(self, ids: Ints | slice) -> NDArray[np.floating]:
+        """Return the factors of samples, if there are weights of single samples: float [n]."""
         assert self._by_sample is not None
         group = self._phases.group
         own = self._by_sample[ids]
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(own if group is None else own * self._factors[group[ids]], np.float32)
+            return np.asarray(own if group is None else own * self._factors[group[ids]])
 
     @property
     def bytes(self) -> int:
@@ -236,6 +238,23 @@ class Rates:
 
 Draws = tuple[tuple[int, ...], tuple[Rates | None, ...]]
 """Share of each dataset as a whole number, and which of its samples are drawn; None for all."""
+
+
+def are_drawn(draws: Draws, ids: Ints, first_ids: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which samples are drawn at all: bool [n].
+
+    Args:
+        draws: How samples are drawn.
+        ids: int64 [n], sample ids, counted through all datasets.
+        first_ids: Id of the first sample of each dataset, and the number of all samples.
+    """
+    found = np.zeros(len(ids), np.bool_)
+    for number, (share, rates) in enumerate(zip(*draws, strict=True)):
+        first, last = first_ids[number : number + 2]
+        own = (ids >= first) & (ids < last)
+        if share:
+            found[own] = True if rates is None else rates.of(ids[own] - first) > 0
+    return found
 
 
 def _in_units(factors: NDArray[np.floating], most: float) -> NDArray[np.uint32]:
@@ -342,19 +361,30 @@ class Regime:
         chains: The sequences of the datasets.
         first_ids: Id of the first sample of each dataset.
         lanes: Number of lanes.
+        drawn_before: Samples that were drawn before in the epoch in which the sequence begins.
         unit: Consecutive rows that are of one dataset.
     """
 
     def __init__(
-        self, draws: Draws, chains: Sequence[Chain], first_ids: Sequence[int], lanes: int, unit: int = 1
+        self,
+        draws: Draws,
+        chains: Sequence[Chain],
+        first_ids: Sequence[int],
+        lanes: int,
+        drawn_before: int,
+        unit: int = 1,
     ) -> None:
-        self.draws = draws
+        self.draws, self.drawn_before = draws, drawn_before
         self._pattern, self._chains, self._first_ids, self._lanes = Pattern(draws[0], unit), chains, first_ids, lanes
 
     @property
     def bytes(self) -> int:
         """Memory of its weights of samples."""
         return sum(rates.bytes for rates in self.draws[1] if rates)
+
+    def are_drawn(self, ids: Ints) -> NDArray[np.bool_]:
+        """Return which samples are drawn at all: bool [n]."""
+        return are_drawn(self.draws, ids, self._first_ids)
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
@@ -378,7 +408,7 @@ class Regime:
             chain.scan_position(self._pattern.count_before(number, row)) for number, chain in enumerate(self._chains)
         )
 
-    def marks(self, row: int) -> tuple[tuple[int, int], ...]:
+    def marks(self, row: int) -> Marks:
         """Return the mark of each dataset, see `Chain.mark`."""
         return tuple(chain.mark(self._pattern.count_before(number, row)) for number, chain in enumerate(self._chains))
 
