@@ -363,7 +363,7 @@ def test_what_is_not_possible_is_refused(kept, tmp_path, monkeypatch):
         make_crop_ready(kept)
     (kept / ".packing" / "plan.json").write_text('{"onto": "x"}')
     os.close(lock)
-    with pytest.raises(DestinationError, match="unfinished append"):
+    with pytest.raises(DestinationError, match="unfinished pack or append"):
         make_crop_ready(kept)
     shutil.rmtree(kept / ".packing")
     assert contents(kept) == before

@@ -78,7 +78,7 @@ class Phases:
 
     Attributes:
         selected: int64 [n], ids of the selected samples, or all of them.
-        group: int8, int16, int32 or int64 [stored], class number of each sample plus 1, and 0 for samples without a class;
+        group: Signed integers [stored], class number of each sample plus 1, and 0 for samples without a class;
             None if classes do not matter.
         phase: uint32 [stored], phase of each sample in units of 1 / `UNIT`; None computes them from the ids.
         counts: int64 [groups], number of selected samples of each group.
