@@ -87,7 +87,7 @@ def test_an_epoch_ends_by_its_stop_rule(order, epoch):
             assert len(set(part_ids[:size].tolist())) == size  # a pass is complete before the next one
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.sampled_from([None, 1, 4]), st.booleans(), st.data())
 def test_the_shares_of_datasets_hold_over_all_changes_however_frequent(unit, is_resumed, data):
     parts = [Order(fingerprint=name, shard_samples=[30, 31], seed=0, window=9, block=3) for name in "xyz"]
@@ -96,7 +96,7 @@ def test_the_shares_of_datasets_hold_over_all_changes_however_frequent(unit, is_
     some, made, rows = data.draw(st.lists(shares, min_size=1, max_size=3)), [Weights((2, 1, 1))], unit or 1
     orders = EpochOrders(base, find_weights=lambda entries: made[entries["number"]])
     promised, drawn, cursor = np.zeros(3), np.zeros(3), Cursor()
-    for number in range(40):
+    for number in range(30):
         for _ in range(data.draw(st.integers(1, 3))):
             row = orders.of(cursor.epoch).ids(cursor.position, cursor.position + rows)
             source = {*np.searchsorted(base.first_ids, row, side="right").tolist()}
