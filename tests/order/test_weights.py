@@ -421,6 +421,13 @@ def test_rows_of_a_block_are_not_further_apart_than_in_a_plain_epoch(shards, lan
         assert np.ptp(rows) <= epoch.reach
 
 
+@pytest.mark.parametrize(("classes", "size"), [(1, 1), (126, 1), (127, 1), (128, 2), (40_000, 4)])
+def test_class_numbers_take_as_few_bytes_as_they_need(classes, size):
+    phases = Phases.of(np.arange(classes), None, 0)
+    assert phases.group.itemsize == size
+    assert phases.group.tolist() == list(range(1, classes + 1))
+
+
 @given(st.integers(1, 200), st.integers(0, 9), st.integers(1, 6), st.data())
 def test_draws_are_within_one_of_their_share_by_sample_and_by_class(samples, first, passes, data):
     labels = np.array(data.draw(st.lists(st.integers(0, 3), min_size=samples, max_size=samples)))

@@ -75,8 +75,8 @@ class Phases:
 
     Attributes:
         selected: int64 [n], ids of the selected samples, or all of them.
-        group: int32 [stored], class number of each sample plus 1, and 0 for samples without a class; None if classes do
-            not matter.
+        group: Signed integers [stored], class number of each sample plus 1, and 0 for samples without a class;
+            None if classes do not matter.
         phase: uint32 [stored], phase of each sample in units of 1 / `UNIT`; None computes them from the ids.
         counts: int64 [groups], number of selected samples of each group.
         offset: Phase of the sample 0, if phases are computed.
@@ -110,19 +110,21 @@ class Phases:
             selected: Ids of the selected samples; None for all.
             seed: Seed of the run.
         """
-        group = (np.maximum(labels, -1) + 1).astype(np.int32)
-        ids = np.arange(len(group)) if selected is None else np.unique(selected)
-        own = group[ids]
-        by_group = np.argsort(own.astype(np.int16) if own.max(initial=0) < 1 << 15 else own, kind="stable")
-        counts = np.bincount(own, minlength=int(group.max(initial=0)) + 1)
+        highest = int(labels.max(initial=-1)) + 1
+        kinds: tuple[type[np.signedinteger], ...] = (np.int8, np.int16, np.int32, np.int64)
+        group = (np.maximum(labels, -1) + 1).astype(next(kind for kind in kinds if highest <= np.iinfo(kind).max))
+        ids = slice(None) if selected is None else np.unique(selected)
+        by_group = np.argsort(group[ids], kind="stable")  # fast for numbers of 8 and 16 bits
+        counts = np.bincount(group[ids], minlength=int(group.max(initial=0)) + 1)
+        by_group = by_group if isinstance(ids, slice) else ids[by_group]
         phase = np.zeros(len(group), np.uint32)
         start = 0
         for number in np.flatnonzero(counts).tolist():
             count = int(counts[number])
             turns = (np.arange(count) * _coprime_near(count) + key_of("phases", seed, number) % count) % count
-            phase[ids[by_group[start : start + count]]] = turns * UNIT // count
+            phase[by_group[start : start + count]] = turns * UNIT // count
             start += count
-        return cls(slice(None) if selected is None else ids, group, phase, counts)
+        return cls(ids, group, phase, counts)
 
 
 def _coprime_near(count: int) -> int:
