@@ -21,7 +21,6 @@ import PIL
 import pytest
 from _pytest.doctest import DoctestItem, DoctestModule
 from buckets import reset_s3, s3_server
-from forking import prepare_to_fork
 from hypothesis import settings
 from waiting import wait_for
 
@@ -46,8 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Prepare for the workers of loaders, which are forked from this process."""
-    prepare_to_fork()
+    """Exempt all that is imported now from garbage collection, which the tests of loaders call often."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

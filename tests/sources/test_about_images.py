@@ -64,7 +64,7 @@ NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
     "labels.txt.xz": (FRAME.to_csv, "is compressed, .*: decompress it first"),
     "label_num_to_disease_map.json": (
         lambda path: path.write_text(json.dumps(dict(enumerate(NAMES)))),
-        "is named like a file about the images",
+        "has a name for each number \\('cat', 'dog', 'fig'\\), .* pass them with --classes",
     ),
     "classes.txt": (lambda path: path.write_text("\n".join(NAMES)), "is named like a file about the images"),
     "photos.xml": (lambda path: path.write_text("<a/>"), ""),
@@ -81,9 +81,9 @@ def test_a_file_that_can_have_labels_is_named_in_a_note(name: str, place: str, s
     write(src / place / name)
     found = notes(src)
     path = f"{place}/{name}".removeprefix("/")
-    assert [note.startswith(f"{path!r} is ") for note in found if "is not read as a class" not in note] == [
-        True
-    ] * bool(text)
+    assert [
+        note.startswith((f"{path!r} is ", f"{path!r} has ")) for note in found if "is not read as a class" not in note
+    ] == [True] * bool(text)
     assert not text or any(pd.Series([note]).str.contains(text).all() for note in found)
 
 

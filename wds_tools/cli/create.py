@@ -8,17 +8,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from wds_tools.cli.common import (
     LOCAL_PATH,
     PATH_OR_URL,
     Run,
     amount,
+    column_option,
+    encoding_option,
     example,
+    from_option,
     indexes_of,
+    label_option,
+    label_separator_option,
     label_type_option,
     next_steps,
+    parse_columns,
     storage_option,
 )
 from wds_tools.errors import OptionError
@@ -32,29 +37,6 @@ _IMAGES = click.Choice(["keep", "crop-ready", "resize", "raw"])
 
 _workers = click.option("--workers", type=int, help="Worker processes; by default automatic, at most one per core.")
 _seed = click.option("--seed", default=0, show_default=True, help="Seed of the one-time shuffle.")
-_column = click.option(
-    "--column",
-    "columns",
-    multiple=True,
-    metavar="ROLE=NAME",
-    help="Column to use as image or label, such as label=species; `label=` for none; by default detected. Repeatable.",
-)
-_label = click.option(
-    "--label",
-    metavar="NAME",
-    help="Where labels are: a column; in shards a field such as cls, json:label for an entry of a JSON field, or "
-    "`folder` for class folders.",
-)
-_label_separator = click.option(
-    "--label-separator",
-    metavar="TEXT",
-    help="Separator of the labels in a text, such as ' ' or ','; by default a text is one label.",
-)
-_encoding = click.option(
-    "--encoding",
-    metavar="NAME",
-    help="Encoding of a table, such as latin-1; by default UTF-8.",
-)
 _strict = click.option(
     "--strict",
     is_flag=True,
@@ -65,21 +47,6 @@ _resize = click.option(
 )
 _quality = click.option("--quality", type=int, help="JPEG quality of resized images, 1 to 100.  [default: 90]")
 _fresh = click.option("--fresh", is_flag=True, help="Delete what an earlier pack left in DST, and start over.")
-
-
-def _complete_format(_context: click.Context, _option: click.Parameter, prefix: str) -> list[CompletionItem]:
-    from wds_tools.sources.detect import names_of_kinds
-
-    return [CompletionItem(name, help=what) for name, what in names_of_kinds().items() if name.startswith(prefix)]
-
-
-_from = click.option(
-    "--from",
-    "kind",
-    metavar="FORMAT",
-    shell_complete=_complete_format,
-    help="Format of SRC, such as folder, table, hdf5, coco, yolo, voc, mds or litdata; by default detected.",
-)
 
 
 def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
@@ -98,12 +65,12 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
 @_seed
 @_workers
-@_from
-@_column
-@_label
+@from_option
+@column_option
+@label_option
 @label_type_option
-@_label_separator
-@_encoding
+@label_separator_option
+@encoding_option
 @click.option(
     "--split",
     metavar="SPLITS",
@@ -216,7 +183,7 @@ def pack(
             "are for a single dataset"
         )
     pack_all: Callable[..., Any] = partial(pack_one, **single) if split is None else partial(pack_splits, split=split)
-    options |= {"columns": _parse_columns(columns, label), "dry_run": dry_run, "storage_options": run.storage_options}
+    options |= {"columns": parse_columns(columns, label), "dry_run": dry_run, "storage_options": run.storage_options}
     packed = pack_all(src, dst, **options)
     reports: dict[str, PackReport] = packed if isinstance(packed, dict) else {"": packed}
     if dry_run:
@@ -234,17 +201,6 @@ def pack(
 def _next_steps(reports: Sequence[PackReport]) -> str:
     first = reports[0]
     return next_steps([str(report.dst) for report in reports], first.manifest, indexes_of(first.dst))
-
-
-def _parse_columns(values: Sequence[str], label: str | None) -> dict[str, str]:
-    """Return the names of columns by role, from values such as ``image=path``; ``label`` is that of --label."""
-    if label is not None and any(value.startswith("label=") for value in values):
-        raise OptionError(f"--label {label} and --column label=NAME are both given; omit one of them")
-    values = (*values, *([f"label={label}"] if label is not None else []))
-    for value in values:
-        if "=" not in value:
-            raise OptionError(f"--column {value!r} has no '='; expected ROLE=NAME, such as image=path or label=species")
-    return {role: name for role, _, name in (value.partition("=") for value in values)}
 
 
 def _pack_summary(report: PackReport) -> str:
@@ -284,12 +240,12 @@ def _pack_summary(report: PackReport) -> str:
 @_shard_bytes(None, "Maximum size of a new shard; by default as in the dataset.")
 @_seed
 @_workers
-@_from
-@_column
-@_label
+@from_option
+@column_option
+@label_option
 @label_type_option
-@_label_separator
-@_encoding
+@label_separator_option
+@encoding_option
 @_strict
 @click.option("--fresh", is_flag=True, help="Remove what an interrupted append left, and start again.")
 @click.option("--images", type=_IMAGES, help="The same value as when the dataset was packed.")
@@ -307,9 +263,7 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
     from wds_tools.packing.append import append as append_one
 
     run.after_interrupt = "the dataset is unchanged; run the same command again to continue, finished shards are kept"
-    report = append_one(
-        src, dst, columns=_parse_columns(columns, label), storage_options=run.storage_options, **options
-    )
+    report = append_one(src, dst, columns=parse_columns(columns, label), storage_options=run.storage_options, **options)
     manifest = report.manifest
     total = amount(manifest.samples, len(manifest.shards), manifest.bytes)
     done = f"appended {report.packed:,} samples" if report.packed else "appended nothing: already in the dataset"
@@ -334,9 +288,9 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
 @click.option("--shuffle", is_flag=True, help="Shuffle the samples once; by default they keep their order.")
 @_seed
 @_workers
-@_label
+@label_option
 @label_type_option
-@_label_separator
+@label_separator_option
 @click.option(
     "--images",
     type=_IMAGES,

@@ -360,7 +360,7 @@ def has_all(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
     """Return whether a dataset of the source ``old`` has all samples of ``new``, which may be only the first ones."""
     if not begins(old, new):
         return is_source(old, _without(new, _FIRST))
-    return int((old or {})[_FIRST]) >= new.get(_FIRST, math.inf)
+    return bool((old or {})[_FIRST] >= new.get(_FIRST, math.inf))
 
 
 def _without(source: dict[str, Any], *names: str) -> dict[str, Any]:
