@@ -31,7 +31,7 @@ SPECS = {
     "flow": wt.Array("flow.npy", like="right"),
     "boxes": wt.Boxes(path="objects.bbox", like="image"),
     "category": wt.Field("json", path="objects.category", like="boxes"),
-    "points": wt.Keypoints(path="points", like="image"),
+    "points": wt.Keypoints(path="points", like="image", flip_index=range(3)),
     "caption": wt.Text("json", path="captions.0"),
     "text": wt.Text(encode=lambda text: torch.tensor([len(text), ord(text[-1])])),
     "label": wt.Label(),
@@ -103,7 +103,11 @@ def test_masks_are_exactly_those_of_torchvision_and_images_and_arrays_differ_by_
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)
 def test_boxes_and_points_move_as_those_of_torchvision(scenes, view):
-    specs = {**SPECS, "image": wt.Image(view=view), "flat": wt.Keypoints(path="flat", numbers=3, like="image")}
+    specs = {
+        **SPECS,
+        "image": wt.Image(view=view),
+        "flat": wt.Keypoints(path="flat", numbers=3, like="image", flip_index=range(2)),
+    }
     images, *_, infos = stored(scenes)
     regions = regions_of(view, images)
     with loader_of(scenes, specs, batch_size=40) as loader:
