@@ -353,6 +353,23 @@ def test_boxes_of_every_format_become_edges_in_pixels(write, form, box, normaliz
     assert torch.allclose(batch.boxes, torch.tensor([10.0, 20, 14, 28]).expand(8, 1, 4), atol=1e-3)
 
 
+def test_boxes_at_the_path_of_annotations_need_a_format_if_they_were_not_packed_from_annotations(write):
+    folder = write(lambda _: {"json": {"objects": [{"box": [10, 20, 4, 8]}]}})
+    with pytest.raises(OptionError, match=r"no class list for 'json:objects.category'.*format='xyxy', 'xywh' or"):
+        loader_of(folder, {"boxes": wt.Boxes(path="objects.box")})
+    with loader_of(folder, {"boxes": wt.Boxes(path="objects.box", format="xywh")}) as loader:
+        assert next(iter(loader)).boxes[0].tolist() == [[10, 20, 14, 28]]
+
+
+@pytest.mark.parametrize(("form", "box"), [("xywh", [2, 4, 8, 9]), ("xyxy", [0, 1, 2, 3]), ("cxcywh", [9, 9, 2, 2])])
+def test_pixels_are_not_taken_for_fractions(write, form, box):
+    folder = write(lambda number: {"json": {"boxes": [[0.2, 0.5, 1.1, 0.9], box] if number == 3 else []}})
+    boxes = wt.Boxes(path="boxes", format=form, normalized=True, like="image")
+    words = r"key 3: .* has box 1, \[.*allowed are fractions of the image, 0 to 1: remove normalized=True"
+    with loader_of(folder, {"image": wt.Image(), "boxes": boxes}) as loader, pytest.raises(SampleError, match=words):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize("has_view", [True, False])
 @pytest.mark.parametrize(
     ("form", "box"),
