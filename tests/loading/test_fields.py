@@ -245,6 +245,25 @@ def test_a_moved_box_has_the_pixels_of_the_box_and_stays_inside(drawn, fractions
         assert not (outside & strictly).any()
 
 
+@pytest.mark.parametrize("category", [3, -1])
+def test_a_category_beyond_the_class_list_is_named_with_image_and_annotation(tmp_path, category):
+    objects = [{"id": 7, "box": [1, 2, 3, 4], "category": 2}, {"id": 9, "box": [1, 2, 3, 4], "category": 1}]
+    with wt.ShardWriter(
+        str(tmp_path / "x-%06d.tar"), field_classes={"json:objects.category": ["cat", "dog", "fig"]}
+    ) as writer:
+        for key in "abc":
+            if key == "c":
+                objects[1]["category"] = category
+            writer.write({"__key__": key, "json": {"path": f"{key}.jpg", "objects": objects}})
+    fields = {"classes": wt.Field("json", path="objects.category")}
+    words = rf"key c: .* has class {category} \(annotation 9 of 'c.jpg'\); allowed are 0 to 2, those of the class list"
+    with loader_of(tmp_path, fields, batch_size=1) as loader, pytest.raises(SampleError, match=words):
+        list(loader)
+    with loader_of(tmp_path, fields, batch_size=1, on_error="replace") as loader:
+        found = [batch.classes[0].tolist() for batch in loader]
+    assert found == [[2, 1]] * 3
+
+
 def test_text_is_encoded_with_random_numbers_of_its_position(scenes):
     def encode(text):
         return torch.rand(3), len(text)
