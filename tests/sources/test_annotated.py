@@ -32,7 +32,7 @@ BOXES = {  # what the programs were given: left, top, right, bottom, class numbe
 }
 FIELDS = {
     "image": wt.Image(),
-    "boxes": wt.Boxes(path="objects.box", format="xyxy", like="image"),
+    "boxes": wt.Boxes(path="objects.box", like="image"),
     "classes": wt.Field("json", path="objects.category", like="boxes"),
     "path": wt.Text("json", path="path"),
 }

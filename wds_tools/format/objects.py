@@ -7,8 +7,10 @@ top, right, bottom in pixels) and ``category`` (class number); some also have ``
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from wds_tools.errors import SourceError
@@ -125,6 +127,46 @@ def remarks(
             yield index, NO_AREA
         if min(left, top, width - right, height - bottom) < -tolerance:
             yield index, BEYOND
+
+
+def flip_index_of(attributes: Iterable[str]) -> tuple[int, ...] | None:
+    """Return which key point each one becomes when its image is mirrored, from the attributes of classes.
+
+    It is ``flip_idx`` of YOLO; in COCO, ``left`` and ``right`` change places in the names of key points.
+
+    >>> flip_index_of(['{"keypoints": ["nose", "left_eye", "right_eye"]}'])
+    (0, 2, 1)
+
+    Args:
+        attributes: A JSON object as text for each class, as in `ClassList`.
+
+    Returns:
+        The index of the other point of each pair. None if it is not known, or not the same for all classes.
+    """
+    found = {index for one in attributes if (index := _flip_index(json.loads(one))) is not None}
+    return found.pop() or None if len(found) == 1 else None
+
+
+def _flip_index(attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return the pairs of a class, nothing if they are not known; None if it has no key points."""
+    index, names = attributes.get("flip_idx"), attributes.get("keypoints")
+    if isinstance(index, list) and are_pairs(index):
+        return tuple(index)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None if index is None else ()
+    other = {"left": "right", "right": "left"}
+    lower = [name.lower() for name in names]
+    mirrored = [re.sub("left|right", lambda side: other[side[0]], name) for name in lower]
+    if lower == mirrored or not set(mirrored) <= set(lower):
+        return ()
+    pairs = tuple(map(lower.index, mirrored))
+    return pairs if are_pairs(pairs) else ()
+
+
+def are_pairs(index: Sequence[Any]) -> bool:
+    """Return whether these are the indices of points in pairs: those of two points are exchanged, or a point stays."""
+    numbers = range(len(index))
+    return all(type(other) is int and other in numbers and index[other] == i for i, other in enumerate(index))
 
 
 def name_of(item: Mapping[str, Any], index: int) -> str:
