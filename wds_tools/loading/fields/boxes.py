@@ -113,12 +113,11 @@ class Boxes(AtPath):
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the visible boxes of each sample: float32 [k, 4], edges in pixels; by view if there is a list."""
-        return column.by_sample(
-            [
-                column.joined(part, [torch.from_numpy(boxes[kept]) for boxes, kept in view], torch.cat)
-                for view in self._shown(part, column)
-            ]
-        )
+        views = [
+            column.joined(part, [boxes[kept] for boxes, kept in view], np.concatenate)
+            for view in self._shown(part, column)
+        ]
+        return column.by_sample([[torch.from_numpy(boxes) for boxes in view] for view in views])
 
     def kept(self, part: Part, column: Column) -> list[list[NDArray[np.bool_]]]:
         return [[kept for _, kept in view] for view in self._shown(part, column)]
