@@ -146,11 +146,13 @@ class PlainOrder(RunOrder):
             epoch that is computed at a time, and the number of samples.
         reach: Maximum distance between two positions of one block; None if it is not known.
         varies: Whether epochs have different samples.
+        epoch_length: Samples that an epoch has at any position of a run; None if it follows from the dataset.
     """
 
     segment_starts: Ints
     reach: int | None = None
     varies: bool
+    epoch_length: int | None = None
 
     @abstractmethod
     def slice(self, epoch: int, start: int, stop: int) -> Part:
