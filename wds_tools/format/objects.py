@@ -25,6 +25,7 @@ OBJECT_KEYS = ("box", "category", "polygons", "rle", "crowd", "keypoints")
 SAMPLE_KEYS = ("path", "class", "width", "height", "objects", "captions")
 NO_AREA = "without area"
 BEYOND = "with a box that reaches beyond its image"
+POINTS_BEYOND = "with an outline or key points beyond its image"
 
 _DIGITS = 6  # decimals of pixels that are computed, so that a width of 10.2 does not become 10.199999999999989
 
@@ -99,19 +100,20 @@ def bounding_box(polygons: Sequence[Sequence[float]]) -> Box:
 def remarks(
     objects: Sequence[Object], width: float, height: float, tolerance: float = 1.0
 ) -> Iterator[tuple[int, str]]:
-    """Check all boxes of an image: the one rule for every format.
+    """Check all objects of an image: the one rule for every format.
 
-    A box with a negative width or height, and a box that is completely outside the image, cannot be what was meant, so
-    its image is skipped. A box without area, and one that reaches beyond the image, are kept as they are.
+    A box with a negative width or height, a box that is completely outside the image, and run lengths for an image of
+    another size cannot be what was meant, so the image is skipped. A box without area, and what reaches beyond the
+    image, are kept as they are.
 
     Args:
         objects: Objects of the image.
         width: Width of the image, infinite if it is not known; 1 if positions are fractions.
         height: Height of the image, infinite if it is not known.
-        tolerance: How far a box may reach beyond the image without a remark: positions are rounded.
+        tolerance: How far an object may reach beyond the image without a remark: positions are rounded.
 
     Yields:
-        Position of an object that is kept, and what is remarkable about it: `NO_AREA`, `BEYOND`.
+        Position of an object that is kept, and what is remarkable about it: `NO_AREA`, `BEYOND`, `POINTS_BEYOND`.
 
     Raises:
         SourceError: An object cannot be used.
@@ -123,10 +125,29 @@ def remarks(
         if right < 0 or bottom < 0 or left > width or top > height:
             image = "whose positions are 0 to 1" if width == height == 1 else f"of {width:g}x{height:g}"
             raise SourceError(f"{name_of(item, index)} has a box outside its image {image}: {_shown(item['box'])}")
+        if "rle" in item and math.isfinite(width) and item["rle"]["size"] != [height, width]:
+            raise SourceError(
+                f"{name_of(item, index)} has a mask in run lengths of size {item['rle']['size']} (height, width), and "
+                f"its image has [{height:g}, {width:g}]"
+            )
         if right == left or bottom == top or any(len(points) < 6 for points in item.get("polygons", ())):
             yield index, NO_AREA
         if min(left, top, width - right, height - bottom) < -tolerance:
             yield index, BEYOND
+        points = [point for point in item.get("keypoints", ()) if is_labelled(point)]
+        for xs, ys in [*((outline[::2], outline[1::2]) for outline in item.get("polygons", ())), *_columns(points)]:
+            if xs and min(*xs, *ys, width - max(xs), height - max(ys)) < -tolerance:
+                yield index, POINTS_BEYOND
+                break
+
+
+def is_labelled(point: Sequence[float]) -> bool:
+    """Return whether the position of a key point is known: a visibility above 0, or without one no negative number."""
+    return point[2] > 0 if len(point) > 2 else min(point) >= 0
+
+
+def _columns(points: Sequence[Sequence[float]]) -> list[tuple[list[float], list[float]]]:
+    return [([point[0] for point in points], [point[1] for point in points])] if points else []
 
 
 def flip_index_of(attributes: Iterable[str]) -> tuple[int, ...] | None:
