@@ -4,6 +4,7 @@ import itertools
 import json
 from bisect import bisect_right
 from collections import Counter
+from dataclasses import astuple
 from fractions import Fraction
 from math import floor
 
@@ -21,7 +22,7 @@ from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World
 from wds_tools.order.resuming import resume, state_dict
 from wds_tools.order.selection import Selection
 from wds_tools.order.sequence import Order
-from wds_tools.order.shares import pattern_of
+from wds_tools.order.shares import LAG, pattern_of
 from wds_tools.order.weights import UNIT, Chain, Phases, Rates
 
 
@@ -47,13 +48,13 @@ def weighted(base, weights, cursor):
 
 
 def rate_of(one, sample, left_out):
-    """Return the rate of a sample as a whole number of `UNIT`, by the definition; factors are 32-bit numbers."""
+    """Return the rate of a sample as a whole number of `UNIT`, by the definition."""
     factors = one.by_sample
     if one.by_group is not None:
-        factors = factors * one.by_group.astype(np.float32)[one.phases.group]
+        factors = factors * one.by_group[one.phases.group]
     selected = np.arange(len(factors))[one.phases.selected]
     most = float(max(factors[other] for other in selected.tolist() if other not in left_out))
-    return max(round(float(factors[sample] / np.float32(most) * np.float32(UNIT))), int(factors[sample] > 0))
+    return max(round(float(factors[sample] / factors.dtype.type(most) * UNIT)), int(factors[sample] > 0))
 
 
 def draws_by_definition(scan, start, one, left_out):
@@ -84,7 +85,7 @@ class Oracle:
 
     def scan_positions(self):
         if self.streams is None:
-            return self.base.scan_positions(self.cursor.epoch, self.cursor.position)
+            return [one[:2] for one in self.base.source_positions(self.cursor.epoch, self.cursor.position)]
         found = []
         for number, stream in enumerate(self.streams):
             first = next(stream)
@@ -92,18 +93,35 @@ class Oracle:
             found.append(first[0])
         return found
 
+    def find_lags(self):
+        """Return how far each dataset is behind the share that it was promised, in whole numbers of 1 / `LAG`."""
+        if self.streams is None:
+            start, shares, (epoch, position) = [0] * len(self.base.scans), self.base.shares, astuple(self.cursor)
+            earlier = range(epoch) if getattr(self.base, "epoch_length", None) else ()
+            parts = [self.base.ids(one, 0, self.base.samples) for one in earlier] + [self.base.ids(epoch, 0, position)]
+            drawn = [bisect_right(self.base.first_ids, sample) - 1 for sample in np.concatenate(parts).tolist()]
+        else:
+            start, shares, drawn = self.lags, self.shares, self.drawn
+        return [
+            lag + round(LAG * (Fraction(len(drawn) * share, sum(shares)) - drawn.count(number)))
+            for number, (lag, share) in enumerate(zip(start, shares, strict=True))
+        ]
+
     def change(self, weights, banned, *, moved=False):
-        if self.streams is None or self.turn or banned or moved:  # else this change replaces the one before it
-            self.starts = self.scan_positions()
+        self.lags = self.find_lags()
+        if self.streams is None or self.turn or moved:
+            self.starts = self.first_starts = self.scan_positions()
+        else:  # a ban follows the change at this position, other weights replace it
+            self.starts = self.scan_positions() if banned else self.first_starts
         self.banned |= banned
         self.weights = weights
         self.restart()
 
     def restart(self):
         """Go back to where the weights were changed."""
-        self.turn, self.streams, weights = 0, [], self.weights
-        shares = weights.shares or self.base.shares
-        self.pattern = pattern_of(shares).tolist()
+        self.turn, self.drawn, self.streams, weights = 0, [], [], self.weights
+        self.shares = shares = weights.shares or self.base.shares
+        self.pattern = pattern_of(shares, self.lags).tolist()
         for number, (scan, start) in enumerate(zip(self.base.scans, self.starts, strict=True)):
             first, last = self.base.first_ids[number : number + 2]
             own = {sample - first for sample in self.banned if first <= sample < last} if shares[number] else set()
@@ -135,6 +153,7 @@ class Oracle:
             return int(ids[0]), int(lanes[0])
         number = self.pattern[self.turn % len(self.pattern)]
         self.turn += 1
+        self.drawn.append(number)
         _, sample, lane = next(self.streams[number])
         is_turned = number % 2 and len(self.streams) > 1
         return sample + self.base.first_ids[number], self.base.identity.lanes - 1 - lane if is_turned else lane
@@ -419,6 +438,13 @@ def test_rows_of_a_block_are_not_further_apart_than_in_a_plain_epoch(shards, lan
         assert np.ptp(rows) <= epoch.reach
 
 
+@pytest.mark.parametrize(("classes", "size"), [(1, 1), (126, 1), (127, 1), (128, 2), (40_000, 4)])
+def test_class_numbers_take_as_few_bytes_as_they_need(classes, size):
+    phases = Phases.of(np.arange(classes), None, 0)
+    assert phases.group.itemsize == size
+    assert phases.group.tolist() == list(range(1, classes + 1))
+
+
 @given(st.integers(1, 200), st.integers(0, 9), st.integers(1, 6), st.data())
 def test_draws_are_within_one_of_their_share_by_sample_and_by_class(samples, first, passes, data):
     labels = np.array(data.draw(st.lists(st.integers(0, 3), min_size=samples, max_size=samples)))
@@ -432,6 +458,12 @@ def test_draws_are_within_one_of_their_share_by_sample_and_by_class(samples, fir
         of_class = drawn[labels == label]
         assert np.ptp(of_class) <= 1
         assert abs(of_class.sum() - passes * rate[labels == label].sum()) < 1 + 1e-3
+
+
+def test_a_product_of_small_factors_does_not_become_0():
+    phases = phases_of(order_of("x", [30]))
+    rates = Rates(phases, np.array([1.0, 1e-30, 1e-30, 1.0]), np.resize(np.array([1e-30, 1, 0], np.float32), 30))
+    assert ((rates.of(np.arange(30)) > 0) == (np.arange(30) % 3 < 2)).all()
 
 
 @pytest.mark.parametrize("kind", ["classes", "samples"])

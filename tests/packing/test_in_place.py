@@ -9,8 +9,11 @@ import gc
 import io
 import json
 import os
+import resource
 import shutil
 import signal
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +40,7 @@ from wds_tools.errors import (
     StoreError,
 )
 from wds_tools.format.manifest import seal
+from wds_tools.reading.opening import open_shards
 from wds_tools.storage.lock import lock_file
 
 VIEW = wt.RandomResizedCrop(32)
@@ -168,6 +172,35 @@ def test_a_running_loader_takes_the_new_files_in_its_next_epoch(kept):
         assert not removed_files_in_use(kept)
 
 
+@pytest.mark.torture
+def test_running_loaders_with_few_open_files_see_each_epoch_unchanged(photos, tmp_path):
+    """Shards are closed and opened all the time, while another process rewrites them."""
+    wt.pack(photos, tmp_path / "many", images="keep", shard_bytes="60kB", workers=1)
+    assert len(manifest_of(tmp_path / "many").shards) > 100
+    for workers in (0, 2):
+        dataset = servers.copy_of(tmp_path / "many", tmp_path / f"workers-{workers}")
+        options = {"num_workers": workers, "batch_size": 16}
+        with loader_of(dataset, **options) as loader:
+            expected = [seen(loader) for _ in range(3)]
+        gc.collect()  # closes the shards of that loader
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+        try:
+            program = "import sys, wds_tools as wt; wt.reshard(sys.argv[1], in_place=True, images='crop-ready')"
+            process = subprocess.Popen([sys.executable, "-c", program, dataset])
+            with loader_of(dataset, **options) as loader:
+                for epoch in expected:
+                    assert seen(loader) == epoch
+                while process.poll() is None:
+                    loader.set_epoch(2)
+                    assert seen(loader) == expected[2]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert process.wait() == 0
+        assert wt.verify(dataset).ok
+        assert sum(entry.before is not None for entry in manifest_of(dataset).shards) > 100
+
+
 def removed_files_in_use(folder: Path) -> list[str]:
     gc.collect()
     lines = Path("/proc/self/maps").read_text().splitlines()
@@ -291,6 +324,14 @@ def test_columns_of_the_index_stay(foreign):
         assert len(loader) == 4
 
 
+def test_a_dataset_that_was_opened_before_has_the_new_indexes(foreign):
+    shards = open_shards(foreign)
+    make_crop_ready(foreign)
+    assert shards.columns(0, ["similarity"])["similarity"].to_pylist() == [0.1, 0.2, 0.3]
+    assert [shards.index(number).shard for number in range(2)] == [entry.name for entry in manifest_of(foreign).shards]
+    assert shards.manifest.shards == manifest_of(foreign).shards
+
+
 def test_a_second_call_and_a_pack_of_the_same_source_find_nothing_to_do(forty, kept, capsys):
     make_crop_ready(kept)
     before = contents(kept)
@@ -363,7 +404,7 @@ def test_what_is_not_possible_is_refused(kept, tmp_path, monkeypatch):
         make_crop_ready(kept)
     (kept / ".packing" / "plan.json").write_text('{"onto": "x"}')
     os.close(lock)
-    with pytest.raises(DestinationError, match="unfinished append"):
+    with pytest.raises(DestinationError, match="unfinished pack or append"):
         make_crop_ready(kept)
     shutil.rmtree(kept / ".packing")
     assert contents(kept) == before

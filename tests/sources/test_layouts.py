@@ -320,7 +320,7 @@ PARTS = {
 def test_parts_of_a_dataset_are_not_classes(name: str, split: str | None, tmp_path: Path, photos: list[Photo]) -> None:
     src = write_folder(tmp_path, dict.fromkeys(PARTS[name], photos[0].data))
     with pytest.raises(
-        SourceError, match=r"pack one of them, such as .*, or pass --from folder .* all are classes"
+        SourceError, match=r"pack one of them, such as .*, or pa.* --from folder .* all are classes"
     ) as e:
         wt.pack_splits(src, tmp_path / "dst", split=split) if split else wt.pack(src, tmp_path / "dst")
     part = Path(str(e.value).partition("such as ")[2].partition(",")[0])

@@ -75,9 +75,7 @@ def make_crop_ready(folder: Path, *, workers: int | None = None, progress: bool 
     _check_owner(folder, _read(folder))
     with write_errors(folder, _ADVICE), FolderDestination(folder) as destination:
         if destination.read_plan() is not None:
-            raise DestinationError(
-                f"{folder} has an unfinished append: run it again, or with --fresh, before images are rewritten"
-            )
+            raise DestinationError(f"{folder} has an unfinished pack or append: finish it, then rewrite the images")
         manifest = _read(folder)  # again: another process may have held the lock
         _remove_leftovers(folder, manifest)
         todo = [number for number, entry in enumerate(manifest.shards) if entry.before is None]
@@ -346,7 +344,8 @@ def _remove_leftovers(folder: Path, manifest: Manifest) -> None:
         new = rewritten_name(first.name)
         ours |= {first.name, first.index, new, index_name(new)}
     for path in list(folder.iterdir()):
-        if path.name in ours - listed or final_name(path.name) in ours:
+        name = final_name(path.name)
+        if (path.name in ours - listed and path.suffix in (".tar", ".parquet")) or (name and name in ours):
             path.unlink(missing_ok=True)
 
 

@@ -85,7 +85,7 @@ class PackJob:
                 reports,
                 classes=self.plan.classes,
                 shuffled=self.plan.shuffled,
-                source=self.plan.source,
+                source=self.plan.packed_source,
                 account=self._account(listing, reports),
                 field_classes=self.plan.field_classes,
             )
@@ -120,6 +120,9 @@ class PackJob:
         """Return the account for the manifest, with what was skipped during packing and by an earlier pack."""
         name = self.source.name  # a path on this machine; the manifest is the same on every machine
         reasons = [skip.reason.replace(name, Path(name).name) for report in reports for skip in report.skipped]
+        rest = len(listing.inputs) - len(self.plan.inputs)
+        if self.plan.first is not None:
+            reasons += [f"not among the first {self.plan.first:,} (--first)"] * rest
         account = listing.account.after_reading(reasons)
         remarks = sum((Counter(report.remarks) for report in reports), Counter[str]())
         notes = [f"{counted(count, 'sample')} with {remark}" for remark, count in sorted(remarks.items())]
@@ -141,7 +144,9 @@ class PackJob:
             )
 
     def _pack_missing(self, files: tuple[FileState, ...]) -> None:
-        self.kept = self.destination.finished_shards()
+        found = self.destination.finished_shards()
+        sizes = {number: stop - start for number in self.plan.numbers for start, stop in [self.plan.range_of(number)]}
+        self.kept = {number: found[number] for number in sizes.keys() & found if found[number].inputs == sizes[number]}
         self.bar.start_at(sum(stop - start for start, stop in map(self.plan.range_of, self.kept)))
         missing = [number for number in self.plan.numbers if number not in self.kept and self.options.packs(number)]
         if missing and self.options.policy.notice:

@@ -54,6 +54,11 @@ class ShardReport:
     sixteen_bit: int = 0
     remarks: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def inputs(self) -> int:
+        """Number of inputs, packed or skipped."""
+        return len(self.skipped) + (self.entry.samples if self.entry else 0)
+
     def to_json(self) -> str:
         """Return the report as JSON."""
         return json.dumps(asdict(self))

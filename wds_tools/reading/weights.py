@@ -37,6 +37,8 @@ WeightSchedule = tuple[Literal["classes", "sources"], Schedule]
 
 _KEPT, _KEPT_BYTES = 8, 64 << 20
 _PART = 1 << 18  # samples that are checked at a time
+_LEAST = float(np.finfo(np.float32).tiny)  # smaller factors would lose digits, or become 0
+_LEAST_ALLOWED = f"allowed are 0 and numbers of at least {_LEAST:.2g}, as only ratios matter"
 _NOTHING = object()
 
 
@@ -221,8 +223,13 @@ class WeightFinder:
             factors = factors.copy()
         for text, factor in entries.get("where", {}).items():
             found = matching(self._shards, len(self._shards.locations), text, progress=False)
-            with np.errstate(over="ignore", invalid="ignore"):  # products that are too large are refused later
-                factors[found] *= np.float32(factor)
+            product = factors[found].astype(np.float64) * factor
+            if (small := _first_too_small(product)) is not None:
+                raise OptionError(
+                    f"factors of a sample with {text!r} multiply to {product[small]:.2g}; {_LEAST_ALLOWED}"
+                )
+            with np.errstate(over="ignore"):  # products that are too large are refused later
+                factors[found] = product
         return factors
 
     def _sample_entry(self, samples: SampleWeights, save_to: str | os.PathLike[str] | None) -> dict[str, Any]:
@@ -305,9 +312,11 @@ class WeightFinder:
                 factors[ids] = np.float32(value)
             return factors
         try:
-            factors = np.asanyarray(samples, np.float32)
-        except (TypeError, ValueError):
-            factors = np.empty(0, np.float32)
+            numbers = np.asanyarray(samples)
+            with np.errstate(over="ignore"):
+                factors = numbers.astype(np.float32, copy=False) if numbers.dtype.kind in "biuf" else numbers[:0]
+        except ValueError:  # lists of different lengths
+            factors = numbers = np.empty(0, np.float32)
         if factors.shape != (stored,):
             raise OptionError(
                 f"samples= has the shape {np.shape(samples)}; allowed are one number for each of the {stored:,} "
@@ -319,6 +328,8 @@ class WeightFinder:
             raise OptionError(
                 f"samples= has {factors[wrong[0]]} for sample {wrong[0]}; allowed are finite numbers from 0"
             )
+        if (small := _first_too_small(numbers)) is not None:
+            raise OptionError(f"samples= has {numbers[small]} for sample {small}; {_LEAST_ALLOWED}")
         return factors
 
 
@@ -353,7 +364,18 @@ def _factor(option: str, name: Any, value: Any) -> float:
         factor = -1.0
     if not 0 <= factor < np.inf or isinstance(value, str):
         raise OptionError(f"{option}= has {value!r} for {name!r}; allowed are finite numbers of at least 0")
+    if 0 < factor < _LEAST:
+        raise OptionError(f"{option}= has {value!r} for {name!r}; {_LEAST_ALLOWED}")
     return factor
+
+
+def _first_too_small(factors: NDArray[Any]) -> int | None:
+    """Return the index of the first factor above 0 that is too small; None if there is none."""
+    for start in range(0, len(factors), _PART):
+        part = factors[start : start + _PART]
+        if ((part < _LEAST) & (part > 0)).any():
+            return start + int(np.flatnonzero((part < _LEAST) & (part > 0))[0])
+    return None
 
 
 def _bytes_of(path: str | os.PathLike[str], kind: Callable[[str], Exception]) -> memoryview:
