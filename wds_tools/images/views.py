@@ -134,7 +134,7 @@ class Regions:
         odd = np.asarray(self.flips.sum(axis=1) % 2)
         if self.frame is not None and self.frame.warp is not None:
             odd = odd + np.repeat(self.frame.warp.flips.sum(axis=1), self.frame.tiles)
-        return odd % 2 == 1
+        return np.asarray(odd % 2 == 1)
 
     @property
     def output_size(self) -> NDArray[np.int64]:

@@ -124,7 +124,7 @@ def _keypoint_shape(shape: Any, where: str) -> tuple[int, int]:
 
 
 def _numbers(value: Any, message: str) -> list[int]:
-    texts = value if isinstance(value, list) else [None]
+    texts: list[Any] = value if isinstance(value, list) else [None]
     if not all(isinstance(text, str) and text.isascii() and text.isdigit() for text in texts):
         raise SourceError(message)
     return [int(text) for text in texts]

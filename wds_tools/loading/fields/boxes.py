@@ -189,18 +189,18 @@ class Boxes(AtPath):
         boxes = np.concatenate([np.empty((0, 4)), *arrays])
         edges = _edges(boxes, self._order)
 
-        def refuse(are_invalid: NDArray[np.bool_], allowed: str) -> None:
-            if are_invalid.any():
-                k = int(np.argmax(are_invalid))
+        def check(are_valid: NDArray[np.bool_], allowed: str) -> None:
+            if not are_valid.all():
+                k = int(np.argmin(are_valid))
                 i = int(rows[k])
                 found = f"box {k - int(counts[:i].sum())}, {boxes[k].tolist()} ({self._order})"
                 raise self.invalid(part, i, found, allowed)
 
-        are_valid = (edges[:, 2:] >= edges[:, :2]).all(axis=1) & np.isfinite(edges).all(axis=1)
-        refuse(~are_valid, "finite numbers, and widths and heights of at least 0")
+        are_valid = np.asarray((edges[:, 2:] >= edges[:, :2]).all(axis=1) & np.isfinite(edges).all(axis=1))
+        check(are_valid, "finite numbers, and widths and heights of at least 0")
         if self.normalized:
-            are_pixels = (boxes > _MAX_FRACTION).any(axis=1)
-            refuse(are_pixels, "fractions of the image, 0 to 1: remove normalized=True if they are pixels")
+            are_fractions = np.asarray((boxes <= _MAX_FRACTION).all(axis=1))
+            check(are_fractions, "fractions of the image, 0 to 1: remove normalized=True if they are pixels")
             sizes = np.stack(part.image_sizes(field), axis=1)
             edges = edges * np.tile(sizes, 2)[rows]
         return edges, rows, counts
