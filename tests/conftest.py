@@ -21,7 +21,6 @@ import PIL
 import pytest
 from _pytest.doctest import DoctestItem, DoctestModule
 from buckets import reset_s3, s3_server
-from forking import prepare_to_fork
 from hypothesis import settings
 from waiting import wait_for
 
@@ -39,15 +38,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect docstring examples whose lines are all skipped: they need the reader's data, and test nothing."""
+    """Deselect docstring examples that need the reader's data: all their lines are skipped. Put long tests first."""
     texts = [item for item in items if isinstance(item, DoctestItem) and _never_runs(item)]
     items[:] = [item for item in items if item not in texts]
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     config.hook.pytest_deselected(items=texts)
 
 
 def pytest_collection_finish() -> None:
-    """Prepare for the workers of loaders, which are forked from this process."""
-    prepare_to_fork()
+    """Exempt all that is imported now from garbage collection, which the tests of loaders call often."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

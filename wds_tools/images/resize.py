@@ -48,11 +48,11 @@ def render_region(
     box, resized = regions.box[index].tolist(), regions.resize[index].tolist()
     y, x = regions.corner[index].tolist()
     h, w = regions.size[index].tolist()
+    left, top = needed[0] - box[0], needed[1] - box[1]
     is_between_pixels = regions.resize.dtype.kind == "f"
     if is_between_pixels or resized != [box[3], box[2]]:
         with stages.RESIZE:
             part = part if dtype == np.uint8 else part.astype(_floating_dtype(dtype))
-            left, top = needed[0] - box[0], needed[1] - box[1]
             if is_between_pixels or (y + h) * (x + w) - h * w > _MAX_UNUSED_PIXELS:
                 scale = box[2] / resized[1], box[3] / resized[0]
                 ends = x * scale[0] - left, y * scale[1] - top, (x + w) * scale[0] - left, (y + h) * scale[1] - top
@@ -66,6 +66,8 @@ def render_region(
             else:
                 part = _resize(part, *resized)[y : y + h, x : x + w]
             part = np.rint(part) if part.dtype != dtype and dtype.kind in "iu" else part
+    else:
+        part = part[y - top : y - top + h, x - left : x - left + w]  # more was decoded for a frame
     part = flipped(part, regions, index)
     if out is None:
         out = np.empty((part.shape[2], h, w), dtype)

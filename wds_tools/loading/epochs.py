@@ -57,6 +57,11 @@ class Epochs:
         return len(self._plan(Cursor(self._cursor.epoch)))
 
     @property
+    def steps(self) -> int:
+        """Steps that the training loop has received since the start of the run."""
+        return self._history.steps
+
+    @property
     def epoch(self) -> int:
         """Epoch of the last batch, or the next epoch if that batch ended its epoch."""
         return self._cursor.epoch

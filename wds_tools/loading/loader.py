@@ -239,8 +239,8 @@ class Loader(OnlyIterable):
             samples: One factor per sample, float [samples]; factors by key or sample id; or a Parquet file with the
                 columns ``weight``, and ``key`` or ``id``.
             where: Factors of the samples that meet a condition, such as ``{"width < 200": 0.5}``.
-            save_to: File for the weights of ``samples=``, next to the checkpoint, for example ``weights-500.npy``. A
-                state cannot be saved without it, as it records only the path and a hash.
+            save_to: File for the weights of ``samples=``, next to the checkpoint, for example ``weights-500.npy``.
+                Without it, no state can be saved while they hold, as it records only the path and a hash.
             at: Step, counted from the start of the run over all epochs and resumed runs. Its position is stored: it is
                 another step if the batch size, the number of ranks or the epoch is changed before it.
 
@@ -250,7 +250,7 @@ class Loader(OnlyIterable):
         """
         given = self._epochs.weights.entries(classes, sources, samples, where, save_to)
         cursor = self._epochs.reweight(given, at)
-        self._agreement.add(cursor, given)
+        self._agreement.add(cursor, given, self._epochs.steps)
 
     def epoch_proof(self, *, timeout_seconds: float = 60.0) -> EpochProof:
         """Check whether the last finished epoch delivered each sample once over all ranks.
@@ -444,7 +444,7 @@ class Loader(OnlyIterable):
         """Return the next batch and its number of samples, and count it as received by the loop; None at the end."""
         self._check_process()
         self._epochs.check_running(plan)
-        self._agreement.check()
+        self._agreement.check(self._epochs.steps)
         with self._meter:
             finished = next(batches, None)
             if finished is None:

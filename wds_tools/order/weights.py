@@ -49,6 +49,9 @@ _STRIDE = round(UNIT * _GOLDEN) | 1  # odd, so that UNIT consecutive ids have di
 ScanPosition = tuple[int, int]
 """Epoch whose plain order is read, and a position in it."""
 
+SourcePosition = tuple[int, int, int]
+"""Where a run stands in a dataset: the epoch whose plain order is read, the position in it, and `Pattern.lag`."""
+
 Marks = tuple[tuple[int, int], ...]
 """For each dataset, see `Chain.mark`."""
 
@@ -75,8 +78,8 @@ class Phases:
 
     Attributes:
         selected: int64 [n], ids of the selected samples, or all of them.
-        group: int32 [stored], class number of each sample plus 1, and 0 for samples without a class; None if classes do
-            not matter.
+        group: Signed integers [stored], class number of each sample plus 1, and 0 for samples without a class;
+            None if classes do not matter.
         phase: uint32 [stored], phase of each sample in units of 1 / `UNIT`; None computes them from the ids.
         counts: int64 [groups], number of selected samples of each group.
         offset: Phase of the sample 0, if phases are computed.
@@ -110,19 +113,21 @@ class Phases:
             selected: Ids of the selected samples; None for all.
             seed: Seed of the run.
         """
-        group = (np.maximum(labels, -1) + 1).astype(np.int32)
-        ids = np.arange(len(group)) if selected is None else np.unique(selected)
-        own = group[ids]
-        by_group = np.argsort(own.astype(np.int16) if own.max(initial=0) < 1 << 15 else own, kind="stable")
-        counts = np.bincount(own, minlength=int(group.max(initial=0)) + 1)
+        highest = int(labels.max(initial=-1)) + 1
+        kinds: tuple[type[np.signedinteger], ...] = (np.int8, np.int16, np.int32, np.int64)
+        group = (np.maximum(labels, -1) + 1).astype(next(kind for kind in kinds if highest <= np.iinfo(kind).max))
+        ids = slice(None) if selected is None else np.unique(selected)
+        by_group = np.argsort(group[ids], kind="stable")  # fast for numbers of 8 and 16 bits
+        counts = np.bincount(group[ids], minlength=int(group.max(initial=0)) + 1)
+        by_group = by_group if isinstance(ids, slice) else ids[by_group]
         phase = np.zeros(len(group), np.uint32)
         start = 0
         for number in np.flatnonzero(counts).tolist():
             count = int(counts[number])
             turns = (np.arange(count) * _coprime_near(count) + key_of("phases", seed, number) % count) % count
-            phase[ids[by_group[start : start + count]]] = turns * UNIT // count
+            phase[by_group[start : start + count]] = turns * UNIT // count
             start += count
-        return cls(slice(None) if selected is None else ids, group, phase, counts)
+        return cls(ids, group, phase, counts)
 
 
 def _coprime_near(count: int) -> int:
@@ -362,6 +367,7 @@ class Regime:
         first_ids: Id of the first sample of each dataset.
         lanes: Number of lanes.
         drawn_before: Samples that were drawn before in the epoch in which the sequence begins.
+        lags: How far each dataset is behind its share, see `Pattern.lag`.
         unit: Consecutive rows that are of one dataset.
     """
 
@@ -372,10 +378,12 @@ class Regime:
         first_ids: Sequence[int],
         lanes: int,
         drawn_before: int,
+        lags: Sequence[int],
         unit: int = 1,
     ) -> None:
         self.draws, self.drawn_before = draws, drawn_before
-        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(draws[0], unit), chains, first_ids, lanes
+        self._pattern = Pattern(draws[0], unit, lags)
+        self._chains, self._first_ids, self._lanes = chains, first_ids, lanes
 
     @property
     def bytes(self) -> int:
@@ -402,10 +410,11 @@ class Regime:
         passes = self._chains[number].passes(start, stop)
         return passes, np.zeros(len(passes), np.int16)
 
-    def scan_positions(self, row: int) -> tuple[ScanPosition, ...]:
-        """Return where the plain orders of each dataset have its next sample."""
+    def source_positions(self, row: int) -> tuple[SourcePosition, ...]:
+        """Return where the plain orders of each dataset have its next sample, and its lag."""
         return tuple(
-            chain.scan_position(self._pattern.count_before(number, row)) for number, chain in enumerate(self._chains)
+            (*chain.scan_position(self._pattern.count_before(number, row)), self._pattern.lag(number, row))
+            for number, chain in enumerate(self._chains)
         )
 
     def marks(self, row: int) -> Marks:

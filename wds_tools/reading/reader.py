@@ -208,13 +208,12 @@ class Reader:
 
     def _extents(self, column: StoredColumn) -> list[Extent]:
         shard, rows = column.shard, column.rows
-        block_of_row = rows // shard.block
-        numbers, block_index = np.unique(block_of_row, return_inverse=True)
-        blocks = [shard.part(number) for number in numbers.tolist()]
+        numbers = (rows // shard.block).tolist()
+        blocks = {number: shard.part(number) for number in set(numbers)}
         starts = column.columns.offset[rows]
         stops = starts + column.columns.size[rows]
-        positions = zip(block_index.tolist(), starts.tolist(), stops.tolist(), strict=True)
-        return [Extent(blocks[block], start, stop) for block, start, stop in positions]
+        positions = zip(numbers, starts.tolist(), stops.tolist(), strict=True)
+        return [Extent(blocks[number], start, stop) for number, start, stop in positions]
 
     def _verified(self, column: StoredColumn, extents: list[Extent], data: list[memoryview]) -> Iterator[memoryview]:
         expected = column.columns.xxh3[column.rows].tolist()

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.label import quoted
 from wds_tools.sources.base import File
 from wds_tools.sources.columns import IMAGE, usual_columns
-from wds_tools.sources.label_choice import is_x, some_of
+from wds_tools.sources.label_choice import is_x, names_in, some_of
 from wds_tools.sources.layouts import (
     ARRAY_EXTENSIONS,
     EXTENSIONS,
@@ -43,6 +43,7 @@ _MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 _HEAD = 1000
 _MARKUP = (".xml", ".html", ".htm")
 _LINES = (".txt", ".lst", ".dat", ".tab", ".yaml", ".yml")
+_LOOKED_INTO = (*TABLES, *_MARKUP, *_LINES, ".npy", "")
 _TEXTS = re.compile(r'"([^"<>]+)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
 _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
 NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
@@ -53,11 +54,11 @@ _TABLE = "is a table, which --from table reads if its rows name the images"
 _FORMATS = {
     "csv|tsv|jsonl|ndjson": _TABLE,
     "parquet|pq": f"is a Parquet file, {_NEXT}: write its rows as CSV or JSON Lines",
-    "feather|arrow|orc": f"is a file of columns, {_NEXT}: write its rows as CSV or JSON Lines",
-    "xlsx?|ods": f"is a spreadsheet, {_NEXT}: save it as CSV",
-    "db|sqlite3?": f"is a database, {_NEXT}: export its rows as CSV",
+    "feather|arrow|orc": f"has columns in a binary format, {_NEXT}: write its rows as CSV or JSON Lines",
+    "xlsx?|ods": f"has a spreadsheet, {_NEXT}: save it as CSV",
+    "db|sqlite3?": f"has a database, {_NEXT}: export its rows as CSV",
     "|".join(ending[1:] for ending in (*ARRAY_EXTENSIONS, ".pkl", ".pickle")): (
-        f"is a file of arrays or objects, {_NEXT}: write its values as CSV, with the names of the images"
+        f"has arrays or objects, {_NEXT}: write its values as CSV, with the names of the images"
     ),
     r"tar(\.\w+)?|tgz|(?<!csv\.)(?<!tsv\.)(?<!txt\.)(?<!json\.)zip|7z|rar": _ARCHIVE,
     "gz|bz2|xz|zst|zip": "is compressed, and so not read: decompress it first, for example with `gzip -d` or `unzip`",
@@ -69,9 +70,12 @@ _SAYS_SO = re.compile(
     "label|class|target|annot|categor|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt)(?![a-z])"
     rf"|(?<![a-z])({SPLIT_WORDS})(?![a-z])"
 )
+_CHECKSUM = re.compile("[0-9a-f]{32,}")
+_ARRAY = "is an array with a value for each image"  # which is not read
+_NAMES = "has a name for each number"
 _OF_CLASSES = re.compile(r"(class|categor|species|breed|names)[^/]*$")
 _NAMED = (
-    "is named like a file about the images, and is not read: write labels as CSV with a first line such as path,label"
+    "is named like a file about the images, which is not read: write labels as CSV with a first line such as path,label"
 )
 _AS_CSV = (
     "so it is not read: write it as CSV with a first line such as path,label; or move the images into class folders"
@@ -117,11 +121,11 @@ def about(
     reason = f"has the name of an image in another folder{known}, {_NOT_READ}; move captions next to the images"
     found = dict.fromkeys(same, About(reason, is_certain=2 * len(same) >= len(images)))
     rest = [file for file in others if file.path not in found]
-    texts = candidates(rest, images, (*TABLES, *_MARKUP, *_LINES, ".npy", ""))
+    texts = candidates(rest, images)
     names = names or RowNames(images if texts else ())
     for file in texts:
         if reason := _in_content(file.path.lower(), read(file), names, images):
-            found[file.path] = About(reason, is_certain=not file.path.lower().endswith(".npy"))
+            found[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES)))
     for file in rest:
         if file.path not in found and (reason := _by_name(file.path, are_labelled=are_labelled)):
             found[file.path] = About(reason)
@@ -158,7 +162,7 @@ def is_template_name(name: str) -> bool:
     return name.lower().endswith(TABLES) and _TEMPLATE.search(name) is not None
 
 
-def candidates(others: Iterable[File], images: Sequence[File], endings: tuple[str, ...]) -> list[File]:
+def candidates(others: Iterable[File], images: Sequence[File], endings: tuple[str, ...] = _LOOKED_INTO) -> list[File]:
     """Return the files with these endings that can be about all images: not those that describe one image.
 
     The ending "" is that of names without an extension.
@@ -228,7 +232,7 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
 def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of a file whose content is about images; empty if it is not."""
     if path.endswith(".npy"):
-        return f"is an array with a value for each image, {_AS_CSV}" if _shape_of(data)[:1] == (len(images),) else ""
+        return f"{_ARRAY}, {_AS_CSV}" if _shape_of(data)[:1] == (len(images),) else ""
     is_json = path.endswith(".json") or ("." not in PurePosixPath(path).name and data[:1] in (b"[", b"{"))
     is_table = path.endswith(TABLES)
     found = _in_columns(path, data, names, images) if is_table else ""
@@ -236,7 +240,10 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
         found = _in_texts(data, names, images)
     elif not found and not is_table and b"\0" not in data[:_HEAD]:
         found = _in_lines(data, names, images)
-    if found or len(images) < 2 or not _has_as_many(data, len(images), is_table=is_table, is_json=is_json):
+    value = _json_of(data) if is_json and not found else None
+    if isinstance(value, dict) and len(classes := names_in(value)) > 1:
+        return f"{_NAMES} ({quoted(classes)}), {_NEXT}: pass them with --classes (classes=) if they are the classes"
+    if found or len(images) < 2 or not _has_as_many(value, data, len(images), is_table=is_table):
         return found
     if is_table and not is_json:
         return f"has a row for each image, and does not name most of them: {_CORRECT}"
@@ -295,8 +302,7 @@ def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
 def _in_lines(data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of a text whose lines have the name of an image and a value."""
     lines = data[: LOOKED_AT * 1000].decode("utf-8", "replace").splitlines()[:LOOKED_AT]
-    words = (re.split(r"[\s,;|]+|:\s", line.strip(), maxsplit=1) for line in lines)
-    listed = [(pair[0], pair[1]) for pair in words if len(pair) == 2 and pair[1]]
+    listed = list(filter(None, map(_pair_in, lines)))
     found = [(name, value) for name, value in listed if names.has(name)]
     if all(names_a_file(value) for _, value in found):  # pairs of files, such as images and masks
         return ""
@@ -307,18 +313,33 @@ def _in_lines(data: bytes, names: RowNames, images: Sequence[File]) -> str:
     return f"has a value for each image, such as {value!r} for {name!r}, and no names of columns, {_AS_CSV}"
 
 
-def _has_as_many(data: bytes, count: int, *, is_table: bool, is_json: bool) -> bool:
-    """Return whether a text has as many rows, or values of which some are equal, as there are images."""
-    if is_json:
-        try:
-            found = json.loads(data)
-        except (ValueError, RecursionError):
-            return False
-        lists = [found, *(found.values() if isinstance(found, dict) else ())]
+def _pair_in(line: str) -> tuple[str, str] | None:
+    """Return the name and the value in a line; the name is the first word, or the last one if that is a file."""
+    name, *rest = re.split(r"[\s,;|]+|:\s", line.strip())
+    if rest and names_a_file(rest[-1]) and not names_a_file(name):
+        name, rest = rest[-1], [name, *rest[:-1]]
+    is_value = any(rest) and _CHECKSUM.fullmatch(rest[0]) is None
+    return (name, " ".join(rest)) if is_value else None
+
+
+def _json_of(data: bytes) -> Any:
+    """Return what is in JSON; an empty object if it is not valid."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _has_as_many(value: Any, data: bytes, count: int, *, is_table: bool) -> bool:
+    """Return whether a text, or a list in JSON, has as many values as there are images, and some are equal.
+
+    Rows of a table may all differ.
+    """
+    if value is not None:
+        lists = [value, *(value.values() if isinstance(value, dict) else ())]
         values = next((one for one in lists if isinstance(one, list) and len(one) == count), [])
         return any(values) and all(isinstance(one, (str, int)) for one in values) and len(set(values)) < count
     lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
-    if is_table:
-        return len(lines) == count + 1
-    values = lines[len(lines) == count + 1 :]
-    return len(values) == count and 1 < len(set(values)) < count and not any(" " in value for value in values)
+    values = lines[len(lines) == count + 1 :]  # without the names of the columns
+    are_labels = 1 < len(set(values)) < count and not any(" " in value for value in values)
+    return len(lines) == count + 1 if is_table else len(values) == count and are_labels

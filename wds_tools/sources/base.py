@@ -404,7 +404,7 @@ class Source:
         is_stated = self.options.kind is not None or "label" in self.columns
         rule = import_module("wds_tools.sources.about_images")  # it reads tables, which are sources too
         files = [File(path, (root / path).stat().st_size) for path in others if (root / path).is_file()]
-        images = [File(name, 0) for name in self.image_names(found)] if files else []
+        images = [File(name, 0) for name in self.image_names(found)] if rule.candidates(files, ()) else []
         with as_source_error(f"a file next to {self.name} cannot be read"):
             about = rule.about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=is_stated)
         for path, one in about.items():

@@ -246,8 +246,10 @@ def _other_format(path: Path) -> OtherFormat | None:
     if path.is_file():
         with path.open("rb") as file:
             return refused_format([path.name], file.read(HEAD_BYTES))
-    folders = (f"{found.name}/" for found in islice(path.glob("*"), _MAX_NAMES) if found.is_dir())
-    return refused_format([f"{path.name}/", *folders, *_file_names(path)])
+    there = sorted(islice(path.glob("*"), _MAX_NAMES))
+    found = refused_format([f"{path.name}/", *(f"{one.name}/" for one in there if one.is_dir()), *_file_names(path)])
+    first = next((one for one in there if one.is_file() and not one.suffix), None)  # such as train of CIFAR-100
+    return found if found or first is None else _other_format(first)
 
 
 def _split_folders(path: Path) -> list[Path]:

@@ -332,8 +332,8 @@ def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
         count = counted(len(flags), part, _PLURALS.get(part))
         different = sorted({str(one) for name in flags for one in others[name]})
         note = (
-            f"no label: {count} with only {' and '.join(different)} ({quoted(flags)}): if they are classes, write one "
-            f"{part} with the name of the class of each row, or a list of names if there are several"
+            f"no label: {count} with only {' and '.join(different)} ({quoted(flags)}): if they are classes, not only "
+            f"entries of json, write one {part} with the name of the class of each row, or a list of names"
         )
         return [note]
     found = found or [name for name, values in others.items() if _could_be_class_numbers(values)]
@@ -443,10 +443,13 @@ def names_in(value: Any) -> tuple[str, ...]:
     """Return names from a list of them or of their synonyms, or from a dictionary of names and numbers.
 
     A number that has no name is its own.
+
+    >>> names_in({"cat": 1, "dog": 0}), names_in({"0": "dog", "1": "cat"})
+    (('dog', 'cat'), ('dog', 'cat'))
     """
     if isinstance(value, Mapping):
         pairs = [(name, number) if isinstance(number, int) else (number, name) for name, number in value.items()]
-        by_number = {number: str(name) for name, number in pairs if isinstance(number, int) and number >= 0}
+        by_number = {int(number): str(name) for name, number in pairs if str(number).isdecimal()}
         return (names_by_number(by_number) or ()) if len(by_number) == len(pairs) else ()
     if not isinstance(value, (list, tuple)):
         return ()

@@ -161,14 +161,14 @@ def arrangement(paths: Iterable[str], *, where: str, in_archive: bool = False) -
             base = "".join(f"{name}/" for name in above.pop()) if len(above) == 1 else ""
             return Arrangement(base, 0 if base else level, tuple(names))
         if len(splits) > 1 or _are_parts(names, there, level):
-            above = "/".join([where, *min(there)[:level]])
+            parent = "/".join([where, *min(there)[:level]])
             named = (
                 f"folders named like splits ({quoted(splits)}) next to" if splits else "parts of a dataset as folders,"
             )
             raise SourceError(
                 f"{where} has {named} {quoted(name for name in names if name not in splits)}: "
-                f"{'unpack it, and ' * in_archive}pack one of them, such as {above}/{(splits or names)[0]}, or "
-                f"{f'pack {above} with' if level else 'pass'} --from folder (kind='folder') if all are classes"
+                f"{'unpack it, and ' * in_archive}pack one of them, such as {parent}/{(splits or names)[0]}, or "
+                f"{f'pack {parent} with' if level else 'pass'} --from folder (kind='folder') if all are classes"
             )
     return Arrangement(common_folder(counts) if in_archive else "")
 

@@ -360,11 +360,11 @@ class LmdbSource(RecordSource):
                 lambda file: bytes(transaction.get(path_bytes(file.path))),
                 are_labelled=is_known,
             )
-        for key, one in others.items():
+        for other, one in others.items():
             if one.is_certain and not is_known:
                 raise SourceError(
-                    f"{self.path}: the record {key!r} {one.reason.partition(':')[0]}: store each label under a key of "
-                    "its own, such as label-7 for image-7; or pass --column label= (columns={'label': ''}) to pack "
+                    f"{self.path}: the record {other!r} {one.reason.partition(':')[0]}: store each label under a key "
+                    "of its own, such as label-7 for image-7; or pass --column label= (columns={'label': ''}) to pack "
                     "without it"
                 )
         found.account.notes += notes_on(others)
