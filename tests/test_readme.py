@@ -72,6 +72,7 @@ subprocess.run(["wds-tools", "--version"], check=True)
 """
 
 
+@pytest.mark.long
 def test_all_code_on_the_page_runs_from_top_to_bottom(clone: Path) -> None:
     programs = clone / ".venv" / "bin"
     environment = {
