@@ -448,6 +448,14 @@ class EpochOrder:
         """
         return None if self.identity.group == 1 else math.gcd(self.identity.group, position)
 
+    def is_packed(self, stop: int) -> bool:  # noqa: ARG002 - an epoch of a dataset that is being packed needs it
+        """Return whether the rows before ``stop`` are known."""
+        return True
+
+    def gaps(self, rows: Ints) -> Ints:
+        """Return those of some rows whose input could not be packed; other samples are in their place."""
+        return rows[:0]
+
     def substitute(self, position: int, number: int) -> int:  # noqa: ARG002 - buckets need it
         """Return a sample that can take the place of the one in a row, chosen by a random number."""
         row = number % self.samples

@@ -151,6 +151,10 @@ class ShardSet:
             self._indexes.put(shard, index, index.memory_bytes)
         return index
 
+    def grow(self) -> bool:
+        """Find shards that have been added since; return whether there are any. Only a dataset being packed grows."""
+        return False
+
     def reopened(self) -> ShardSet:
         """Return the same shards with stores of their own, for another thread."""
         stores = {id(store): copy.copy(store) for store in self.stores}
