@@ -58,7 +58,12 @@ class Epochs:
 
     def __len__(self) -> int:
         """Return the number of steps of a full epoch, the same on every rank."""
-        return len(self._plan(Cursor(self._cursor.epoch)))
+        return len(self._plan(Cursor(self._known_epoch)))
+
+    @property
+    def _known_epoch(self) -> int:
+        """The epoch of the last batch. While its order is not known, because the dataset is packed, the first one."""
+        return 0 if self._packing and not self._packing.is_complete else self._cursor.epoch
 
     @property
     def epoch(self) -> int:
@@ -73,7 +78,7 @@ class Epochs:
     @property
     def samples(self) -> int:
         """Samples of an epoch, over all ranks."""
-        return self._order_of(self._cursor.epoch).distinct
+        return self._order_of(self._known_epoch).distinct
 
     @property
     def has_weights(self) -> bool:

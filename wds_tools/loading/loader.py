@@ -403,8 +403,8 @@ class Loader(OnlyIterable):
             yield ready.pop()  # popped, so that this frame does not keep the batch
         end_outputs()
         self._epochs.end(plan)
-        if self._packing and self._packing.was_complete:
-            self._packing.verify()
+        if self._packing:
+            self._packing.finish()
 
     def close(self) -> None:
         """Stop the workers and free the shared memory. The next iteration starts new workers. Thread-safe."""

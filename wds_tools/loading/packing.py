@@ -47,6 +47,7 @@ class PackingProgress:
         images_per_second: Inputs per second since the loader was created.
         seconds_left: Time until the dataset is complete, in seconds; None if it is not known.
         is_complete: Whether the dataset is complete.
+        pid: Id of the process that packs or waits for another packer; None if this rank has none, or it has ended.
     """
 
     done: int
@@ -54,6 +55,7 @@ class PackingProgress:
     images_per_second: float
     seconds_left: float | None
     is_complete: bool
+    pid: int | None
 
     def __str__(self) -> str:
         if self.is_complete:
@@ -120,12 +122,12 @@ class Packing:
 
     def completed(self) -> OpenedDataset:
         """Return the dataset when it is complete; raises as `open` does."""
-        self.wait(lambda: self.is_complete)
-        self.verify()
+        self.finish()
         return self._opened()
 
-    def verify(self) -> None:
-        """Wait until it is known that the dataset is complete and of this source; raises as `open` does."""
+    def finish(self) -> None:
+        """Wait until the dataset is complete, and known to be of this source; raises as `open` does."""
+        self.wait(lambda: self.is_complete)
         self.wait(lambda: self._is_verified, is_listing=True)
 
     def _opened(self) -> OpenedDataset:
@@ -168,7 +170,8 @@ class Packing:
         since, before = self._begun
         rate = (shards.done - before) / max(1e-9, time.monotonic() - since)
         left = (shards.inputs - shards.done) / rate if rate else None
-        return PackingProgress(shards.done, shards.inputs, rate, left, shards.is_complete)
+        pid = self._packer.pid if self._packer else None
+        return PackingProgress(shards.done, shards.inputs, rate, left, shards.is_complete, pid)
 
     def check(self) -> None:
         """Start the packer if it does not run, and raise its error if it has failed.
@@ -265,7 +268,13 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path]:
             f"pack_to={folder}: allowed are folders; pack to a URL with `wds-tools pack`, then train on the URL"
         )
     try:
-        arguments = {"images": "keep", "shard_bytes": "256MB", "storage_options": options.storage_options, **given, "progress": False}
+        arguments = {
+            "images": "keep",
+            "shard_bytes": "256MB",
+            "storage_options": options.storage_options,
+            **given,
+            "progress": False,
+        }
         checked = PackOptions(src, folder, **arguments)
     except TypeError as error:
         raise OptionError(f"pack= has an option that wds_tools.pack does not have: {error}") from error

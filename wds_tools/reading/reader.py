@@ -100,8 +100,10 @@ class Reader:
 
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the shard number and the row in that shard of each id: int64 [n] each."""
-        if len(ids) and int(ids.max()) >= self._first_id[-1] and self.shards.grow():
-            self._find_shards()
+        if len(ids) and int(ids.max()) >= self._first_id[-1]:
+            self.shards.grow()
+            if len(self.shards.locations) >= len(self._first_id):  # this reader knows fewer
+                self._find_shards()
         shard = np.searchsorted(self._first_id, ids, side="right") - 1
         return shard, ids - self._first_id[shard]
 
