@@ -11,6 +11,7 @@ import time
 
 import preloaded
 import pytest
+from ranks import run_ranks
 from waiting import wait_for
 
 import wds_tools as wt
@@ -246,6 +247,16 @@ def test_two_trainings_pack_into_one_folder(source, packed, first_epoch, tmp_pat
         assert other.wait() == -signal.SIGKILL, other.stderr
         assert len(keys_of(loader)) == 40
     assert json.loads((tmp_path / "state.json").read_text())["keys"] == first_epoch
+    assert hashes(tmp_path / "out") == hashes(packed)
+
+
+def test_ranks_take_equal_steps_while_rank_0_packs(source, packed, first_epoch, tmp_path):
+    options = {"pack_to": str(tmp_path / "out"), "pack": PACK, "fields": ["__key__"]}
+    ranks = run_ranks(dataset=source, world=2, batch=2, workers=1, options=options)
+    steps = [[*one, *other] for one, other in zip(*(rank["steps"] for rank in ranks), strict=True)]
+    assert [key for step in steps for key in step] == first_epoch  # of one rank with batches of 4
+    assert {rank["proof"] for rank in ranks} == {"epoch 0: 38 samples, each once"}
+    assert ranks[0]["state"] == ranks[1]["state"]
     assert hashes(tmp_path / "out") == hashes(packed)
 
 

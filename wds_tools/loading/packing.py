@@ -262,7 +262,7 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path]:
         raise OptionError("pack_to= takes one source, a path or URL, as the dataset: pack other sources first")
     if refused := [name for name in given if name in _OF_LOADER]:
         raise OptionError(f"pack={{{refused[0]!r}: ...}}: the loader decides this option of pack; remove it")
-    folder = parse_destination(options.pack_to)
+    folder = parse_destination(os.fspath(options.pack_to))
     if not isinstance(folder, Path):
         raise OptionError(
             f"pack_to={folder}: allowed are folders; pack to a URL with `wds-tools pack`, then train on the URL"
