@@ -130,6 +130,7 @@ def _loader(case):
     from wds_tools.loading import ranks
 
     ranks.AGREEMENT_SECONDS = case.get("agreement_seconds", ranks.AGREEMENT_SECONDS)
+    ranks.LOOK_SECONDS = case.get("look_seconds", ranks.LOOK_SECONDS)
     with wt.make_loader(case["dataset"], num_workers=case.get("workers", 0), **_options(case)) as loader:
         if "state" in case:
             loader.load_state_dict(case["state"])
@@ -141,6 +142,8 @@ def _loader(case):
                 dist.all_reduce(torch.ones(1))  # hangs if a rank takes fewer steps
             if len(steps) == 2 and case.get("reweight", {}).get(str(dist.get_rank())) is not None:
                 loader.reweight(**case["reweight"][str(dist.get_rank())])
+            if len(steps) == 2 and "look_seconds" in case:
+                dist.barrier()
             if len(steps) == case.get("stop"):
                 break
         proof = loader.epoch_proof()

@@ -25,7 +25,7 @@ FOLDER = ROOT / "build" / "sanitize"
 MODULE = FOLDER / "wds_tools" / "images" / "_native.abi3.so"
 OPTIONS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-lm"]
 CLANG_LIBRARY = f"libclang_rt.asan-{os.uname().machine}.so"
-TESTS = [ROOT / "tests" / "images" / f"test_{name}.py" for name in ("native", "native_hostile", "jpeg_oracle")]
+TESTS = [ROOT / "tests" / "images" / f"test_{name}.py" for name in ("native", "native_hostile", "jpeg_oracle", "color")]
 SETTINGS = {
     "ASAN_OPTIONS": "detect_leaks=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",

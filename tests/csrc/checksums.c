@@ -1,4 +1,4 @@
-/* Decodes and renders JPEG files, and prints a checksum of every plane and of every rendered image.
+/* Decodes and renders JPEG files, changes their colours, and prints a checksum of every plane and of every rendered image.
    The output must not depend on the compiler, the processor or the instruction set.
    tests/images/test_csrc.py compiles and runs this program.
 
@@ -10,6 +10,7 @@
 
 #include "batch.h"
 #include "decoder.h"
+#include "kernels.h"
 
 enum { SIDE = 64 }; /* of the rendered images, in pixels */
 
@@ -94,6 +95,11 @@ static void print_rendered(const uint8_t *data, size_t size, int width, int heig
         memset(out, 0, sizeof out);
         render_batch(&file, &crop, 1, &(Output){out, SIDE, SIDE, SIDE, SIDE * SIDE}, 1, (size_t)1 << 28, &done, NULL);
         printf("%s rendered %d, flip %d: %016" PRIx64 "\n", name, done, flip, update_hash(0, out, sizeof out));
+        uint8_t *green = out + SIDE * SIDE, *blue = green + SIDE * SIDE;
+        kernels()->change_hsv(out, green, blue, SIDE * SIDE, &(HsvChange){flip ? -0.21f : 0.013f, 1.3f, 0.9f});
+        printf("%s other colours, flip %d: %016" PRIx64 "\n", name, flip, update_hash(0, out, sizeof out));
+        kernels()->blend_colors(out, green, blue, SIDE * SIDE, &(Blend){1.3f, -20.3f, -0.3f});
+        printf("%s blended colours, flip %d: %016" PRIx64 "\n", name, flip, update_hash(0, out, sizeof out));
     }
 }
 

@@ -18,6 +18,7 @@ from wds_tools.errors import OptionError
 from wds_tools.images import native
 from wds_tools.images.decode import decode_rgb
 from wds_tools.images.framed import Letterbox, place
+from wds_tools.images.mosaic import Mosaic
 from wds_tools.images.resize import fill_around, render_region
 from wds_tools.images.views import Regions, View
 
@@ -43,6 +44,22 @@ def drawn(regions: Regions, data: bytes, *, compiled: bool) -> NDArray[np.uint8]
         pixels = decode_rgb(memoryview(data), kind="jpg", mode="RGB", orientation=1, box=box)
         render_region(pixels, regions, 0, box, rectangle)
     return output
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([4, 9]))
+def test_what_no_tile_covers_is_filled_and_nothing_else(seed: int, tiles: int) -> None:
+    rng = np.random.default_rng(seed)
+    width, height = rng.integers(1, 400, (2, 2 * tiles))
+    view = Mosaic((48, 64), p=0.7, tiles=tiles)
+    regions = view.regions(width, height, rng.random((2, view.draws)))
+    assert regions.frame is not None
+    for index in range(2):
+        expected, output = np.full((3, 48, 64), 114, np.uint8), np.full((3, 48, 64), 7, np.uint8)
+        fill_around(output, regions, index, 114)
+        for i in range(index * tiles, (index + 1) * tiles):
+            (top, left), (rows, columns) = regions.frame.place[i], regions.size[i]
+            expected[:, top : top + rows, left : left + columns] = 7
+        assert (output == expected).all()
 
 
 def resized(data: bytes, height: int, width: int) -> torch.Tensor:

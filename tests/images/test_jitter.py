@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torchvision
+from PIL import Image
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
@@ -74,6 +76,32 @@ def test_images_and_boxes_are_those_of_torchvision(scenes: Path, view: wt.ZoomOu
         assert torch.allclose(batch.boxes[i].double(), moved, atol=0.01)
         count += len(moved)
     assert count > 50
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "npy"])
+@pytest.mark.parametrize(("size", "scale"), [((100, 160), (2, 2)), ((150, 90), (2.2223, 2.2224))])
+def test_an_image_that_keeps_its_size_is_only_cropped(tmp_path: Path, kind: str, size, scale) -> None:  # type: ignore[no-untyped-def]
+    pixels = np.zeros((200, 200, 3), np.uint8)
+    pixels[..., 0], pixels[..., 1] = np.indices((200, 200))  # each pixel has its position
+    encoded = io.BytesIO()
+    np.save(encoded, pixels) if kind == "npy" else Image.fromarray(pixels).save(encoded, kind, lossless=True)
+    with wt.ShardWriter(str(tmp_path / "s-%06d.tar")) as writer:
+        for number in range(4):
+            fields = {kind.lower(): encoded.getvalue(), "depth.npy": pixels[..., 0].astype(np.float32)}
+            writer.write({"__key__": str(number), **fields})
+    view = wt.LargeScaleJitter(size, scale, flip=0.5)
+    fields = {"image": wt.Image(kind.lower(), view=view), "depth": wt.Array("depth.npy", like="image")}
+    with wt.make_loader(tmp_path, batch_size=4, num_workers=0, fields=fields) as loader:
+        (batch,) = loader
+    corners = set()
+    for image, depth in zip(batch.image.numpy(), batch.depth.numpy(), strict=True):
+        top, left = image[:2, 0].min(axis=1)
+        whole = pixels[top:, left:][: size[0], : size[1]].transpose(2, 0, 1)
+        expected = whole if image[1, 0, 0] < image[1, 0, -1] else whole[:, :, ::-1]
+        assert (image == expected).all()
+        assert (depth == expected[0]).all()
+        corners.add((top, left))
+    assert len(corners) > 1
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,25 @@ def test_a_large_image_decoded_at_a_reduced_size_has_the_pixels_of_torchvision(
         assert mean_difference(ours, by_torchvision([data], regions)) <= 2
 
 
+@pytest.mark.parametrize("sampling", ["444", "420"])
+@pytest.mark.parametrize(
+    ("width", "height"),
+    [(31, 64), (33, 100), (203, 301), (157, 29), (640, 5), (1, 1), (400, 41)],  # the last is as high as the image
+)
+def test_pixels_are_the_same_on_all_processors(photo: Image.Image, sampling: str, width: int, height: int) -> None:
+    data, outputs = sampled(photo.resize((333, 41)), sampling), []
+    regions = region((0, 0, 333, 41), (height, width), (0, 0), (height, width), flip=False)
+    try:
+        for simd in (True, False):
+            native.compiled.simd(simd)
+            rendered, pixels = by_native([data], regions)
+            assert rendered == [True]
+            outputs.append(pixels)
+    finally:
+        native.compiled.simd(True)
+    assert (outputs[0] == outputs[1]).all()
+
+
 @pytest.mark.parametrize("view", [RandomResizedCrop(64, flip=True), CenterCrop(48, resize=64), Resize((50, 40))])
 def test_kept_and_crop_ready_photographs_have_identical_pixels(files: list[bytes], view: View) -> None:
     ready = [transcode(data, ImageOptions(images="crop-ready")).data for data in files]

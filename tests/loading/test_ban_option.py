@@ -141,6 +141,18 @@ def test_a_mixture_leaves_out_samples_of_each_dataset(packed, few, order):
         assert loader.epoch_proof().ok
 
 
+def test_a_key_that_several_datasets_of_a_mixture_have_is_refused_with_its_ids(packed, few, tmp_path):
+    (tmp_path / "ban.txt").write_text("000000300\n000000003\n")
+    mixture = wt.Mixture([packed, few], weights=[3, 1])
+    for ban in (["000000003"], tmp_path / "ban.txt"):
+        with pytest.raises(
+            OptionError, match=r"'000000003', which the datasets 0 .* and 1 .* ids, which are 3 and 403"
+        ):
+            make(mixture, ban=ban)
+    with make(mixture, ban=["000000300"]) as loader:  # only the first one has it
+        assert 300 not in {sample.id for step in range(len(loader)) for sample in loader.explain(step).samples}
+
+
 @pytest.mark.parametrize(
     ("ban", "message"),
     [

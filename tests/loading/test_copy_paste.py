@@ -22,16 +22,16 @@ WHOLE = wt.Letterbox(SIZE)
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """Write 24 images of the size of the view with up to 4 objects: stars, of which some have two parts or none."""
+    """Write 24 images of the size of the view with up to 4 objects, one with 70: stars, some of two parts or none."""
     folder, rng = tmp_path_factory.mktemp("drawn"), np.random.default_rng(2)
     with wt.ShardWriter(str(folder / "a-%06d.tar")) as writer:
         for number in range(24):
             objects = []
-            for index in range(number % 5):
-                parts = [star(rng) for _ in range((1, 1, 2, 0)[index])]
+            for index in range(70 if number == 7 else number % 5):
+                parts = [star(rng) for _ in range((1, 1, 2, 0)[index % 4])]
                 points = np.array(parts).reshape(-1, 2) if parts else np.array([[20.0, 30.0], [60.0, 50.0]])
                 box = [*points.min(axis=0).tolist(), *points.max(axis=0).tolist()]
-                objects.append({"box": box, "number": 10 * number + index, "polygons": parts})
+                objects.append({"box": box, "number": 100 * number + index, "polygons": parts})
             pixels = Image.fromarray(rng.integers(0, 255, (*SIZE, 3), dtype=np.uint8))
             mask = encode(Image.new("L", SIZE[::-1], number), "PNG")
             writer.write(
@@ -108,9 +108,9 @@ def test_objects_are_pasted_by_their_outlines_and_what_they_cover_becomes_smalle
     pasted = candidates = smaller = dropped = 0
     for i, (key, (second,)) in enumerate(zip(keys, explained.partners.tolist(), strict=True)):
         numbers = torch.as_tensor(batch.numbers[i]).tolist()
-        chosen = [number for number in numbers if number // 10 == second]
+        chosen = [number for number in numbers if number // 100 == second]
         assert all(objects[number][2] for number in chosen)  # those without an outline are never pasted
-        candidates += sum(number // 10 == second and one[2] for number, one in objects.items())
+        candidates += sum(number // 100 == second and one[2] for number, one in objects.items())
         pasted += len(chosen)
         cover = np.any([np.zeros(SIZE, np.bool_), *(objects[number][1] for number in chosen)], axis=0)
         expected = torch.where(torch.from_numpy(cover), images[f"{second:02}"], images[key])
@@ -119,7 +119,7 @@ def test_objects_are_pasted_by_their_outlines_and_what_they_cover_becomes_smalle
         boxes = dict(zip(numbers, batch.boxes[i], strict=True))
         for number in chosen:
             assert torch.equal(boxes[number], objects[number][0])
-        for number in (one for one in objects if one // 10 == int(key)):
+        for number in (one for one in objects if one // 100 == int(key)):
             box, whole, _ = objects[number]
             rest = whole & ~cover
             if not rest.any():
@@ -143,10 +143,10 @@ def test_the_rules_of_boxes_drop_objects_of_which_too_little_is_left(drawn, alon
     dropped = 0
     for sample, (second,), numbers in zip(explained.samples, explained.partners.tolist(), batch.numbers, strict=True):
         cover = np.any(
-            [np.zeros(SIZE, np.bool_)] + [m for n, (_, m, has) in objects.items() if has and n // 10 == second], axis=0
+            [np.zeros(SIZE, np.bool_)] + [m for n, (_, m, has) in objects.items() if has and n // 100 == second], axis=0
         )
         for number, (_, whole, _) in objects.items():
-            if number // 10 == int(sample.key):
+            if number // 100 == int(sample.key):
                 is_left = (whole & ~cover).sum() > 0.6 * whole.sum()
                 assert (number in torch.as_tensor(numbers).tolist()) == is_left
                 dropped += not is_left
@@ -165,12 +165,12 @@ def test_a_rectangle_is_pasted_without_outlines(drawn, alone):
         areas.append(cover.float().mean())
         found = dict(zip(torch.as_tensor(batch.numbers[i]).tolist(), batch.boxes[i], strict=True))
         if not cover.any():
-            assert {number // 10 for number in found} <= {int(key)}
+            assert {number // 100 for number in found} <= {int(key)}
             continue
         rectangle = masks_to_boxes(cover[None])[0] + torch.tensor([0, 0, 1, 1])
         assert cover.sum() == (rectangle[2] - rectangle[0]) * (rectangle[3] - rectangle[1])
         for number, box in boxes.items():
-            if number // 10 == second:
+            if number // 100 == second:
                 shown = torch.cat([torch.maximum(box[:2], rectangle[:2]), torch.minimum(box[2:], rectangle[2:])])
                 width, height = (shown[2:] - shown[:2]).clamp(min=0).tolist()
                 share = width * height / float((box[2:] - box[:2]).prod())
@@ -218,7 +218,7 @@ def test_masks_of_objects_lose_the_covered_pixels(drawn):
     for key, masks, numbers, pixels in zip(batch.key, batch.masks, batch.numbers, batch.mask, strict=True):
         for mask, number in zip(masks, torch.as_tensor(numbers).tolist(), strict=True):
             of_object = pixels[mask.bool()]
-            assert (of_object == number // 10).float().mean() > 0.9 if len(of_object) > 50 else True
+            assert (of_object == number // 100).float().mean() > 0.9 if len(of_object) > 50 else True
             seen += len(of_object) > 50
             assert key is not None
     assert seen > 20

@@ -366,3 +366,10 @@ def test_a_state_of_another_plan_is_refused(source, packed, six_photos, tmp_path
     other = wt.make_loader(packed, **LOAD, num_workers=0, where="width > 0")
     with other as loader, pytest.raises(ResumeError, match="without where="):
         loader.load_state_dict(state)
+
+
+def test_a_folder_with_only_the_first_samples_is_continued(source, packed, first_epoch, tmp_path):
+    wt.pack(source, tmp_path / "out", workers=1, first=10, **PACK)
+    with make(source, tmp_path / "out") as loader:
+        assert keys_of(loader) == first_epoch
+    assert hashes(tmp_path / "out") == hashes(packed)

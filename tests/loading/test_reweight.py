@@ -171,7 +171,14 @@ def test_the_shares_of_a_mixture_hold_at_every_step(packed):
         ({"classes": {"0": 2}, "at": 1}, "at=1"),
         ({"save_to": "x.npy"}, "save_to="),
         ({"classes": {"0": 1e300}, "where": {"width > 0": 1e300}}, "multiply to more than 3.4e"),
-        ({"classes": {"0": 1e30}, "samples": np.full(400, 1e30)}, "multiply to more than 3.4e"),
+        ({"where": {"id >= 0": 1e30, "id > 5": 1e30}}, "multiply to more than 3.4e"),
+        ({"classes": {"0": 1e-46}}, "classes= has 1e-46 for '0'; allowed are 0 and numbers of at least 1.2e-38"),
+        ({"samples": {3: 1e-46}}, "1e-46 for 3; allowed are 0 and numbers of at least 1.2e-38"),
+        ({"samples": np.full(400, 1e-50)}, "1e-50 for sample 0; allowed are 0 and numbers of at least 1.2e-38"),
+        (
+            {"where": {"id < 9": 1e-30, "id < 5": 1e-30}},
+            "a sample with 'id < 5' multiply to 1e-60; allowed",
+        ),
         ({"classes": [1, 2, 3]}, r"classes=\[1, 2, 3\]; allowed is a mapping"),
         ({"where": "width > 3"}, "where='width > 3'; allowed is a mapping"),
         ({"classes": {0: 0, "astronaut": 3}}, "'0' and 'astronaut', which are the same class"),
@@ -261,10 +268,14 @@ def test_ranks_that_reweight_differently_fail_at_the_next_step(packed):
 def test_ranks_that_never_reweight_are_named(packed):
     calls = {"1": {"classes": {"0": 4}}}
     ranks = run_ranks(
-        dataset=packed, world=3, batch=10, may_fail=True, lockstep=False, stop=4, reweight=calls, agreement_seconds=1
-    )
-    assert LoaderError.__name__ in ranks[1]["error"]
+        dataset=packed, world=3, batch=10, may_fail=True, lockstep=False, reweight=calls, agreement_seconds=1,
+        look_seconds=0,
+    )  # fmt: skip
+    assert all(LoaderError.__name__ in rank["error"] for rank in ranks)
     assert "rank 1 has called loader.reweight() 1 times, and rank(s) 0, 2 have not" in ranks[1]["error"]
+    for rank in (0, 2):
+        assert 'rank 1 has called loader.reweight() 1 times, for {"classes": {"0": 4.0}}' in ranks[rank]["error"]
+        assert f"after 2 steps, and rank {rank} goes on after 2 steps without that call" in ranks[rank]["error"]
 
 
 def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch):
@@ -391,3 +402,95 @@ def test_the_dataset_of_a_mixture_that_has_only_weights_of_0_is_named(packed, fe
         keys = {key for step in range(3) for key in explained(loader, step)}
     with make(few) as loader:
         assert keys <= {key for step in range(len(loader)) for key in explained(loader, step)}
+
+
+@pytest.mark.parametrize("kind", ["no file", "deleted file"])
+def test_a_state_needs_only_weights_that_a_resumed_run_uses(packed, tmp_path, kind):
+    """Padding and substitutes are drawn by the weights of the last step too, and not by earlier ones."""
+    options = {"batch_size": 32, "tail": "pad"}
+    old = tmp_path / "old.npy"
+    with make(packed, **options) as loader:
+        batches = iter(loader)
+        loader.reweight(samples=np.linspace(0, 1, 400), save_to=old if kind == "deleted file" else None)
+        steps = keys_of(batches, 5)
+        if kind == "no file":
+            with pytest.raises(ResumeError, match="save_to="):
+                loader.state_dict()
+        loader.reweight(where={"id < 200": 0})
+        state = json.loads(json.dumps(loader.state_dict()))
+        steps += keys_of(batches)
+        padded = [sample.id for sample in loader.explain(12).samples if sample.is_padding]
+        assert padded
+        assert min(padded) >= 200
+    old.unlink(missing_ok=True)
+    with make(packed, **options) as loader:
+        loader.load_state_dict(state)
+        assert keys_of(loader) == steps[5:]
+        later = loader.state_dict()
+        with pytest.raises(ResumeError, match=r"save_to=|old\.npy cannot be read"):
+            loader.explain(2)
+    with make(packed, **options) as loader:
+        loader.load_state_dict(later)
+        keys_of(loader, 1)
+
+
+@pytest.mark.parametrize("view", [wt.Buckets([(16, 16), (16, 24)]), wt.Mosaic(32)], ids=["buckets", "mosaic"])
+def test_a_state_needs_the_weights_of_samples_that_wait_or_are_shown_again(few, view):
+    with make(few, batch_size=4, fields=("__key__", "image"), view=view) as loader:
+        batches = iter(loader)
+        loader.reweight(samples=np.linspace(0.1, 1, 40))
+        keys_of(batches, 2)
+        loader.reweight()
+        with pytest.raises(ResumeError, match="save_to="):
+            loader.state_dict()
+        keys_of(batches)
+        loader.state_dict()
+
+
+@pytest.mark.parametrize("tail", ["mask", "drop"])
+def test_samples_of_a_rare_size_come_even_if_weights_change_every_few_steps(few, tail):
+    options = {"batch_size": 4, "fields": ("__key__", "image"), "tail": tail, "view": wt.Buckets([(16, 16), (16, 24)])}
+    with make(few, **options) as loader:
+        plain = [[key for batch in loader for key in valid_keys(batch)] for _ in range(3)]
+        sizes = Counter(loader.explain(step).samples[0].crops["image"][0].size for step in range(len(loader)))
+        assert 1 <= sizes[16, 24] <= 3  # batches of an epoch
+    with make(few, **options) as loader:
+        for number in range(3):
+            keys = []
+            for step, batch in enumerate(loader):
+                keys += valid_keys(batch)
+                if step % 2:  # equal weights, which are other ones each time
+                    loader.reweight(classes=dict.fromkeys(loader.classes, 1 + step))
+            assert keys == plain[number]
+            assert loader.epoch_proof().ok
+
+
+def valid_keys(batch):
+    valid = getattr(batch, "valid", [True] * len(batch.key))
+    return [key for key, is_valid in zip(batch.key, valid, strict=True) if is_valid]
+
+
+def test_a_key_of_several_datasets_of_a_mixture_is_refused_with_its_ids(packed, few, tmp_path):
+    pq.write_table(pa.table({"key": ["000000003"], "weight": [0.0]}), tmp_path / "weights.parquet")
+    with make(wt.Mixture([packed, few], [1, 1])) as loader:
+        before = loader.state_dict()
+        for samples in ({"000000003": 0}, tmp_path / "weights.parquet"):
+            with pytest.raises(OptionError) as raised:
+                loader.reweight(samples=samples)
+            assert f"'000000003', which the datasets 0 ({packed}) and 1 ({few})" in str(raised.value)
+            assert "by their ids, which are 3 and 403" in str(raised.value)
+        loader.reweight(samples={"000000300": 0})  # only the first one has it
+        loader.reweight(samples={403: 0})
+        loader.reweight()
+        assert loader.state_dict().keys() == before.keys()
+
+
+def test_classes_of_datasets_with_different_class_lists_are_refused(packed, six_photos, tmp_path):
+    wt.pack(six_photos, tmp_path / "six", workers=1)
+    with make(wt.Mixture([packed, tmp_path / "six"], [1, 1]), fields="__key__", batch_size=2) as loader:
+        for classes in ({0: 0}, {"cat": 0}):
+            with pytest.raises(OptionError) as raised:
+                loader.reweight(classes=classes)
+            assert f"{packed} and {tmp_path / 'six'} have different classes (class 0 is " in str(raised.value)
+            assert "wds-tools merge" in str(raised.value)
+        loader.reweight(samples={400: 2.0}, classes={})

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from bisect import bisect_right
 from collections import Counter
 from fractions import Fraction
 from math import floor
@@ -46,27 +47,28 @@ def weighted(base, weights, cursor):
 
 
 def rate_of(one, sample, left_out):
-    """Return the rate of a sample as a whole number of `UNIT`, by the definition; factors are 32-bit numbers."""
+    """Return the rate of a sample as a whole number of `UNIT`, by the definition."""
     factors = one.by_sample
     if one.by_group is not None:
-        factors = factors * one.by_group.astype(np.float32)[one.phases.group]
+        factors = factors * one.by_group[one.phases.group]
     selected = np.arange(len(factors))[one.phases.selected]
     most = float(max(factors[other] for other in selected.tolist() if other not in left_out))
-    return max(round(float(factors[sample] / np.float32(most) * np.float32(UNIT))), int(factors[sample] > 0))
+    return max(round(float(factors[sample] / factors.dtype.type(most) * UNIT)), int(factors[sample] > 0))
 
 
 def draws_by_definition(scan, start, one, left_out):
-    """Yield the scan position and the id of each sample that is drawn, one after another, without an end."""
+    """Yield the scan position, id and lane of each sample that is drawn, one after another, without an end."""
     rates = {}
     for number in itertools.count():
         epoch, first = start[0] + number, start[1] if number == 0 else 0
-        for position, sample in enumerate(scan.ids(epoch, first, scan.samples).tolist(), first):
+        rows = zip(*(column.tolist() for column in scan.slice(epoch, first, scan.samples)), strict=True)
+        for position, (sample, lane) in enumerate(rows, first):
             if sample not in rates:
                 rates[sample] = UNIT if one is None else rate_of(one, sample, left_out)
             phase = int(one.phases.at(np.array([sample]))[0]) if one else 0
             before = floor(Fraction(phase + epoch * rates[sample], UNIT))
             if sample not in left_out and floor(Fraction(phase + (epoch + 1) * rates[sample], UNIT)) > before:
-                yield (epoch, position), sample
+                yield (epoch, position), sample, lane
 
 
 class Oracle:
@@ -90,12 +92,18 @@ class Oracle:
             found.append(first[0])
         return found
 
-    def change(self, weights, banned):
-        if self.streams is None or self.turn or banned:  # else this change replaces the one before it
-            self.starts = self.scan_positions()
+    def change(self, weights, banned, *, moved=False):
+        if self.streams is None or self.turn or moved:
+            self.starts = self.first_starts = self.scan_positions()
+        else:  # a ban follows the change at this position, other weights replace it
+            self.starts = self.scan_positions() if banned else self.first_starts
         self.banned |= banned
         self.weights = weights
-        self.turn, self.streams = 0, []
+        self.restart()
+
+    def restart(self):
+        """Go back to where the weights were changed."""
+        self.turn, self.streams, weights = 0, [], self.weights
         shares = weights.shares or self.base.shares
         self.pattern = pattern_of(shares).tolist()
         for number, (scan, start) in enumerate(zip(self.base.scans, self.starts, strict=True)):
@@ -104,14 +112,34 @@ class Oracle:
             one = weights.datasets[number] if weights.datasets and shares[number] else None
             self.streams.append(draws_by_definition(scan, start, one, own))
 
-    def next(self):
+    def rewind(self, row):
+        """Go back to a row of the plain epoch, or of the sequence since the last change."""
         if self.streams is None:
-            sample = int(self.base.ids(self.cursor.epoch, self.cursor.position, self.cursor.position + 1)[0])
+            self.cursor = Cursor(self.cursor.epoch, row)
+            return
+        self.restart()
+        for _ in range(row):
+            self.next()
+
+    def is_drawn(self, sample):
+        number = bisect_right(self.base.first_ids, sample) - 1
+        one = self.weights.datasets[number] if self.weights.datasets else None
+        has_weight = one is None or rate_of(one, sample - self.base.first_ids[number], ()) > 0
+        return sample not in self.banned and has_weight and bool((self.weights.shares or self.base.shares)[number])
+
+    def next(self):
+        return self.next_with_lane()[0]
+
+    def next_with_lane(self):
+        if self.streams is None:
+            ids, lanes = self.base.slice(self.cursor.epoch, self.cursor.position, self.cursor.position + 1)
             self.cursor = Cursor(self.cursor.epoch, self.cursor.position + 1)
-            return sample
+            return int(ids[0]), int(lanes[0])
         number = self.pattern[self.turn % len(self.pattern)]
         self.turn += 1
-        return next(self.streams[number])[1] + self.base.first_ids[number]
+        _, sample, lane = next(self.streams[number])
+        is_turned = number % 2 and len(self.streams) > 1
+        return sample + self.base.first_ids[number], self.base.identity.lanes - 1 - lane if is_turned else lane
 
 
 @st.composite
@@ -176,13 +204,8 @@ def test_changes_bans_resumes_and_other_ranks_give_the_order_of_the_definition(b
             banned = (
                 data.draw(st.sets(st.integers(0, base.identity.stored - 1), min_size=1, max_size=3)) - oracle.banned
             )
-            without = orders.banning(banned, cursor)
-            try:
-                without.check(without.reweights[-1])
-            except OptionError:
-                continue  # no sample of a dataset is left
-            if banned:
-                orders = without
+            if leaves_samples(orders, banned, cursor):
+                orders = orders.banning(banned, cursor)
                 oracle.change(oracle.weights, banned)
             continue
         weights = data.draw(random_weights(base))
@@ -197,6 +220,137 @@ def test_changes_bans_resumes_and_other_ranks_give_the_order_of_the_definition(b
             state = json.loads(json.dumps(state))
             orders, cursor = resume(state, base, find_weights=lambda entries: made[entries["number"]])
             assert orders.of(cursor.epoch).ids(0, cursor.position).shape == (cursor.position,)
+
+
+class OracleInBuckets:
+    """The epochs of a run in buckets, in plain Python.
+
+    An entry of ``pool`` is a sample of the epoch that can come from the last change on: its row in the sequence of the
+    oracle without buckets (-1, -2, ... for samples that waited at the change), its id and its lane.
+    """
+
+    def __init__(self, base, labels, group):
+        self.labels, self.group, self.oracle = labels.tolist(), group, Oracle(base)
+        self.is_plain = True
+        self.begin(0)
+
+    @property
+    def rows(self):
+        """The samples of the epoch, and whether each is valid."""
+        return [(entry[1], valid) for entry, valid in self.head + self.tail]
+
+    def begin(self, epoch):
+        if self.is_plain:
+            self.oracle.continue_plain(Cursor(epoch))
+        self.following, self.head, self.pool = 0 if self.is_plain else self.oracle.turn, [], []
+        self.draw(self.oracle.base.samples if self.is_plain else self.length)
+
+    def draw(self, count):
+        drawn = [(row, *self.oracle.next_with_lane()) for row in range(self.following, self.following + count)]
+        self.pool += [entry for entry in drawn if entry[1] not in self.oracle.banned]
+        self.plan()
+        self.length = sum(valid for _, valid in self.rows)
+
+    def plan(self):
+        """Divide the pool into groups."""
+        by_lane, rest = {}, []
+        for lane in sorted({lane for *_, lane in self.pool}):
+            of_lane = [entry for entry in self.pool if entry[2] == lane]
+            by_lane[lane], left = self.grouped(of_lane)
+            rest += itertools.chain(*left.values())
+        second, left = self.grouped([entry for entry in self.pool if entry in rest])
+        groups = [group for turn in itertools.zip_longest(*by_lane.values()) for group in turn if group] + second
+        self.tail = [(entry, True) for group in groups for entry in group]
+        for label, last in sorted(left.items()):
+            others = itertools.cycle(entry for entry in self.pool if self.labels[entry[1]] == label)
+            filling = [(next(others), False) for _ in range(self.group - len(last))]
+            self.tail += [(entry, True) for entry in last] + filling
+
+    def grouped(self, entries):
+        """Return the complete groups in the order in which they are complete, and what is left of each bucket."""
+        groups, left = [], {}
+        for entry in entries:
+            last = left.setdefault(self.labels[entry[1]], [])
+            last.append(entry)
+            if len(last) == self.group:
+                groups.append(left.pop(self.labels[entry[1]]))
+        return groups, left
+
+    def deliver(self, position):
+        """Move the rows before a position to ``head``; return what is left of the pool."""
+        taken = self.tail[: position - len(self.head)]
+        delivered = {entry for entry, valid in taken if valid}
+        self.head += taken
+        self.following = max([self.following, *(entry[0] + 1 for entry in delivered)])
+        return [entry for entry in self.pool if entry not in delivered]
+
+    def ban(self, position, banned):
+        """Leave out samples in a plain epoch."""
+        left = self.deliver(position)
+        self.oracle.banned |= banned
+        self.pool = [entry for entry in left if entry[1] not in banned]
+        self.plan()
+        self.length = sum(valid for _, valid in self.rows)
+
+    def change(self, position, weights, banned, *, is_plain=False):
+        waiting = [entry for entry in self.deliver(position) if entry[0] < self.following]
+        self.oracle.rewind(self.following)
+        self.oracle.change(weights, banned, moved=True)
+        kept = [entry[1:] for entry in waiting if self.oracle.is_drawn(entry[1])]
+        self.pool = [(number - len(kept), *entry) for number, entry in enumerate(kept)]
+        self.following, self.is_plain = 0, is_plain
+        self.draw(self.length - sum(valid for _, valid in self.head) - len(kept))
+
+
+def leaves_samples(orders, banned, cursor):
+    """Return whether samples are banned, and some of each dataset are left."""
+    without = orders.banning(banned, cursor)
+    try:
+        for change in without.reweights[-1:]:
+            without.check(change)
+        return bool(banned) and without.of(cursor.epoch).samples > 0
+    except OptionError:
+        return False
+
+
+@given(bases(), st.data())
+def test_in_buckets_samples_that_wait_for_their_group_come_after_a_change(base, data):
+    labels, group = np.arange(base.identity.stored) % 7 // 3, data.draw(st.integers(1, 4))
+    buckets, made = BucketOrder(base, labels, [(1, 1), (2, 1), (3, 1)], group), []
+    orders = EpochOrders(buckets, find_weights=lambda entries: made[entries["number"]])
+    cursor, oracle = Cursor(), OracleInBuckets(base, labels, group)
+    for _ in range(data.draw(st.integers(1, 6))):
+        found = orders.of(cursor.epoch)
+        rows = zip(found.ids(0, found.samples).tolist(), found.valid(0, found.samples).tolist(), strict=True)
+        assert list(rows) == oracle.rows
+        epoch, steps = cursor.epoch, data.draw(st.integers(1, 9))
+        batch = data.draw(st.sampled_from([n for n in (1, 2, 3, 4) if found.largest_batch(cursor.position) % n == 0]))
+        plan = EpochPlan(found, cursor, World(0, data.draw(st.integers(1, 3))), batch, "mask")
+        cursor = plan.cursor_after(min(steps, len(plan)) - 1)
+        if cursor.epoch > epoch:
+            oracle.begin(cursor.epoch)
+        banned = data.draw(st.sets(st.integers(0, base.identity.stored - 1), max_size=3)) - oracle.oracle.banned
+        kind = data.draw(st.sampled_from(["weights", "ban", "plain", "resume"]))
+        if kind == "weights":
+            made.append(data.draw(random_weights(base)))
+            try:
+                orders = orders.reweighting({"number": len(made) - 1}, cursor)
+            except OptionError:
+                continue  # all weights of a dataset are 0
+            oracle.change(cursor.position, made[-1], set())
+        elif kind == "plain" and cursor.position and not oracle.is_plain:
+            orders = orders.reweighting(None, cursor)
+            oracle.change(cursor.position, Weights(), set(), is_plain=True)
+        elif kind == "ban" and leaves_samples(orders, banned, cursor):
+            orders = orders.banning(banned, cursor)
+            if oracle.oracle.streams is None:
+                oracle.ban(cursor.position, banned)
+            else:
+                oracle.change(cursor.position, oracle.oracle.weights, banned, is_plain=oracle.is_plain)
+        elif kind == "resume":
+            state = {**state_dict(orders.of(cursor.epoch), cursor), **orders.for_state(cursor).state_dict(cursor)}
+            state = json.loads(json.dumps(state))
+            orders, cursor = resume(state, buckets, find_weights=lambda entries: made[entries["number"]])
 
 
 @given(bases(), st.data())
@@ -232,6 +386,20 @@ def test_frequent_changes_leave_out_no_sample():
     assert set(ids) == set(range(100))
 
 
+@pytest.mark.parametrize("has_buckets", [False, True])
+def test_substitutes_are_drawn_by_the_weights_of_their_row(has_buckets):
+    base = order_of("x", [60])
+    order = BucketOrder(base, np.arange(60) % 2, [(1, 1), (2, 1)], 4) if has_buckets else base
+    weights = Weights(None, (DatasetWeights(phases_of(base), np.array([1.0, 0.0, 1.0, 1.0])),))
+    found = weighted(order, weights, Cursor(0, 20)).of(0)
+    groups = phases_of(base).group
+    before, after = ({found.substitute(row, number) for number in range(99)} for row in (19, 20))
+    assert before <= {*found.ids(0, 20).tolist()}
+    assert after <= {*found.ids(20, found.samples).tolist()}
+    assert 1 not in groups[list(after)]
+    assert 1 in groups[list(before)]
+
+
 def test_equal_weights_give_the_plain_epochs():
     base = order_of("x", [40, 33], lanes=2)
     weights = Weights(None, (DatasetWeights(phases_of(base), np.array([1.0, 5.0, 5.0, 5.0])),))
@@ -253,6 +421,13 @@ def test_rows_of_a_block_are_not_further_apart_than_in_a_plain_epoch(shards, lan
         assert np.ptp(rows) <= epoch.reach
 
 
+@pytest.mark.parametrize(("classes", "size"), [(1, 1), (126, 1), (127, 1), (128, 2), (40_000, 4)])
+def test_class_numbers_take_as_few_bytes_as_they_need(classes, size):
+    phases = Phases.of(np.arange(classes), None, 0)
+    assert phases.group.itemsize == size
+    assert phases.group.tolist() == list(range(1, classes + 1))
+
+
 @given(st.integers(1, 200), st.integers(0, 9), st.integers(1, 6), st.data())
 def test_draws_are_within_one_of_their_share_by_sample_and_by_class(samples, first, passes, data):
     labels = np.array(data.draw(st.lists(st.integers(0, 3), min_size=samples, max_size=samples)))
@@ -266,6 +441,12 @@ def test_draws_are_within_one_of_their_share_by_sample_and_by_class(samples, fir
         of_class = drawn[labels == label]
         assert np.ptp(of_class) <= 1
         assert abs(of_class.sum() - passes * rate[labels == label].sum()) < 1 + 1e-3
+
+
+def test_a_product_of_small_factors_does_not_become_0():
+    phases = phases_of(order_of("x", [30]))
+    rates = Rates(phases, np.array([1.0, 1e-30, 1e-30, 1.0]), np.resize(np.array([1e-30, 1, 0], np.float32), 30))
+    assert ((rates.of(np.arange(30)) > 0) == (np.arange(30) % 3 < 2)).all()
 
 
 @pytest.mark.parametrize("kind", ["classes", "samples"])
@@ -282,28 +463,6 @@ def test_draws_follow_the_weights_by_chi_square(kind):
     counts = np.bincount(ids, minlength=2000)
     assert ((counts - expected) ** 2 / expected).sum() < 2000 / 5  # independent draws would have about 2000
     assert abs(counts - expected).max() < 2  # the last pass is not complete
-
-
-@given(st.data())
-def test_buckets_group_what_weights_and_bans_leave(data):
-    base, group = order_of("x", [40, 33], lanes=data.draw(st.integers(1, 2))), 4
-    labels = np.arange(73) % 3
-    weights = Weights(None, (DatasetWeights(phases_of(base), np.array([1.0, 1.0, 2.0, 4.0])),))
-    positions = sorted({0, *data.draw(st.lists(st.integers(0, 14), max_size=4))})
-    plain, grouped = (
-        weighted(order, weights, Cursor(0, 0)) for order in (base, BucketOrder(base, labels, [(1, 1)] * 3, group))
-    )
-    banned = set()
-    for position in positions:
-        cursor, new = Cursor(0, position * group), data.draw(st.sets(st.integers(0, 72), max_size=3))
-        plain, grouped = (orders.banning(new, cursor).reweighting({"number": 0}, cursor) for orders in (plain, grouped))
-        banned |= new
-    rows, start = grouped.of(0), positions[-1] * group
-    found = rows.ids(start, rows.samples)[rows.valid(start, rows.samples)].tolist()
-    assert sorted(found) == sorted(plain.of(0).ids(start, 73).tolist())
-    assert not banned & set(found)
-    for row in range(0, rows.samples, group):
-        assert len({*labels[rows.ids(row, row + group)].tolist()}) == 1
 
 
 def test_buckets_and_weights_combine():

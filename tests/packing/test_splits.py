@@ -127,6 +127,12 @@ def test_folders_of_splits_are_not_read_as_classes(tmp_path: Path) -> None:
     src = split_tree(tmp_path / "src")
     with pytest.raises(SourceError, match=r"one folder per split \(train, val\).*--split folders"):
         wt.pack(src, tmp_path / "dst")
+    with pytest.raises(
+        SourceError, match=r"folder per split \(train, val\).*--split folders .* --from folder .*or pack one"
+    ):
+        wt.pack(src, tmp_path / "dst", kind="folder")
+    for path in sorted(src.rglob("*.jpg")):
+        path.rename(src / path.relative_to(src).parts[0] / f"{path.parent.name}-{path.name}")
     assert wt.pack(src, tmp_path / "dst", kind="folder", workers=1).manifest.classes == ("train", "val")
 
 

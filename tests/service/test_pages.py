@@ -505,7 +505,7 @@ def test_view_prints_the_address_of_the_dataset_and_ends_with_ctrl_c(few: Path) 
 def test_view_of_something_else_names_the_remedy(tmp_path: Path) -> None:
     done = preloaded.command("view", tmp_path)
     assert done.returncode == 2
-    assert "is not a packed dataset (no manifest.json)" in done.stderr
+    assert "is empty; expected class folders with images" in done.stderr
 
 
 def test_the_wheel_has_templates_and_static_files(tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ def test_every_file_below_a_folder_is_in_the_account(kind: str, tmp_path: Path) 
     assert report.account.packed == len(case.labels)
     left_out = {part.name for part in report.account.parts if part.kind == "file" and part.reason}
     assert left_out - case.names == {*FILES_NEXT_TO_IT}
-    assert any("'labels.csv' is next to what is packed" in note for note in report.account.notes)
+    assert any("'labels.csv' is a table that does not name" in note for note in report.account.notes)
 
 
 @pytest.mark.parametrize("kind", ["lmdb", "mds", "zarr"])
@@ -375,7 +375,9 @@ def test_a_table_that_names_the_images_next_to_it_is_an_error(
     write(tmp_path / "src" / f"photos.{'tar' if kind == 'webdataset' else kind}")
     with (tmp_path / "src" / "labels.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["photo", "label"], *([f"a{number}", number % 2] for number in range(COUNT))])
-    with pytest.raises(SourceError, match=rf"labels.csv has rows that name .*'a0'.* pass --from {kind} .* without it"):
+    with pytest.raises(
+        SourceError, match=rf"labels.csv names {COUNT} images .*\(a0, .* pass --from {kind} .* without it"
+    ):
         pack(tmp_path / "src", tmp_path / "dst")
     report = wt.pack(tmp_path / "src", tmp_path / "dst", kind=kind, workers=1, images="keep")
     assert report.account.packed == COUNT

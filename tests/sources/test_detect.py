@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 
 import pandas as pd
@@ -39,6 +41,19 @@ def test_folders_of_hive_on_two_levels_are_parquet(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "src", partition_cols=["year", "label"])
     assert detect(tmp_path / "src") == "parquet"
     assert {row: one.name for row, one in packed(tmp_path / "src", tmp_path / "dst").items()} == LABELS
+
+
+@pytest.mark.parametrize("pattern", ["", "*.tar", "{a,b,c}.tar"])
+def test_a_first_archive_without_samples_does_not_decide_what_local_archives_are(pattern: str, tmp_path: Path) -> None:
+    members = {"a": ["readme/1.txt"], "b": ["readme/2.txt"], "c": ["1.png", "1.cls", "2.png", "2.cls"]}
+    for archive, names in members.items():
+        with tarfile.open(tmp_path / f"{archive}.tar", "w") as file:
+            for name in names:
+                data = png(int(name[-5])) if name.endswith("png") else b"1"
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                file.addfile(member, io.BytesIO(data))
+    assert detect(tmp_path / pattern) == "webdataset"
 
 
 def test_the_manifest_of_a_dataset_is_refused_with_what_to_do(tmp_path: Path) -> None:

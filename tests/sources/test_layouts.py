@@ -294,13 +294,67 @@ def test_role_folders_in_classes_and_in_a_split_without_labels(tmp_path: Path, p
     )
 
 
-@pytest.mark.parametrize("upper", [("fold1", "fold2"), ("train", "unlabeled"), ("2021", "2022")])
+@pytest.mark.parametrize("upper", [("fold1", "fold2"), ("2021", "2022")])
 def test_the_same_folders_in_several_folders_are_an_error(
     tmp_path: Path, photos: list[Photo], upper: tuple[str, ...]
 ) -> None:
     src = write_folder(tmp_path, {f"{one}/{name}/1.jpg": photos[0].data for one in upper for name in ("cat", "dog")})
     with pytest.raises(SourceError, match=r"contain the same folders \('cat', 'dog'\): pack one of them"):
         wt.pack(src, tmp_path / "dst")
+
+
+PARTS = {
+    "the same folders": ("train/cat/1.jpg", "train/dog/2.jpg", "extra/cat/3.jpg"),
+    "STL-10": ("train_images/cat/1.jpg", "train_images/dog/2.jpg", "unlabeled_images/3.jpg"),
+    "labeled": ("labeled/cat/1.jpg", "labeled/dog/2.jpg", "unlabeled/3.jpg"),
+    "Omniglot": ("images_background/A/x/1.jpg", "images_background/B/x/1.jpg", "images_evaluation/C/x/2.jpg"),
+    "Market-1501": ("bounding_box_train/2.jpg", "gallery/1.jpg", "query/1.jpg"),
+    "with a test": ("bounding_box_test/2.jpg", "bounding_box_train/2.jpg", "query/1.jpg"),
+    "in a folder": ("photos/train/cat/1.jpg", "photos/train/dog/2.jpg", "photos/more/3.jpg"),
+}
+"""Trees of which the first folder, or that in ``photos``, is a part of a dataset."""
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("split", [None, "folders"])
+def test_parts_of_a_dataset_are_not_classes(name: str, split: str | None, tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_folder(tmp_path, dict.fromkeys(PARTS[name], photos[0].data))
+    with pytest.raises(
+        SourceError, match=r"pack one of them, such as .*, or pa.* --from folder .* all are classes"
+    ) as e:
+        wt.pack_splits(src, tmp_path / "dst", split=split) if split else wt.pack(src, tmp_path / "dst")
+    part = Path(str(e.value).partition("such as ")[2].partition(",")[0])
+    above = src / "photos" if name == "in a folder" else src
+    assert part.parent == above
+    if name != "Omniglot":
+        classes = wt.pack(part, tmp_path / "part", dry_run=True).manifest.classes
+        assert classes == (("cat", "dog") if (part / "cat").exists() else ())
+    assert (f"pack {above} with --from" in str(e.value)) == (above != src)
+    classes = wt.pack(above, tmp_path / "all", kind="folder", dry_run=True).manifest.classes
+    assert classes == tuple(sorted(path.name for path in above.iterdir()))
+
+
+def test_a_class_named_like_a_split_next_to_others_is_a_class(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_folder(tmp_path, dict.fromkeys(["train/1.jpg", "car/2.jpg", "background/3.jpg"], photos[0].data))
+    assert wt.pack(src, tmp_path / "dst", dry_run=True).manifest.classes == ("background", "car", "train")
+
+
+def test_class_folders_in_a_split_next_to_its_table_are_asked_for(tmp_path: Path, photos: list[Photo]) -> None:
+    """Kaggle's paddy doctor has test_images/ too."""
+    names = [f"train_images/{name}/{number}.jpg" for number, name in enumerate(["blast", "blight"])]
+    src = write_folder(tmp_path, dict.fromkeys([*names, "test_images/9.jpg"], photos[0].data))
+    (src / "train.csv").write_text("image_id,label\n0.jpg,blast\n1.jpg,blight\n")
+    with pytest.raises(SourceError, match=r"--split folders --from folder .*, or --from table"):
+        wt.pack(src, tmp_path / "dst")
+    with pytest.raises(
+        SourceError, match=r"one folder per split .*: pack with --split folders .* --from folder .* or pack"
+    ):
+        wt.pack(src, tmp_path / "dst", kind="folder")
+    reports = wt.pack_splits(src, tmp_path / "dst", split="folders", kind="folder", dry_run=True)
+    assert {name: one.manifest.classes for name, one in reports.items()} == {
+        "test_images": (),
+        "train_images": ("blast", "blight"),
+    }
 
 
 def test_splits_with_a_word_before_them_and_a_folder_of_the_same_name(tmp_path: Path, photos: list[Photo]) -> None:

@@ -389,3 +389,25 @@ def test_a_pickle_among_records_is_skipped_with_the_way_out(tmp_path: Path) -> N
     assert found(packed(src, tmp_path / "dst")) == NUMBERED
     (reason,) = account_of(src)[1].skipped
     assert reason == "is a pickle, which is never read: write the encoded image itself as the value"
+
+
+@pytest.mark.parametrize("value", [[0, 1, 2] * 2, {"labels": NAMES * 2}, "0\n1\n2\n0\n1\n2\n"])
+def test_a_record_with_the_labels_of_all_images_is_refused_instead_of_losing_them(value: Any, tmp_path: Path) -> None:
+    text = value if isinstance(value, str) else json.dumps(value)
+    images = {f"{number:08}": data for number, data in enumerate(DATA)}
+    path = write(tmp_path / "db", {**images, "labels": text.encode()})
+    with pytest.raises(SourceError, match=r"the record 'labels' has a value for each image .*label-7.*--column label="):
+        open_source(path).scan()
+    without = open_source(path, options=SourceOptions(columns={"label": ""})).scan()
+    assert (len(without.inputs), without.has_labels) == (6, False)
+    labelled = {f"{number:08}_label": str(number % 3).encode() for number in range(6)}
+    listing = open_source(write(tmp_path / "known", {**images, **labelled, "labels": text.encode()})).scan()
+    assert [entry.label for entry in listing.inputs] == [0, 1, 2] * 2
+    assert any(note.startswith("'labels' has a value for each image") for note in listing.account.notes)
+
+
+def test_a_record_named_like_labels_is_named_in_a_note(tmp_path: Path) -> None:
+    images = {f"{number:08}": data for number, data in enumerate(DATA)}
+    path = write(tmp_path / "db", {**images, "classes": json.dumps(NAMES).encode(), "about": b"photographs"})
+    [note] = open_source(path).scan().account.notes
+    assert note.startswith("'classes' is named like a file about the images")

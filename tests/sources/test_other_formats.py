@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
+import re
 import shutil
+import warnings
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 from foreign_records import FOREIGN
 
@@ -32,7 +36,9 @@ MXNET = (0xCED7230A).to_bytes(4, "little") + bytes(40)
         (["digits.mat"], MATLAB, "MATLAB version 5", "numpy.savez"),
         (["train.rec"], b"", "MXNet RecordIO", "im2rec"),
         (["train.bin"], MXNET, "MXNet RecordIO", "im2rec"),
-        (["data_batch_1"], pickle.dumps({"data": 1}), "a pickle", "load it yourself"),
+        (["labels"], pickle.dumps({"data": 1}), "a pickle", "load it yourself"),
+        (["data_batch_1"], pickle.dumps({"data": 1}), "CIFAR", "docs/packing.md"),
+        (["cifar-10-batches-bin/", "data_batch_1.bin"], b"", "CIFAR", "docs/packing.md"),
         (["train.pkl"], b"", "a pickle", "load it yourself"),
         (["train.csv.gz"], b"\x1f\x8b", "a compressed table", "gzip -d"),
         (["train.jsonl.zst"], b"", "a compressed table", "zstd -d"),
@@ -54,7 +60,7 @@ def test_files_that_other_programs_wrote_are_named(name: str, format_: str, tmp_
 @pytest.mark.parametrize(
     ("name", "folder", "message"),
     [
-        ("kitti", "image_2", r"another folder, such as 'label_2/photo 3.txt' \(KITTI\), in a layout that is not read"),
+        ("kitti", "image_2", r"label_2/photo 3.txt has .* another folder \(KITTI\), in a layout that is not read"),
         ("cvat", "images", r"annotations.xml is about images such as 'photo 3.jpg' \(CVAT for images\), in a layout"),
     ],
 )
@@ -78,10 +84,9 @@ def test_annotations_of_images_in_class_folders_are_left_out_with_the_reason(tmp
             shutil.copy(file, tmp_path / "src" / folder / f"n{number % 2}" / name)
     report = wt.pack(tmp_path / "src", tmp_path / "dst", images="keep", workers=1)
     assert report.manifest.classes == ("n0", "n1")
-    assert {skip.reason for skip in report.skipped} == {
-        "has the name of an image in another folder: only files next to an image are its fields"
-    }
+    assert {skip.reason.partition(",")[0] for skip in report.skipped} == {"has the name of an image in another folder"}
     assert len(report.skipped) == 4
+    assert report.manifest.account.notes[0].startswith("'Annotation/n0/photo 3' (also 3 other files) has the name")
 
 
 @pytest.mark.parametrize(
@@ -110,3 +115,59 @@ def test_a_folder_of_arrays_in_several_files_is_refused_with_the_way_out(tmp_pat
     with pytest.raises(MissingSourceError, match=r"3 files of arrays .* name the file that has both images and labels"):
         wt.pack(src, tmp_path / "dst")
     assert wt.pack(src / "all.npz", tmp_path / "dst", images="keep", workers=1).manifest.fields["cls"] == 4
+
+
+def idx(array: np.ndarray) -> bytes:
+    """Return an array as the files of MNIST have it."""
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes()
+
+
+def arrays_of_other_files(folder: Path, pixels: np.ndarray, labels: np.ndarray) -> dict[str, list[Path]]:
+    """Write CIFAR-10, MNIST, FER-2013 and MNIST as CSV; return the files and folders of each."""
+    cifar, mnist = folder / "cifar-10-batches-py", folder / "raw"
+    cifar.mkdir()
+    mnist.mkdir()
+    for batch in range(1, 6):
+        rows = slice(2 * batch - 2, 2 * batch)
+        content = {b"data": pixels[rows].transpose(0, 3, 1, 2).reshape(2, -1), b"labels": labels[rows].tolist()}
+        (cifar / f"data_batch_{batch}").write_bytes(pickle.dumps(content, 2))
+    grey = pixels[:, :28, :28, 0].copy()
+    for name, array in (("images-idx3", grey), ("labels-idx1", labels.astype(np.uint8))):
+        (mnist / f"train-{name}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
+        (folder / f"plain-{array.ndim}").write_bytes(idx(array))
+    (folder / "cifar-100-python").mkdir()
+    (folder / "cifar-100-python" / "train").write_bytes(pickle.dumps({b"data": 1}, 2))
+    fer = np.pad(pixels[..., 0], [(0, 0), (0, 16), (0, 16)])
+    texts = [" ".join(map(str, image.ravel())) for image in fer]
+    pd.DataFrame({"emotion": labels, "pixels": texts, "Usage": "Training"}).to_csv(folder / "fer2013.csv", index=False)
+    columns = pd.DataFrame(grey.reshape(len(grey), -1)).add_prefix("pixel")
+    pd.concat([pd.Series(labels, name="label"), columns], axis=1).to_csv(folder / "train.csv", index=False)
+    return {
+        "CIFAR": [cifar, cifar / "data_batch_1"],
+        "idx (MNIST)": [mnist, mnist / "train-images-idx3-ubyte.gz", folder / "plain-3"],
+        "FER-2013": [folder / "fer2013.csv"],
+        "MNIST as CSV": [folder / "train.csv"],
+    }
+
+
+def test_the_lines_of_the_documentation_pack_the_arrays_of_files_that_are_refused_by_name(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), np.uint8)
+    labels = np.arange(10) % 3
+    for name, paths in arrays_of_other_files(tmp_path, pixels, labels).items():
+        for path in paths:
+            with pytest.raises(SourceError, match=rf"{re.escape(name)}.*docs/packing.md shows the lines"):
+                wt.pack(path, tmp_path / "refused")
+    with pytest.raises(SourceError, match=r"cifar-100-python is a pickle .*: load it yourself"):
+        wt.pack(tmp_path / "cifar-100-python", tmp_path / "refused")
+    text = Path(__file__).parents[2].joinpath("docs", "packing.md").read_text().split("## Arrays in other files")[1]
+    *parts, last = text.partition("```python\n")[2].partition("```")[0].split("\n\n")
+    assert len(parts) == 4
+    for number, part in enumerate(parts):
+        here = {0: tmp_path / "cifar-10-batches-py", 1: tmp_path / "raw"}.get(number, tmp_path)
+        for name in ("data_batch_", "train-", "fer2013.csv", "train.csv"):
+            part = part.replace(f'"{name}', f'"{here}/{name}')  # noqa: PLW2901 - the lines are for the current folder
+        names = {"pickle": pickle, "gzip": gzip, "np": np, "pd": pd, "wt": wt}
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+            exec(part + "\n" + last.replace("shards/train", str(tmp_path / f"dst{number}")), names)
+        samples = list(wt.make_loader(tmp_path / f"dst{number}", batch_size=10, num_workers=0))
+        assert sorted(samples[0].label.tolist()) == sorted(labels.tolist())

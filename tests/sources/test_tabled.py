@@ -307,7 +307,11 @@ def test_a_table_of_classes_is_left_out_even_if_its_numbers_are_names_of_images(
     pd.DataFrame({"id": range(3), "name": NAMES}).to_csv(src / "classes.csv", index=False)
     report = wt.pack(src, tmp_path / "dst", workers=1, images="keep")
     assert report.manifest.classes == NAMES
-    assert dict(report.skipped) == {"classes.csv": "is a table that does not name most of the images"}
+    [skip] = report.skipped
+    assert (skip.path, skip.reason.partition(":")[0]) == (
+        "classes.csv",
+        "is a table that does not name most of the images",
+    )
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -329,12 +333,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "few images": (
         {"best.csv": frame("{}.png")[:2]},
-        r"best.csv names 2 images .* in column 'id' \(0.png, 1.png\).*: .*--column image=id .*; or pack .*src/images",
+        r"best.csv names 2 images in column 'id' \(0.png, 1.png\), .*: .*--column image=id .*; or pack .*src/images",
     ),
-    "few ids": ({"best.csv": frame("{}")[:2]}, r"best.csv names 2 images .* in column 'id' \(0, 1\)"),
+    "few ids": ({"best.csv": frame("{}")[:2]}, r"best.csv names 2 images in column 'id' \(0, 1\), and not most"),
     "one of several names": (
         {"t.csv": frame("photo{}.png").assign(id=["0.png", *names_of("photo{}.png", 5)])},
-        r"t.csv names 1 image .* in column 'id' \(0.png\)",
+        r"t.csv names 1 image in column 'id' \(0.png\), and not most",
     ),
     "no header": ({"anno.csv": "0.png,3\n1.png,4\n2.png,5\n"}, "anno.csv begins with a row of values, 0.png, 3"),
     "pairs": (
@@ -457,9 +461,12 @@ def test_class_folders_are_classes_whatever_lists_of_their_images_there_are(tmp_
     report = wt.pack(src, tmp_path / "dst", workers=1, images="keep")
     assert report.manifest.classes == ("cat", "dog")
     assert {skip.path for skip in report.skipped} == {"meta/train.json", "meta/train.txt"}
-    assert {skip.reason.split(":")[0] for skip in report.skipped} == {
-        "is named like a list of a split, which is not read"
-    }
+    assert [skip.reason.split(":")[0] for skip in report.skipped] == [
+        "has lists of images for 'cat', 'dog', in a layout that is not read",
+        "is named like a list of a split, which is not read",
+    ]
+    notes = report.manifest.account.notes
+    assert [note.split("'")[1] for note in notes if note.startswith("'")] == ["meta/train.json", "meta/train.txt"]
 
 
 def test_json_files_that_describe_one_image_each_are_left_out_of_class_folders(tmp_path: Path) -> None:
@@ -686,8 +693,12 @@ def test_columns_of_0_and_1_are_labels_by_the_same_rule_in_a_table_and_in_its_fo
     assert found[src] == found[src / "t.csv"]
 
 
-def test_a_table_whose_names_differ_in_case_from_images_without_labels_is_noted(tmp_path: Path) -> None:
+def test_a_table_whose_names_differ_in_case_from_images_without_labels_is_an_error(tmp_path: Path) -> None:
     src = images(tmp_path / "src", *names_of("{}.png"))
-    pd.DataFrame({"image": names_of("{}.PNG"), "label": list(LABELS.values())}).to_csv(src / "t.csv", index=False)
+    table = pd.DataFrame({"image": names_of("{}.PNG"), "label": list(LABELS.values())})
+    table.to_csv(src / "t.csv", index=False)
+    with pytest.raises(SourceError, match=r"t.csv has a row for each image, .*: correct .*case.*--from folder"):
+        wt.pack(src, tmp_path / "dst", workers=1)
+    table[:4].to_csv(src / "t.csv", index=False)
     [note] = wt.pack(src, tmp_path / "dst", workers=1, images="keep").manifest.account.notes
-    assert note.startswith("the images have no label, and the table 't.csv' does not name most of them")
+    assert note.startswith("'t.csv' is a table that does not name most of the images")

@@ -287,7 +287,8 @@ def test_images_with_one_name_and_two_extensions_are_refused_with_the_choices(fo
     write_files(tmp_path, *(f"{folder}{number}.{kind}" for number in range(3) for kind in ("jpg", "png")))
     with pytest.raises(SourceError, match=r"0.jpg' and '.*0.png': put masks into .* masks/1.png, .*, or pass --from"):
         TreeSource(tmp_path).scan()
-    assert len(TreeSource(tmp_path, layout="folder").scan().inputs) == 6
+    given = TreeSource(tmp_path, layout="folder")
+    assert len(given.splits().get("train", given).scan().inputs) == 6
 
 
 def test_folders_without_images_and_names_that_differ_only_in_case_are_noted(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
+
+from wds_tools.errors import OptionError
 
 if TYPE_CHECKING:
     from wds_tools.format.index import Index
@@ -41,6 +44,79 @@ label_type_option = click.option(
     help="Whether labels are names or numbers, where their text could be either; by default 3 and 3.0 are numbers, "
     "and any other text is a name.",
 )
+column_option = click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="ROLE=NAME",
+    help="Column to use as image or label, such as label=species; `label=` for none; by default detected. Repeatable.",
+)
+label_option = click.option(
+    "--label",
+    metavar="NAME",
+    help="Where labels are: a column; in shards a field such as cls, json:label for an entry of a JSON field, or "
+    "`folder` for class folders.",
+)
+label_separator_option = click.option(
+    "--label-separator",
+    metavar="TEXT",
+    help="Separator of the labels in a text, such as ' ' or ','; by default a text is one label.",
+)
+encoding_option = click.option(
+    "--encoding",
+    metavar="NAME",
+    help="Encoding of a table, such as latin-1; by default UTF-8.",
+)
+
+
+def _complete_format(_context: click.Context, _option: click.Parameter, prefix: str) -> list[CompletionItem]:
+    from wds_tools.sources.detect import names_of_kinds
+
+    return [CompletionItem(name, help=what) for name, what in names_of_kinds().items() if name.startswith(prefix)]
+
+
+from_option = click.option(
+    "--from",
+    "kind",
+    metavar="FORMAT",
+    shell_complete=_complete_format,
+    help="Format of SRC, such as folder, table, hdf5, coco, yolo, voc, mds or litdata; by default detected.",
+)
+
+
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a source that is not packed; `source_given` collects their values."""
+    for option in (
+        encoding_option,
+        label_separator_option,
+        label_type_option,
+        label_option,
+        column_option,
+        from_option,
+    ):
+        command = option(command)
+    return command
+
+
+def source_given(
+    *,
+    kind: str | None,
+    columns: Sequence[str],
+    label: str | None,
+    label_type: str | None,
+    label_separator: str | None,
+    encoding: str | None,
+) -> dict[str, Any]:
+    """Return the values of `source_options` as arguments of `pack`."""
+    return {
+        "kind": kind,
+        "columns": parse_columns(columns, label),
+        "label_type": label_type,
+        "label_separator": label_separator,
+        "encoding": encoding,
+    }
+
+
 storage_option = click.option(
     "--storage-option",
     "storage_options",
@@ -133,3 +209,14 @@ def indexes_of(dataset: Path | str) -> Iterator[Index]:
     if isinstance(dataset, Path):
         shards = open_shards(dataset)
         yield from map(shards.index, range(len(shards.locations)))
+
+
+def parse_columns(values: Sequence[str], label: str | None) -> dict[str, str]:
+    """Return the names of columns by role, from values such as ``image=path``; ``label`` is that of --label."""
+    if label is not None and any(value.startswith("label=") for value in values):
+        raise OptionError(f"--label {label} and --column label=NAME are both given; omit one of them")
+    values = (*values, *([f"label={label}"] if label is not None else []))
+    for value in values:
+        if "=" not in value:
+            raise OptionError(f"--column {value!r} has no '='; expected ROLE=NAME, such as image=path or label=species")
+    return {role: name for role, _, name in (value.partition("=") for value in values)}

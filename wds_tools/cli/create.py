@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from wds_tools.cli.common import (
     LOCAL_PATH,
     PATH_OR_URL,
     Run,
     amount,
+    column_option,
+    encoding_option,
     example,
+    from_option,
     indexes_of,
+    label_option,
+    label_separator_option,
     label_type_option,
     next_steps,
+    parse_columns,
     storage_option,
 )
 from wds_tools.errors import OptionError
@@ -26,33 +32,11 @@ if TYPE_CHECKING:
     from wds_tools.packing.packer import PackReport
 
 
+_NICE = 19  # the lowest priority, for work while a training runs
 _IMAGES = click.Choice(["keep", "crop-ready", "resize", "raw"])
 
 _workers = click.option("--workers", type=int, help="Worker processes; by default automatic, at most one per core.")
 _seed = click.option("--seed", default=0, show_default=True, help="Seed of the one-time shuffle.")
-_column = click.option(
-    "--column",
-    "columns",
-    multiple=True,
-    metavar="ROLE=NAME",
-    help="Column to use as image or label, such as label=species; `label=` for none; by default detected. Repeatable.",
-)
-_label = click.option(
-    "--label",
-    metavar="NAME",
-    help="Where labels are: a column; in shards a field such as cls, json:label for an entry of a JSON field, or "
-    "`folder` for class folders.",
-)
-_label_separator = click.option(
-    "--label-separator",
-    metavar="TEXT",
-    help="Separator of the labels in a text, such as ' ' or ','; by default a text is one label.",
-)
-_encoding = click.option(
-    "--encoding",
-    metavar="NAME",
-    help="Encoding of a table, such as latin-1; by default UTF-8.",
-)
 _strict = click.option(
     "--strict",
     is_flag=True,
@@ -63,21 +47,6 @@ _resize = click.option(
 )
 _quality = click.option("--quality", type=int, help="JPEG quality of resized images, 1 to 100.  [default: 90]")
 _fresh = click.option("--fresh", is_flag=True, help="Delete what an earlier pack left in DST, and start over.")
-
-
-def _complete_format(_context: click.Context, _option: click.Parameter, prefix: str) -> list[CompletionItem]:
-    from wds_tools.sources.detect import names_of_kinds
-
-    return [CompletionItem(name, help=what) for name, what in names_of_kinds().items() if name.startswith(prefix)]
-
-
-_from = click.option(
-    "--from",
-    "kind",
-    metavar="FORMAT",
-    shell_complete=_complete_format,
-    help="Format of SRC, such as folder, table, hdf5, coco, yolo, voc, mds or litdata; by default detected.",
-)
 
 
 def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
@@ -96,12 +65,12 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
 @_seed
 @_workers
-@_from
-@_column
-@_label
+@from_option
+@column_option
+@label_option
 @label_type_option
-@_label_separator
-@_encoding
+@label_separator_option
+@encoding_option
 @click.option(
     "--split",
     metavar="SPLITS",
@@ -136,6 +105,12 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
     metavar="DIR",
     help="Local folder for shards that wait for upload; by default in the cache directory.",
 )
+@click.option(
+    "--first",
+    type=int,
+    metavar="N",
+    help="Pack only the first N images, to look at; the same command without --first packs the rest later.",
+)
 @click.option("--keep-order", is_flag=True, help="Keep the order of SRC; by default the samples are shuffled once.")
 @click.option("--task-index", type=int, help="Zero-based index of this task; requires --task-count.")
 @click.option("--task-count", type=int, help="Number of tasks that share DST, such as the tasks of a Slurm array.")
@@ -158,6 +133,7 @@ def pack(
     label: str | None,
     split: str | None,
     dry_run: bool,
+    first: int | None,
     keep_order: bool,
     task_index: int | None,
     task_count: int | None,
@@ -198,15 +174,16 @@ def pack(
         "shuffle": not keep_order,
         "task": None if task_index is None else (task_index, task_count),
         "finish": finish,
+        "first": first,
         "engine": engine,
     }
-    if split is not None and (keep_order or finish or task_index is not None or engine != "local"):
+    if split is not None and (keep_order or finish or first is not None or task_index is not None or engine != "local"):
         raise OptionError(
-            "--split cannot be combined with --keep-order, --task-index, --finish or --engine: these options are for "
-            "a single dataset"
+            "--split cannot be combined with --keep-order, --first, --task-index, --finish or --engine: these options "
+            "are for a single dataset"
         )
     pack_all: Callable[..., Any] = partial(pack_one, **single) if split is None else partial(pack_splits, split=split)
-    options |= {"columns": _parse_columns(columns, label), "dry_run": dry_run, "storage_options": run.storage_options}
+    options |= {"columns": parse_columns(columns, label), "dry_run": dry_run, "storage_options": run.storage_options}
     packed = pack_all(src, dst, **options)
     reports: dict[str, PackReport] = packed if isinstance(packed, dict) else {"": packed}
     if dry_run:
@@ -226,19 +203,9 @@ def _next_steps(reports: Sequence[PackReport]) -> str:
     return next_steps([str(report.dst) for report in reports], first.manifest, indexes_of(first.dst))
 
 
-def _parse_columns(values: Sequence[str], label: str | None) -> dict[str, str]:
-    """Return the names of columns by role, from values such as ``image=path``; ``label`` is that of --label."""
-    if label is not None and any(value.startswith("label=") for value in values):
-        raise OptionError(f"--label {label} and --column label=NAME are both given; omit one of them")
-    values = (*values, *([f"label={label}"] if label is not None else []))
-    for value in values:
-        if "=" not in value:
-            raise OptionError(f"--column {value!r} has no '='; expected ROLE=NAME, such as image=path or label=species")
-    return {role: name for role, _, name in (value.partition("=") for value in values)}
-
-
 def _pack_summary(report: PackReport) -> str:
     from wds_tools.format.label_lists import LABELS
+    from wds_tools.packing.plan import is_beginning
     from wds_tools.packing.work_folder import SKIPPED_NAME
     from wds_tools.storage import join
     from wds_tools.wording import counted
@@ -260,6 +227,10 @@ def _pack_summary(report: PackReport) -> str:
     if report.skipped:
         reasons = join(str(report.dst), SKIPPED_NAME)
         lines.append(f"skipped {counted(len(report.skipped), 'file')}; {reasons} lists them with the reasons")
+    if is_beginning(manifest.source):
+        lines.append(
+            f"these are the first images of {report.account.given:,}; the same command without --first packs the rest"
+        )
     return "\n".join(lines)
 
 
@@ -269,12 +240,12 @@ def _pack_summary(report: PackReport) -> str:
 @_shard_bytes(None, "Maximum size of a new shard; by default as in the dataset.")
 @_seed
 @_workers
-@_from
-@_column
-@_label
+@from_option
+@column_option
+@label_option
 @label_type_option
-@_label_separator
-@_encoding
+@label_separator_option
+@encoding_option
 @_strict
 @click.option("--fresh", is_flag=True, help="Remove what an interrupted append left, and start again.")
 @click.option("--images", type=_IMAGES, help="The same value as when the dataset was packed.")
@@ -292,25 +263,34 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
     from wds_tools.packing.append import append as append_one
 
     run.after_interrupt = "the dataset is unchanged; run the same command again to continue, finished shards are kept"
-    report = append_one(
-        src, dst, columns=_parse_columns(columns, label), storage_options=run.storage_options, **options
-    )
+    report = append_one(src, dst, columns=parse_columns(columns, label), storage_options=run.storage_options, **options)
     manifest = report.manifest
     total = amount(manifest.samples, len(manifest.shards), manifest.bytes)
     done = f"appended {report.packed:,} samples" if report.packed else "appended nothing: already in the dataset"
     click.echo(f"{done}; {dst} now has {total}\n{_next_steps([report])}")
 
 
-@click.command(epilog=example("wds-tools reshard shards/old shards/new --shard-bytes 1GB --shuffle"))
+@click.command(
+    epilog=example(
+        "wds-tools reshard shards/old shards/new --shard-bytes 1GB --shuffle",
+        "wds-tools reshard --in-place --images crop-ready shards/photos",
+    )
+)
 @click.argument("dataset", type=PATH_OR_URL)
-@click.argument("dst", type=PATH_OR_URL)
+@click.argument("dst", required=False, type=PATH_OR_URL)
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="Rewrite the images in DATASET, at low priority; only with --images crop-ready. The dataset can be read in "
+    "the meantime.",
+)
 @_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
 @click.option("--shuffle", is_flag=True, help="Shuffle the samples once; by default they keep their order.")
 @_seed
 @_workers
-@_label
+@label_option
 @label_type_option
-@_label_separator
+@label_separator_option
 @click.option(
     "--images",
     type=_IMAGES,
@@ -321,15 +301,45 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
 @_fresh
 @storage_option
 @click.pass_obj
-def reshard(run: Run, /, dataset: str, dst: str, images: str | None, resize: str | None, **options: Any) -> None:
+def reshard(
+    run: Run,
+    /,
+    dataset: str,
+    dst: str | None,
+    in_place: bool,
+    images: str | None,
+    resize: str | None,
+    **options: Any,
+) -> None:
     """Rewrite a dataset with other shards, order or images.
 
     DATASET is a folder or URL with a dataset, or with tar shards that other tools wrote,
     compressed or not (.tar.gz, .tar.zst). It is not changed.
+
+    With --in-place --images crop-ready, the JPEGs of a local DATASET become crop-ready, shard by shard,
+    without a DST and with the space of one more shard. Samples, keys, order, labels and saved states of
+    training runs stay, and running loaders go on with the new shards. Each new shard is verified before
+    the old one is removed.
     """
     from wds_tools.packing.append import reshard as reshard_one
 
     run.after_interrupt = "finished shards are kept; run the same command again to continue"
     images = images or ("keep" if resize is None else "resize")
-    report = reshard_one(dataset, dst, images=images, resize=resize, storage_options=run.storage_options, **options)
-    click.echo(f"{_pack_summary(report)}\n{_next_steps([report])}")
+    if in_place:
+        os.nice(_NICE)
+    report = reshard_one(
+        dataset, dst, in_place=in_place, images=images, resize=resize, storage_options=run.storage_options, **options
+    )
+    click.echo(_summary_in_place(report) if in_place else f"{_pack_summary(report)}\n{_next_steps([report])}")
+
+
+def _summary_in_place(report: PackReport) -> str:
+    from wds_tools.wording import counted
+
+    manifest = report.manifest
+    total = amount(manifest.samples, len(manifest.shards), manifest.bytes, noun="image")
+    written = len(manifest.shards) - report.kept
+    if not written:
+        return f"nothing to rewrite: {report.dst} is crop-ready already: {total}"
+    kept = f"; {counted(report.kept, 'shard')} were crop-ready already" if report.kept else ""
+    return f"rewrote {counted(written, 'shard')} of {report.dst} in {report.seconds:.1f} s{kept}; it has {total}"

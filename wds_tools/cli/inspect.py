@@ -17,6 +17,8 @@ from wds_tools.cli.common import (
     check_writable,
     example,
     first_names,
+    source_given,
+    source_options,
     storage_option,
 )
 from wds_tools.terminal import shows_progress
@@ -95,7 +97,12 @@ def _verify_text(report: VerifyReport) -> str:
     return "\n".join(lines)
 
 
-@click.command(epilog=example("wds-tools sample shards/photos --out grid.png --view train"))
+@click.command(
+    epilog=example(
+        "wds-tools sample shards/photos --out grid.png --view train",
+        "wds-tools sample birds.csv --label species --view whole",
+    )
+)
 @click.argument("dataset", type=PATH_OR_URL)
 @click.option(
     "--out", type=LOCAL_PATH, default="sample.png", show_default=True, help="Image file to write: .png, .jpg or .webp."
@@ -111,19 +118,42 @@ def _verify_text(report: VerifyReport) -> str:
 @click.option("--count", default=48, show_default=True, help="Maximum number of samples.")
 @click.option("--seed", default=0, show_default=True, help="Seed of order, crops and flips.")
 @click.option("--epoch", default=0, show_default=True, help="Zero-based epoch whose first samples are shown.")
+@source_options
 @storage_option
 @click.pass_obj
-def sample(run: Run, /, dataset: str, out: Path, view: str, **options: Any) -> None:
+def sample(
+    run: Run,
+    /,
+    dataset: str,
+    out: Path,
+    view: str,
+    size: int,
+    count: int,
+    seed: int,
+    epoch: int,
+    **source: Any,
+) -> None:
     """Write a contact sheet of the images that the loader yields.
 
     It shows the first samples of an epoch of DATASET, in the order and with the crops of a training
     run.
+
+    DATASET can also be a source that is not packed: anything that `wds-tools pack` reads. Its first
+    images are then packed into a temporary folder. --from, --column, --label and the options after
+    them are for such a source.
     """
-    from wds_tools.inspection.contact_sheet import contact_sheet
+    from wds_tools.inspection.contact_sheet import check_count, contact_sheet
+    from wds_tools.inspection.unpacked import as_dataset
 
     check_writable(out)
-    shown = contact_sheet(dataset, out, view=view, remote=run.remote, **options)
+    check_count(count)
+    with as_dataset(dataset, source_given(**source), first=count, remote=run.remote) as found:
+        shown = contact_sheet(
+            found.dataset, out, view=view, size=size, count=count, seed=seed, epoch=epoch, remote=run.remote
+        )
     click.echo(f"wrote {shown} samples of {dataset} with view {view} to {out}")
+    if found.note:
+        click.echo(found.note)
 
 
 _OPTIONS_OF_STEP = ("state", "step", "epoch", "rank")

@@ -10,9 +10,19 @@ from urllib.parse import quote
 
 import click
 
-from wds_tools.cli.common import LOCAL_PATH, PATH_OR_URL, Run, as_json_option, example, storage_option
+from wds_tools.cli.common import (
+    LOCAL_PATH,
+    PATH_OR_URL,
+    Run,
+    as_json_option,
+    example,
+    source_given,
+    source_options,
+    storage_option,
+)
 
 if TYPE_CHECKING:
+    from wds_tools.options import RemoteOptions
     from wds_tools.service.config import Started
 
 _DEFAULT_PORT = 8080
@@ -110,47 +120,73 @@ def serve(
     click.echo("stopped")
 
 
-@click.command(epilog=example("wds-tools view shards/photos", "wds-tools view s3://bucket/photos"))
+@click.command(
+    epilog=example("wds-tools view shards/photos", "wds-tools view s3://bucket/photos", "wds-tools view photos/")
+)
 @click.argument("dataset", type=PATH_OR_URL)
 @click.option("--port", type=int, default=0, help="TCP port; by default a free one.")
 @click.option("--browser/--no-browser", default=True, help="Open the browser, or only print the address.")
 @click.option(
     "--cache-dir", type=LOCAL_PATH, metavar="FOLDER", help="Cache folder for a URL; by default the one loaders use."
 )
+@click.option(
+    "--first",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="Number of images of a source that is not packed.",
+)
+@source_options
 @storage_option
 @click.pass_obj
-def view(run: Run, dataset: str, port: int, browser: bool, cache_dir: Path | None) -> None:
+def view(
+    run: Run, /, dataset: str, port: int, browser: bool, cache_dir: Path | None, first: int, **source: Any
+) -> None:
     """Look at a DATASET in the browser.
 
     It shows samples, classes, fields and checksums. A dataset whose manifest is
     damaged is an error, as it is for loaders. Only programs on this machine can connect. Ctrl-C
     ends it.
+
+    DATASET can also be a source that is not packed: anything that `wds-tools pack` reads. Its first
+    images are then packed into a temporary folder, which is removed at the end. --first, --from,
+    --column, --label and the options after them are for such a source.
     """
-    from wds_tools.errors import OptionError
-    from wds_tools.format.manifest import MANIFEST_NAME
+    from wds_tools.inspection.unpacked import as_dataset
     from wds_tools.options import RemoteOptions
-    from wds_tools.reading.opening import open_shards
-    from wds_tools.service.config import ServeOptions
 
     _check_installed()
+    remote = RemoteOptions.of(cache_dir, storage_options=run.storage_options)
+    with as_dataset(dataset, source_given(**source), first=first, remote=remote) as shown:
+        if shown.note:
+            click.echo(shown.note)
+        _view(shown.dataset, dataset, remote, port=port, browser=browser)
+    click.echo("stopped")
+
+
+def _view(dataset: str, name: str, remote: RemoteOptions, *, port: int, browser: bool) -> None:
+    """Show a dataset until Ctrl-C; ``name`` is what the user has named."""
+    from wds_tools.errors import OptionError
+    from wds_tools.format.manifest import MANIFEST_NAME
+    from wds_tools.reading.opening import open_shards
+    from wds_tools.service.config import ServeOptions
     from wds_tools.service.server import serve as run_server
 
-    remote = RemoteOptions.of(cache_dir, storage_options=run.storage_options)
     if not open_shards(dataset, remote=remote).has_manifest:
         raise OptionError(f"{dataset} is a pattern of shards: name their folder, which has the {MANIFEST_NAME}")
     folder = dataset.rstrip("/").removesuffix(f"/{MANIFEST_NAME}")
-    is_url = "://" in folder
+    is_url, shown = "://" in folder, folder if dataset == name else name
     roots, upstreams = ((), (folder,)) if is_url else ((Path(folder),), ())
     options = ServeOptions(roots=roots, port=port, upstreams=upstreams, remote=remote)
 
     def report(started: Started) -> None:
         url = f"{started.url}datasets/{quote(_dataset_name(folder))}" if started.datasets else started.url
-        click.echo(f"{folder.partition('?')[0]} is shown at {url}; Ctrl-C ends it")
+        click.echo(f"{shown.partition('?')[0]} is shown at {url}; Ctrl-C ends it")
         if browser:
             _open_browser(url)
 
     run_server(options, on_start=report)
-    click.echo("stopped")
 
 
 def _dataset_name(folder: str) -> str:

@@ -39,6 +39,10 @@ _MAX_TEXT = 40  # characters of a label in a message
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]+")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+# What str() makes of lists, dictionaries, arrays and other objects. A class may be called drumstick(chicken).
+_OBJECT = re.compile(
+    r"\[.*\]|\{.*\}|((torch|np|numpy|tf)\.\w+|tensor|array|ndarray)\(.*\)|<.* object at 0x\w+>", re.DOTALL
+)
 # How programs write missing values, in upper or lower case.
 _MISSING = frozenset(["nan", "na", "n/a", "#na", "#n/a", "<na>", "none", "null", "nat"])
 BOOLEANS = ("false", "true")
@@ -98,7 +102,8 @@ def parse(value: Any) -> Label:
     {Label(number=None, name=None)}
 
     Raises:
-        LabelError: A number with a fraction or outside int64, or a value that is neither a number nor a text.
+        LabelError: A number with a fraction or outside int64, the text of an object such as ``tensor(1)``, or a value
+            that is neither a number nor a text.
     """
     value = _scalar(value)
     if isinstance(value, Label):
@@ -119,6 +124,11 @@ def _parse_text(text: str) -> Label:
         return number(int(found[1])) if len(text) <= _MAX_TEXT else number(_LARGEST + 1)
     if _DECIMAL.fullmatch(text) and not _LEADING_ZERO.fullmatch(text):
         raise LabelError(f"label {text[:_MAX_TEXT]!r} is not a whole number")
+    if _OBJECT.fullmatch(text):
+        raise LabelError(
+            f"label {text[:_MAX_TEXT]!r} is the text of a list or another object, not a number or a name: write its "
+            "value itself, or pass --label-type name (label_type='name') if it is the name of a class"
+        )
     return Label(name=text)
 
 

@@ -52,6 +52,7 @@ class ShardEntry:
         index: File name of the index, in the same folder.
         index_bytes: Length of the index in bytes.
         index_xxh3: XXH3-128 of the index, 32 hexadecimal digits.
+        before: The entry that the shard had before its images were rewritten in place; None if they were not.
     """
 
     name: str
@@ -61,6 +62,12 @@ class ShardEntry:
     index: str
     index_bytes: int
     index_xxh3: str
+    before: ShardEntry | None = None
+
+    @property
+    def first(self) -> ShardEntry:
+        """The entry that determines the order of the samples: the one before images were rewritten in place."""
+        return self.before or self
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +149,19 @@ class Manifest:
         return self.label is not None or "cls" in self.fields
 
     @property
+    def order_bytes(self) -> int:
+        """Length of all shards before images were rewritten in place; the order of samples depends on it."""
+        return sum(shard.first.bytes for shard in self.shards)
+
+    @property
     def fingerprint(self) -> str:
         """Identity of the dataset's content, whatever its location: 32 hexadecimal digits."""
         return fingerprint(self.shards)
+
+
+def order_fingerprint(shards: Iterable[ShardEntry]) -> str:
+    """Return the fingerprint that determines the order of samples: images that are rewritten in place keep it."""
+    return fingerprint(shard.first for shard in shards)
 
 
 def fingerprint(shards: Iterable[ShardEntry]) -> str:
@@ -189,9 +206,11 @@ def to_json(manifest: Manifest) -> str:
     try:
         for shard in manifest.shards:
             _check_entry(shard)
+            _check_entry(shard.first)
     except ValueError as error:
         raise ManifestError(f"cannot be written to a manifest: {error}; rename the file") from error
     check_field_classes(manifest.field_classes)
+    rewritten = {shard.name: _entry_to_raw(shard.before) for shard in manifest.shards if shard.before}
     return seal(
         {
             "format": FORMAT,
@@ -208,9 +227,14 @@ def to_json(manifest: Manifest) -> str:
             **({"additions": list(map(asdict, manifest.additions))} if manifest.additions else {}),
             **({"account": manifest.account.to_json()} if manifest.account is not None else {}),
             **({"field_classes": to_raw(manifest.field_classes)} if manifest.field_classes else {}),
-            "shards": [asdict(shard) for shard in manifest.shards],
+            **({"rewritten": rewritten} if rewritten else {}),
+            "shards": list(map(_entry_to_raw, manifest.shards)),
         }
     )
+
+
+def _entry_to_raw(shard: ShardEntry) -> dict[str, Any]:
+    return {name: value for name, value in asdict(shard).items() if name != "before"}
 
 
 def seal(raw: dict[str, Any]) -> str:
@@ -318,14 +342,13 @@ def from_unsealed(text: str | bytes, *, name: str = MANIFEST_NAME) -> tuple[dict
 
 
 def _from_dict(raw: dict[str, Any]) -> Manifest:
-    shards = tuple(ShardEntry(**entry) for entry in raw["shards"])
-    for shard in shards:
-        _check_entry(shard)
+    shards = _shards(raw)
     if not _is_count(sum(shard.bytes for shard in shards)):
         raise ValueError("all shards together have more than 2**63 - 1 bytes")
     if (samples := sum(shard.samples for shard in shards)) > MAX_SAMPLES:
         raise ValueError(f"all shards together have {samples:,} samples; allowed are {MAX_SAMPLES:,}")
-    names = [name for shard in shards for name in (shard.name, shard.index)]
+    entries = [*shards, *(shard.before for shard in shards if shard.before)]
+    names = [name for entry in entries for name in (entry.name, entry.index)]
     if len(set(names)) < len(names):
         raise ValueError(f"{Counter(names).most_common(1)[0][0]!r} is listed twice")
     fields, classes, source = raw["fields"], raw["classes"], raw.get("source")
@@ -372,6 +395,29 @@ def _additions(raw: dict[str, Any], fields: dict[str, int]) -> tuple[Addition, .
             raise ValueError(f"field {min(twice)!r} occurs twice")
         seen |= addition.fields.keys()
     return additions
+
+
+def _shards(raw: dict[str, Any]) -> tuple[ShardEntry, ...]:
+    """Return the shards of a manifest, checked, each with the entry that it had before it was rewritten."""
+    earlier = raw.get("rewritten", {})
+    if not isinstance(earlier, dict):
+        raise TypeError(f"rewritten is {earlier!r}; allowed is an object")
+    rewritten = {name: _entry_from_raw(entry) for name, entry in earlier.items()}
+    shards = tuple(replace(shard, before=rewritten.get(shard.name)) for shard in map(_entry_from_raw, raw["shards"]))
+    if unknown := rewritten.keys() - {shard.name for shard in shards}:
+        raise ValueError(f"rewritten has {min(unknown)!r}, which is not a shard of it")
+    for shard in shards:
+        if shard.samples != shard.first.samples:
+            raise ValueError(f"shard {shard.name!r} has {shard.samples:,} samples, and had {shard.first.samples:,}")
+    return shards
+
+
+def _entry_from_raw(raw: dict[str, Any]) -> ShardEntry:
+    entry = ShardEntry(**raw)
+    if entry.before is not None:
+        raise ValueError(f"shard {entry.name!r} has the unknown key 'before'")
+    _check_entry(entry)
+    return entry
 
 
 def _check_entry(shard: ShardEntry) -> None:

@@ -156,7 +156,7 @@ def change_colors(images: Images, changes: NDArray[np.float32]) -> None:
 def _changed(
     image: NDArray[np.uint8], shift: np.float32, saturation: np.float32, value: np.float32
 ) -> NDArray[np.uint8]:
-    """Return an image with other colours; the arithmetic is that of color_code.h."""
+    """Return an image with other colours; color_code.h rounds in other places."""
     pixels = image.astype(np.float32)
     red, green, blue = pixels
     high, low = pixels.max(axis=0), pixels.min(axis=0)

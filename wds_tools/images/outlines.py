@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from wds_tools.images.views import Regions
 
 Floats = NDArray[np.float64]
+
+_OBJECTS = 64  # whose masks are in memory at once
 
 
 def place_points(points: Floats, regions: Regions, rows: int | NDArray[np.int64], *, mirror_at: int) -> Floats:
@@ -59,19 +62,58 @@ def shown_outlines(objects: list[list[Floats]], regions: Regions | None, i: int)
     """Return the outlines of the objects of image ``i``, [points, 2] each, as outlines of what a view shows of it."""
     if regions is None:
         return objects
-    height, width = regions.output_size[i].tolist()
-    frame = regions.frame
-    limits = None if frame is None else image_edges(regions, i)
+    frame, (height, width) = regions.frame, regions.output_size[i].tolist()
+    counts = [len(outlines) for outlines in objects]
+    points, ends = _joined([outline for outlines in objects for outline in outlines])
+    shown = _split(place_points(points, regions, i, mirror_at=0), ends)
+    if frame is not None:
+        shown = clipped_outlines(shown, *image_edges(regions, i))
+        if frame.warp is not None:
+            points, ends = _joined(shown)
+            shown = _split(frame.warp.move(points, i // frame.tiles, 0), ends)
+    shown = clipped_outlines(shown, np.zeros(2), np.array([width, height]))
+    ends_of_objects = pairwise([0, *accumulate(counts)])
+    return [[one for one in shown[first:last] if len(one)] for first, last in ends_of_objects]
 
-    def of(outline: Floats) -> Floats:
-        moved = place_points(outline, regions, i, mirror_at=0)
-        if frame is not None and limits is not None:
-            moved = clipped_outline(moved, *limits)
-            if frame.warp is not None and len(moved):
-                moved = frame.warp.move(moved, i // frame.tiles, 0)
-        return clipped_outline(moved, (0, 0), (width, height))
 
-    return [[cut for cut in map(of, outlines) if len(cut)] for outlines in objects]
+def _joined(outlines: Sequence[Floats]) -> tuple[Floats, NDArray[np.int64]]:
+    """Return the points of all outlines, [points, 2], and where each outline ends."""
+    ends = np.cumsum([len(one) for one in outlines], dtype=np.int64)
+    return np.concatenate([np.empty((0, 2)), *outlines]), ends
+
+
+def _split(points: Floats, ends: NDArray[np.int64]) -> list[Floats]:
+    """Undo `_joined`. `np.split` takes 5 times as long."""
+    return [points[start:stop] for start, stop in pairwise([0, *ends.tolist()])]
+
+
+def clipped_outlines(outlines: Sequence[Floats], start: Floats, stop: Floats) -> list[Floats]:
+    """Return outlines cut off at the edges of rectangles, see `clipped_outline`.
+
+    Only those that cross an edge are looked at one by one.
+
+    Args:
+        outlines: n outlines, [points, 2] each.
+        start: float64 [2] or [n, 2], left and top of the rectangle, or of that of each outline.
+        stop: float64 [2] or [n, 2], right and bottom.
+    """
+    clipped = list(outlines)
+    numbers = [number for number, one in enumerate(outlines) if len(one)]
+    if not numbers:
+        return clipped
+    points, ends = _joined([outlines[number] for number in numbers])
+    first = np.concatenate([[0], ends[:-1]])
+    low, high = np.minimum.reduceat(points, first), np.maximum.reduceat(points, first)
+    start, stop = (np.broadcast_to(limit, (len(outlines), 2)) for limit in (start, stop))
+    are_outside = (high < start[numbers]) | (low > stop[numbers])
+    are_inside = (low >= start[numbers]) & (high <= stop[numbers])
+    for k in np.flatnonzero(~are_inside.all(axis=1)).tolist():
+        number = numbers[k]
+        nothing = are_outside[k].any()
+        clipped[number] = (
+            np.empty((0, 2)) if nothing else clipped_outline(outlines[number], start[number], stop[number])
+        )
+    return clipped
 
 
 def clipped_outline(points: Floats, start: Sequence[float] | Floats, stop: Sequence[float] | Floats) -> Floats:
@@ -113,24 +155,54 @@ def uncovered(boxes: Floats, regions: Regions, rows: NDArray[np.int64]) -> tuple
     for i in np.unique(rows).tolist():
         if (mask := regions.shows(i)) is None:
             continue
-        chosen = pasted.chosen[i] if pasted.chosen else None
-        for number, k in enumerate(np.flatnonzero(rows == i).tolist()):
-            if chosen is not None:
-                shares[k] = chosen[number]
-                continue
-            start, stop = np.floor(boxes[k, :2]).astype(np.int64), np.ceil(boxes[k, 2:]).astype(np.int64)
-            part = mask[start[1] : stop[1], start[0] : stop[0]]
-            if part.all():
-                continue
-            outlines = pasted.objects[i][number] if pasted.objects else ()
-            whole = filled([one - start for one in outlines], *part.shape) if outlines else np.ones_like(part)
-            visible = whole & part
-            shares[k] = visible.sum() / max(whole.sum(), 1)
-            y, x = (np.flatnonzero(visible.any(axis=axis)) for axis in (1, 0))
-            if len(y):
-                ends = np.array([[x[0], y[0]], [x[-1] + 1, y[-1] + 1]]) + start
-                left[k] = [*np.maximum(boxes[k, :2], ends[0]), *np.minimum(boxes[k, 2:], ends[1])]
+        of_image = np.flatnonzero(rows == i)
+        if pasted.chosen and (chosen := pasted.chosen[i]) is not None:
+            shares[of_image] = chosen[: len(of_image)]
+            continue
+        start = np.floor(boxes[of_image, :2]).astype(np.int64)
+        stop = np.ceil(boxes[of_image, 2:]).astype(np.int64)
+        outlines = pasted.objects[i] if pasted.objects else [[]] * len(of_image)
+        are_covered = _sums(mask, start, stop) < (stop - start).prod(axis=1)
+        for some in _chunks(np.flatnonzero(are_covered)):
+            wholes = _masks_in([outlines[number] for number in some], start[some], stop[some])
+            for number, whole in zip(some, wholes, strict=True):
+                (x0, y0), (x1, y1), k = start[number].tolist(), stop[number].tolist(), of_image[number]
+                visible = whole & mask[y0:y1, x0:x1]
+                shares[k] = visible.sum() / max(whole.sum(), 1)
+                y, x = (np.flatnonzero(visible.any(axis=axis)) for axis in (1, 0))
+                if len(y):
+                    ends = np.array([[x[0], y[0]], [x[-1] + 1, y[-1] + 1]]) + start[number]
+                    left[k] = [*np.maximum(boxes[k, :2], ends[0]), *np.minimum(boxes[k, 2:], ends[1])]
     return left, shares
+
+
+def _masks_in(
+    objects: Sequence[Sequence[Floats]], start: NDArray[np.int64], stop: NDArray[np.int64]
+) -> list[NDArray[np.bool_]]:
+    """Return the mask of each object in its rectangle from x, y to x, y; all of it for one without outlines."""
+    sizes = (stop - start)[:, ::-1].tolist()
+    masks = [
+        np.zeros(size, np.bool_) if outlines else np.ones(size, np.bool_)
+        for outlines, size in zip(objects, sizes, strict=True)
+    ]
+    of = [number for number, outlines in enumerate(objects) for _ in outlines]
+    moved = [one - start[number] for number, outlines in enumerate(objects) for one in outlines]
+    fill([masks[number] for number in of], moved)
+    return masks
+
+
+def _sums(mask: NDArray[np.bool_], start: NDArray[np.int64], stop: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many pixels of a mask are in each rectangle from x, y to x, y: int64 [n]."""
+    sums = np.zeros((mask.shape[0] + 1, mask.shape[1] + 1), np.int64)
+    sums[1:, 1:] = mask.cumsum(axis=0).cumsum(axis=1)
+    (left, top), (right, bottom) = start.T, stop.T
+    found: NDArray[np.int64] = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    return found
+
+
+def _chunks(numbers: NDArray[np.int64]) -> list[list[int]]:
+    """Return numbers in lists of a length at which the masks of so many objects take little memory."""
+    return [numbers[start : start + _OBJECTS].tolist() for start in range(0, len(numbers), _OBJECTS)]
 
 
 def filled(outlines: Sequence[Floats], height: int, width: int) -> NDArray[np.bool_]:
@@ -144,21 +216,40 @@ def filled(outlines: Sequence[Floats], height: int, width: int) -> NDArray[np.bo
         width: Width of the mask.
     """
     mask = np.zeros((height, width), np.bool_)
-    for outline in outlines:
-        points = clipped_outline(outline, (0, 0), (width, height))
-        after = np.roll(points, -1, axis=0)
-        first, last = (
-            np.ceil(select(points[:, 1], after[:, 1]) - 0.5).astype(np.int64) for select in (np.minimum, np.maximum)
-        )
-        counts = last - first
-        edge = np.repeat(np.arange(len(points)), counts)  # of each crossing of an edge and a row
-        rows = first[edge] + np.arange(len(edge)) - np.repeat(np.cumsum(counts) - counts, counts)
-        (x, y), (dx, dy) = points[edge].T, (after - points)[edge].T
-        columns = np.clip(np.ceil(x + (rows + 0.5 - y) * dx / dy - 0.5), 0, width).astype(np.int64)
-        if not len(rows):
-            continue
-        top, left, bottom, right = rows.min(), columns.min(), rows.max() + 1, columns.max()
-        crossings = np.zeros((bottom - top, right - left + 1), np.uint8)  # odd or even, even if it overflows
-        np.add.at(crossings, (rows - top, columns - left), 1)
-        mask[top:bottom, left:right] |= (np.cumsum(crossings, axis=1, dtype=np.uint8)[:, :-1] & 1).view(np.bool_)
+    fill([mask] * len(outlines), outlines)
     return mask
+
+
+def fill(masks: Sequence[NDArray[np.bool_]], outlines: Sequence[Floats]) -> None:
+    """Add the pixels inside outlines, see `filled`, to a mask for each outline; masks may be the same."""
+    if not outlines:
+        return
+    sizes = np.array([mask.shape for mask in masks], np.int64)
+    points, ends = _joined(clipped_outlines(outlines, np.zeros(2), sizes[:, ::-1].astype(np.float64)))
+    owner = np.repeat(np.arange(len(outlines)), np.diff(ends, prepend=0))
+    following = np.arange(1, len(points) + 1)
+    lasts = np.flatnonzero(np.diff(owner, append=len(outlines)))
+    following[lasts] = np.concatenate([[0], lasts[:-1] + 1])[: len(lasts)]
+    after = points[following]
+    first, last = (
+        np.ceil(select(points[:, 1], after[:, 1]) - 0.5).astype(np.int64) for select in (np.minimum, np.maximum)
+    )
+    counts = last - first
+    edge = np.repeat(np.arange(len(points)), counts)  # of each crossing of an edge and a row
+    rows = first[edge] + np.arange(len(edge)) - np.repeat(np.cumsum(counts) - counts, counts)
+    (x, y), (dx, dy) = points[edge].T, (after - points)[edge].T
+    columns = np.clip(np.ceil(x + (rows + 0.5 - y) * dx / dy - 0.5), 0, sizes[owner[edge], 1]).astype(np.int64)
+    if not len(rows):
+        return
+    starts = np.flatnonzero(np.diff(owner[edge], prepend=-1))
+    corners = np.stack([rows, columns], axis=1)
+    low, high = np.minimum.reduceat(corners, starts), np.maximum.reduceat(corners, starts)
+    shapes = high - low + 1
+    stops = [*starts[1:].tolist(), len(rows)]
+    for (top, left), (height, width), number, start, stop in zip(
+        low.tolist(), shapes.tolist(), owner[edge[starts]].tolist(), starts.tolist(), stops, strict=True
+    ):
+        index = (rows[start:stop] - top) * width + columns[start:stop] - left
+        crossings = np.bincount(index, minlength=height * width).astype(np.uint8)  # odd or even, even if it overflows
+        inside = np.cumsum(crossings.reshape(height, width), axis=1, dtype=np.uint8)[:, :-1] & 1
+        masks[number][top : top + height, left : left + width - 1] |= inside.view(np.bool_)

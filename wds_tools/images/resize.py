@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,11 +48,11 @@ def render_region(
     box, resized = regions.box[index].tolist(), regions.resize[index].tolist()
     y, x = regions.corner[index].tolist()
     h, w = regions.size[index].tolist()
+    left, top = needed[0] - box[0], needed[1] - box[1]
     is_between_pixels = regions.resize.dtype.kind == "f"
     if is_between_pixels or resized != [box[3], box[2]]:
         with stages.RESIZE:
             part = part if dtype == np.uint8 else part.astype(_floating_dtype(dtype))
-            left, top = needed[0] - box[0], needed[1] - box[1]
             if is_between_pixels or (y + h) * (x + w) - h * w > _MAX_UNUSED_PIXELS:
                 scale = box[2] / resized[1], box[3] / resized[0]
                 ends = x * scale[0] - left, y * scale[1] - top, (x + w) * scale[0] - left, (y + h) * scale[1] - top
@@ -65,6 +66,8 @@ def render_region(
             else:
                 part = _resize(part, *resized)[y : y + h, x : x + w]
             part = np.rint(part) if part.dtype != dtype and dtype.kind in "iu" else part
+    else:
+        part = part[y - top : y - top + h, x - left : x - left + w]  # more was decoded for a frame
     part = flipped(part, regions, index)
     if out is None:
         out = np.empty((part.shape[2], h, w), dtype)
@@ -115,17 +118,18 @@ def fill_around(output: NDArray[Any], regions: Regions, index: int, fill: float)
     """
     frame = regions.frame
     assert frame is not None
-    if frame.tiles > 1:
-        output[...] = fill
-        return
-    (top, left), (height, width) = frame.place[index].tolist(), regions.size[index].tolist()
-    for rows, columns in (
-        (slice(0, top), slice(None)),
-        (slice(top + height, None), slice(None)),
-        (slice(top, top + height), slice(0, left)),
-        (slice(top, top + height), slice(left + width, None)),
-    ):
-        output[:, rows, columns] = fill
+    tiles = slice(index * frame.tiles, (index + 1) * frame.tiles)
+    start = frame.place[tiles]
+    corners = zip(start.tolist(), (start + regions.size[tiles]).tolist(), strict=True)
+    results = sorted((left, right, top, bottom) for (top, left), (bottom, right) in corners if top < bottom)
+    ends = {0, output.shape[1], *(end for *_, top, bottom in results for end in (top, bottom))}
+    for first, last in pairwise(sorted(ends)):  # rows in which the same results are
+        column = 0
+        for left, right, top, bottom in [*results, (output.shape[2], 0, first, last)]:
+            if top <= first < bottom:
+                if column < left:
+                    output[:, first:last, column:left] = fill
+                column = max(column, right)
 
 
 def warp_frame(frame: NDArray[Any], warp: Warp, index: int, fill: float, *, nearest: bool) -> NDArray[Any]:

@@ -40,6 +40,16 @@ def view_named(name: str, size: int) -> View:
     raise OptionError(f"view={name!r}; allowed are {', '.join(VIEWS)}")
 
 
+def check_count(count: int) -> None:
+    """Check the number of samples of a sheet.
+
+    Raises:
+        OptionError: It is out of range.
+    """
+    if not 1 <= count <= 1024:
+        raise OptionError(f"count={count}; allowed are 1 to 1,024")
+
+
 def contact_sheet(
     dataset: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -70,8 +80,7 @@ def contact_sheet(
         OptionError: An option is invalid.
         DestinationError: The file cannot be written.
     """
-    if not 1 <= count <= 1024:
-        raise OptionError(f"count={count}; allowed are 1 to 1,024")
+    check_count(count)
     chosen = view_named(view, size)
     manifest = open_shards(dataset, remote=remote).manifest
     check_fields(("image",), manifest.fields)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.format.index import NO_LABEL
+from wds_tools.format.manifest import order_fingerprint
 from wds_tools.loading.pipeline.autoscale import slots_for
 from wds_tools.options import check_counts
 from wds_tools.order.planner import Cursor, EpochPlan, Tail, World
@@ -150,7 +151,7 @@ def forecast(
             f"world_size={world_size} with ranks_per_node={per_node}; world_size must be a multiple of ranks_per_node"
         )
     nodes, global_batch = world_size // per_node, batch_size * world_size
-    block = default_block(manifest.samples, manifest.bytes)
+    block = default_block(manifest.samples, manifest.order_bytes)
     window = window_of(shuffle, block=block, samples=manifest.samples, shuffled=manifest.shuffled, batch=global_batch)
     order = order_of(shards, choice, seed=seed, window=window, block=block, lanes=nodes)
     steps = len(EpochPlan(order.at(0), Cursor(), World(), global_batch, tail))
@@ -201,7 +202,7 @@ def order_of(shards: ShardSet, choice: Choice | None, *, seed: int, window: int,
     """Return the order of a dataset, or of a choice of its samples."""
     manifest = shards.manifest
     return Order(
-        fingerprint=manifest.fingerprint,
+        fingerprint=order_fingerprint(manifest.shards),
         shard_samples=[entry.samples for entry in manifest.shards],
         seed=seed,
         window=window,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from wds_tools.errors import OptionError, ResumeError
-from wds_tools.format.manifest import fingerprint
+from wds_tools.format.manifest import order_fingerprint
 from wds_tools.loading.explanation import StepExplanation
 from wds_tools.loading.load_options import LoadOptions
 from wds_tools.loading.request import OpenedDataset, open_dataset
@@ -106,7 +106,7 @@ def _state_of(dataset: str, path: Path, remote: RemoteOptions) -> dict[str, Any]
     fitting = {
         name: state
         for name, state in states.items()
-        if state["fingerprint"] == fingerprint(manifest.shards[: whole_number(state.get("shards", 0), "shards")])
+        if state["fingerprint"] == order_fingerprint(manifest.shards[: whole_number(state.get("shards", 0), "shards")])
     }
     if len(fitting) == 1 or len({json.dumps(state, sort_keys=True) for state in fitting.values()}) == 1:
         return next(iter(fitting.values()))
@@ -119,7 +119,8 @@ def _state_of(dataset: str, path: Path, remote: RemoteOptions) -> dict[str, Any]
         raise OptionError(f"{path} has the state of a Mixture: call loader.explain() in your program")
     raise ResumeError(
         f"{path} has the state of a loader, but of another dataset: it is for the fingerprint "
-        f"{', '.join(str(state['fingerprint']) for state in states.values())}, and {dataset} has {manifest.fingerprint}"
+        f"{', '.join(str(state['fingerprint']) for state in states.values())}, and {dataset} has "
+        f"{order_fingerprint(manifest.shards)}"
     )
 
 

@@ -218,6 +218,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
             self._is_advised.fill_(True)
             advice.warn_of_batch_sizes(self.batch_size, advice.batch_size_of_dataloader())
         self._assembler = self._assembler or Assembler(self._opened.recipe)
+        self._assembler.reader.begin(epoch)
         self._errors.begin(len(plan) * self.batch_size // num_workers)
         numbers = range(worker, len(plan), num_workers)[skipped // self.batch_size :]
         skipped %= self.batch_size

@@ -66,6 +66,11 @@ class Epochs:
         return 0 if self._packing and not self._packing.is_complete else self._cursor.epoch
 
     @property
+    def steps(self) -> int:
+        """Steps that the training loop has received since the start of the run."""
+        return self._history.steps
+
+    @property
     def epoch(self) -> int:
         """Epoch of the last batch, or the next epoch if that batch ended its epoch."""
         return self._cursor.epoch
@@ -194,7 +199,8 @@ class Epochs:
         """Return the orders with the changes that a state needs. Those of a schedule follow from it."""
         known = self._orders if self._planned is None else self._orders.until(self._cursor)
         orders = known.for_state(self._cursor)
-        if any((change.entries or {}).get("samples", {"file": ""})["file"] is None for change in orders.reweights):
+        needed = orders.needed(self._cursor, has_partners=self._opened.recipe.has_partners)
+        if any((change.entries or {}).get("samples", {"file": ""})["file"] is None for change in needed):
             raise ResumeError(
                 "the weights of samples are in no file, so a state cannot record them: give save_to=, a path next to "
                 "the checkpoint, to loader.reweight()"
@@ -282,6 +288,7 @@ class Epochs:
             force=force,
             find_weights=self.weights,
             packed=self._opened.packed,
+            has_partners=self._opened.recipe.has_partners,
         )
         trainer_epoch, compiled = state.get("trainer_epoch"), state.get("compiled")
         if trainer_epoch is not None:

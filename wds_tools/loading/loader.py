@@ -253,7 +253,7 @@ class Loader(OnlyIterable):
         """
         given = self._epochs.weights.entries(classes, sources, samples, where, save_to)
         cursor = self._epochs.reweight(given, at)
-        self._agreement.add(cursor, given)
+        self._agreement.add(cursor, given, self._epochs.steps)
 
     def epoch_proof(self, *, timeout_seconds: float = 60.0) -> EpochProof:
         """Check whether the last finished epoch delivered each sample once over all ranks.
@@ -459,7 +459,7 @@ class Loader(OnlyIterable):
         """Return the next batch and its number of samples, and count it as received by the loop; None at the end."""
         self._check_process()
         self._epochs.check_running(plan)
-        self._agreement.check()
+        self._agreement.check(self._epochs.steps)
         if self._packing:
             self._packing.check()
         with self._meter:

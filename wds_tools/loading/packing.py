@@ -16,24 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import DestinationError, MissingSourceError, OptionError, WorkerError
-from wds_tools.format.manifest import MANIFEST_NAME, Manifest
+from wds_tools.format.manifest import Manifest
 from wds_tools.loading.load_options import LoaderOptions
 from wds_tools.loading.request import OpenedDataset, open_dataset
 from wds_tools.loading.samples.columns import buckets_of
 from wds_tools.options import launcher_number
 from wds_tools.packing.background import BackgroundPacker, PackerDiedError
 from wds_tools.packing.config import PackOptions
-from wds_tools.packing.destination import read_manifest
 from wds_tools.packing.packer import check_place
+from wds_tools.packing.plan import packed_source
 from wds_tools.packing.remote_destination import parse_destination
-from wds_tools.packing.unfinished import UnfinishedShards, plan_of, read_plan
+from wds_tools.packing.unfinished import UnfinishedShards, plan_of, read_complete, read_plan
 from wds_tools.storage.lock import WORK_NAME
 from wds_tools.wording import counted
 
 _POLL_SECONDS = 0.02
 _SIZE_SECONDS = 1.0  # between two looks at how much the packer has written
 _RESTARTS = 1
-_OF_LOADER = ("src", "dst", "progress", "dry_run", "fresh", "task", "finish", "engine", "spool")
+_OF_LOADER = ("src", "dst", "progress", "dry_run", "fresh", "task", "finish", "engine", "spool", "first")
 _log = logging.getLogger("wds_tools")
 
 
@@ -99,7 +99,7 @@ class Packing:
             WdsToolsError: The packer has failed; its error.
         """
         try:
-            self.was_complete = (self._folder / MANIFEST_NAME).exists()
+            self.was_complete = read_complete(self._folder) is not None
             if self.was_complete and not _exists(self._options.dataset):
                 _log.info("%s does not exist: %s is used as it is", self._options.dataset, self._folder)
                 self._is_verified = True
@@ -140,7 +140,8 @@ class Packing:
         self.wait(lambda: self._plan() is not None, is_listing=True)
         plan = self._plan()
         assert plan is not None
-        self._shards = UnfinishedShards(self._folder, replace(plan, shards=(), fields={}, images=None))
+        source = packed_source(plan.source or {})
+        self._shards = UnfinishedShards(self._folder, replace(plan, shards=(), fields={}, images=None, source=source))
         self._shards.grow()
         self._begun = time.monotonic(), self._shards.done
         self.wait(lambda: bool(self._shards and (self._shards.grow() or self._shards.locations)))
@@ -150,7 +151,7 @@ class Packing:
         plan = None if self._packer is None else self._packer.plan()
         if self._has_packer and plan is None:
             return None
-        found = read_plan(self._folder) or read_manifest(self._folder)
+        found = read_plan(self._folder) or read_complete(self._folder)
         return found if found and (plan is None or plan_of(found.source or {}) == plan) else None
 
     @property

@@ -13,7 +13,9 @@ import json
 import logging
 import math
 import os
+import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -220,6 +222,8 @@ class ReportExchange:
 
 
 AGREEMENT_SECONDS = 60.0
+LOOK_SECONDS = 1.0
+"""How often a rank looks whether others have changed weights."""
 
 
 class Agreement:
@@ -235,26 +239,39 @@ class Agreement:
         _exchanges["weights"] += 1
         self._count = 0
         self._open: list[tuple[int, str]] = []  # changes that were not compared yet
+        self._next_look = 0.0
 
-    def add(self, cursor: Cursor, entries: Any) -> None:
+    def add(self, cursor: Cursor, entries: Any, steps: int) -> None:
         """Publish a change of weights of this rank.
 
         Args:
             cursor: Where it begins.
             entries: The weights as plain values.
+            steps: Steps that this rank has received.
         """
         text = json.dumps([cursor.epoch, cursor.position, entries], sort_keys=True)
-        if self._ranks.find().members is not None:
+        if (members := self._ranks.find().members) is not None:
             _store().set(f"{self._exchange}/{self._count}/{dist.get_rank()}", text)
+            _store().set(self._key_of_any(members), f"{dist.get_rank()} {steps} {text}")
             self._open.append((self._count, text))
         self._count += 1
 
-    def check(self) -> None:
-        """Check that all ranks have made the changes of this rank.
+    def _key_of_any(self, members: Sequence[int]) -> str:
+        """Return the key that the first rank writes that makes the next change."""
+        return f"{self._exchange}/{self._count}/any/{key_of('members', *members)}"
+
+    def check(self, steps: int) -> None:
+        """Check that all ranks have made the changes of this rank, and this rank those of others.
+
+        Args:
+            steps: Steps that this rank has received.
 
         Raises:
             LoaderError: A rank has not, or its change differs.
         """
+        if not self._open and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_SECONDS
+            self._check_missed(steps)
         store = _store() if self._open else None
         while store and self._open:
             number, own = self._open.pop(0)
@@ -275,6 +292,19 @@ class Agreement:
                         f"{dist.get_rank()}, {_change_as_text(other)} on rank {member}: all ranks must make the same "
                         "calls after the same step"
                     )
+
+    def _check_missed(self, steps: int) -> None:
+        """Check that this rank does not go on without a change that another rank has made."""
+        members = self._ranks.find().members
+        if members is None or not _store().check([key := self._key_of_any(members)]):
+            return
+        rank, called_after, text = _store().get(key).decode().split(" ", 2)
+        if steps >= int(called_after):
+            raise LoaderError(
+                f"rank {rank} has called loader.reweight() {self._count + 1} times, for {_change_as_text(text)}, after "
+                f"{called_after} steps, and rank {dist.get_rank()} goes on after {steps} steps without that call: all "
+                "ranks must make the same calls after the same step"
+            )
 
 
 def _change_as_text(text: str) -> str:

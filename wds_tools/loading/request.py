@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.format.field_classes import check_same
-from wds_tools.format.manifest import fingerprint
+from wds_tools.format.manifest import order_fingerprint
 from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import views_in
@@ -33,6 +33,7 @@ from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder,
 from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.shares import whole_shares
+from wds_tools.packing.plan import is_beginning
 from wds_tools.packing.unfinished import PackedShards, UnfinishedShards, plan_of
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.opening import join_sets, open_shards
@@ -66,7 +67,7 @@ class MixturePart:
         """Return the order of the dataset, or of its first ``first_shards`` shards only."""
         entries = self.shards.manifest.shards[:first_shards]
         return Order(
-            fingerprint=fingerprint(entries),
+            fingerprint=order_fingerprint(entries),
             shard_samples=[entry.samples for entry in entries],
             seed=self.seed,
             window=self.window,
@@ -187,7 +188,7 @@ def open_dataset(options: LoadOptions, *, unfinished: UnfinishedShards | None = 
         read_ahead_bytes(options.remote, window_bytes),
         isinstance(options.fields, str),
         has_default_lanes=options.lanes is None,
-        banned=() if options.ban is None else tuple(banned_ids(shards, options.ban)),
+        banned=() if options.ban is None else tuple(banned_ids(shards, options.ban, plain.first_ids)),
         schedule=options.schedule,
         packed=packed,
         begins_packed=unfinished is not None,
@@ -198,7 +199,7 @@ def _packed_order(shards: ShardSet, options: LoadOptions) -> PackedOrder | None:
     """Return the order in which a dataset was packed, or is being packed, if a loader may have it."""
     source = shards.manifest.source or {}
     choice = (options.where, options.subset, options.class_weights)
-    if not source.get("digest") or any(one is not None for one in choice) or buckets_of(options.columns):
+    if not source.get("digest") or is_beginning(source) or any(one is not None for one in choice) or buckets_of(options.columns):
         return None
     packed = shards if isinstance(shards, UnfinishedShards) else PackedShards(shards)
     return PackedOrder(
@@ -253,7 +254,7 @@ def _open_part(
     for view in (options.view, *views) if options.views is None else (options.views[number],):
         for one in views_in(view) if view is not None else ():
             _check_view(one, shards)
-    block = default_block(manifest.samples, manifest.bytes)
+    block = default_block(manifest.samples, manifest.order_bytes)
     batch = options.batch_size * world.world_size
     return MixturePart(
         shards,

@@ -16,6 +16,7 @@ from webdataset.filters import pipelinefilter, reraise_exception
 from webdataset.pipeline import DataPipeline
 
 from wds_tools.errors import OptionError, ResumeError, WdsToolsError
+from wds_tools.format.manifest import order_fingerprint
 from wds_tools.loading.dataset import StreamingDataset, worker_of
 from wds_tools.loading.samples.assemble import Assembler
 from wds_tools.options import RemoteOptions
@@ -348,9 +349,9 @@ def _samples_of_shards(src: Iterable[dict[str, Any]], handler: Handler) -> Itera
 def _open_shard(url: str) -> tuple[Reader, Order]:
     shards = open_shards([url], for_training=True)
     manifest = shards.manifest
-    block = default_block(manifest.samples, manifest.bytes)
+    block = default_block(manifest.samples, manifest.order_bytes)
     counts = [entry.samples for entry in manifest.shards]
-    order = Order(fingerprint=manifest.fingerprint, shard_samples=counts, seed=0, window=0, block=block)
+    order = Order(fingerprint=order_fingerprint(manifest.shards), shard_samples=counts, seed=0, window=0, block=block)
     return Reader(shards, block=block), order
 
 

@@ -7,6 +7,9 @@ lanes are combined by bucket. The last groups, at most one per bucket, are incom
 the bucket and are not valid. With ``tail="drop"`` they are left out.
 
 ``group`` is the batch size, so the order does not depend on the number of ranks: a step takes one group for each.
+
+At a change, samples that are not in a complete group yet **wait**. They come first when the samples from there on are
+grouped again, without those that the change leaves out.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.order.changes import Reweight
-from wds_tools.order.epoch import EpochOrder, Piece, PlainOrder, Regimes, RunOrder, nothing_left
+from wds_tools.order.changes import Reweight, Stand
+from wds_tools.order.epoch import AreDrawn, EpochOrder, Piece, PlainOrder, Regimes, RunOrder, nothing_left
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import ScanPosition
+from wds_tools.order.weights import Marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,8 @@ class BucketedEpoch(EpochOrder):
         order: The orders of all epochs.
         epoch: The epoch.
         bans: Positions in this epoch, and the samples that are left out from each one on.
-        weighted: Rows up to a change of weights, its position, and the order without buckets from it on.
+        head: The order up to a change of weights.
+        piece: What the change draws.
     """
 
     def __init__(
@@ -94,15 +98,16 @@ class BucketedEpoch(EpochOrder):
         order: BucketOrder,
         epoch: int,
         bans: tuple[tuple[int, Sequence[int]], ...] = (),
-        weighted: tuple[BucketedEpoch, int, EpochOrder] | None = None,
+        head: BucketedEpoch | None = None,
+        piece: Piece | None = None,
     ) -> None:
         super().__init__(order.base, epoch)
         self.order, self.identity, self.reach = order, order.identity, None
-        self._bans, self._weighted = bans, weighted
-        if weighted:
+        self._bans, self._head, self._piece = bans, head, piece
+        if piece:
             self.is_weighted = True
             self.identity = replace(self.identity, once=False)
-        self._members: dict[int, Ints] = {}
+        self._members: dict[tuple[int, int], Ints] = {}
 
     @cached_property
     def computed_counts(self) -> tuple[int, int]:
@@ -122,11 +127,11 @@ class BucketedEpoch(EpochOrder):
     @property
     def distinct(self) -> int:
         """Number of rows that do not repeat a sample to fill a group."""
-        return int(self._rows.valid.sum()) if self._bans or self._weighted else self.run.samples
+        return int(self._rows.valid.sum()) if self._bans or self._piece else self.run.samples
 
     @property
     def _counts(self) -> tuple[int, int]:
-        constant = None if self._bans or self._weighted else self.order.constant_counts
+        constant = None if self._bans or self._piece else self.order.constant_counts
         return constant or self.computed_counts
 
     def slice(self, start: int, stop: int) -> Part:
@@ -152,33 +157,43 @@ class BucketedEpoch(EpochOrder):
     @property
     def starts(self) -> list[int]:
         """Rows at which the parts begin that were grouped on their own."""
-        starts = self._weighted[0].starts if self._weighted else [0]
-        for position in [self._weighted[1]] if self._weighted else [ban for ban, _ in self._bans]:
+        starts = self._head.starts if self._head else [0]
+        for position in [self._piece.position] if self._piece else [ban for ban, _ in self._bans]:
             starts = [*(start for start in starts if start < position), position]
         return starts
 
     @property
     def starts_of_weights(self) -> list[int]:
         """Rows at which other weights begin to hold, ascending."""
-        return self.inner.starts_of_weights
+        if self._head is None or self._piece is None:
+            return []
+        first = self._piece.position
+        return [*(start for start in self._head.starts_of_weights if start < first), first]
 
     def piece_at(self, position: int) -> Piece | None:
-        """Return what is drawn by the same weights around a row, as if there were no buckets."""
-        return self.inner.piece_at(position)
+        """Return the rows drawn by the same weights that have a row; None if it is not drawn by weights."""
+        if self._head is None or self._piece is None or self._piece.position <= position:
+            return self._piece
+        return self._head.piece_at(position)
+
+    def marks(self, position: int) -> Marks:
+        """Return marks with which the order is computed faster; none if a row is not drawn by weights."""
+        piece = self.piece_at(position)
+        return piece.regime.marks(piece.row(piece.drawn_before)) if piece else ()
 
     def substitute(self, position: int, number: int) -> int:
         """Return a sample of the bucket of a row, chosen by a random number."""
-        row = position % self.samples
+        row, rows = position % self.samples, slice(*self.rows_like(position))
         bucket = self.bucket_of(self.ids(row, row + 1))
-        if bucket not in self._members:
-            ids = self._base[0][self._rows.sources[self._rows.valid]]
-            self._members[bucket] = ids[self.order.labels[ids] == bucket]
-        members = self._members[bucket]
+        if (rows.start, bucket) not in self._members:
+            ids = self._base[0][self._rows.sources[rows][self._rows.valid[rows]]]
+            self._members[rows.start, bucket] = ids[self.order.labels[ids] == bucket]
+        members = self._members[rows.start, bucket]
         return int(members[number % len(members)])
 
     def tally(self) -> Tally | None:
         """Return the tally of all samples without computing the groups; None if that is not possible."""
-        total = None if self._weighted else super().tally()
+        total = None if self._piece else super().tally()
         return total - tally(self._base[0][self._removed]) if total else None
 
     def without(self, position: int, ids: Sequence[int]) -> BucketedEpoch:
@@ -187,25 +202,54 @@ class BucketedEpoch(EpochOrder):
 
     def reweighted(self, position: int, change: Reweight, regimes: Regimes) -> BucketedEpoch:
         """Return the order in which the samples from a row on are drawn by weights, and grouped again."""
-        inner = self.inner.reweighted(position, change, regimes)
-        return BucketedEpoch(self.order, self.epoch, weighted=(self, position, inner))
+        return BucketedEpoch(self.order, self.epoch, head=self, piece=Piece(self.epoch, position, change, regimes))
 
-    def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
-        """Return where the plain orders of each dataset continue at a row, as if there were no buckets."""
-        return self.inner.scan_positions(min(position, self.inner.samples - 1))
+    def stand(self, position: int, are_drawn: AreDrawn) -> Stand:
+        """Return where the run stands at a row: samples that wait for their bucket are kept if they are drawn."""
+        (ids, _), following = self._waiting_at(position)
+        delivered = int(self._rows.valid[:position].sum()) if position else 0
+        return Stand(delivered + int(are_drawn(ids).sum()), self.inner.scan_positions(following))
 
-    @property
+    def _waiting_at(self, position: int) -> tuple[Part, int]:
+        """Return ids and lanes of the samples that wait at a row, and the row of `inner` that comes next."""
+        if not position:  # no sample waits; the order is not computed
+            return (np.empty(0, np.int64), np.empty(0, np.int16)), 0
+        ids, lanes = self._base
+        taken = self._rows.sources[:position][self._rows.valid[:position]]
+        # From the source `first` on, sources are the rows of `inner` from `row` on.
+        row = self._piece.drawn_before if self._piece else 0
+        first = len(ids) - (self.inner.samples - row)
+        waits = np.ones(max(first, int(taken.max(initial=-1)) + 1), np.bool_)
+        waits[: self._piece.position if self._piece else 0] = False
+        waits[taken] = False
+        waits[self._removed[self._removed < len(waits)]] = False
+        waiting = np.flatnonzero(waits)
+        return (ids[waiting], lanes[waiting]), row + len(waits) - first
+
+    @cached_property
     def inner(self) -> EpochOrder:
         """The order without buckets."""
-        return self._weighted[2] if self._weighted else EpochOrder(self.run, self.epoch)
+        if self._head is None or self._piece is None:
+            return EpochOrder(self.run, self.epoch)
+        return self._head.inner.reweighted(self._piece.drawn_before, self._piece.change, self._piece.regimes)
 
     @cached_property
     def _base(self) -> Part:
-        """Ids and lanes of the order without buckets; after a change of weights those of the rows before it, first."""
-        if self._weighted is None:
+        """Ids and lanes of the order without buckets.
+
+        After a change of weights: of the rows before it, of the samples that wait, and of the rows of `inner` from it
+        on.
+        """
+        if self._head is None or self._piece is None:
             return super().slice(0, self.run.samples)
-        head, position, inner = self._weighted
-        parts = [head.slice(0, position), inner.slice(position, inner.samples)]
+        position = self._piece.position
+        (waiting, lanes_of_waiting), _ = self._head._waiting_at(position)  # noqa: SLF001 - of this class
+        keeps = self._piece.regime.are_drawn(waiting)
+        parts = [
+            self._head.slice(0, position) if position else (waiting[:0], lanes_of_waiting[:0]),
+            (waiting[keeps], lanes_of_waiting[keeps]),
+            self.inner.slice(self._piece.drawn_before, self.inner.samples),
+        ]
         ids, lanes = zip(*parts, strict=True)
         return np.concatenate(ids), np.concatenate(lanes)
 
@@ -213,11 +257,11 @@ class BucketedEpoch(EpochOrder):
     def _plan(self) -> tuple[_Rows, Ints]:
         """The rows, and the positions in the order without buckets of samples that are left out."""
         ids, _ = self._base
-        if self._weighted:
-            head, position, _ = self._weighted
+        if self._head and self._piece:
+            position = self._piece.position
             rest = self._grouped(np.arange(position, len(ids)))
             sources = np.concatenate([np.arange(position), rest.sources])
-            valid = np.concatenate([head.valid(0, position), rest.valid])
+            valid = np.concatenate([self._head.valid(0, position) if position else rest.valid[:0], rest.valid])
             return _Rows(sources, valid, position + rest.complete), np.empty(0, np.int64)
         left = np.ones(len(ids), np.bool_)
         removed = [np.empty(0, np.int64)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -90,6 +89,19 @@ Entries = dict[str, Any]
 """Weights as a user gives them, as plain values: by class, dataset and condition, and the file of those of samples."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where a run stands at a change of weights.
+
+    Attributes:
+        drawn: Samples of the epoch that were delivered before, or wait for their bucket and are kept.
+        scan: Where the plain orders of each dataset continue.
+    """
+
+    drawn: int
+    scan: tuple[ScanPosition, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reweight:
     """Samples are drawn by weights from a position of an epoch on.
@@ -101,23 +113,24 @@ class Reweight:
         position: Position in that epoch.
         entries: The weights; None returns to the plain epochs.
         length: Samples of an epoch while these weights hold.
-        scan: Where the plain orders of each dataset continue; None if the run has not reached this position.
+        stand: Where the run stands at this position; None if it has not reached it.
     """
 
     epoch: int
     position: int
     entries: Entries | None
     length: int
-    scan: tuple[ScanPosition, ...] | None = None
+    stand: Stand | None = None
 
     @property
     def place(self) -> tuple[int, int]:
         """Epoch and position."""
         return self.epoch, self.position
 
-    def to_list(self, scan: Sequence[ScanPosition]) -> list[Any]:
-        """Return plain values for a state, which has many of these; ``scan`` is empty if it is not known yet."""
-        return [self.epoch, self.position, self.length, [number for one in scan for number in one], self.entries]
+    def to_list(self, stand: Stand | None) -> list[Any]:
+        """Return plain values for a state, which has many of these; ``stand`` is None if it is not known yet."""
+        numbers = [] if stand is None else [stand.drawn, *(number for one in stand.scan for number in one)]
+        return [self.epoch, self.position, self.length, numbers, self.entries]
 
 
 Change: TypeAlias = Ban | Reweight
@@ -168,12 +181,12 @@ def reweights_of(state: Any) -> tuple[Reweight, ...]:
         raise ResumeError(f"the entry 'weights' of the state is damaged ({type(error).__name__}: {error})") from error
 
 
-def _reweight_of(epoch: Any, position: Any, length: Any, scan: Any, entries: Entries | None) -> Reweight:
-    numbers = [whole_number(number, "position of a scan") for number in entries_of(scan, "weights")]
+def _reweight_of(epoch: Any, position: Any, length: Any, stand: Any, entries: Entries | None) -> Reweight:
+    numbers = [whole_number(number, "position of a scan") for number in entries_of(stand, "weights")]
     return Reweight(
         whole_number(epoch, "epoch of weights", most=MAX_EPOCH),
         whole_number(position, "position of weights"),
         entries,
         whole_number(length, "length of an epoch with weights", least=1),
-        tuple(zip(numbers[::2], numbers[1::2], strict=True)) or None,
+        Stand(numbers[0], tuple(zip(numbers[1::2], numbers[2::2], strict=True))) if numbers else None,
     )

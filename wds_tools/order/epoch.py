@@ -1,4 +1,4 @@
-"""What all orders have in common: the identity that a state records, and the order of one epoch. No I/O.
+"""What all orders have in common: the orders of a run, and the order of one epoch. No I/O.
 
 A `RunOrder` has the orders of all epochs: of one dataset, of a mixture, or of either in buckets. `RunOrder.at` returns
 the order of one epoch, an `EpochOrder`, in which changes have been made at some positions. The planner knows only
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,65 +24,17 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.changes import Ban, Change, Reweight, Weights
+from wds_tools.order.changes import Ban, Change, Reweight, Stand, Weights
+from wds_tools.order.identity import Identity
 from wds_tools.order.selection import Balance
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import Chain, Draws, Rates, Regime, Scan, ScanPosition
+from wds_tools.order.weights import Chain, Draws, Marks, Rates, Regime, Scan, ScanPosition
 
 _KEPT_SEGMENTS = 2
 Regimes = Callable[[Reweight], Regime]
 """Returns what a change of weights draws; it is computed when rows of it are first needed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What determines the orders of a run, with the shuffle. States and messages take it from here.
-
-    Attributes:
-        fingerprint: Fingerprint of the dataset, or of the mixture.
-        seed: Seed of the shuffle.
-        shards: Number of shards.
-        stored: Number of samples of the dataset, selected or not; all ids are smaller.
-        selection: Digest of the selection; None if there is none, and for mixtures, whose fingerprint has it.
-        once: Whether no sample repeats within an epoch.
-        lanes: Number of independent streams.
-        window: Shuffle window in samples, 0 for the stored order; for mixtures a list.
-        block: Samples per block; for mixtures a list.
-        buckets: Height and width of each bucket; empty without buckets.
-        group: Consecutive rows that belong to one bucket, or are of one dataset of a mixture; 1 if there is no such
-            rule.
-        group_is_of_rank: Whether the rows of a group go to one rank, and not to all.
-    """
-
-    fingerprint: str
-    seed: int
-    shards: int
-    stored: int
-    selection: str | None
-    once: bool
-    lanes: int
-    window: int | list[int]
-    block: int | list[int]
-    buckets: tuple[tuple[int, int], ...] = ()
-    group: int = 1
-    group_is_of_rank: bool = True
-
-    @property
-    def shuffles(self) -> bool:
-        """Whether the order is not the stored one."""
-        return bool(np.any(self.window))
-
-    @property
-    def shape(self) -> dict[str, Any]:
-        """The arguments of `RunOrder.like`, and entries of a state."""
-        shape = {"lanes": self.lanes, "window": self.window, "block": self.block}
-        return {**shape, "group": self.group} if self.buckets or self.group > 1 else shape
-
-    @property
-    def sizes(self) -> list[list[int]] | None:
-        """The buckets as an entry of a state; None without buckets."""
-        return list(map(list, self.buckets)) or None
+AreDrawn = Callable[[Ints], NDArray[np.bool_]]
 
 
 def in_segments(starts: Ints, segment: Callable[[int], Part], start: int, stop: int) -> Part:
@@ -256,21 +209,21 @@ class PlainOrder(RunOrder):
         """Return the dataset of samples that all are of one dataset; None if batches are mixed."""
         return None
 
-    def regime(self, draws: Draws, scan: Sequence[ScanPosition]) -> Regime:
-        """Return the sequence of the samples that are drawn.
+    def regime(self, draws: Draws, stand: Stand) -> Regime:
+        """Return the sequence of the samples that are drawn from a change on.
 
         Args:
             draws: How they are drawn.
-            scan: Where the plain orders of each dataset continue.
+            stand: Where the run stands.
         """
         shares, rates = draws
-        if not len(shares) == len(self.scans) == len(scan):
+        if not len(shares) == len(self.scans) == len(stand.scan):
             raise ResumeError(
-                f"the state has weights of {len(scan)} dataset(s), the loader has {len(self.scans)}: create the "
+                f"the state has weights of {len(stand.scan)} dataset(s), the loader has {len(self.scans)}: create the "
                 "loader with the datasets of the state"
             )
-        chains = [Chain(*one) for one in zip(self.scans, rates, scan, strict=True)]
-        return Regime(draws, chains, self.first_ids, self.identity.lanes, self.identity.group)
+        chains = [Chain(*one) for one in zip(self.scans, rates, stand.scan, strict=True)]
+        return Regime(draws, chains, self.first_ids, self.identity.lanes, stand.drawn, self.identity.group)
 
     @abstractmethod
     def find(self, epoch: int, ids: Ints) -> tuple[Ints, Ints]:
@@ -300,10 +253,10 @@ class PlainOrder(RunOrder):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of an epoch that are drawn by the same weights: from ``position`` on, beginning with row ``first_row``."""
+    """Rows of an epoch that are drawn by the same weights, from ``position`` on."""
 
+    epoch: int
     position: int
-    first_row: int
     change: Reweight
     regimes: Regimes
 
@@ -312,18 +265,14 @@ class Piece:
         """The samples that are drawn."""
         return self.regimes(self.change)
 
+    @property
+    def drawn_before(self) -> int:
+        """Samples of the epoch that were drawn before."""
+        return self.regime.drawn_before if self.epoch == self.change.epoch else 0
+
     def row(self, position: int) -> int:
         """Return the row of the sequence that is at a row of the epoch."""
-        return position - self.position + self.first_row
-
-    @classmethod
-    def of(cls, epoch: int, position: int, change: Reweight, regimes: Regimes) -> Piece:
-        """Return the rows of an epoch that a change draws."""
-        start = change.position
-        if epoch > change.epoch:  # in buckets, rows that fill groups may make an epoch longer than its weights draw
-            start = min(start, change.length)
-        first_row = (epoch - change.epoch) * change.length + position - start
-        return cls(position, first_row, change, regimes)
+        return (self.epoch - self.change.epoch) * self.change.length + position - self.regime.drawn_before
 
 
 class EpochOrder:
@@ -413,11 +362,20 @@ class EpochOrder:
             change: The change.
             regimes: Returns the samples that it draws.
         """
-        return WeightedEpoch(self, (Piece.of(self.epoch, position, change, regimes),))
+        return WeightedEpoch(self, (Piece(self.epoch, position, change, regimes),))
 
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample at a row."""
         return self.run.scan_positions(self.epoch, position)
+
+    def stand(self, position: int, are_drawn: AreDrawn) -> Stand:  # noqa: ARG002 - buckets need it
+        """Return where the run stands at a row.
+
+        Args:
+            position: The row.
+            are_drawn: Returns which samples the weights that hold from there on draw at all.
+        """
+        return Stand(position, self.scan_positions(position))
 
     @property
     def inner(self) -> EpochOrder:
@@ -427,6 +385,11 @@ class EpochOrder:
     def passes(self, start: int, stop: int) -> Ints:
         """Return in which pass through its dataset the rows ``start`` to ``stop`` are: int64 [stop - start]."""
         return np.full(stop - start, self.epoch)
+
+    def marks(self, position: int) -> Marks:
+        """Return marks with which the rows from one on are computed faster; none if they are not drawn by weights."""
+        piece = self.piece_at(position)
+        return piece.regime.marks(piece.row(position)) if piece else ()
 
     @property
     def starts_of_weights(self) -> list[int]:
@@ -456,9 +419,16 @@ class EpochOrder:
         """Return those of some rows whose input could not be packed; other samples are in their place."""
         return rows[:0]
 
-    def substitute(self, position: int, number: int) -> int:  # noqa: ARG002 - buckets need it
+    def rows_like(self, position: int) -> tuple[int, int]:
+        """Return the rows drawn by the same weights that have a row: the first one, and the one after the last."""
+        starts = [0, *self.starts_of_weights, self.samples]
+        number = bisect_right(starts, position % self.samples)
+        return starts[number - 1], starts[number]
+
+    def substitute(self, position: int, number: int) -> int:
         """Return a sample that can take the place of the one in a row, chosen by a random number."""
-        row = number % self.samples
+        first, stop = self.rows_like(position)
+        row = first + number % (stop - first)
         return int(self.ids(row, row + 1)[0])
 
 
@@ -572,7 +542,7 @@ class WeightedEpoch(EpochOrder):
     def reweighted(self, position: int, change: Reweight, regimes: Regimes) -> EpochOrder:
         """Return the order in which the samples from a row on are drawn by other weights."""
         kept = tuple(piece for piece in self._pieces if piece.position < position)
-        return WeightedEpoch(self._base, (*kept, Piece.of(self.epoch, position, change, regimes)))
+        return WeightedEpoch(self._base, (*kept, Piece(self.epoch, position, change, regimes)))
 
     def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
         """Return where the plain orders of each dataset have its next sample at a row."""
@@ -583,7 +553,7 @@ class WeightedEpoch(EpochOrder):
 
     def largest_batch(self, position: int) -> int | None:
         """Return the largest batch size with which batches from a row on do not mix groups; None allows any size."""
-        piece = self.piece_at(position)
+        piece = self.piece_at(position) if self.identity.group > 1 else None
         return super().largest_batch(piece.row(position) if piece else position)
 
     @property

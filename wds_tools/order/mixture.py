@@ -12,7 +12,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
-from wds_tools.order.epoch import Identity, PlainOrder
+from wds_tools.order.epoch import PlainOrder
+from wds_tools.order.identity import Identity
 from wds_tools.order.sequence import Order
 from wds_tools.order.shares import Part, Pattern
 from wds_tools.order.tally import Tally

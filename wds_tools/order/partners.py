@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.order.epoch import EpochOrder, Identity
+from wds_tools.order.epoch import EpochOrder
+from wds_tools.order.identity import Identity
 from wds_tools.order.keyed_random import key_of, uniform
 
 _REACH = 1024  # samples of a lane: enough that partners seldom repeat, and few enough to be in memory still

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
@@ -19,11 +20,13 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.changes import Ban, Change, Entries, FindWeights, Reweight, Weights
+from wds_tools.order.changes import Ban, Change, Entries, FindWeights, Reweight, Stand, Weights
 from wds_tools.order.epoch import EpochOrder, RunOrder
 from wds_tools.order.packed import PackedOrder
+from wds_tools.order.partners import reach_of
+from wds_tools.order.shares import Ints
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import Draws, Regime, ScanPosition
+from wds_tools.order.weights import Draws, Regime, are_drawn
 
 PrefixOrder = Callable[[int], RunOrder]
 """Returns the order of the first n shards of a dataset."""
@@ -129,8 +132,8 @@ class EpochPlan:
         valid = self.order.valid(start, stop)
         global_tally = tally(ids if valid.all() else ids[valid])
         while len(ids) < size:  # padding repeats the order
-            first = self._first_repeated
-            more_ids, more_lanes = self.order.slice(first, min(first + size - len(ids), self.order.samples))
+            first, last = self._repeated
+            more_ids, more_lanes = self.order.slice(first, min(first + size - len(ids), last))
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
             valid = np.concatenate([valid, np.zeros(len(more_ids), np.bool_)])
         identity = self.order.identity  # rows that belong to one rank are samples, or batches
@@ -141,10 +144,11 @@ class EpochPlan:
         return Step(number, start + own, own_ids, valid[own], global_tally, self.order.bucket_of(own_ids))
 
     @property
-    def _first_repeated(self) -> int:
-        """Row from which padding repeats the order: the first one, unless batches from there would mix buckets."""
-        largest = self.order.largest_batch(0)
-        return 0 if largest is None or largest % self.batch_size == 0 else self.cursor.position
+    def _repeated(self) -> tuple[int, int]:
+        """Rows that padding repeats: those drawn by the last weights, unless batches from there would mix buckets."""
+        first, last = self.order.rows_like(self.end - 1)
+        largest = self.order.largest_batch(first)
+        return (first if largest is None or largest % self.batch_size == 0 else self.cursor.position), last
 
     def expected(self) -> Tally | None:
         """Return the tally of the samples that all ranks together must deliver.
@@ -278,6 +282,19 @@ class EpochOrders:
         last = self._last(cursor)
         return last.entries if last else None
 
+    def needed(self, cursor: Cursor, *, has_partners: bool) -> list[Reweight]:
+        """Return the changes of weights that the steps from a cursor on depend on.
+
+        Args:
+            cursor: The cursor.
+            has_partners: Whether images show samples from before the cursor, see `partners_of`.
+        """
+        identity = self.order.identity
+        before = cursor.position if identity.buckets else reach_of(identity) if has_partners else 0
+        first = cursor.epoch, max(0, cursor.position - before)  # the groups of an epoch are computed from its start
+        passed = [change for change in self.reweights if change.place <= first]
+        return [*passed[-1:], *(change for change in self.reweights if change.place > first)]
+
     def banning(self, ids: Sequence[int], cursor: Cursor) -> EpochOrders:
         """Return the orders without further samples from a cursor on; those that are banned already are ignored."""
         new = set(ids).difference(*(ban.ids for ban in self.bans))
@@ -367,20 +384,23 @@ class EpochOrders:
         """Return the samples that a change of weights draws."""
         known = self._known.regimes.get(change)
         if known is None:
-            known = self.order.plain.regime(self._draws(change), self._scan(change))
+            known = self.order.plain.regime(self._draws(change), self._stand(change))
             self._known.regimes.put(change, known, known.bytes)
         return known
 
-    def _scan(self, change: Reweight) -> tuple[ScanPosition, ...]:
-        """Return where the plain orders of each dataset continue at a change."""
-        scans = self._known.scans
+    def _stand(self, change: Reweight) -> Stand:
+        """Return where the run stands at a change."""
+        stands = self._known.stands
         for index, one in enumerate(self.changes):
-            if isinstance(one, Reweight) and one not in scans:
+            if isinstance(one, Reweight) and one not in stands:
                 before = self._with(self.changes[:index])
-                scans[one] = one.scan or before.of(one.epoch).scan_positions(one.position)
+                stands[one] = one.stand or before.of(one.epoch).stand(one.position, partial(self._are_drawn, one))
             if one is change:
                 break
-        return scans[change]
+        return stands[change]
+
+    def _are_drawn(self, change: Reweight, ids: Ints) -> NDArray[np.bool_]:
+        return are_drawn(self._draws(change), ids, self.order.plain.first_ids)
 
     def _with(
         self, changes: Sequence[Change], first_epoch: int | None = None, known: _Known | None = None
@@ -400,7 +420,7 @@ class EpochOrders:
         kept = passed[-max(len(in_epoch) + 1, _KEPT_CHANGES) :]
         if len(kept) == len(passed):
             return self
-        self._scan(passed[-1])  # the dropped ones are needed for it
+        self._stand(passed[-1])  # the dropped ones are needed for it
         first, dropped = kept[0], set(passed).difference(kept)
         changes = [change for change in self.changes if isinstance(change, Ban) or change not in dropped]
         return self._with(changes, first.epoch + (first.position > 0))
@@ -418,7 +438,7 @@ class EpochOrders:
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
         """Return the changes as entries of a state whose next sample is at a cursor."""
         place = astuple(cursor)
-        weights = [one.to_list(self._scan(one) if one.place <= place else ()) for one in self.reweights]
+        weights = [one.to_list(self._stand(one) if one.place <= place else None) for one in self.reweights]
         return {
             **({"bans": [ban.to_dict() for ban in self.bans]} if self.bans else {}),
             **({"weights": weights} if weights else {}),
@@ -434,11 +454,11 @@ class _Known:
         self.draws = LRUCache[Reweight, Draws](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
         self.regimes = LRUCache[Reweight, Regime](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
         self.orders = LRUCache[tuple[int, Reweight], EpochOrder](max_items=_KEPT_ORDERS)
-        self.scans: dict[Reweight, tuple[ScanPosition, ...]] = {}
+        self.stands: dict[Reweight, Stand] = {}
 
     def until(self, changes: Sequence[Change]) -> _Known:
         """Return what does not depend on changes after some."""
         result = _Known()
         known = {change for change in changes if isinstance(change, Reweight)}
-        result.scans = {change: scan for change, scan in self.scans.items() if change in known}
+        result.stands = {change: stand for change, stand in self.stands.items() if change in known}
         return result

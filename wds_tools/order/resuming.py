@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.order.changes import Change, FindWeights, bans_of, reweights_of
-from wds_tools.order.epoch import EpochOrder, Identity, RunOrder
+from wds_tools.order.epoch import EpochOrder, RunOrder
+from wds_tools.order.identity import Identity
 from wds_tools.order.planner import Cursor, EpochOrders, PrefixOrder
 from wds_tools.order.saved_state import MAX_EPOCH, plain, whole_number
 from wds_tools.order.sequence import MAX_LANES, MAX_WINDOW
@@ -22,7 +23,7 @@ _EARLIER_VERSION = 1  # same keys; another order of samples, in which lanes had 
 def state_dict(order: EpochOrder | RunOrder, cursor: Cursor) -> dict[str, Any]:
     """Return a state that can be saved as JSON. It does not depend on the number of ranks or workers."""
     identity = order.identity
-    piece = order.piece_at(cursor.position) if isinstance(order, EpochOrder) else None
+    marks = order.marks(cursor.position) if isinstance(order, EpochOrder) else ()
     return {
         "version": STATE_VERSION,
         "fingerprint": identity.fingerprint,
@@ -33,7 +34,7 @@ def state_dict(order: EpochOrder | RunOrder, cursor: Cursor) -> dict[str, Any]:
         "position": cursor.position,
         **identity.shape,
         **({"buckets": identity.sizes} if identity.buckets else {}),
-        **({"marks": piece.regime.marks(piece.row(cursor.position))} if piece else {}),
+        **({"marks": marks} if marks else {}),
     }
 
 
@@ -45,6 +46,7 @@ def resume(
     force: bool = False,
     find_weights: FindWeights | None = None,
     packed: RunOrder | None = None,
+    has_partners: bool = False,
 ) -> tuple[EpochOrders, Cursor]:
     """Return the orders and the cursor of a state.
 
@@ -62,6 +64,7 @@ def resume(
         find_weights: Returns the weights of the entries of the state; None refuses a state with weights.
         packed: The order in which the dataset was packed, which the first epoch of a run has that began then; None
             refuses a state of such a run.
+        has_partners: Whether images show samples from before the cursor, see `partners_of`.
 
     Raises:
         ResumeError: ``state`` is not a loader state, or belongs to another version, dataset,
@@ -82,7 +85,7 @@ def resume(
         changes = _changes_of(state, order, saved, find_weights)
         later = order if is_first else order.like(**saved.shape)
         orders = EpochOrders(later, earlier, changes, find_weights, first_epoch)
-        _check_weights(orders, cursor)
+        _check_weights(orders, cursor, has_partners=has_partners)
         interrupted = orders.of(cursor.epoch)
         samples = interrupted.samples
         if (piece := interrupted.piece_at(cursor.position)) and "marks" in state:
@@ -133,11 +136,9 @@ def _changes_of(
     return sorted(changes, key=lambda change: (change.epoch, change.position))  # stable: a ban comes first
 
 
-def _check_weights(orders: EpochOrders, cursor: Cursor) -> None:
-    """Check that the weights at a cursor and after it fit the dataset. Files of earlier ones may be gone."""
-    place = astuple(cursor)
-    passed = [change for change in orders.reweights if change.place <= place]
-    for change in [*reversed([change for change in orders.reweights if change.place > place]), *passed[-1:]]:
+def _check_weights(orders: EpochOrders, cursor: Cursor, *, has_partners: bool) -> None:
+    """Check that the weights that a run from a cursor on needs fit the dataset. Files of others may be gone."""
+    for change in reversed(orders.needed(cursor, has_partners=has_partners)):  # the first one stays in memory
         try:
             orders.check(change)
         except OptionError as error:

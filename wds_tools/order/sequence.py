@@ -37,7 +37,8 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.epoch import Identity, PlainOrder, in_segments
+from wds_tools.order.epoch import PlainOrder, in_segments
+from wds_tools.order.identity import Identity
 from wds_tools.order.keyed_random import Streams, hashes, key_of, permute, unpermute
 from wds_tools.order.selection import Selection
 from wds_tools.order.shares import Part

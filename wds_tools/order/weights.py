@@ -49,6 +49,9 @@ _STRIDE = round(UNIT * _GOLDEN) | 1  # odd, so that UNIT consecutive ids have di
 ScanPosition = tuple[int, int]
 """Epoch whose plain order is read, and a position in it."""
 
+Marks = tuple[tuple[int, int], ...]
+"""For each dataset, see `Chain.mark`."""
+
 
 class Scan(Protocol):
     """The plain orders of one dataset; see `PlainOrder`."""
@@ -72,8 +75,8 @@ class Phases:
 
     Attributes:
         selected: int64 [n], ids of the selected samples, or all of them.
-        group: int32 [stored], class number of each sample plus 1, and 0 for samples without a class; None if classes do
-            not matter.
+        group: Signed integers [stored], class number of each sample plus 1, and 0 for samples without a class;
+            None if classes do not matter.
         phase: uint32 [stored], phase of each sample in units of 1 / `UNIT`; None computes them from the ids.
         counts: int64 [groups], number of selected samples of each group.
         offset: Phase of the sample 0, if phases are computed.
@@ -107,19 +110,21 @@ class Phases:
             selected: Ids of the selected samples; None for all.
             seed: Seed of the run.
         """
-        group = (np.maximum(labels, -1) + 1).astype(np.int32)
-        ids = np.arange(len(group)) if selected is None else np.unique(selected)
-        own = group[ids]
-        by_group = np.argsort(own.astype(np.int16) if own.max(initial=0) < 1 << 15 else own, kind="stable")
-        counts = np.bincount(own, minlength=int(group.max(initial=0)) + 1)
+        highest = int(labels.max(initial=-1)) + 1
+        kinds: tuple[type[np.signedinteger], ...] = (np.int8, np.int16, np.int32, np.int64)
+        group = (np.maximum(labels, -1) + 1).astype(next(kind for kind in kinds if highest <= np.iinfo(kind).max))
+        ids = slice(None) if selected is None else np.unique(selected)
+        by_group = np.argsort(group[ids], kind="stable")  # fast for numbers of 8 and 16 bits
+        counts = np.bincount(group[ids], minlength=int(group.max(initial=0)) + 1)
+        by_group = by_group if isinstance(ids, slice) else ids[by_group]
         phase = np.zeros(len(group), np.uint32)
         start = 0
         for number in np.flatnonzero(counts).tolist():
             count = int(counts[number])
             turns = (np.arange(count) * _coprime_near(count) + key_of("phases", seed, number) % count) % count
-            phase[ids[by_group[start : start + count]]] = turns * UNIT // count
+            phase[by_group[start : start + count]] = turns * UNIT // count
             start += count
-        return cls(slice(None) if selected is None else ids, group, phase, counts)
+        return cls(ids, group, phase, counts)
 
 
 def _coprime_near(count: int) -> int:
@@ -152,8 +157,7 @@ class Rates:
         self._phases = phases
         self._left_out = np.array(left_out, np.int64)
         factors = np.ones(len(phases.counts)) if by_group is None else by_group
-        with np.errstate(over="ignore"):
-            self._by_sample, self._factors = by_sample, factors.astype(np.float32)
+        self._by_sample, self._factors = by_sample, factors
         if by_sample is None:
             assert phases.group is not None
             left = np.isin(self._left_out, phases.selected) if isinstance(phases.selected, np.ndarray) else slice(None)
@@ -189,13 +193,13 @@ class Rates:
             most = max(most, float(factors.max(initial=0.0)))
         return most
 
-    def _factors_of(self, ids: Ints | slice) -> NDArray[np.float32]:
-        """Return the factors of samples, if there are weights of single samples: float32 [n]."""
+    def _factors_of(self, ids: Ints | slice) -> NDArray[np.floating]:
+        """Return the factors of samples, if there are weights of single samples: float [n]."""
         assert self._by_sample is not None
         group = self._phases.group
         own = self._by_sample[ids]
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(own if group is None else own * self._factors[group[ids]], np.float32)
+            return np.asarray(own if group is None else own * self._factors[group[ids]])
 
     @property
     def bytes(self) -> int:
@@ -236,6 +240,23 @@ class Rates:
 
 Draws = tuple[tuple[int, ...], tuple[Rates | None, ...]]
 """Share of each dataset as a whole number, and which of its samples are drawn; None for all."""
+
+
+def are_drawn(draws: Draws, ids: Ints, first_ids: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which samples are drawn at all: bool [n].
+
+    Args:
+        draws: How samples are drawn.
+        ids: int64 [n], sample ids, counted through all datasets.
+        first_ids: Id of the first sample of each dataset, and the number of all samples.
+    """
+    found = np.zeros(len(ids), np.bool_)
+    for number, (share, rates) in enumerate(zip(*draws, strict=True)):
+        first, last = first_ids[number : number + 2]
+        own = (ids >= first) & (ids < last)
+        if share:
+            found[own] = True if rates is None else rates.of(ids[own] - first) > 0
+    return found
 
 
 def _in_units(factors: NDArray[np.floating], most: float) -> NDArray[np.uint32]:
@@ -342,19 +363,30 @@ class Regime:
         chains: The sequences of the datasets.
         first_ids: Id of the first sample of each dataset.
         lanes: Number of lanes.
+        drawn_before: Samples that were drawn before in the epoch in which the sequence begins.
         unit: Consecutive rows that are of one dataset.
     """
 
     def __init__(
-        self, draws: Draws, chains: Sequence[Chain], first_ids: Sequence[int], lanes: int, unit: int = 1
+        self,
+        draws: Draws,
+        chains: Sequence[Chain],
+        first_ids: Sequence[int],
+        lanes: int,
+        drawn_before: int,
+        unit: int = 1,
     ) -> None:
-        self.draws = draws
+        self.draws, self.drawn_before = draws, drawn_before
         self._pattern, self._chains, self._first_ids, self._lanes = Pattern(draws[0], unit), chains, first_ids, lanes
 
     @property
     def bytes(self) -> int:
         """Memory of its weights of samples."""
         return sum(rates.bytes for rates in self.draws[1] if rates)
+
+    def are_drawn(self, ids: Ints) -> NDArray[np.bool_]:
+        """Return which samples are drawn at all: bool [n]."""
+        return are_drawn(self.draws, ids, self._first_ids)
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
@@ -378,7 +410,7 @@ class Regime:
             chain.scan_position(self._pattern.count_before(number, row)) for number, chain in enumerate(self._chains)
         )
 
-    def marks(self, row: int) -> tuple[tuple[int, int], ...]:
+    def marks(self, row: int) -> Marks:
         """Return the mark of each dataset, see `Chain.mark`."""
         return tuple(chain.mark(self._pattern.count_before(number, row)) for number, chain in enumerate(self._chains))
 

@@ -24,8 +24,9 @@ from wds_tools.packing.destination import (
     read_skipped,
 )
 from wds_tools.packing.estimate import plan_listing, process_count
+from wds_tools.packing.in_place import make_crop_ready
 from wds_tools.packing.packer import PackReport, open_input, pack
-from wds_tools.packing.plan import Plan
+from wds_tools.packing.plan import Plan, is_source
 from wds_tools.packing.preview import show_account
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
@@ -86,7 +87,7 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
     show_account(source, listing, progress=options.progress)
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
-    if plan.source in parts:  # an earlier call has appended it
+    if any(is_source(part, plan.source) for part in parts):  # an earlier call has appended it
         finished = FolderDestination(dst)
         later = later_files(finished, plan, source)
         _log.warning(
@@ -180,14 +181,33 @@ def _labels_of(has_labels: bool, classes: Sequence[str]) -> str:
 
 def _continue_numbering(plan: Plan, onto: Manifest, parts: Sequence[dict[str, Any]]) -> Plan:
     """Number shards and samples so that they follow the ones of the dataset."""
-    numbers = [int(entry.name.removeprefix("shard-").removesuffix(".tar")) for entry in onto.shards]
+    numbers = [int(entry.first.name.removeprefix("shard-").removesuffix(".tar")) for entry in onto.shards]
     return replace(plan, first_shard=max(numbers) + 1, first_position=sum(part["files"] for part in parts))
+
+
+def _folder_in_place(dataset: str | Path, images: str | None, given: Mapping[str, bool]) -> Path:
+    """Return the folder of a dataset whose images are rewritten in place, checked with the other options."""
+    wrong = [name for name, is_given in given.items() if is_given]
+    if wrong or images != "crop-ready":
+        found = ", ".join(wrong) or f"images={images!r}"
+        raise OptionError(
+            f"--in-place (in_place=True) with {found}: in place, only --images crop-ready (images='crop-ready') is "
+            "possible, which changes no pixel; for anything else, write a new dataset to DST"
+        )
+    location = parse_destination(dataset)
+    if isinstance(location, str):
+        raise OptionError(
+            f"{location} is a URL, and images can be rewritten in place only in local datasets: rewrite a local copy, "
+            "then upload it; or write a new dataset (`wds-tools reshard DATASET DST --images crop-ready`)"
+        )
+    return location.parent if location.name == MANIFEST_NAME else location
 
 
 def reshard(
     dataset: str | Path,
-    dst: str | Path,
+    dst: str | Path | None = None,
     *,
+    in_place: bool = False,
     shard_bytes: int | str = "1GB",
     shuffle: bool = False,
     seed: int = 0,
@@ -204,15 +224,23 @@ def reshard(
 ) -> PackReport:
     """Write a dataset again: in shards of another size, in another order, or with changed images.
 
-    The original stays as it is. To continue an interrupted run, repeat the same call.
+    The original stays as it is, except with ``in_place``. To continue an interrupted run, repeat the same call.
+
+    With ``in_place=True, images="crop-ready"`` the images of a local dataset become crop-ready in its own folder, one
+    shard after the other: the samples, their keys, their order and their ids stay, and so do labels, further fields,
+    fields that were added, and the columns of the indexes. Each new shard is verified before the old one is removed,
+    so this takes the space of one more shard. The dataset can be read at any time: loaders go on with the new shards,
+    in the same order, and saved states stay valid. Only the fingerprint changes.
 
     Args:
         dataset: Folder or URL of a dataset, or tar shards of another tool, including ``.tar.gz`` and ``.tar.zst``.
-        dst: Folder or URL of the new dataset, as for `pack`.
+        dst: Folder or URL of the new dataset, as for `pack`. Not with ``in_place``.
+        in_place: Rewrite the images in the folder of the dataset. Requires ``images="crop-ready"``, which changes no
+            pixel; of the other options, only ``workers`` and ``progress`` are allowed.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB".
         shuffle: Store the samples in random order. By default they keep their order.
         seed: Seed of this shuffle.
-        workers: Number of worker processes, as for `pack`.
+        workers: Number of worker processes, as for `pack`; with ``in_place``, of threads.
         fresh: Remove what an earlier pack left in ``dst``, and start over.
         label: Where labels are, as for `index_shards`. By default where the manifest states, otherwise ``cls``.
         label_type: As for `pack`.
@@ -227,12 +255,30 @@ def reshard(
         The report of `pack`.
 
     Raises:
-        OptionError: An invalid argument.
+        OptionError: An invalid argument; or, with ``in_place``, a dataset at a URL.
         SourceError: ``dataset`` has no shards, or damaged ones.
+        NotADatasetError: With ``in_place``: ``dataset`` is not a packed dataset.
+        ChecksumError: With ``in_place``: a shard is damaged. It stays as it is.
         DestinationError: ``dst`` holds something else, is in use, or its disk is full.
         StoreError: The storage at a URL does not respond, or the package for it is not installed.
         WorkerError: A worker process died.
     """
+    if in_place:
+        given = {
+            "dst": dst is not None,
+            "shard_bytes": shard_bytes != "1GB",
+            "shuffle": shuffle,
+            "seed": seed != 0,
+            "fresh": fresh,
+            "label": label is not None,
+            "label_type": label_type is not None,
+            "label_separator": label_separator is not None,
+            "resize": resize is not None,
+            "quality": quality is not None,
+        }
+        return make_crop_ready(_folder_in_place(dataset, images, given), workers=workers, progress=progress)
+    if dst is None:
+        raise OptionError("reshard writes a new dataset: name its folder DST, or rewrite the images with --in-place")
     return pack(
         dataset,
         dst,

@@ -164,7 +164,7 @@ def _type_lines(name: str, manifests: list[Manifest]) -> list[str] | None:
 
 def _pattern(manifest: Manifest) -> str:
     """Return a pattern for the names of the shards, such as ``shard-*.tar``."""
-    starts = {shard.name.removesuffix(".tar").rstrip("0123456789") for shard in manifest.shards}
+    starts = {shard.first.name.removesuffix(".tar").rstrip("0123456789") for shard in manifest.shards}
     start = starts.pop() if len(starts) == 1 else ""
     return f"{start}*.tar" if re.fullmatch(r"[\w-]*", start, re.ASCII) else "*.tar"
 

@@ -79,6 +79,7 @@ class PackOptions(NewDatasetOptions):
     shuffle: bool = True
     task: tuple[int, int] | None = None
     finish: bool = False
+    first: int | None = None
     engine: Engine = "local"
 
     max_bytes: int = field(init=False)
@@ -108,7 +109,7 @@ class PackOptions(NewDatasetOptions):
         self._check_mode()
 
     def _check(self) -> None:
-        check_counts({"workers": self.workers})
+        check_counts({"workers": self.workers, "first": self.first})
         if self.max_bytes < 10_240:
             raise OptionError(f"shard_bytes={self.max_bytes} is too small; allowed are 10,240 bytes and more")
         if not isinstance(self.seed, Integral) or not 0 <= self.seed < 2**63:
@@ -133,6 +134,10 @@ class PackOptions(NewDatasetOptions):
         if self.task and (self.fresh or self.finish):
             raise OptionError(
                 "task cannot be combined with fresh or finish: start over, or finish, in one call without task"
+            )
+        if self.first is not None and (self.task or self.finish):
+            raise OptionError(
+                "first cannot be combined with task or finish: it packs a few samples to look at; then pack the rest"
             )
         if self.dry_run and (self.task or self.finish):
             raise OptionError("dry_run cannot be combined with task or finish: it writes nothing, whatever the task")

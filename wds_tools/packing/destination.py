@@ -16,7 +16,7 @@ from wds_tools.format.field_classes import FieldClasses
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import merge_stats
 from wds_tools.packing.card import CARD_NAME, card, commit_card, remove_card
-from wds_tools.packing.plan import Plan, differences
+from wds_tools.packing.plan import Plan, begins, differences, has_all, is_beginning, is_source
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
 from wds_tools.sources.base import Skip, Source
 from wds_tools.storage.commit import commit_bytes, sync_folder
@@ -25,6 +25,7 @@ from wds_tools.wording import counted
 
 _PLAN = f"{WORK_NAME}/{PLAN_NAME}"
 APPENDED = "appended"  # kind of the source of a dataset that samples were appended to
+ADDED_FIELDS = "added fields"  # kind of the source of shards with fields that were added to a dataset later
 
 
 def manifest_of(
@@ -135,7 +136,7 @@ def check_startable(destination: Destination, source: dict[str, Any], *, fresh: 
     old, plan = destination.manifest(), destination.read_plan()
     if fresh:
         _refuse_other_dataset(destination.name, old)
-    elif old is not None and old.source != source:
+    elif old is not None and not has_all(old.source, source) and not begins(old.source, source):
         _refuse_dataset(destination.name, old, source)
     elif plan not in (None, source):
         raise _unfinished_error(destination.name, plan or {}, source)
@@ -250,11 +251,21 @@ class FolderDestination(WorkFolder):
 
     def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
         """Start or resume packing ``source``. See `start_or_resume`."""
-        if onto is None and self.manifest() is None and self.read_plan() is None:
+        old = self.manifest()
+        if onto is None and old is None and self.read_plan() is None:
             self._refuse_other_files()
+        is_new = onto is None and not fresh
+        if is_new and old is not None and begins(old.source, source) and self.read_plan() in (None, source):
+            self._reopen(source)
         self._plan_is_new = start_or_resume(self, source, fresh=fresh, onto=onto)
         if self.task is None:
             self.remove_temporary_files()
+
+    def _reopen(self, source: dict[str, Any]) -> None:
+        """Continue a dataset that has only the first samples: until all are packed, it is unfinished."""
+        self.write_plan(json.dumps(source).encode())
+        (self.folder / MANIFEST_NAME).unlink()
+        sync_folder(self.folder)
 
     def _refuse_other_files(self) -> None:
         """Refuse a folder with files of something else. A hidden file or a README.md does no harm."""
@@ -278,7 +289,8 @@ class FolderDestination(WorkFolder):
             (self.folder / SKIPPED_NAME).unlink(missing_ok=True)
         commit_card(self.folder, card(manifest))
         commit_bytes(self.folder / MANIFEST_NAME, manifests.to_json(manifest).encode())
-        self.remove_work()
+        if not is_beginning(manifest.source):
+            self.remove_work()
 
     def roll_back(self, packed: Iterable[ShardReport]) -> None:
         """Remove the shards that this run has ``packed``."""
@@ -367,7 +379,7 @@ def skipped_lines(skipped: Iterable[Skip]) -> bytes:
 
 
 def _refuse_dataset(name: str, old: Manifest | None, source: dict[str, Any]) -> None:
-    if old is not None and old.source == source:
+    if old is not None and is_source(old.source, source):
         raise DestinationError(f"another packer has just completed {name}: nothing is left to do")
     if old is not None:
         raise DestinationError(

@@ -15,7 +15,7 @@ from wds_tools.format.manifest import Manifest
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import Destination, check_startable, check_times, empty_manifest, later_files
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
-from wds_tools.packing.plan import Plan
+from wds_tools.packing.plan import Plan, has_all, is_beginning
 from wds_tools.packing.preview import Preview, preview, show_account
 from wds_tools.packing.remote_destination import open_destination, parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, bad_files_error, check_strict, list_inputs
@@ -107,6 +107,9 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
         spool: Local folder for shards that wait for upload, at most two more than workers. By default a folder in
             the user's cache directory. Only for URLs.
         shuffle: Store the samples in random order. If False, they keep the order of the source.
+        first: Pack only so many samples, the first ones in stored order, as a dataset to look at. A later call without
+            ``first``, or with a larger number, continues: it keeps the finished shards. Until it ends, the folder is
+            unfinished. Only for local folders.
         task: (index, count) with a zero-based index: pack only every count-th shard, as one of several tasks that
             share ``dst``, such as the tasks of a Slurm array. A last call with ``finish`` completes the dataset.
         finish: Pack nothing; complete the dataset from the shards that the tasks have packed.
@@ -132,6 +135,8 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
     """
     started = time.monotonic()
     location = parse_destination(options.dst)
+    if options.first is not None and isinstance(location, str):
+        raise OptionError(f"first={options.first} needs a local folder to look at; {location} is a URL")
     if options.engine == "ray" and isinstance(location, str):
         raise OptionError(f"engine='ray' needs a folder that all its machines share; {location} is a URL")
     source = open_input(options.src, location, options)
@@ -194,7 +199,7 @@ def pack_listing(
     """
     started = time.monotonic()
     check_strict([(source, listing)], options)
-    plan = plan_listing(source, listing, options, deep=deep)
+    plan = plan_listing(source, listing, options, deep=deep).beginning(options.first)
     if planned is not None:
         planned(plan)
     destination = open_destination(
@@ -247,7 +252,7 @@ def pack_listing(
 def _complete_dataset(destination: Destination, plan: Plan, *, strict: bool) -> Manifest | None:
     """Return the manifest if the destination already holds the complete dataset of this plan."""
     manifest = destination.manifest()
-    if manifest is None or manifest.source != plan.source:
+    if manifest is None or not has_all(manifest.source, plan.packed_source):
         return None
     if missing := destination.missing_shards(manifest.shards):
         raise DestinationError(
@@ -255,7 +260,8 @@ def _complete_dataset(destination: Destination, plan: Plan, *, strict: bool) -> 
             "shards or indexes are missing or have the wrong length: pack with --fresh (fresh=True) to replace it",
             shard=missing[0].name,
         )
-    destination.remove_leftover_work()
+    if not is_beginning(manifest.source):
+        destination.remove_leftover_work()
     if strict and (skipped := destination.skipped()):
         raise bad_files_error(skipped, strict=True)
     return manifest

@@ -7,9 +7,10 @@ or on where an earlier run was killed.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,11 @@ HEAD = 5
 
 _PROBED = 32  # inputs that are read to find the most common type, if names do not show it
 _ORDER_STREAM = 1  # gives this use of the seed its own random numbers
+_FIRST = "first"  # value of a source: number of inputs, of a dataset that has only the first ones of the plan
 # Values of a source that `differences` names; the digest covers the rest.
-_COMPARED = ("kind", "seed", "shard_bytes", "files", "images", "image_bytes", "shuffle")
+_COMPARED = ("kind", "seed", "shard_bytes", "files", "images", "image_bytes", "shuffle", _FIRST)
+_PACKED_IMAGES = "packed_images"  # value of a source: the images before they were made crop-ready in place
+_NOT_COMPILED = " not compiled"
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -207,6 +211,7 @@ class Plan:
         deep: Whether images with 16 bits per channel are packed. Otherwise they are skipped: in a batch of images with
             8 bits, one of them would be an error.
         field_classes: Class lists of fields, for the manifest.
+        first: Number of inputs, if these are only the first ones of the plan that ``source`` describes; otherwise None.
     """
 
     inputs: list[Input]
@@ -218,6 +223,19 @@ class Plan:
     shuffled: bool = True
     deep: bool = True
     field_classes: FieldClasses = field(default_factory=dict)
+    first: int | None = None
+
+    def beginning(self, samples: int | None) -> Plan:
+        """Return the plan of only the first inputs. Its shards are those of this plan; the last one may be shorter."""
+        if samples is None or samples >= len(self.inputs):
+            return self
+        boundaries = [*(start for start in self.boundaries if start < samples), samples]
+        return replace(self, inputs=self.inputs[:samples], boundaries=boundaries, first=samples)
+
+    @property
+    def packed_source(self) -> dict[str, Any]:
+        """The source of the dataset that has these inputs."""
+        return self.source if self.first is None else {**self.source, _FIRST: self.first}
 
     @property
     def shards(self) -> int:
@@ -309,6 +327,67 @@ def digest(
 
 def _label_number(entry: Input) -> int:
     return -1 if entry.label is None else entry.label
+
+
+def crop_ready_source(source: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the source of a dataset, or of its parts, after its images were made crop-ready in place.
+
+    >>> crop_ready_source({"seed": 0, "images": "keep"})
+    {'seed': 0, 'images': 'crop-ready', 'packed_images': 'keep'}
+    """
+    if source is None:
+        return None
+    if parts := source.get("parts"):
+        return {**source, "parts": [crop_ready_source(part) for part in parts]}
+    images = source.get("images")
+    if images not in (None, "keep") and not str(images).endswith(_NOT_COMPILED):
+        return source
+    resized = str(images).removesuffix(_NOT_COMPILED) if images not in (None, "keep") else "crop-ready"
+    return {**source, "images": resized, _PACKED_IMAGES: images}
+
+
+def packed_source(source: dict[str, Any]) -> dict[str, Any]:
+    """Return the source of a dataset as it was when it was packed, before its images were made crop-ready in place.
+
+    >>> packed_source({"seed": 0, "images": "crop-ready", "packed_images": "keep"})
+    {'seed': 0, 'images': 'keep'}
+    """
+    return _without({**source, "images": source.get(_PACKED_IMAGES, source.get("images"))}, _PACKED_IMAGES)
+
+
+def is_beginning(source: dict[str, Any] | None) -> bool:
+    """Return whether a dataset of this source has only the first samples of a plan."""
+    return _FIRST in (source or {})
+
+
+def begins(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
+    """Return whether a dataset of the source ``old`` has the first samples of the plan of ``new``, but not all."""
+    return old is not None and is_beginning(old) and is_source(_without(old, _FIRST), _without(new, _FIRST))
+
+
+def has_all(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
+    """Return whether a dataset of the source ``old`` has all samples of ``new``, which may be only the first ones."""
+    if not begins(old, new):
+        return is_source(old, _without(new, _FIRST))
+    return bool((old or {})[_FIRST] >= new.get(_FIRST, math.inf))
+
+
+def _without(source: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in source.items() if name not in names}
+
+
+def is_source(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
+    """Return whether a dataset of the source ``old`` was packed from ``new``.
+
+    A dataset whose images were made crop-ready in place counts as packed with both kinds of images.
+    """
+    if old is None or _PACKED_IMAGES not in old:
+        return old == new
+    rest = _without(old, "images", _PACKED_IMAGES)
+    return any(
+        new == {**rest, **({} if images is None else {"images": images})}
+        for images in (old["images"], old[_PACKED_IMAGES])
+    )
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> str:

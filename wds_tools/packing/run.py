@@ -31,7 +31,7 @@ from wds_tools.packing.destination import APPENDED, Destination, empty_manifest,
 from wds_tools.packing.estimate import nothing_written
 from wds_tools.packing.plan import Plan, shard_name
 from wds_tools.packing.ray_engine import run_on_ray
-from wds_tools.packing.work_folder import ShardReport
+from wds_tools.packing.work_folder import ShardReport, report_path
 from wds_tools.packing.worker import ShardTask, bad_inputs, run_tasks
 from wds_tools.reporting import dataset_label, identity, reporter_of
 from wds_tools.sources.base import FileState, Listing, Skip, Source, SourceChangedError, SourceStoreError
@@ -81,7 +81,8 @@ class PackJob:
         """
         try:
             self.destination.start(self.plan.source, fresh=self.options.fresh, onto=onto)
-            if onto is None:
+            self._find_kept()
+            if onto is None and self.plan.first is None:
                 plan_manifest = manifests.to_json(empty_manifest(self.plan)).encode()
                 commit_bytes(self.destination.folder / WORK_NAME / MANIFEST_NAME, plan_manifest)
             self._pack_missing(listing.files)
@@ -91,7 +92,7 @@ class PackJob:
                 reports,
                 classes=self.plan.classes,
                 shuffled=self.plan.shuffled,
-                source=self.plan.source,
+                source=self.plan.packed_source,
                 account=self._account(listing, reports),
                 field_classes=self.plan.field_classes,
             )
@@ -126,6 +127,9 @@ class PackJob:
         """Return the account for the manifest, with what was skipped during packing and by an earlier pack."""
         name = self.source.name  # a path on this machine; the manifest is the same on every machine
         reasons = [skip.reason.replace(name, Path(name).name) for report in reports for skip in report.skipped]
+        rest = len(listing.inputs) - len(self.plan.inputs)
+        if self.plan.first is not None:
+            reasons += [f"not among the first {self.plan.first:,} (--first)"] * rest
         account = listing.account.after_reading(reasons)
         remarks = sum((Counter(report.remarks) for report in reports), Counter[str]())
         notes = [f"{counted(count, 'sample')} with {remark}" for remark, count in sorted(remarks.items())]
@@ -146,8 +150,15 @@ class PackJob:
                 f"{shard_name(first)}: run the tasks that have not finished, then finish again"
             )
 
+    def _find_kept(self) -> None:
+        """Find the shards that are finished. Reports of shorter ones, the last ones of ``first=``, are removed."""
+        found = self.destination.finished_shards()
+        sizes = {number: stop - start for number in self.plan.numbers for start, stop in [self.plan.range_of(number)]}
+        self.kept = {number: found[number] for number in sizes.keys() & found if found[number].inputs == sizes[number]}
+        for number in sizes.keys() & found - self.kept.keys():
+            report_path(self.destination.folder, number).unlink(missing_ok=True)
+
     def _pack_missing(self, files: tuple[FileState, ...]) -> None:
-        self.kept = self.destination.finished_shards()
         self.bar.start_at(sum(stop - start for start, stop in map(self.plan.range_of, self.kept)))
         missing = [number for number in self.plan.numbers if number not in self.kept and self.options.packs(number)]
         if missing and self.options.policy.notice:

@@ -16,6 +16,7 @@ from wds_tools.errors import StoreError
 from wds_tools.format import manifest as manifests
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.totals import merge_stats
+from wds_tools.packing.plan import is_beginning, is_source, packed_source
 from wds_tools.packing.work_folder import ShardReport, entry_exists, report_path
 from wds_tools.reading.locations import ShardLocation
 from wds_tools.reading.shardset import ShardSet
@@ -25,7 +26,8 @@ from wds_tools.storage.lock import WORK_NAME
 
 def plan_of(source: dict[str, Any]) -> str:
     """Return the identity of a plan, by the source that a manifest records: 32 hexadecimal digits."""
-    return xxhash.xxh3_128_hexdigest(json.dumps(source, sort_keys=True).encode())
+    values = packed_source(source)
+    return xxhash.xxh3_128_hexdigest(json.dumps(values, sort_keys=True).encode())
 
 
 def read_plan(folder: Path) -> Manifest | None:
@@ -91,20 +93,25 @@ class UnfinishedShards(ShardSet):
         gaps: NDArray[np.int64] | None = None,
         is_complete: bool = False,
     ) -> None:
-        self._store = LocalStore(str(folder))
-        locations = [ShardLocation(self._store, entry) for entry in manifest.shards]
+        store = LocalStore(str(folder))
+        locations = [ShardLocation(store, entry) for entry in manifest.shards]
         super().__init__(manifest, locations, name=str(folder))
         self.folder = folder
         self.is_complete = is_complete
         self.number = number
         self.done = done
         self.gaps = np.empty(0, np.int64) if gaps is None else gaps
-        self.stores = (self._store,)
+        self.stores = (store,)
         self._one_folder = True
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("folder", "manifest", "number", "done", "gaps", "is_complete")
         return {name: getattr(self, name) for name in names}
+
+    def refresh(self) -> None:
+        """Go on with shards whose images were rewritten in place; that begins only when the dataset is complete."""
+        if self.is_complete:
+            super().refresh()
 
     def reopened(self) -> ShardSet:
         """Return the same dataset with a store of its own, for another thread."""
@@ -136,7 +143,7 @@ class UnfinishedShards(ShardSet):
             report = self._next_report()
             if report is not None:
                 self._add(report)
-            elif (manifest := _manifest_at(self.folder / MANIFEST_NAME)) is not None:
+            elif (manifest := read_complete(self.folder)) is not None:
                 self._complete(manifest)
             else:
                 break
@@ -153,9 +160,8 @@ class UnfinishedShards(ShardSet):
 
     def _add(self, report: ShardReport) -> None:
         so_far, start = self.manifest, self.done
-        stop = start + len(report.skipped)
+        stop = start + report.inputs
         if report.entry is not None:
-            stop += report.entry.samples
             fields = {name: so_far.fields.get(name, 0) + count for name, count in report.fields.items()}
             images = merge_stats([so_far.images, report.images])
             shards = (*so_far.shards, report.entry)
@@ -167,7 +173,8 @@ class UnfinishedShards(ShardSet):
 
     def _complete(self, manifest: Manifest) -> None:
         known = self.manifest.shards
-        if manifest.source != self.source or manifest.shards[: len(known)] != known:
+        firsts = tuple(entry.first for entry in manifest.shards[: len(known)])
+        if not is_source(manifest.source, self.source) or firsts != known:
             raise StoreError(
                 f"{self.folder} was replaced by another dataset while it was open: start again to read that one"
             )
@@ -180,8 +187,14 @@ class UnfinishedShards(ShardSet):
     def _take(self, manifest: Manifest) -> None:
         """Take a manifest with further shards."""
         new = manifest.shards[len(self.locations) :]
-        self.locations = self._all = (*self.locations, *(ShardLocation(self._store, entry) for entry in new))
+        self.locations = self._all = (*self.locations, *(ShardLocation(self.stores[0], entry) for entry in new))
         self.manifest = manifest
+
+
+def read_complete(folder: Path) -> Manifest | None:
+    """Return the manifest of a folder; None if there is none, or if the dataset has only the first samples."""
+    manifest = _manifest_at(folder / MANIFEST_NAME)
+    return None if manifest is None or is_beginning(manifest.source) else manifest
 
 
 def _manifest_at(path: Path) -> Manifest | None:

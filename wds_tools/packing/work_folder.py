@@ -27,7 +27,10 @@ from wds_tools.storage.commit import commit_bytes, final_name, write_errors
 from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, lock_file, parse_plan
 
 SKIPPED_NAME = "skipped.jsonl"
-_SHARD = re.compile(r"shard-\d{6,}\.(tar|parquet)")
+REWRITTEN = "-crop-ready"
+"""End of the name of a shard whose images were made crop-ready in place, before its extension."""
+
+_SHARD = re.compile(rf"shard-\d{{6,}}({REWRITTEN})?\.(tar|parquet)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,11 @@ class ShardReport:
     skipped: tuple[Skip, ...]
     sixteen_bit: int = 0
     remarks: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> int:
+        """Number of inputs, packed or skipped."""
+        return len(self.skipped) + (self.entry.samples if self.entry else 0)
 
     def to_json(self) -> str:
         """Return the report as JSON."""

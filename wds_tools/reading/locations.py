@@ -1,12 +1,13 @@
 """Where the shards of a dataset are, and those with fields that were added later.
 
 A dataset may be replaced while it is open. If a shard or an index is not the one that was opened, the manifest of its
-folder is read again, so that the error is about the new version and not about damage.
+folder is read again, so that the error is about the new version and not about damage. If only images were rewritten in
+place, readers go on with the new shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -70,12 +71,23 @@ def entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
     )
 
 
+class RewrittenError(StoreError):
+    """The images of a shard were rewritten in place while it was open: the new shard has the same samples.
+
+    Attributes:
+        entries: The entries that were opened, with those that the manifest has now.
+    """
+
+    entries: Mapping[ShardEntry, ShardEntry]
+
+
 @contextmanager
 def replacement_reported(locations: Sequence[ShardLocation]) -> Iterator[None]:
     """Let an error about damaged or missing shards report another version of the dataset, if there is one.
 
     Raises:
-        StoreError: The manifest of the folder lists another shard now, or none of this name.
+        RewrittenError: The manifest of the folder lists a shard with the same samples now.
+        StoreError: It lists another shard, or none of this name.
     """
     try:
         yield
@@ -84,12 +96,30 @@ def replacement_reported(locations: Sequence[ShardLocation]) -> Iterator[None]:
         if any(isinstance(one, ShardError | FileNotFoundError) for one in causes):  # otherwise the storage fails
             for store in {id(location.store): location.store for location in locations}.values():
                 entries = {location.entry for location in locations if location.store is store}
-                if not entries <= _listed_entries(store, default=entries):
+                listed = _listed_entries(store, default=entries)
+                if rewritten := _rewritten(listed, entries):
+                    names = sorted(entry.name for entry in rewritten)
+                    moved = RewrittenError(
+                        f"the images of {names[0]} in {store.folder} were rewritten in place while it was open: start "
+                        "again to read the new shards, which have the same samples in the same order"
+                    )
+                    moved.entries = rewritten
+                    raise moved from error
+                if not entries <= listed:
                     raise StoreError(
                         f"{store.folder} was replaced by another version of the dataset while it was open: start again "
                         "to read the new version, in another order; better give each version a name of its own"
                     ) from error
         raise
+
+
+def rewritten_entries(store: Store, entries: Iterable[ShardEntry]) -> dict[ShardEntry, ShardEntry]:
+    """Return those entries whose images were rewritten in place since, with the ones that the manifest lists now."""
+    return _rewritten(_listed_entries(store, default=set()), set(entries))
+
+
+def _rewritten(listed: Iterable[ShardEntry], entries: Container[ShardEntry]) -> dict[ShardEntry, ShardEntry]:
+    return {entry.before: entry for entry in listed if entry.before is not None and entry.before in entries}
 
 
 def _listed_entries(store: Store, *, default: set[ShardEntry]) -> set[ShardEntry]:
@@ -103,7 +133,7 @@ def _listed_entries(store: Store, *, default: set[ShardEntry]) -> set[ShardEntry
 def added_shards(
     store: Store, manifest: Manifest, remote: RemoteOptions, *, for_training: bool
 ) -> dict[str, tuple[ShardLocation, ...]]:
-    """Return the shards with fields that were added later, by the name of the shard of their samples.
+    """Return the shards with fields that were added later, by the first name of the shard of their samples.
 
     Raises:
         NotADatasetError: The folder of an addition is missing, or holds another dataset.

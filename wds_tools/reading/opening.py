@@ -62,7 +62,7 @@ def open_shards(spec: Dataset, *, remote: RemoteOptions | None = None, for_train
     if not manifest.samples:
         raise NotADatasetError(f"{join(folder, manifest_name)} lists no samples: pack the dataset again")
     added = added_shards(store, manifest, remote, for_training=for_training)
-    locations = [ShardLocation(store, entry, added=added.get(entry.name, ())) for entry in manifest.shards]
+    locations = [ShardLocation(store, entry, added=added.get(entry.first.name, ())) for entry in manifest.shards]
     return ShardSet(manifest, locations, name=name)
 
 
@@ -87,7 +87,7 @@ def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_train
                 raise NotADatasetError(reason)
             checked.add(folder)
             entry = entry_from_index(stores[folder], file_name, totals)
-        locations.append(ShardLocation(stores[folder], entry, added=added[folder].get(file_name, ())))
+        locations.append(ShardLocation(stores[folder], entry, added=added[folder].get(entry.first.name, ())))
     known = [manifest for manifest in manifests.values() if manifest]
     combined = _combine(known, locations)
     fields = dict(Counter(combined.fields) + totals.fields)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import TypeVar
 
 import numpy as np
 import xxhash
@@ -19,14 +20,17 @@ from numpy.typing import NDArray
 from wds_tools import stages
 from wds_tools.errors import ChecksumError
 from wds_tools.format.index import ABSENT, FieldColumns, Index, image_field
+from wds_tools.format.manifest import ShardEntry
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.sequence import default_block
+from wds_tools.reading.locations import RewrittenError
 from wds_tools.reading.shardset import ShardSet
-from wds_tools.storage import Block, Extent, is_url
+from wds_tools.storage import Block, Extent, StoredFile, is_url
 
 _log = logging.getLogger("wds_tools")
 _MAX_SHARDS = 1024
+_Result = TypeVar("_Result")
 _MAX_READ_AHEAD = 8192  # blocks remembered, about 16 GB; older ones may no longer be in the page cache
 
 
@@ -37,6 +41,7 @@ class OpenShard:
     Attributes:
         number: Position of the shard in its dataset.
         name: Name of the shard, for messages.
+        entry: What its manifest records about it.
         index: The index.
         image: Columns of the image field, which may differ from sample to sample.
         kind: int8 [samples], position of that field in `IMAGE_FIELDS`; -1 for a sample without an image.
@@ -46,11 +51,17 @@ class OpenShard:
 
     number: int
     name: str
+    entry: ShardEntry
     index: Index
     image: FieldColumns
     kind: NDArray[np.int8]
     block: int
     spans: NDArray[np.int64]
+
+    def part(self, block: int) -> Block:
+        """Return a block of the shard as a unit of reading."""
+        start, stop = self.spans[block].tolist()
+        return Block(StoredFile(self.entry.name, self.entry.bytes, self.entry.xxh3), start, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,7 @@ class Reader:
     def __init__(self, shards: ShardSet, *, block: int | NDArray[np.int64]) -> None:
         self.shards = shards
         self._block = block
+        self._epoch: int | None = None
         self._read_ahead = LRUCache[tuple[int, int], None](max_items=_MAX_READ_AHEAD)  # recent ones, as (shard, block)
         self._find_shards()
 
@@ -92,7 +104,13 @@ class Reader:
         counts = [entry.samples for entry in shards.manifest.shards]
         self._first_id = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
         self._shard = lru_cache(maxsize=_MAX_SHARDS)(partial(_open_shard, shards, self._blocks))
-        self._added = lru_cache(maxsize=_MAX_SHARDS)(partial(_rows_of_added, self._shard))
+        self._added = lru_cache(maxsize=_MAX_SHARDS)(partial(_rows_of_added, self.shard))
+
+    def begin(self, epoch: int) -> None:
+        """Report the epoch of the next samples: at its start, shards that were rewritten in place are followed."""
+        if self._epoch not in (None, epoch):
+            self.shards.refresh()
+        self._epoch = epoch
 
     def reopened(self) -> Reader:
         """Return a reader of the same dataset for another thread."""
@@ -113,7 +131,8 @@ class Reader:
         missing = self._read_ahead.missing(wanted)
         for key in missing:
             self._read_ahead.put(key, None)
-        self.shards.read_ahead([number for number, _ in missing], [self.block(*key) for key in missing])
+        numbers = [number for number, _ in missing]
+        self._following(lambda: self.shards.read_ahead(numbers, [self.block(*key) for key in missing]))
 
     def blocks_of(self, ids: NDArray[np.int64]) -> list[tuple[int, int]]:
         """Return (shard number, block number in the shard) of the blocks of samples, each once, in their order.
@@ -141,8 +160,7 @@ class Reader:
 
     def block(self, shard: int, block: int) -> Block:
         """Return a block of a shard."""
-        start, stop = self.shard(shard).spans[block].tolist()
-        return self.shards.block(shard, (start, stop))
+        return self.shard(shard).part(block)
 
     def read_samples_ahead(self, ids: NDArray[np.int64], *, machines: int) -> None:
         """Start reading samples, int64 [n], before their blocks, on one of several machines."""
@@ -155,32 +173,56 @@ class Reader:
 
     def shard(self, shard: int) -> OpenShard:
         """Return a shard; its index is read and verified when it is first needed."""
-        return self._shard(shard)
+        return self._shard(shard, self.shards.entry(shard).before is not None)
 
     def values(self, columns: Sequence[StoredColumn]) -> list[Iterator[memoryview]]:
         """Return iterators over the verified bytes of each column. The bytes of all columns are fetched together.
 
         They are verified when they are taken from the iterator, which raises ChecksumError.
         """
-        extents = [self._extents(column) for column in columns]
-        numbers = [column.shard.number for column, part in zip(columns, extents, strict=True) for _ in part]
-        with stages.READ:
-            data = iter(self.shards.fetch_extents(numbers, [extent for part in extents for extent in part]))
+        columns, extents, data = self._following(lambda: self._fetched([self._current(one) for one in columns]))
         recorder = stages.active_recorder()
         if recorder:
             recorder.add_bytes(sum(int(column.columns.size[column.rows].sum()) for column in columns))
-        fetched = [list(itertools.islice(data, len(part))) for part in extents]
+        rest = iter(data)
+        fetched = [list(itertools.islice(rest, len(part))) for part in extents]
         return [self._verified(*column) for column in zip(columns, extents, fetched, strict=True)]
+
+    def _fetched(
+        self, columns: Sequence[StoredColumn]
+    ) -> tuple[Sequence[StoredColumn], list[list[Extent]], list[memoryview]]:
+        """Return columns, their extents, and the bytes of all extents."""
+        extents = [self._extents(column) for column in columns]
+        numbers = [column.shard.number for column, part in zip(columns, extents, strict=True) for _ in part]
+        with stages.READ:
+            data = self.shards.fetch_extents(numbers, [extent for part in extents for extent in part])
+        return columns, extents, data
+
+    def _current(self, column: StoredColumn) -> StoredColumn:
+        """Return a column of a shard as it is now: in another file, if its images were rewritten in place."""
+        shard = self.shard(column.shard.number)
+        if shard.entry is column.shard.entry:
+            return column
+        return replace(
+            column, shard=shard, columns=shard.image if column.name == "image" else shard.index.fields[column.name]
+        )
+
+    def _following(self, read: Callable[[], _Result]) -> _Result:
+        """Read, and again if images of a shard were rewritten in place since it was opened."""
+        while True:
+            try:
+                return read()
+            except RewrittenError as error:  # each shard is rewritten once
+                self.shards.follow(error)
 
     def _extents(self, column: StoredColumn) -> list[Extent]:
         shard, rows = column.shard, column.rows
-        block_of_row = rows // shard.block
-        numbers, block_index = np.unique(block_of_row, return_inverse=True)
-        blocks = [self.shards.block(shard.number, (start, stop)) for start, stop in shard.spans[numbers].tolist()]
+        numbers = (rows // shard.block).tolist()
+        blocks = {number: shard.part(number) for number in set(numbers)}
         starts = column.columns.offset[rows]
         stops = starts + column.columns.size[rows]
-        positions = zip(block_index.tolist(), starts.tolist(), stops.tolist(), strict=True)
-        return [Extent(blocks[block], start, stop) for block, start, stop in positions]
+        positions = zip(numbers, starts.tolist(), stops.tolist(), strict=True)
+        return [Extent(blocks[number], start, stop) for number, start, stop in positions]
 
     def _verified(self, column: StoredColumn, extents: list[Extent], data: list[memoryview]) -> Iterator[memoryview]:
         expected = column.columns.xxh3[column.rows].tolist()
@@ -211,11 +253,12 @@ class Reader:
             )
 
 
-def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], shard: int) -> OpenShard:
+def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], shard: int, _is_rewritten: bool) -> OpenShard:
+    """Open a shard; whether its images were rewritten in place is a part of the key in the cache."""
     with stages.READ:
         index = shards.index(shard)
-    block = int(blocks[shard])
-    return OpenShard(shard, shards.shard_name(shard), index, *_image_columns(index), block, _spans(index, block))
+    block, entry = int(blocks[shard]), shards.entry(shard)
+    return OpenShard(shard, shards.shard_name(shard), entry, index, *image_columns(index), block, _spans(index, block))
 
 
 def _rows_of_added(open_shard: Callable[[int], OpenShard], shard: int, other: int) -> NDArray[np.int64]:
@@ -230,7 +273,7 @@ def is_present(columns: FieldColumns, rows: NDArray[np.int64]) -> NDArray[np.boo
     return present
 
 
-def _image_columns(index: Index) -> tuple[FieldColumns, NDArray[np.int8]]:
+def image_columns(index: Index) -> tuple[FieldColumns, NDArray[np.int8]]:
     """Return the columns and the kind of the image field that each sample prefers, see `OpenShard`."""
     n = len(index)
     kind = np.full(n, -1, np.int8)

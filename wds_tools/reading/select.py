@@ -327,24 +327,26 @@ Banned: TypeAlias = str | os.PathLike[str] | Sequence[str] | Sequence[int] | NDA
 _MAX_SHOWN = 5
 
 
-def banned_ids(shards: ShardSet, ban: Banned) -> list[int]:
+def banned_ids(shards: ShardSet, ban: Banned, first_ids: Sequence[int]) -> list[int]:
     """Return the ids of banned samples, ascending. Indexes are read only for keys.
 
     Args:
         shards: The dataset.
         ban: Keys (str), or sample ids (int). Or a file: its lines are sample ids if all of them are whole numbers and
             none is a key of the dataset, otherwise keys. All samples with a key are banned.
+        first_ids: Id of the first sample of each dataset of a mixture, and the number of all samples.
 
     Raises:
-        OptionError: The file cannot be read, or the dataset does not have a key or an id.
+        OptionError: The file cannot be read, or the dataset does not have a key or an id, or several datasets have a
+            key.
     """
     if isinstance(ban, str | os.PathLike):
-        return _ids_of_lines(shards, _lines(ban), os.fspath(ban))
+        return _ids_of_lines(shards, _lines(ban), first_ids, os.fspath(ban))
     values: list[Any] = ban.tolist() if isinstance(ban, np.ndarray) else list(ban)
     if all(isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values):
         return _checked_ids(shards, values, "ban=")
     if all(isinstance(value, str) for value in values):
-        return _ids_of_keys(ids_by_key(shards, values), values, "ban=")
+        return _ids_of_keys(ids_by_key(shards, values, first_ids, "ban="), values, "ban=")
     found = ", ".join(sorted({type(value).__name__ for value in values}))
     raise OptionError(f"ban= has values of type {found}; allowed are keys (str) or sample ids (int), not both")
 
@@ -361,15 +363,25 @@ def _lines(path: str | os.PathLike[str]) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def _ids_of_lines(shards: ShardSet, lines: list[str], path: str) -> list[int]:
-    found = ids_by_key(shards, lines)
+def _ids_of_lines(shards: ShardSet, lines: list[str], first_ids: Sequence[int], path: str) -> list[int]:
+    found = ids_by_key(shards, lines, first_ids, path)
     if not found and all(line.isdecimal() for line in lines):
         return _checked_ids(shards, list(map(int, lines)), path)
     return _ids_of_keys(found, lines, path)
 
 
-def ids_by_key(shards: ShardSet, keys: Iterable[str]) -> dict[str, list[int]]:
-    """Return the ids of the samples with these keys, without keys that no sample has."""
+def ids_by_key(shards: ShardSet, keys: Iterable[str], first_ids: Sequence[int], where: str) -> dict[str, list[int]]:
+    """Return the ids of the samples with these keys, without keys that no sample has.
+
+    Args:
+        shards: The dataset.
+        keys: The keys.
+        first_ids: Id of the first sample of each dataset of a mixture, and the number of all samples.
+        where: Option or file that has the keys, for messages.
+
+    Raises:
+        OptionError: Several datasets of a mixture have a key.
+    """
     wanted, found, start = set(keys), dict[str, list[int]](), 0
     for position in range(len(shards.locations)) if wanted else ():
         index = shards.index(position)
@@ -377,6 +389,14 @@ def ids_by_key(shards: ShardSet, keys: Iterable[str]) -> dict[str, list[int]]:
             if key in wanted:
                 found.setdefault(key, []).append(start + row)
         start += len(index)
+    for key, ids in found.items():
+        datasets = {int(number): None for number in np.searchsorted(first_ids, ids, side="right") - 1}
+        if len(datasets) > 1:
+            names = " and ".join(f"{number} ({shards.class_lists[number].name})" for number in datasets)
+            raise OptionError(
+                f"{where} has the key {key!r}, which the datasets {names} of the Mixture have: give the samples by "
+                f"their ids, which are {' and '.join(map(str, ids))} for this key"
+            )
     return found
 
 

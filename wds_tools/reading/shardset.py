@@ -18,13 +18,10 @@ from wds_tools.format.field_classes import DatasetClasses
 from wds_tools.format.index import Index, from_bytes
 from wds_tools.format.index_edit import header_bytes, read_columns
 from wds_tools.format.label_lists import LABELS
-from wds_tools.format.manifest import Manifest, ShardEntry
+from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.lru_cache import LRUCache
-from wds_tools.reading.locations import (
-    ShardLocation,
-    replacement_reported,
-)
+from wds_tools.reading.locations import RewrittenError, ShardLocation, replacement_reported, rewritten_entries
 from wds_tools.reading.names import is_pattern
 from wds_tools.storage import (
     Block,
@@ -80,6 +77,7 @@ class ShardSet:
         self.stores = tuple({id(location.store): location.store for location in self._all}.values())
         """The stores of the shards, each once."""
         self._one_folder = len(self.stores) == 1
+        self._stamps: dict[str, object] = {}  # of the manifests that `refresh` has read, by folder
         self._indexes = LRUCache[int, Index](max_items=MAX_OPEN_INDEXES, max_bytes=MAX_INDEX_BYTES)
 
     def added(self, shard: int) -> list[tuple[int, tuple[str, ...]]]:
@@ -121,6 +119,38 @@ class ShardSet:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]  # each process reads the indexes that it needs
 
+    def entry(self, shard: int) -> ShardEntry:
+        """Return the entry of a shard: that of the manifest, or the one that `follow` has found since."""
+        return self._all[shard].entry
+
+    def follow(self, error: RewrittenError) -> None:
+        """Go on with the new shards whose images were rewritten in place since the dataset was opened."""
+        self._go_on(error.entries)
+
+    def refresh(self) -> None:
+        """Go on with local shards whose images were rewritten in place since the last call, if the manifest changed."""
+        for store in self.stores:
+            entries = [location.entry for location in self.locations if location.store is store]
+            if isinstance(store, LocalStore) and not all(entry.before for entry in entries):
+                stamp = store.stamp(MANIFEST_NAME)
+                if stamp != self._stamps.get(store.folder):
+                    self._stamps[store.folder] = stamp
+                    self._go_on(rewritten_entries(store, entries))
+
+    def _go_on(self, entries: Mapping[ShardEntry, ShardEntry]) -> None:
+        """Take new entries for old ones. The old files are closed: as long as they are mapped, they take disk space."""
+        if not entries:
+            return
+        stores = {id(store): copy.copy(store) if isinstance(store, LocalStore) else store for store in self.stores}
+        moved = [_with_stores(one, stores) for one in self.locations]
+        locations = [replace(one, entry=entries.get(one.entry, one.entry)) for one in moved]
+        indexes, stamps = self._indexes, self._stamps
+        for shard, location in enumerate(self.locations):
+            if location.entry in entries:
+                indexes.pop(shard)
+        ShardSet.__init__(self, self.manifest, locations, name=self.name, class_lists=self.class_lists)
+        self._indexes, self._stamps = indexes, stamps
+
     def shard_name(self, shard: int) -> str:
         """Return the name of a shard for messages, with its folder if the dataset has several folders."""
         return self._all[shard].entry.name if self._one_folder else self.shard_url(shard)
@@ -145,7 +175,11 @@ class ShardSet:
         known = self._indexes.get(shard)
         if known is not None:
             return known
-        with self.replacement_reported([shard]):
+        try:
+            with self.replacement_reported([shard]):
+                index = self._read_index(self._all[shard])
+        except RewrittenError as error:
+            self.follow(error)
             index = self._read_index(self._all[shard])
         if keep:
             self._indexes.put(shard, index, index.memory_bytes)
@@ -165,11 +199,6 @@ class ShardSet:
     def is_remote(self) -> bool:
         """Whether reading takes network requests."""
         return any(store.is_remote for store in self.stores)
-
-    def block(self, shard: int, span: Range) -> Block:
-        """Return a range of a shard as a unit of reading."""
-        entry = self._all[shard].entry
-        return Block(StoredFile(entry.name, entry.bytes, entry.xxh3), *span)
 
     def fetch(self, shard: int, ranges: Sequence[Range]) -> list[memoryview]:
         """Return byte ranges of a shard that are read once, in the order of ``ranges``: they are not cached.
@@ -218,9 +247,16 @@ class ShardSet:
         """Read indexes into the cache, many at a time, if they are remote; without ``wait``, only start to."""
         wanted = [index for shard in shards for index in (shard, *self._added.get(shard, ()))]
         missing = [shard for shard in wanted if self._indexes.get(shard) is None]
-        for store, positions in self._by_store(missing):
-            entries = [self._all[missing[position]].entry for position in positions]
-            with self.replacement_reported(missing):
+        try:
+            self._read_indexes_ahead(missing, wait)
+        except RewrittenError as error:
+            self.follow(error)
+            self._read_indexes_ahead(missing, wait)
+
+    def _read_indexes_ahead(self, shards: Sequence[int], wait: bool) -> None:
+        for store, positions in self._by_store(shards):
+            entries = [self._all[shards[position]].entry for position in positions]
+            with self.replacement_reported(shards):
                 store.read_files_ahead([_index_file(entry) for entry in entries], wait=wait)
 
     def release(self, shards: Sequence[int], blocks: Sequence[Block]) -> None:

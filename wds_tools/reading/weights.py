@@ -18,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
+from wds_tools.format.field_classes import first_difference
 from wds_tools.images.schedule import Schedule
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.changes import DatasetWeights, Entries, Planned, Weights
@@ -36,6 +37,8 @@ WeightSchedule = tuple[Literal["classes", "sources"], Schedule]
 
 _KEPT, _KEPT_BYTES = 8, 64 << 20
 _PART = 1 << 18  # samples that are checked at a time
+_LEAST = float(np.finfo(np.float32).tiny)  # smaller factors would lose digits, or become 0
+_LEAST_ALLOWED = f"allowed are 0 and numbers of at least {_LEAST:.2g}, as only ratios matter"
 _NOTHING = object()
 
 
@@ -188,6 +191,14 @@ class WeightFinder:
     def _classes(self, classes: Mapping[str, float]) -> dict[int, float]:
         """Return the factors by class number."""
         names = self._shards.manifest.classes
+        lists = {one.label: one.name for one in self._shards.class_lists}
+        if classes and len(lists) > 1:
+            one, other = list(lists.values())[:2]
+            raise OptionError(
+                f"classes= names {next(iter(classes))!r}, but {one} and {other} have different classes "
+                f"({first_difference(lists)}): join them with `wds-tools merge`, which unites classes by name, or give "
+                "samples= with sample ids"
+            )
         highest = max(len(phases.counts) for phases in self._phases) - 2
         numbers = {str(number): number for number in range(highest + 1)} | {name: n for n, name in enumerate(names)}
         unknown = [name for name in classes if name not in numbers]
@@ -212,8 +223,13 @@ class WeightFinder:
             factors = factors.copy()
         for text, factor in entries.get("where", {}).items():
             found = matching(self._shards, len(self._shards.locations), text, progress=False)
-            with np.errstate(over="ignore", invalid="ignore"):  # products that are too large are refused later
-                factors[found] *= np.float32(factor)
+            product = factors[found].astype(np.float64) * factor
+            if (small := _first_too_small(product)) is not None:
+                raise OptionError(
+                    f"factors of a sample with {text!r} multiply to {product[small]:.2g}; {_LEAST_ALLOWED}"
+                )
+            with np.errstate(over="ignore"):  # products that are too large are refused later
+                factors[found] = product
         return factors
 
     def _sample_entry(self, samples: SampleWeights, save_to: str | os.PathLike[str] | None) -> dict[str, Any]:
@@ -278,7 +294,9 @@ class WeightFinder:
         if isinstance(samples, Mapping):
             factors = np.ones(stored, np.float32)
             values = [_factor("samples", name, value) for name, value in samples.items()]
-            by_key = ids_by_key(self._shards, (name for name in samples if isinstance(name, str)))
+            by_key = ids_by_key(
+                self._shards, (name for name in samples if isinstance(name, str)), self._order.first_ids, "samples="
+            )
             given = dict[int, Any]()
             for name, value in zip(samples, values, strict=True):
                 ids = by_key.get(name, []) if isinstance(name, str) else [name]
@@ -294,9 +312,11 @@ class WeightFinder:
                 factors[ids] = np.float32(value)
             return factors
         try:
-            factors = np.asanyarray(samples, np.float32)
-        except (TypeError, ValueError):
-            factors = np.empty(0, np.float32)
+            numbers = np.asanyarray(samples)
+            with np.errstate(over="ignore"):
+                factors = numbers.astype(np.float32, copy=False) if numbers.dtype.kind in "biuf" else numbers[:0]
+        except ValueError:  # lists of different lengths
+            factors = numbers = np.empty(0, np.float32)
         if factors.shape != (stored,):
             raise OptionError(
                 f"samples= has the shape {np.shape(samples)}; allowed are one number for each of the {stored:,} "
@@ -308,6 +328,8 @@ class WeightFinder:
             raise OptionError(
                 f"samples= has {factors[wrong[0]]} for sample {wrong[0]}; allowed are finite numbers from 0"
             )
+        if (small := _first_too_small(numbers)) is not None:
+            raise OptionError(f"samples= has {numbers[small]} for sample {small}; {_LEAST_ALLOWED}")
         return factors
 
 
@@ -342,7 +364,18 @@ def _factor(option: str, name: Any, value: Any) -> float:
         factor = -1.0
     if not 0 <= factor < np.inf or isinstance(value, str):
         raise OptionError(f"{option}= has {value!r} for {name!r}; allowed are finite numbers of at least 0")
+    if 0 < factor < _LEAST:
+        raise OptionError(f"{option}= has {value!r} for {name!r}; {_LEAST_ALLOWED}")
     return factor
+
+
+def _first_too_small(factors: NDArray[Any]) -> int | None:
+    """Return the index of the first factor above 0 that is too small; None if there is none."""
+    for start in range(0, len(factors), _PART):
+        part = factors[start : start + _PART]
+        if ((part < _LEAST) & (part > 0)).any():
+            return start + int(np.flatnonzero((part < _LEAST) & (part > 0))[0])
+    return None
 
 
 def _bytes_of(path: str | os.PathLike[str], kind: Callable[[str], Exception]) -> memoryview:

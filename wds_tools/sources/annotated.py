@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from wds_tools.sources import coco, layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, File, Record
 from wds_tools.sources.row_names import RowNames, split_folder
-from wds_tools.sources.tree import Files, Layout, image_size, imported
+from wds_tools.sources.tree import Files, Layout, image_size
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
 _MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first
@@ -92,6 +92,7 @@ class Annotated(Layout):
     annotation_ending: ClassVar[tuple[str, ...]] = ()
     """How the names of files with the annotations of one image end."""
 
+    labels: ClassVar[str] = ""
     _plan: dict[str, _Split] | None = None
 
     @classmethod
@@ -120,6 +121,16 @@ class Annotated(Layout):
             claimed[name] = {file.path for file in (*part.there, *further, *part.annotation_files)}
         return files.divided(claimed)
 
+    def files_read(self, files: Files) -> Set[str]:
+        self.splits(files)
+        splits = (self._plan or {}).values()
+        read = {file.path for split in splits for file in split.annotation_files}
+        folders = {posixpath.dirname(file.path) for split in splits for file in split.own.values()}
+        like = [path for file in files.others if posixpath.dirname(path := file.path) in folders]
+        of_no_image = {path for path in like if path.lower().endswith(self.annotation_ending)}
+        lists = {file.path for file in files.others if "ImageSets" in file.path.split("/")}
+        return read | of_no_image | lists | super().files_read(files)
+
     def collect(self, found: Collector, files: Files, split: str) -> None:
         """Add the images of the split, and state what becomes of all other files."""
         assert self._plan is not None, "`splits` was called before"
@@ -146,7 +157,7 @@ class Annotated(Layout):
                 self.add_image(found, file, label, parts=parts, facts=facts, extra=_SIZE_BYTES)
         for file in files.files:
             if file.path not in done:
-                self.skip(found, file, self._why_skipped(file, split))
+                self.skip(found, file, self._why_skipped(files, file, split))
 
     def _state(self, found: Collector, files: Files, split: _Split) -> None:
         """State what the annotation files and their entries become."""
@@ -187,14 +198,14 @@ class Annotated(Layout):
         """Return the splits by name; of a tree without splits, one with an empty name."""
         raise NotImplementedError
 
-    def _why_skipped(self, file: File, split: _Split) -> str:
+    def _why_skipped(self, files: Files, file: File, split: _Split) -> str:
         if layouts.is_image_name(file.path):
             return f"is not listed in {split.source}"
         if file.path.endswith(".txt") and "ImageSets" in file.path.split("/"):
             return "is a list of images, and another list is used instead"
         if file.path.lower().endswith(self.annotation_ending):
             return "belongs to no image that is packed"
-        return layouts.why_not_packed(file.path, reads_tables=False)
+        return files.why_not_packed(file.path)
 
 
 def _by_folder(split: _Split, where: str) -> dict[str, _Split]:
@@ -437,21 +448,6 @@ def _yolo_images(files: Files, place: str, missing: dict[str, str]) -> list[File
     return [files.by_path[path] for path in found.values() if path is not None and layouts.is_image_name(path)]
 
 
-def _voc_data(files: Files, xml: File) -> bytes:
-    """Return the content of an annotation file.
-
-    Raises:
-        SourceError: It is LabelMe's, whose first element is the same.
-    """
-    data = files.read(xml)
-    if b"<pt>" in data or b"LabelMe" in data[:1000]:
-        raise SourceError(
-            f"{xml.path} is an annotation of LabelMe (XML with <pt>), which is not read: write the objects as COCO, "
-            "YOLO or VOC; or pass --from folder (kind='folder') to pack the images without them"
-        )
-    return data
-
-
 class Voc(Annotated):
     """Pascal VOC: ``Annotations/1.xml`` for ``JPEGImages/1.jpg``, or both in one folder; ``ImageSets/Main``."""
 
@@ -482,7 +478,7 @@ class Voc(Annotated):
         images = [file for file in files.images if file.path not in taken]
         pairs = [(file.path, annotation.get(file.path)) for file in images]
         everything = voc.annotations_of(
-            (path, xml.path if xml else "", _voc_data(files, xml) if xml else None) for path, xml in pairs
+            (path, xml.path if xml else "", files.read(xml) if xml else None) for path, xml in pairs
         )
         plan = {}
         for split, members in _image_sets(files, images).items():
@@ -537,6 +533,7 @@ class Masks(Annotated):
     """Images with masks of the same name: ``images/`` and ``masks/``, CamVid, Cityscapes, VOC without XML files."""
 
     kind = "masks"
+    labels = "folders"
     found_by = "masks with the names of the images, such as masks/1.png for images/1.jpg"
 
     @classmethod
@@ -550,7 +547,7 @@ class Masks(Annotated):
         """Return the layout if at least half of the images have a mask.
 
         Raises:
-            SourceError: Names do not show which image has which mask; or another file is about the images.
+            SourceError: Names do not show which image has which mask.
         """
         paths = [file.path for file in files.images]
         found = masks.pairs(paths if masks.may_have_masks(paths) else ())
@@ -567,7 +564,6 @@ class Masks(Annotated):
                 "with such a mask, or --from folder (kind='folder') if the folders are classes"
             )
         if is_most:
-            imported("image_tables:check_unread")(files, cls.kind)
             return cls()
         if siblings := masks.siblings(paths):
             folders = quoted("/".join(folder) for folder in list(siblings)[:2])
@@ -594,7 +590,7 @@ class Masks(Annotated):
             for split, members in sets.items()
         }
 
-    def _why_skipped(self, file: File, split: _Split) -> str:
+    def _why_skipped(self, files: Files, file: File, split: _Split) -> str:
         if layouts.is_image_name(file.path):
             return "has no mask, or is not the mask of any image"
-        return super()._why_skipped(file, split)
+        return super()._why_skipped(files, file, split)

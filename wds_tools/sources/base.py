@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -37,8 +37,7 @@ WINDOW_BYTES = 256_000_000
 _FULLY_HASHED_BYTES = 4 << 20  # files up to this length are hashed completely, longer ones in pieces
 _PIECE_BYTES = 1 << 16
 _PIECES = 64
-_TABLE_BYTES = 1 << 22  # of a table next to what is packed that are looked at
-_TABLE_REMEDY = "if it has the labels, write the images as files next to it and pack them with --from table"
+_NEXT_TO_IT = "is next to what is packed, and is not read"
 
 
 class SourceStoreError(StoreError):
@@ -368,7 +367,7 @@ class Source:
         Args:
             path: Its path below the root, with slashes.
         """
-        return layouts.SHARD_TABLE if layouts.is_shard_table(path) else "is next to what is packed, and is not read"
+        return layouts.SHARD_TABLE if layouts.is_shard_table(path) else _NEXT_TO_IT
 
     def image_names(self, found: Collector) -> Iterable[str]:
         """Return the names by which a table can name the images."""
@@ -390,27 +389,33 @@ class Source:
         hidden = {path: layouts.hidden_root(path) for path in reasons}
         for name in dict.fromkeys(filter(None, hidden.values())):
             account.leave_out("path", name, layouts.why_hidden(name))
-        for path in (path for path in reasons if hidden[path] is None):
+        others = [path for path in reasons if hidden[path] is None]
+        for path, one in self._about_images(found, root, others).items():
+            reasons[path] = one.reason if reasons[path] == _NEXT_TO_IT else reasons[path]
+        for path in others:
             account.leave_out("file", path, reasons[path])
-            if path.lower().endswith(layouts.TABLES[:-1]):
-                self._check_table(found, root, path)
-                account.notes.append(f"{path!r} is next to what is packed and is not read: {_TABLE_REMEDY}")
 
-    def _check_table(self, found: Collector, root: Path, path: str) -> None:
-        """Check that a table next to what is packed does not name the images, unless the user stated what to pack.
+    def _about_images(self, found: Collector, root: Path, others: Sequence[str]) -> Mapping[str, Any]:
+        """Return which files next to what is packed are about the images, and name them in notes.
 
         Raises:
-            SourceError: It does.
+            SourceError: The rows, keys or lines of one name the images, and the user has not stated what to pack.
         """
-        if self.options.kind is not None or "label" in self.columns:
-            return
-        with as_source_error(f"{root / path} cannot be read"), (root / path).open("rb") as file:
-            text = file.read(_TABLE_BYTES).decode("utf-8", "replace")
-        if named := layouts.named_in(text, set(map(layouts.stem, self.image_names(found))), len(found.inputs)):
-            raise SourceError(
-                f"{root / path} has rows that name the images in {self.name}, such as {named!r}, and is not read with "
-                f"them: {_TABLE_REMEDY}; or pass --from {self.kind} (kind={self.kind!r}) to pack without it"
-            )
+        is_stated = self.options.kind is not None or "label" in self.columns
+        rule = import_module("wds_tools.sources.about_images")  # it reads tables, which are sources too
+        files = [File(path, (root / path).stat().st_size) for path in others if (root / path).is_file()]
+        images = [File(name, 0) for name in self.image_names(found)] if rule.candidates(files, ()) else []
+        with as_source_error(f"a file next to {self.name} cannot be read"):
+            about = rule.about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=is_stated)
+        for path, one in about.items():
+            if one.is_certain and not is_stated:
+                raise SourceError(
+                    f"{root / path} {one.reason.partition(':')[0]}, and is not read with {self.name}: if it has the "
+                    "labels, write the images as files next to it and pack them with --from table; or pass --from "
+                    f"{self.kind} (kind={self.kind!r}) to pack without it"
+                )
+        found.account.notes += rule.notes_on(about)
+        return dict(about)
 
     def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:  # noqa: ARG002 - for files of images
         """Return the local image files whose modification time is later, of those that inputs are read from."""

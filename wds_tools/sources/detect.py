@@ -32,7 +32,7 @@ from wds_tools.storage.requests.listing import RemoteFile, list_objects
 from wds_tools.wording import broken_url_remedy, counted
 
 _MAX_NAMES = 200  # files of a folder, or members of an archive, whose names are read to detect the kind
-_MAX_ARCHIVES = 8  # of a folder, that are looked into
+_MAX_ARCHIVES = 8  # at a URL, that are looked into
 _FILE_KINDS = ("hdf5", "numpy", "tensors")  # read from a file
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
@@ -191,7 +191,10 @@ def detect(path: Path) -> str:
         SourceError: A file that fits no kind, or a format that is known and not read.
     """
     if not path.exists() and has_pattern(str(path)):
-        path = Path(expand_pattern(str(path))[0])
+        files = list(map(Path, expand_pattern(str(path))))
+        if all(is_tar(file.name) for file in files):
+            return _kind_of_archives(files)
+        path = files[0]
     if any((path / name).is_file() for name in _MARKERS) and (stated := _first_kind(path, _MARKED)):
         return stated  # whatever other files there are
     if path.is_dir() and (images := list(filter(is_image_name, _file_names(path, levels=3)))):
@@ -243,8 +246,10 @@ def _other_format(path: Path) -> OtherFormat | None:
     if path.is_file():
         with path.open("rb") as file:
             return refused_format([path.name], file.read(HEAD_BYTES))
-    folders = (f"{found.name}/" for found in islice(path.glob("*"), _MAX_NAMES) if found.is_dir())
-    return refused_format([f"{path.name}/", *folders, *_file_names(path)])
+    there = sorted(islice(path.glob("*"), _MAX_NAMES))
+    found = refused_format([f"{path.name}/", *(f"{one.name}/" for one in there if one.is_dir()), *_file_names(path)])
+    first = next((one for one in there if one.is_file() and not one.suffix), None)  # such as train of CIFAR-100
+    return found if found or first is None else _other_format(first)
 
 
 def _split_folders(path: Path) -> list[Path]:
@@ -335,15 +340,17 @@ def _has_samples(kind: str) -> Callable[[Path], bool]:
         tars = [path] if path.is_file() else sorted(found for found in path.glob("*") if is_tar(found.name))
         if not tars or not is_tar(tars[0].name):
             return False
-        is_indexed = _is_indexed(path)
-        return any(_kind_of_archive(tar, is_indexed=is_indexed) == kind for tar in tars[:_MAX_ARCHIVES])
+        return _kind_of_archives(tars, is_indexed=_is_indexed(path)) == kind
 
     return test
 
 
-def _kind_of_archives(files: Sequence[RemoteFile], remote: RemoteOptions) -> str:
-    """Return what the first archives have: samples if one has samples."""
-    kinds = (_kind_of_archive(file, remote) for file in files[:_MAX_ARCHIVES])
+def _kind_of_archives(
+    files: Sequence[Path | RemoteFile], remote: RemoteOptions | None = None, *, is_indexed: bool = False
+) -> str:
+    """Return what archives have: samples if one has samples. Of those at URLs, the first are looked into."""
+    looked_at = files if remote is None else files[:_MAX_ARCHIVES]
+    kinds = (_kind_of_archive(file, remote, is_indexed=is_indexed) for file in looked_at)
     return next((kind for kind in kinds if kind != "tar"), "tar")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,13 +11,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wds_tools.errors import SourceError
-from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.label import quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.sources import layouts, masks
+from wds_tools.sources.about_images import (
+    ENOUGH,
+    LOOKED_AT,
+    About,
+    about,
+    are_lists_of_images,
+    candidates,
+    share_of_names,
+)
 from wds_tools.sources.base import File, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
-from wds_tools.sources.label_choice import ambiguous, is_x, some_of
+from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.row_names import (
     RowNames,
     are_most,
@@ -29,22 +36,7 @@ from wds_tools.sources.row_names import (
     split_of_table,
 )
 from wds_tools.sources.text_table import Row, TextTable
-from wds_tools.sources.tree import Files
-from wds_tools.wording import counted
-
-_MAX_TABLES = 1000  # that are looked at, those in the upper folders first
-_MAX_TABLE_BYTES = 1 << 30
-_LISTS = (*layouts.TABLES, ".txt", ".lst", ".xml")
-_LABEL_FILES = (".cls", f".{LABELS}")
-_TEXTS = re.compile(r'"([^"<>]+)"|>([^<>]+)<')  # of JSON, and attributes and contents of XML
-_MAX_TEXT = 1 << 20  # bytes of JSON or XML that are looked at
-_HEAD = 1000
-_NOT_READ = (
-    "in a layout that is not read: write boxes and outlines as COCO, YOLO or VOC, and class labels as CSV with a first "
-    "line such as path,label"
-)
-LOOKED_AT = 200  # rows
-ENOUGH = 0.5  # share of values that name images
+from wds_tools.sources.tree import Files, Layout
 
 
 @dataclass(slots=True)
@@ -90,11 +82,11 @@ class Rows(NamedTuple):
 
 def tables_of(files: Files, options: SourceOptions) -> list[Named]:
     """Return the tables that name images. One that names few is none, if the others name all of these."""
-    candidates = _candidates(files, files.others, layouts.TABLES)
-    if not candidates:
+    texts = candidates(files.others, files.images, layouts.TABLES)
+    if not texts:
         return []
     images = without_masks(files)[0]
-    named = (_named(files, options, file, images, RowNames(images)) for file in candidates)
+    named = (_named(files, options, file, images, RowNames(images)) for file in texts)
     found = _joined([table for table in named if table is not None])
     claimed: set[str] = set()
     kept = []
@@ -146,41 +138,19 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
         raise SourceError(f"{error}; or pass --from folder (kind='folder') to pack the images without it") from error
     if any(names_a_file(column) and names.has(column) for column in rows.columns):
         if rows.is_json:
-            return None  # an object with a value for each image, see `check_unread`
+            return None  # an object with a value for each image, see `about_images`
         raise SourceError(
             f"{file.path} begins with a row of values, {', '.join(rows.columns[:3])}: its first line must have the "
             "names of the columns, such as path,label; or pass --from folder (kind='folder') to pack without it"
         )
-    if is_json and IMAGE not in options.columns and _are_lists_of_images(data, rows.columns, head, names):
-        return None  # see `check_unread`
+    if is_json and IMAGE not in options.columns and are_lists_of_images(data, rows.columns, head, names):
+        return None  # see `about_images`
     image = _image_column(file.path, rows.columns, head, names, options)
     values = [row.get(image) for _, row in rows.rows()] if image is not None else []
     are_ids = IMAGE not in options.columns and not any(map(names_a_file, values))
     if image is None or (are_ids and not split_of_table(file.path) and not are_most(names.all_of(values), images)):
         return None  # such as a table of classes, whose numbers are also names of images
     return Named(file, rows, image, [names.find(value, table=file.path) for value in values])
-
-
-def _are_lists_of_images(data: bytes, columns: Sequence[str], head: Sequence[Row], names: RowNames) -> bool:
-    """Return whether JSON is an object with a list of images for each class or split, not for each column."""
-    is_object = data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{" and len(columns) > 1
-    is_table = any(not is_x(name) for name in usual_columns(IMAGE, columns) if name in columns)
-    return is_object and not is_table and all(share_of_names(name, head, names) >= ENOUGH for name in columns)
-
-
-def _candidates(files: Files, others: Sequence[File], endings: tuple[str, ...]) -> list[File]:
-    """Return the files with these endings that can be about all images: not those that describe one image."""
-    found = [
-        file
-        for file in others
-        if file.path.lower().endswith(endings) and not file.reason and 0 < file.size <= _MAX_TABLE_BYTES
-    ]
-    if not found:
-        return []
-    names = [posixpath.basename(file.path) for file in files.images]
-    described = {_stem(CLASS_LISTS_NAME), *names, *map(_stem, names)}  # 1.json and 1.jpg.json are about 1.jpg
-    found = [file for file in found if _stem(file.path) not in described and not layouts.is_template_name(file.path)]
-    return sorted(found, key=lambda file: (file.path.count("/"), file.path))[:_MAX_TABLES]
 
 
 def _stem(path: str) -> str:
@@ -229,16 +199,6 @@ def _named_by(value: Any, names: RowNames, table: str) -> str | None:
     return file.path if file else None
 
 
-def share_of_names(column: str, head: Sequence[Row], names: RowNames) -> float:
-    """Return the share of the values of a column that name images; 0 if few differ, as those of class numbers."""
-    values = [row[column] for row in head if row.get(column) not in (None, "")]
-    if not values or any(isinstance(value, (dict, list)) for value in values):
-        return 0.0
-    if 2 * len(set(values)) < len(values):
-        return 0.0
-    return sum(map(names.has, values)) / len(values)
-
-
 def check_folders(files: Files, tables: Sequence[Named]) -> None:
     """Check that the folders of images cannot be classes.
 
@@ -273,111 +233,37 @@ def _packing_of_folders(files: Files, images: Sequence[str]) -> str:
     return f"unpack it, and pack {base}" if files.in_archive else f"pack {files.where}/{base}"
 
 
-def check_unread(files: Files, kind: str = "folder") -> None:
-    """Check that no other file is about images that are not in class folders: they would be packed without labels.
-
-    Args:
-        files: All files.
-        kind: The layout in which the images would be packed.
+def about_images(files: Files, layout: Layout) -> dict[str, About]:
+    """Return what files that a layout does not read have to do with the images, by path.
 
     Raises:
-        SourceError: There is a table, a list or an annotation file that names them, or files with their names in
-            another folder.
+        SourceError: Images would be packed without labels, or without what another file states about them.
     """
-    every = without_masks(files)[0] if files.others else []
+    used = layout.files_read(files)
+    others = [file for file in files.others if file.path not in used and not file.reason]
+    every = without_masks(files)[0] if others else []
+    names = RowNames(every)
+    have_files = any(file.path.endswith((".cls", f".{LABELS}")) for file in files.others)
     by_split: dict[str, list[str]] = {}
     for folder in sorted({posixpath.dirname(file.path) for file in every}):
         by_split.setdefault(split_folder(f"{folder}/"), []).append(folder)
-    for split, own in by_split.items():
-        if not first_folders(posixpath.join(folder, "1.jpg") for folder in own):
-            images = [file for file in every if posixpath.dirname(file.path) in own]
-            others = [file for file in files.others if not file.reason and split_folder(file.path) in ("", split)]
-            if not any(file.path.endswith(_LABEL_FILES) for file in others):
-                _check_unread(files, images, others, kind)
-
-
-def _check_unread(files: Files, images: Sequence[File], others: Sequence[File], kind: str) -> None:
-    folder = posixpath.commonpath([posixpath.dirname(file.path) for file in images])
-    alone = f"pass --from {kind} (kind={kind!r})"
-    if folder and not files.in_archive and kind == "folder":
-        alone = f"pack {files.where}/{folder}"
-    without = f"or {alone} to pack the images without it"
-    elsewhere = layouts.elsewhere((file.path for file in others), (file.path for file in images))
-    if 2 * len(elsewhere) >= len(images):
-        known = " (KITTI)" if "label_2" in elsewhere[0].split("/") else ""
-        raise SourceError(
-            f"{files.where} has files with the names of the images in another folder, such as {elsewhere[0]!r}{known}, "
-            f"{_NOT_READ}; move captions next to the images, whose fields they then are; {without}"
-        )
-    candidates = _candidates(files, others, _LISTS)
-    names = RowNames(images if candidates else ())
-    for file in candidates:
-        data = files.read(file)
-        found = _in_columns(file, data, names) if layouts.is_table_name(file.path) else ""
-        if not found and file.path.lower().endswith((".json", ".xml")):
-            found = _in_texts(data, images, names)
-        elif not found and not layouts.is_table_name(file.path):
-            found = _in_lines(data, images, names)
-        if found:
-            raise SourceError(f"{file.path} {found}; {without}")
-
-
-def _in_columns(file: File, data: bytes, names: RowNames) -> str:
-    """Return what to know of a table with a column of file names, or of ids most of which are names of images."""
-    try:
-        table = TextTable(Path(file.path), None, data)
-        rows = [row for _, row in table.rows()]
-    except SourceError:  # it was already refused, or is JSON that is not a table
-        return ""
-    if table.is_json and any(map(names.has, table.columns)):
-        return ""  # an object with a value for each image
-    if file.path.lower().endswith(".json") and _are_lists_of_images(data, table.columns, rows, names):
-        return f"has lists of images for {quoted(table.columns[:3])}, {_NOT_READ}"
-    for column in table.columns:
-        found = [row[column] for row in rows if names.has(row.get(column))]
-        if found and (not all(map(_is_number, found)) or share_of_names(column, rows, names) >= ENOUGH):
-            return (
-                f"names {counted(len(names.all_of(found)), 'image')} without labels, in column {column!r} "
-                f"({some_of(found)}), and not most: correct the other names, in which upper and lower case, leading "
-                f"zeros and accents count; pass --column image={column} (columns={{'image': {column!r}}}) to pack only "
-                "the images that it names"
+    found: dict[str, About] = {}
+    for split, folders in by_split.items():
+        images = [file for file in every if posixpath.dirname(file.path) in folders]
+        own = [file for file in others if split_folder(file.path) in ("", split)]
+        are_classes = first_folders(f"{folder}/1.jpg" for folder in folders) or (have_files and layout.kind == "folder")
+        are_labelled = layout.labels == "rows" or (layout.labels == "folders" and bool(are_classes))
+        of_split = about(own, images, files.read, are_labelled=are_labelled, names=names)
+        first = next((path for path, one in of_split.items() if one.is_certain and not are_labelled), None)
+        if first is not None:
+            above = posixpath.commonpath(folders)
+            can_be_alone = above and not files.in_archive and layout.kind == "folder"
+            alone = (
+                f"pack {files.where}/{above}" if can_be_alone else f"pass --from {layout.kind} (kind={layout.kind!r})"
             )
-    return ""
-
-
-def _in_texts(data: bytes, images: Sequence[File], names: RowNames) -> str:
-    """Return what to know of JSON or XML that names images, and is not only a list of them."""
-    head = data[:_MAX_TEXT].replace(b"\\/", b"/").decode("utf-8", "replace")
-    texts = {quoted or between for quoted, between in _TEXTS.findall(head)}
-    paths = sorted(text for text in texts if names_a_file(text) and names.has(posixpath.basename(text)))
-    found = paths or sorted(filter(names.has, texts))
-    is_list = len(found) == len(texts) and not _TEXTS.sub("", head).strip(" \t\r\n,[]")
-    if is_list or not found or (not paths and 2 * len(found) <= min(LOOKED_AT, len(images))):
-        return ""
-    known = " (CVAT for images)" if "<annotations" in head[:_HEAD] else ""
-    return f"is about images such as {found[0]!r}{known}, {_NOT_READ}"
-
-
-def _in_lines(data: bytes, images: Sequence[File], names: RowNames) -> str:
-    """Return what to know of a text whose lines have the name of an image and a value."""
-    lines = data[: LOOKED_AT * 1000].decode("utf-8", "replace").splitlines()[:LOOKED_AT]
-    words = (re.split(r"[\s,;]+", line.strip(), maxsplit=1) for line in lines)
-    listed = [(pair[0], pair[1]) for pair in words if len(pair) == 2 and pair[1]]
-    found = [(name, value) for name, value in listed if names.has(name)]
-    if all(names_a_file(value) for _, value in found):  # pairs of files, such as images and masks
-        return ""
-    are_files = any(names_a_file(name) for name, _ in found)  # numbers may also be those of classes
-    if 2 * len(found) <= (len(listed) - 1 if are_files else min(LOOKED_AT, len(images))):
-        return ""
-    name, value = found[0]
-    return (
-        f"has a value for each image, such as {value!r} for {name!r}, and no names of columns, so it is not read: "
-        "write it as CSV with a first line such as path,label; or move the images into class folders"
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) or str(value).strip().isdigit()
+            raise SourceError(f"{first} {of_split[first].reason}; or {alone} to pack the images without it")
+        found = of_split | found
+    return found
 
 
 def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> dict[str, Rows]:

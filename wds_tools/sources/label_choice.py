@@ -70,7 +70,7 @@ class LabelColumns:
         part: str = "column",
     ) -> None:
         self._where, self._part = where, part
-        self._is_stated = options.label_type is not None  # what values are
+        self._type = options.label_type
         self._separator = options.label_separator
         self._classes = classes
         self.values = values
@@ -82,14 +82,14 @@ class LabelColumns:
             SourceError: Several columns could be the label, or a value in a column of labels is not a label.
         """
         columns = {
-            name: _Column(values, is_typed=name in self._classes, separator=self._separator)
+            name: _Column(values, name in self._classes, self._separator, as_name=self._type == "name")
             for name, values in self.values.items()
         }
         self._check_odd(columns)
         x = next((name for name, column in columns.items() if is_x(name) and column.has_numbers), None)
         reasons = {name: column.why_not() for name, column in columns.items() if not is_x(name)}
         for name in reasons:
-            if self._is_stated and (columns[name].fraction is not None or columns[name].is_unique):
+            if self._type is not None and (columns[name].fraction is not None or columns[name].is_unique):
                 reasons[name] = None  # the user has decided what such values are
             if x is not None and name.lower() == "y":
                 reasons[name] = f"is a coordinate next to {x!r}"
@@ -155,8 +155,8 @@ class LabelColumns:
 class _Column:
     """The values of a column that could be the label."""
 
-    def __init__(self, values: Sequence[Any], *, is_typed: bool, separator: str | None) -> None:
-        self._values = values
+    def __init__(self, values: Sequence[Any], is_typed: bool, separator: str | None, *, as_name: bool = False) -> None:
+        self._values, self._as_name = values, as_name
         self._separator = separator
         self._is_typed = is_typed
         self.different: set[Label | _List] = set()
@@ -187,7 +187,7 @@ class _Column:
             return None
         odd, count = [], 0
         for row, value in enumerate(self._values):
-            one = _Column([value], is_typed=False, separator=self._separator)
+            one = _Column([value], False, self._separator, as_name=self._as_name)
             if one.fraction is not None:
                 return None
             if one._reason:
@@ -222,7 +222,7 @@ class _Column:
             else:
                 key = (type(value), value)
                 if key not in parsed:
-                    parsed[key] = _label(value)
+                    parsed[key] = _label(value, as_name=self._as_name)
                     if parsed[key] is None and (reason := self._unlike_a_label(value)):
                         return reason
                 self.labels.append(parsed[key])
@@ -244,6 +244,8 @@ class _Column:
         try:
             number = float(value)
         except (TypeError, ValueError):
+            if isinstance(value, str):  # such as tensor(1): the column is the label, and the value is refused
+                parse(value)
             return f"has values of type {type(value).__name__}"
         if self.fraction is None and math.isfinite(number) and number != int(number):
             self.fraction = value
@@ -330,8 +332,8 @@ def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
         count = counted(len(flags), part, _PLURALS.get(part))
         different = sorted({str(one) for name in flags for one in others[name]})
         note = (
-            f"no label: {count} with only {' and '.join(different)} ({quoted(flags)}): if they are classes, write one "
-            f"{part} with the name of the class of each row, or a list of names if there are several"
+            f"no label: {count} with only {' and '.join(different)} ({quoted(flags)}): if they are classes, not only "
+            f"entries of json, write one {part} with the name of the class of each row, or a list of names"
         )
         return [note]
     found = found or [name for name, values in others.items() if _could_be_class_numbers(values)]
@@ -366,11 +368,11 @@ def names_by_number(named: Mapping[int, str]) -> tuple[str, ...] | None:
     return None if count - len(named) > _MAX_UNNAMED else tuple(named.get(one) or str(one) for one in range(count))
 
 
-def _label(value: Any) -> Label | None:
+def _label(value: Any, *, as_name: bool = False) -> Label | None:
     try:
         return parse(value)
     except LabelError:
-        return None
+        return Label(name=value.strip()) if as_name and isinstance(value, str) else None
 
 
 def _list_of(value: Any) -> _List | str:
@@ -441,10 +443,13 @@ def names_in(value: Any) -> tuple[str, ...]:
     """Return names from a list of them or of their synonyms, or from a dictionary of names and numbers.
 
     A number that has no name is its own.
+
+    >>> names_in({"cat": 1, "dog": 0}), names_in({"0": "dog", "1": "cat"})
+    (('dog', 'cat'), ('dog', 'cat'))
     """
     if isinstance(value, Mapping):
         pairs = [(name, number) if isinstance(number, int) else (number, name) for name, number in value.items()]
-        by_number = {number: str(name) for name, number in pairs if isinstance(number, int) and number >= 0}
+        by_number = {int(number): str(name) for name, number in pairs if str(number).isdecimal()}
         return (names_by_number(by_number) or ()) if len(by_number) == len(pairs) else ()
     if not isinstance(value, (list, tuple)):
         return ()

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
-from itertools import zip_longest
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from wds_tools.errors import SourceError
@@ -19,10 +18,7 @@ from wds_tools.wording import counted
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)  # all that ``ImageFolder`` reads, and more
 ARRAY_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".mat", ".npy", ".npz", ".pt", ".pth")
 _SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}  # hidden too
-NOT_NEXT_TO_IT = "has the name of an image in another folder: only files next to an image are its fields"
-NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
 
-_SEPARATORS = re.compile(r'[",;\t|]+')  # between the values of tables
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
 _MAX_LEVEL = 4  # levels of folders that are searched for splits
 SPLIT_OF = {
@@ -33,7 +29,9 @@ SPLIT_OF = {
 """The words that name a split, and the split that they name."""
 
 SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
-_SPLIT = re.compile(rf"([a-z0-9]+[-_])?({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
+_SPLIT = re.compile(rf"([a-z0-9]+[-_])*({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
+_PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  # a class may have such a name too
+_PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
 _FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
 _MASK_FIELD = re.compile(
@@ -41,10 +39,6 @@ _MASK_FIELD = re.compile(
 )
 SHARD_TABLE = "is the table that img2dataset writes about a folder or shard: its values are in the .json files"
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")  # of text
-_LISTS = (".txt", ".lst", ".json")
-_LIST_OF_SPLIT = "is named like a list of a split, which is not read: move the images of each split into a folder"
-_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip", ".7z", ".rar", ".gz")
-_TEMPLATE = re.compile(r"(^|/)[^/]*submission[^/]*\.[a-z]+$", re.IGNORECASE)
 _SHARD_FOLDER = re.compile(r"[0-9]{4,}|(shard|part|chunk)[-_]?[0-9]+")
 _ROLE = re.compile(
     r"(raw|all)?[-_ ]?(images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|jpegimages|data)([-_]?\d)?", re.IGNORECASE
@@ -86,46 +80,6 @@ def stored_name(field: str) -> str:
     return f"{word}.png" if f".{extension}" in CONVERTED_EXTENSIONS else field
 
 
-def is_table_name(name: str) -> bool:
-    """Return whether a file name is that of a table of text."""
-    return name.lower().endswith(TABLES)
-
-
-def is_template_name(name: str) -> bool:
-    """Return whether a table is named like Kaggle's templates of predictions, whose labels do not belong to the images.
-
-    >>> is_template_name("data/sample_submission.csv"), is_template_name("submissions/labels.csv")
-    (True, False)
-    """
-    return is_table_name(name) and _TEMPLATE.search(name) is not None
-
-
-def why_not_packed(name: str, *, reads_tables: bool = True) -> str:
-    """Return why a file that is not an image is not packed.
-
-    Args:
-        name: Its path.
-        reads_tables: Whether the layout was chosen after a look at tables.
-    """
-    lower = name.lower()
-    if is_template_name(name):
-        return "is a template of predictions, whose labels do not belong to the images"
-    if lower.endswith(TABLES[:-1]):
-        return (
-            "is a table that does not name most of the images"
-            if reads_tables
-            else "is a table, which --from table reads"
-        )
-    if is_shard_table(lower):
-        return SHARD_TABLE
-    if lower.endswith((".parquet", ".pq")):
-        return "is a Parquet file, which is not read with images next to it: write its rows as CSV or JSON Lines"
-    if lower.endswith(_ARCHIVES):
-        return "is an archive, which is not read with images next to it: pack it on its own, or unpack it"
-    is_list = lower.endswith(_LISTS) and is_split_name(lower.rpartition("/")[2].rpartition(".")[0])
-    return _LIST_OF_SPLIT if is_list else NOT_AN_IMAGE
-
-
 def hidden_root(path: str) -> str | None:
     """Return the first part of a path that ends in a hidden name; None without one.
 
@@ -151,68 +105,6 @@ def hidden_root(path: str) -> str | None:
 def why_hidden(root: str) -> str:
     """Return why what has a hidden name is not packed."""
     return _SYSTEM_FOLDERS.get(root.rpartition("/")[2], "its name starts with a dot")
-
-
-def stem(path: str) -> str:
-    """Return the name of a file without folders and without the extension of an image.
-
-    >>> stem("cat/1.JPG"), stem("photos.tar/7.5")
-    ('1', '7.5')
-    """
-    name = path.replace("\\", "/").rpartition("/")[2]
-    return name.rpartition(".")[0] if is_image_name(name) else name
-
-
-def named_in(text: str, stems: Set[str], count: int) -> str:
-    r"""Return a value of a table that names an image, if most of its rows do; otherwise an empty text.
-
-    Args:
-        text: The table, or its beginning.
-        stems: Names of the images without extension.
-        count: Number of images. Numbers in a table, which may be those of classes, must name half of them.
-
-    >>> named_in("file,label\ncat/1.jpg,0\ncat/2.jpg,1\n", {"1", "2"}, 9)
-    'cat/1.jpg'
-    >>> named_in("class,n\n1,5\n2,7\n", {"1", "2"}, 9)
-    ''
-    """
-    rows = [_SEPARATORS.split(line.strip()) for line in text.splitlines()[1:]]
-    for column in zip_longest(*rows, fillvalue=""):
-        found = {value.strip() for value in column if value and stem(value.strip()) in stems}
-        are_files = any(map(is_image_name, found))
-        if 2 * len(found) > len(rows) and (are_files or 2 * len(found) >= count):
-            return min(found)
-    return ""
-
-
-def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:
-    """Return the files that have the name of an image, and no image next to them, such as annotations.
-
-    >>> elsewhere(["label_2/1.txt", "ann/1.jpg.json", "image_2/1.txt", "label_2/readme.txt"], ["image_2/1.jpg"])
-    ['label_2/1.txt', 'ann/1.jpg.json']
-    """
-    parts = [(path, *path.rpartition("/")[::2]) for path in paths]
-    wanted = {one for _, _, name in parts for one in (name, name.rpartition(".")[0])}
-    folders, found = set(), set()
-    for image in images if parts else ():
-        folder, _, name = image.rpartition("/")
-        folders.add(folder)
-        found |= wanted.intersection((name, name.rpartition(".")[0]))
-    return [
-        path
-        for path, folder, name in parts
-        if folder not in folders and not found.isdisjoint((name, name.rpartition(".")[0]))
-    ]
-
-
-def notes_about_tables(names: Iterable[str]) -> list[str]:
-    """Return a note for each table next to images without labels, which does not name most of them."""
-    tables = (name for name in names if is_table_name(name) and not is_template_name(name))
-    return [
-        f"the images have no label, and the table {name!r} does not name most of them: if it has the labels, correct "
-        "its names, in which upper and lower case, leading zeros and accents count"
-        for name in sorted(tables)
-    ]
 
 
 def is_split_name(folder: str) -> bool:
@@ -254,7 +146,8 @@ def arrangement(paths: Iterable[str], *, where: str, in_archive: bool = False) -
         in_archive: Whether this is an archive, where a folder that contains all class folders is not a class.
 
     Raises:
-        SourceError: Some folders are named like splits, and others are not.
+        SourceError: Some folders are named like splits, and others are not classes next to them; or all are named like
+            parts of a dataset, such as ``labeled`` and ``unlabeled``.
     """
     counts = Counter(tuple(path.split("/")[:-1]) for path in paths if "/" in path)
     images = counts.total()
@@ -267,13 +160,48 @@ def arrangement(paths: Iterable[str], *, where: str, in_archive: bool = False) -
             above = {folder[:level] for folder in there}
             base = "".join(f"{name}/" for name in above.pop()) if len(above) == 1 else ""
             return Arrangement(base, 0 if base else level, tuple(names))
-        if len(splits) > 1:
-            others = [name for name in names if name not in splits]
+        if len(splits) > 1 or _are_parts(names, there, level):
+            parent = "/".join([where, *min(there)[:level]])
+            named = (
+                f"folders named like splits ({quoted(splits)}) next to" if splits else "parts of a dataset as folders,"
+            )
             raise SourceError(
-                f"{where} has folders named like splits ({quoted(splits)}) next to {quoted(others)}: pack one of them, "
-                "or pass --from folder (kind='folder') if all are classes"
+                f"{where} has {named} {quoted(name for name in names if name not in splits)}: "
+                f"{'unpack it, and ' * in_archive}pack one of them, such as {parent}/{(splits or names)[0]}, or "
+                f"{f'pack {parent} with' if level else 'pass'} --from folder (kind='folder') if all are classes"
             )
     return Arrangement(common_folder(counts) if in_archive else "")
+
+
+def _are_parts(names: Sequence[str], folders: Iterable[tuple[str, ...]], level: int) -> bool:
+    """Return whether folders next to each other are parts of a dataset: by their names, or because one is a split.
+
+    Then another one has no folders, or one that the split has too.
+    """
+    below: dict[str, set[str]] = {name: set() for name in names}
+    for folder in folders:
+        below[folder[level]].update(folder[level + 1 : level + 2])
+    splits = list(filter(is_split_name, names))
+    if len(names) < 2 or len({folder[:level] for folder in folders}) > 1:
+        return False
+    own = below[splits[0]] if len(splits) == 1 else set()
+    like_it = own and any(not below[name] or below[name] & own for name in names if name not in splits)
+    return bool(like_it) or all(is_split_name(name) or _PART.fullmatch(name) for name in names)
+
+
+def splits_with_classes(paths: Iterable[str]) -> list[str]:
+    """Return the folders that are all named like splits, if one has folders, which must be the classes then.
+
+    >>> splits_with_classes(["a/train/cat/1.jpg", "a/test/2.jpg"]), splits_with_classes(["train/1.jpg", "test/2.jpg"])
+    (['test', 'train'], [])
+    """
+    folders = {tuple(path.split("/")[:-1]) for path in paths}
+    while folders and all(folders) and len(first := {folder[0] for folder in folders}) == 1:
+        if is_split_name(*first):
+            break
+        folders = {folder[1:] for folder in folders}
+    are_splits = all(folder and is_split_name(folder[0]) for folder in folders)
+    return sorted({folder[0] for folder in folders}) if are_splits and any(folder[1:] for folder in folders) else []
 
 
 def common_folder(folders: Iterable[tuple[str, ...]]) -> str:
@@ -454,14 +382,21 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
         )
 
 
-def splits_error(where: str, splits: Iterable[str], *, are_folders: bool) -> SourceError:
-    """Return the error for a tree of several splits; if they are only folders, these may also be classes."""
+def splits_error(where: str, splits: Iterable[str], *, are_folders: bool, given: str | None = None) -> SourceError:
+    """Return the error for a tree of several splits; if they are only folders, these may also be classes.
+
+    Args:
+        where: Name of the tree.
+        splits: The splits.
+        are_folders: Whether they are only folders.
+        given: An option that is needed as well, if they cannot be classes; None if they can.
+    """
     names = ", ".join(splits)
+    found, also = f"several splits ({names})", ", which packs a dataset for each"
     if are_folders:
         found = f"one folder per split ({names}), not per class"
         also = ", pack one of them, or pass --from folder (kind='folder') if they are classes"
-    else:
-        found, also = f"several splits ({names})", ", which packs a dataset for each"
+        also = also if given is None else f"{given}, or pack one of them"
     return SourceError(f"{where} has {found}: pack with --split folders (pack_splits){also}")
 
 

@@ -23,8 +23,10 @@ import numpy as np
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format import image_header
 from wds_tools.format.label import NONE, Label, name, parse, quoted
+from wds_tools.sources.about_images import about, notes_on
 from wds_tools.sources.base import (
     Collector,
+    File,
     Input,
     Source,
     SourceChangedError,
@@ -347,9 +349,25 @@ class LmdbSource(RecordSource):
             found.account.notes.append(f"the database states {int(stated):,} samples, and has {len(keys):,} images")
         records, alone = _grouped(keys, [key for key in forms if forms[key] == _OTHER])
         found.account.given += len(alone)
+        is_known = LABEL in {**self.columns, **self.databases}
+        is_known |= any(further or forms[key] != _IMAGE or _first_folder(key) for _, key, further in records)
         with self._transaction() as transaction:
             for key in alone:
                 found.skip(path_text(key), _reason(transaction.get(key)))
+            others = about(
+                [File(path_text(key), len(transaction.get(key))) for key in alone],
+                [File(path_text(key), 0) for _, key, _ in records],
+                lambda file: bytes(transaction.get(path_bytes(file.path))),
+                are_labelled=is_known,
+            )
+        for other, one in others.items():
+            if one.is_certain and not is_known:
+                raise SourceError(
+                    f"{self.path}: the record {other!r} {one.reason.partition(':')[0]}: store each label under a key "
+                    "of its own, such as label-7 for image-7; or pass --column label= (columns={'label': ''}) to pack "
+                    "without it"
+                )
+        found.account.notes += notes_on(others)
         numbers: dict[Pattern, int] = {}
         self._records = []
         for pattern, key, further in records:

@@ -33,6 +33,16 @@ _MXNET = OtherFormat("MXNet RecordIO (.rec)", "unpack its images into class fold
 _PICKLE = OtherFormat(
     "a pickle (.pkl), which can run code when it is read", "load it yourself and pass the object to wds_tools.pack"
 )
+_CIFAR = OtherFormat(
+    "CIFAR (pickles, or binary batches)", "load the arrays in Python and pack them: docs/packing.md shows the lines"
+)
+_IDX = OtherFormat(
+    "idx (MNIST)", "read the arrays with numpy.frombuffer and pack them: docs/packing.md shows the lines"
+)
+_BY_NAME = {
+    r"(data|test)_batch(_\d)?(\.bin)?|batches\.meta(\.txt)?": _CIFAR,
+    r".*-idx\d-u?(byte|int)(\.gz)?": _IDX,
+}
 _BY_EXTENSION = {
     ".beton": _FFCV,
     ".lance": _LANCE,
@@ -45,6 +55,7 @@ _BY_EXTENSION = {
 _COMPRESSED = OtherFormat("a compressed table", "decompress it first, for example with `gzip -d` or `zstd -d`")
 _COMPRESSED_TABLE = re.compile(r"\.(csv|tsv|jsonl|ndjson|json)\.(gz|bz2|xz|zst|zip)")
 _PICKLE_STARTS = tuple(bytes([0x80, version]) for version in (2, 3, 4, 5))
+_IDX_START = b"\0\0\x08"  # arrays of uint8
 _MXNET_START = (0xCED7230A).to_bytes(4, "little")
 
 
@@ -61,18 +72,19 @@ def refused_format(names: Iterable[str], head: bytes = b"") -> OtherFormat | Non
     ('Lance', None)
     """
     lower = [name.lower() for name in names]
-    if by_content := _by_content(head):
-        return by_content
     if "_versions/" in lower:
         return _LANCE
     stems = [name.removesuffix("/") for name in lower]
     endings = {f".{stem.rpartition('.')[2]}" for stem in stems if "." in stem}
     found = [_BY_EXTENSION[ending] for ending in sorted(endings & _BY_EXTENSION.keys())]
     found += [_COMPRESSED] if any(map(_COMPRESSED_TABLE.search, stems)) else []
+    found[:0] = [one for pattern, one in _BY_NAME.items() if any(re.fullmatch(pattern, stem) for stem in stems)]
     images_too = any(
         ending in (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".avif") for ending in endings
     )
-    return found[0] if found and not images_too else None
+    by_content = _by_content(head)
+    by_name = found[0] if found and not images_too else None
+    return by_name if by_name in (_CIFAR, _IDX) else by_content or by_name
 
 
 def _by_content(head: bytes) -> OtherFormat | None:
@@ -82,4 +94,6 @@ def _by_content(head: bytes) -> OtherFormat | None:
         return _MATLAB
     if head.startswith(_MXNET_START):
         return _MXNET
+    if head.startswith(_IDX_START) and head[3:4] in (b"\1", b"\2", b"\3", b"\4"):
+        return _IDX
     return _PICKLE if head.startswith(_PICKLE_STARTS) else None

@@ -50,6 +50,8 @@ from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.wording import counted
 
 _NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
+_PIXELS = re.compile(r"\d{1,3}( \d{1,3}){63,}")  # as text, in one column
+_PIXEL = re.compile(r"pixel_?\d+|\d+x\d+")  # a column for each
 _NO_LABEL = (None, "", NONE)
 _HINT_ROWS = 1000  # that are looked at for a label with an unusual name
 _PROBED_ROWS = 20  # whose files are looked for if several columns could have the images
@@ -222,6 +224,13 @@ class TableSource(TableRows):
         values = {name: [row.get(name) for row in rows] for name in found}
         if IMAGE not in self.columns:  # objects and lists of JSON do not name files
             found = [name for name in found if not any(isinstance(value, (dict, list)) for value in values[name])]
+        pixels = [name for name in names if any(_PIXELS.fullmatch(str(row.get(name))) for row in rows)]
+        if pixels or sum(_PIXEL.fullmatch(name) is not None for name in names) > 1:
+            raise SourceError(
+                f"{where} has the pixels of images as text (FER-2013, or MNIST as CSV), in column "
+                f"{(pixels or list(filter(_PIXEL.fullmatch, names)))[0]!r}: make arrays of them and pack these: "
+                "docs/packing.md shows the lines"
+            )
         if not found:
             raise self._no_image()
         if len(found) == 1:
@@ -237,8 +246,11 @@ class TableSource(TableRows):
     def _no_image(self) -> SourceError:
         names = self.table.columns
         hint = ""
-        if any(names_image(name) for name in names) and not self.table.is_json:
-            hint = "; its first line must have the names of the columns, such as path,label"
+        if any(names_image(name) or name.strip().isdigit() for name in names) and not self.table.is_json:
+            hint = (
+                "; its first line must have the names of the columns, such as path,label: "
+                f"`sed -i '1i path,label' {self.path.name}` adds them"
+            )
         elif len(names) == 1 and not self.table.is_json:
             hint = "; values must be separated by a comma, semicolon, tab or |"
         return no_image_error(str(self.path), names, hint=hint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -11,22 +11,13 @@ from typing import Any
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import NONE, quoted
-from wds_tools.sources import layouts
+from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, share_of_names
 from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, File, Record, SourceOptions, field_bytes
 from wds_tools.sources.columns import IMAGE, LABEL, field_name, plain_name
 from wds_tools.sources.flags import check_only_label, flags_of, one_hot, states_classes
-from wds_tools.sources.image_tables import (
-    ENOUGH,
-    LOOKED_AT,
-    Named,
-    Rows,
-    check_folders,
-    planned,
-    share_of_names,
-    tables_of,
-    without_masks,
-)
+from wds_tools.sources.image_tables import Named, Rows, check_folders, planned, tables_of, without_masks
+from wds_tools.sources.layouts import is_image_name
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.record_values import Kind
 from wds_tools.sources.row_names import (
@@ -127,7 +118,7 @@ class Table(Layout):
     `TableSource`: the label, fields, and entries of the ``json`` field.
     """
 
-    kind = "table"
+    kind, labels = "table", "rows"
     _plan: dict[str, Rows] | None = None
 
     @classmethod
@@ -189,8 +180,8 @@ class Table(Layout):
             self._add_row(found, columns, row, image, parts.get(image.path, {}), label, done)
         for file in files.files:
             if file.path not in done:
-                is_image = layouts.is_image_name(file.path)
-                reason = f"has no row in {split.table.file.path!r}" if is_image else layouts.why_not_packed(file.path)
+                is_image = is_image_name(file.path)
+                reason = f"has no row in {split.table.file.path!r}" if is_image else files.why_not_packed(file.path)
                 self.skip(found, file, reason)
 
     def _state(
@@ -262,6 +253,11 @@ class Table(Layout):
         content = {"facts": facts, "texts": texts} if facts or texts else None
         extra = sum(max(0, field_bytes(len(text)) - len(text)) for text in record.fields.values())
         self.add_image(found, image, label, parts=parts, facts=packed(content) if content else b"", extra=extra)
+
+    def files_read(self, files: Files) -> Set[str]:
+        assert self._plan is not None, "it is recognised by its tables"
+        tables = (one.table for one in self._plan.values())
+        return {file.path for table in tables for file in (table.file, *table.further)} | super().files_read(files)
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
         """Return an image with the fields and entries of its row."""

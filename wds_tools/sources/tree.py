@@ -22,6 +22,7 @@ from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts, masks
+from wds_tools.sources.about_images import About, notes_on, why_not_packed
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
 from wds_tools.sources.columns import json_object
@@ -45,6 +46,7 @@ class Files:
     Attributes:
         images: Files with the extension of an image.
         others: All other files.
+        about: What files that are not packed have to do with the images, by path.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Files:
         self.where = where
         self.in_archive = in_archive
         self.empty_folders = empty_folders
+        self.about: Mapping[str, About] = {}
         self.images = [file for file in files if layouts.is_image_name(file.path)]
         self.others = [file for file in files if not layouts.is_image_name(file.path)]
 
@@ -75,7 +78,13 @@ class Files:
 
     def only(self, files: Iterable[File]) -> Files:
         """Return a part of these files."""
-        return Files(list(files), self.read, self.where, in_archive=self.in_archive, empty_folders=self.empty_folders)
+        part = Files(list(files), self.read, self.where, in_archive=self.in_archive, empty_folders=self.empty_folders)
+        part.about = {path: one for path, one in self.about.items() if path in part.by_path}
+        return part
+
+    def why_not_packed(self, path: str) -> str:
+        """Return why a file that is not an image is not packed."""
+        return self.about[path].reason if path in self.about else why_not_packed(path)
 
     def divided(self, claimed: Mapping[str, Set[str]]) -> dict[str, list[File]]:
         """Return the files of each split by its name. Files of no split are in the first.
@@ -96,11 +105,13 @@ class Layout:
 
     Attributes:
         kind: Name for ``--from``.
+        labels: What can have the labels of images: "folders", "rows" of a table, or nothing.
         base: Folders that contain all files that are packed. They are not part of the paths in the dataset.
         no_splits: Why `splits` is empty, and what to do.
     """
 
     kind: ClassVar[str]
+    labels: ClassVar[str] = "folders"
     no_splits: str = Source.no_splits
     _plan: Any = None  # what each split is made of, if files are read to find that out
 
@@ -133,6 +144,10 @@ class Layout:
     def collect(self, found: Collector, files: Files, split: str) -> None:
         """Add the images of the files of a split, and state what becomes of all others. `splits` was called before."""
         raise NotImplementedError
+
+    def files_read(self, files: Files) -> Set[str]:
+        """Return the paths of the files that are read, as well as the images."""
+        return layouts.further_fields(file.path for file in files.files).keys() | {self.base + CLASS_LISTS_NAME}
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
         """Return what is packed for an image.
@@ -212,13 +227,7 @@ class ClassFolders(Layout):
     _level: int | None = None  # of the folders of splits
 
     @classmethod
-    def recognised(cls, files: Files) -> Layout:
-        """Return this layout: any files can be arranged so.
-
-        Raises:
-            SourceError: Images are not in class folders, and another file is about them.
-        """
-        imported("image_tables:check_unread")(files)
+    def recognised(cls, files: Files) -> Layout:  # noqa: ARG003 - any files can be arranged so
         return cls()
 
     def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
@@ -250,21 +259,15 @@ class ClassFolders(Layout):
             found.account.notes += masks.note_on_names([file.path for file in images])
         lists = self._class_lists(found, files)
         labels = self._labels(found, files, images, parts)
-        if labels is None and not self.given:
-            found.account.notes += layouts.notes_about_tables(
-                file.path for file in files.others if file.path not in fields
-            )
         for file in images:
             own = parts.get(file.path, {})
             if labels is not None and file.path not in labels:
                 self.skip(found, file, "is outside the class folders", own)
             else:
                 self.add_image(found, file, NONE if labels is None else labels[file.path], parts=own)
-        others = [file for file in files.others if file.path not in fields and file is not lists]
-        elsewhere = {*layouts.elsewhere((file.path for file in others), (file.path for file in images))}
-        for file in others:
-            reason = layouts.why_not_packed(file.path, reads_tables=not self.given)
-            self.skip(found, file, layouts.NOT_NEXT_TO_IT if file.path in elsewhere else reason)
+        for file in files.others:
+            if file.path not in fields and file is not lists:
+                self.skip(found, file, files.why_not_packed(file.path))
 
     def _class_lists(self, found: Collector, files: Files) -> File | None:
         """Take note of the class lists that `unpack` wrote; return their file."""
@@ -433,8 +436,10 @@ class TreeSource(Source):
         are_folders = isinstance(layout, ClassFolders)
         all_are_classes = are_folders and layout.given and self.split is None
         splits = {} if all_are_classes else layout.splits(files)
-        if self.split is None and len(splits) > 1:
-            raise layouts.splits_error(self.name, splits, are_folders=are_folders)
+        folders = layouts.splits_with_classes(file.path for file in files.images) if are_folders else []
+        if self.split is None and (len(splits) > 1 or (all_are_classes and folders)):
+            given = " --from folder (kind='folder')" * all_are_classes if folders else None
+            raise layouts.splits_error(self.name, splits or folders, are_folders=are_folders, given=given)
         split = self.split or next(iter(splits), "")
         if splits:
             files = files.only(splits[split])
@@ -445,6 +450,7 @@ class TreeSource(Source):
         found.account.notes += self.tree.notes
         for hidden in sorted(self.tree.hidden):
             found.account.leave_out("path", hidden, layouts.why_hidden(hidden))
+        found.account.notes += notes_on(files.about)
         layout.collect(found, files, split)
         found.account.notes += _also_in(found.inputs, layout.base, split, {} if are_folders else splits)
         found.skipped.sort(key=lambda skip: path_bytes(skip.path))
@@ -492,6 +498,7 @@ class TreeSource(Source):
             self.layout = next(found for found in tried if found is not None)
             if not isinstance(self.layout, ClassFolders):
                 self.kind = self.layout.kind
+            files.about = imported("image_tables:about_images")(files, self.layout)
         return self.layout
 
 

@@ -93,6 +93,9 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
     Args:
         files: For each image its name, the name of its XML file, and the content of that; None without a file,
             which is an image without annotations.
+
+    Raises:
+        SourceError: A file is LabelMe's, whose first element is the same.
     """
     result = Collected()
     raw: dict[str, bytes] = {}
@@ -101,6 +104,11 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
     elements: set[str] = set()
     from_zero = ""
     for image, name, data in files:
+        if b"<pt>" in (data or b"") or b"LabelMe" in (data or b"")[:1000]:
+            raise SourceError(
+                f"{name} is an annotation of LabelMe (XML with <pt>), which is not read: write the objects as COCO, "
+                "YOLO or VOC; or pass --from folder (kind='folder') to pack the images without them"
+            )
         try:
             tree = read_xml(data, name) if data is not None else {}
             elements |= tree.keys()

@@ -90,6 +90,14 @@ class LocalStore:
         except OSError as error:
             raise StoreError(f"cannot read {path}: {reason(error)}") from error
 
+    def stamp(self, name: str) -> object:
+        """Return what changes when a file is replaced; None without the file."""
+        try:
+            status = (Path(self.folder) / name).stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
     def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
         """Return byte ranges of a shard as views of the mapped file, without a copy."""
         view = memoryview(self._map(name, total_bytes))

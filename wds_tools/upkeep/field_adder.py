@@ -34,6 +34,7 @@ from wds_tools.format.label_source import LabelSource
 from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import Totals
+from wds_tools.packing.destination import ADDED_FIELDS
 from wds_tools.packing.encode import encode_field
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.shard_file import ShardFile
@@ -47,7 +48,6 @@ from wds_tools.storage.lock import WORK_NAME as UNFINISHED_NAME
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.field_source import KeyedFields, Spool, keyed_fields, record_count
 
-SOURCE_KIND = "added fields"
 WORK_NAME = ".adding"
 _REPORT_NAME = "report.json"
 Match = Literal["key", "path"]
@@ -193,7 +193,7 @@ def remove_fields(dataset: str | os.PathLike[str], name: str) -> Addition:
     }
     with write_errors(folder, "the dataset is unchanged"):
         _write_additions(path, [addition for addition in old.additions if addition is not found], lists)
-    _remove_names(folder / name, [entry.name for entry in old.shards])
+    _remove_names(folder / name, [entry.first.name for entry in old.shards])
     return found
 
 
@@ -277,7 +277,7 @@ class _Work:
                 f"{self.folder} has added fields already: choose another name, or remove them with `wds-tools "
                 f"add-fields {self.folder.parent} --remove {name}`"
             )
-        self._shards = [entry.name for entry in manifest.shards]
+        self._shards = [entry.first.name for entry in manifest.shards]
         known = {MANIFEST_NAME, *self._shards, *map(index_name, self._shards)}
         self.folder.mkdir(exist_ok=True)
         strange = sorted(path.name for path in self.folder.iterdir() if path.name not in known and path.name[0] != ".")
@@ -287,7 +287,7 @@ class _Work:
         _remove_names(self.folder, self._shards)
         (self._area / _REPORT_NAME).unlink(missing_ok=True)
         (self.folder / UNFINISHED_NAME).mkdir(parents=True)
-        commit_bytes(self.folder / UNFINISHED_NAME / PLAN_NAME, json.dumps({"kind": SOURCE_KIND}).encode())
+        commit_bytes(self.folder / UNFINISHED_NAME / PLAN_NAME, json.dumps({"kind": ADDED_FIELDS}).encode())
 
     @property
     def spool(self) -> Path:
@@ -410,12 +410,12 @@ class _Run:
         entries, totals = [], Totals()
         with self._bar("writing", self.shards.manifest.samples) as bar:
             for index, location in enumerate(self.shards.locations):
-                shard = self._write_shard(index, location.entry.name)
+                shard = self._write_shard(index, location.entry.first.name)
                 if shard.entry is not None and shard.index is not None:
                     entries.append(shard.entry)
                     totals.add(shard.index)
                 bar.update(location.entry.samples)
-        source = {"kind": SOURCE_KIND, "match": self.match}
+        source = {"kind": ADDED_FIELDS, "match": self.match}
         manifest = Manifest(tuple(entries), dict(totals.fields), source=source)
         if self.strict and manifest.samples < self.shards.manifest.samples:
             raise SourceError(

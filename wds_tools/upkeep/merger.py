@@ -32,7 +32,7 @@ from wds_tools.format.manifest import Manifest, united_accounts
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.destination import FolderDestination, manifest_of, read_manifest
-from wds_tools.packing.plan import shard_name
+from wds_tools.packing.plan import is_source, shard_name
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.work_folder import ShardReport, entry_exists, save_report
 from wds_tools.reading.opening import join_sets, open_shards
@@ -406,7 +406,7 @@ def _finished(dst: Path, source: dict[str, Any]) -> Manifest | None:
     old = read_manifest(dst)
     if old is None:
         return None
-    if old.source != source:
+    if not is_source(old.source, source):
         raise DestinationError(
             f"{dst} holds another dataset, of {old.samples:,} samples: choose another folder, or merge with --fresh "
             "(fresh=True) to replace it"

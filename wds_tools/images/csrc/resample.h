@@ -21,7 +21,7 @@ typedef struct {
 typedef void FilterVertically(
     const uint8_t *in, size_t stride, int in_row, size_t width, const Filter *filters, int rows, uint8_t *out);
 
-/* Transposes a plane. Width and height are multiples of 16. */
+/* Transposes a plane. Width and height are multiples of STRIP. */
 typedef void Transpose(const uint8_t *in, size_t width, size_t height, uint8_t *out);
 
 /* Converts a row from YCbCr (JFIF: full range, BT.601) to RGB. */

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from wds_tools import stages
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.objects import name_of, run_lengths
-from wds_tools.images.outlines import filled, shown_outlines
+from wds_tools.images.outlines import fill, shown_outlines
 from wds_tools.images.resize import select_nearest, warp_frame
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
@@ -112,11 +112,11 @@ class ObjectMasks(AtPath):
             found = f"{len(objects):,} objects, whose masks of {output[1]}x{output[0]} take {length:,} bytes"
             raise self.invalid(part, i, found, f"{_MAX_BYTES:,} bytes: use a smaller view, or Polygons")
         masks = np.zeros((len(objects), *output), np.bool_)
+        stored = stored_outlines(self, part, i, [item.get("polygons", []) for item in objects])
+        pairs = [(mask, one) for mask, of in zip(masks, shown_outlines(stored, regions, i), strict=True) for one in of]
+        fill([mask for mask, _ in pairs], [one for _, one in pairs])
         for mask, item in zip(masks, objects, strict=True):
-            if "polygons" in item:
-                (outlines,) = shown_outlines(stored_outlines(self, part, i, [item["polygons"]]), regions, i)
-                mask[...] = filled(outlines, *output)
-            else:
+            if "polygons" not in item:
                 mask[...] = _shown(self._decoded(part, i, item["rle"], size), regions, i)
         if regions and regions.frame and (pasted := regions.frame.pasted) and (shows := regions.shows(i)) is not None:
             masks &= shows

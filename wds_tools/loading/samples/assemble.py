@@ -116,6 +116,7 @@ class Assembler:
             return self._batch_of_buckets(
                 self.recipe.buckets, epoch=epoch, positions=positions, ids=ids, partners=partners
             )
+        self.reader.begin(epoch)
         columns = self._columns_in(self.recipe.variant_at(epoch, bucket))
         part = self.recipe.part(Rows(self.reader, ids), epoch=epoch, positions=positions, partners=partners)
         out = [None] * len(columns) if out is None else out

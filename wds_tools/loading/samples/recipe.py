@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
-from wds_tools.images.schedule import AnyView, choose
+from wds_tools.images.schedule import AnyView, choose, views_in
+from wds_tools.images.views import tiles_of
 from wds_tools.loading.fields.base import Column
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.slots import ColumnSpec, SlotLayout, TensorSpec
@@ -92,6 +93,12 @@ class Recipe:
         """Return the columns of a variant, with plain views."""
         epoch, bucket = self.variants[variant]
         return tuple(column.at(epoch, bucket) for column in self.columns)
+
+    @property
+    def has_partners(self) -> bool:
+        """Whether images show further samples in some epoch."""
+        views = (view for column in self.columns if column.geometry for view in column.geometry.views)
+        return any(tiles_of(one) > 1 for view in views for one in views_in(view))
 
     def partners(self, order: EpochOrder, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the ids of further samples that the images at these positions show: int64 [n, k]."""

@@ -1,0 +1,170 @@
+"""Files next to images that are about them: packed, an error, or named in a note, in every layout.
+
+pandas, NumPy, h5py, SQLite and gzip wrote the files.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from annotated_trees import FOREIGN, tree_of
+from foreign_tables import COUNT, LABELS, NAMES, png
+
+import wds_tools as wt
+from wds_tools.errors import SourceError
+
+FRAME = pd.DataFrame({"image": [f"{row}.png" for row in range(COUNT)], "label": list(LABELS.values())})
+NUMBERS = np.array([NAMES.index(name) for name in LABELS.values()])
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> Path:
+    """Six images, without class folders."""
+    (tmp_path / "src" / "images").mkdir(parents=True)
+    for row in range(COUNT):
+        (tmp_path / "src" / "images" / f"{row}.png").write_bytes(png(row))
+    return tmp_path / "src"
+
+
+def notes(src: Path) -> list[str]:
+    return wt.pack(src, src.parent / "dst", dry_run=True).account.notes
+
+
+def to_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        FRAME.to_sql("labels", database)
+
+
+def to_hdf5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["labels"] = NUMBERS
+
+
+NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "labels.parquet": (FRAME.to_parquet, "is a Parquet file, .*: write its rows as CSV"),
+    "list.feather": (FRAME.to_feather, "is a file of columns, .*: write its rows as CSV"),
+    "labels.pkl": (FRAME.to_pickle, "is a file of arrays or objects, .*: write its values as CSV"),
+    "labels.h5": (to_hdf5, "is a file of arrays or objects, .*: write its values as CSV"),
+    "labels.npz": (lambda path: np.savez(path, y=NUMBERS), "is a file of arrays or objects"),
+    "y.npy": (lambda path: np.save(path, NUMBERS), "is an array with a value for each image, .*: write it as CSV"),
+    "photos.db": (to_database, "is a database, .*: export its rows as CSV"),
+    "labels.xlsx": (lambda path: path.write_bytes(b"PK\3\4"), "is a spreadsheet, .*: save it as CSV"),
+    "labels.ods": (lambda path: path.write_bytes(b"PK\3\4"), "is a spreadsheet, .*: save it as CSV"),
+    "labels.csv.gz": (FRAME.to_csv, "is compressed, .*: decompress it first"),
+    "labels.csv.zip": (FRAME.to_csv, "is compressed, .*: decompress it first"),
+    "labels.txt.xz": (FRAME.to_csv, "is compressed, .*: decompress it first"),
+    "label_num_to_disease_map.json": (
+        lambda path: path.write_text(json.dumps(dict(enumerate(NAMES)))),
+        "has a name for each number \\('cat', 'dog', 'fig'\\), .* pass them with --classes",
+    ),
+    "classes.txt": (lambda path: path.write_text("\n".join(NAMES)), "is named like a file about the images"),
+    "photos.xml": (lambda path: path.write_text("<a/>"), ""),
+    "readme.txt": (lambda path: path.write_text("Photographs\nby A\nand B\n"), ""),
+    "train.py": (lambda path: path.write_text("import torch\n"), ""),
+}
+"""Files that are not read, or whose name alone says so, and what the note states; nothing of the last."""
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("place", ["", "images"])
+def test_a_file_that_can_have_labels_is_named_in_a_note(name: str, place: str, src: Path) -> None:
+    write, text = NAMED[name]
+    write(src / place / name)
+    found = notes(src)
+    path = f"{place}/{name}".removeprefix("/")
+    assert [
+        note.startswith((f"{path!r} is ", f"{path!r} has ")) for note in found if "is not read as a class" not in note
+    ] == [True] * bool(text)
+    assert not text or any(pd.Series([note]).str.contains(text).all() for note in found)
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "labels.html": (FRAME.to_html, "is about images such as '0.png'"),
+    "t.tab": (lambda path: FRAME.to_csv(path, sep="\t", index=False), "has a value for each image, such as 'cat'"),
+    "t.dat": (lambda path: FRAME.to_csv(path, sep=" ", index=False), "has a value for each image, such as 'cat'"),
+    "labels": (lambda path: FRAME.to_csv(path, sep=" ", header=False, index=False), "has a value for each image"),
+    "t.yaml": (
+        lambda path: path.write_text("".join(f"{row}.png: {name}\n" for row, name in LABELS.items())),
+        "has a value for each image, such as 'cat' for '0.png'",
+    ),
+    "t.xml": (lambda path: FRAME.to_xml(path, parser="etree"), "is about images such as '0.png'"),
+    "ground_truth.txt": (lambda path: np.savetxt(path, NUMBERS, "%d"), "has a value for each image and does not name"),
+    "t.json": (lambda path: path.write_text(json.dumps(NUMBERS.tolist())), "has a value for each image and does not"),
+    "y.json": (
+        lambda path: path.write_text(json.dumps({"y": list(LABELS.values())})),
+        "has a value for each image and",
+    ),
+    "t.csv": (
+        lambda path: FRAME["label"].to_csv(path, index=False),
+        "has a row for each image, and does not name most",
+    ),
+}
+"""Files whose content is about the images, and the error."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_images_are_not_packed_without_labels_next_to_a_file_about_them(name: str, src: Path, tmp_path: Path) -> None:
+    write, text = REFUSED[name]
+    write(src / name)
+    with pytest.raises(SourceError, match=rf"^{name} {text}.*; or pack .*src/images to pack the images without it"):
+        notes(src)
+    assert wt.pack(src / "images", tmp_path / "dst", dry_run=True).account.packed == COUNT
+
+
+def test_next_to_class_folders_a_file_about_the_images_is_a_note(src: Path) -> None:
+    for row, name in LABELS.items():
+        (src / name).mkdir(exist_ok=True)
+        (src / "images" / f"{row}.png").rename(src / name / f"{row}.png")
+    (src / "images").rmdir()
+    np.savetxt(src / "order.txt", NUMBERS, "%d")
+    FRAME.to_parquet(src / "features.parquet")  # its name says nothing of labels
+    report = wt.pack(src, src.parent / "dst", dry_run=True)
+    assert report.manifest.classes == NAMES
+    [note] = report.account.notes
+    assert note.startswith("'order.txt' has a value for each image")
+
+
+ANNOTATED = {
+    "coco": ("coco/datumaro_instances_poly", "{split}/{name}"),
+    "yolo": ("yolo/datumaro_boxes", "images/{split}/{name}"),
+    "voc": ("voc/datumaro", "JPEGImages/{name}"),
+}
+
+
+@pytest.mark.parametrize("kind", ANNOTATED)
+@pytest.mark.parametrize("name", ["meta.csv", "meta.txt", "meta.xlsx"])
+def test_annotations_do_not_hide_a_file_about_the_images(kind: str, name: str, tmp_path: Path) -> None:
+    src = tree_of(tmp_path / "src", *ANNOTATED[kind])
+    photos = sorted(path.name for path in (FOREIGN / "images").iterdir())
+    if name == "meta.xlsx":
+        (src / name).write_bytes(b"PK\3\4")
+        first = next(iter(wt.pack_splits(src, tmp_path / "dst", split="folders", dry_run=True).values()))
+        assert any(note.startswith("'meta.xlsx' is a spreadsheet") for note in first.account.notes)
+        return
+    pd.DataFrame({"image": photos, "label": ["x", "y"] * 2}).to_csv(src / name, index=False)
+    choice = r"in column 'image' .*: pass --from table .*; or" if name == "meta.csv" else "write it as CSV"
+    with pytest.raises(SourceError, match=rf"{name} .*{choice}.* pass --from {kind} .* without it"):
+        wt.pack_splits(src, tmp_path / "dst", split="folders", dry_run=True)
+    given = wt.pack_splits(src, tmp_path / "given", split="folders", kind=kind, dry_run=True)
+    assert sum(report.account.packed for report in given.values()) == len(photos)
+
+
+def test_files_about_the_images_of_an_archive_are_named_too(src: Path, tmp_path: Path) -> None:
+    (tmp_path / "zip").mkdir()
+    shutil.make_archive(str(tmp_path / "zip" / "photos"), "zip", src / "images")
+    np.savetxt(tmp_path / "zip" / "targets.txt", NUMBERS, "%d")
+    with pytest.raises(SourceError, match=r"targets.txt has a value for each image .* pass --from zip .* without it"):
+        notes(tmp_path / "zip")
+    (tmp_path / "zip" / "targets.txt").unlink()
+    FRAME.to_csv(tmp_path / "zip" / "labels.csv.gz", index=False)
+    [note] = notes(tmp_path / "zip")
+    assert note.startswith("'labels.csv.gz' is compressed, and so not read: decompress it first")

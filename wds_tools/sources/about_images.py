@@ -1,0 +1,336 @@
+"""Files next to images that are about them: the one rule of all layouts and sources.
+
+A file is about images if its rows, keys or lines name them, if it has as many values as there are images, if it has the
+name of an image, or if its own name says so, as ``labels.xlsx``. It is packed, an error, or named in a note.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wds_tools.errors import SourceError
+from wds_tools.format.field_classes import CLASS_LISTS_NAME
+from wds_tools.format.label import quoted
+from wds_tools.sources.base import File
+from wds_tools.sources.columns import IMAGE, usual_columns
+from wds_tools.sources.label_choice import is_x, names_in, some_of
+from wds_tools.sources.layouts import (
+    ARRAY_EXTENSIONS,
+    EXTENSIONS,
+    SHARD_TABLE,
+    SPLIT_WORDS,
+    TABLES,
+    is_shard_table,
+    is_split_name,
+)
+from wds_tools.sources.row_names import RowNames, are_most, names_a_file
+from wds_tools.sources.text_table import Row, TextTable
+from wds_tools.wording import counted
+
+LOOKED_AT = 200  # rows of a table, lines of a text
+ENOUGH = 0.5  # share of values that name images
+
+_MAX_FILES = 1000  # that are looked at, those in the upper folders first
+_MAX_BYTES = 1 << 30
+_MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
+_HEAD = 1000
+_MARKUP = (".xml", ".html", ".htm")
+_LINES = (".txt", ".lst", ".dat", ".tab", ".yaml", ".yml")
+_LOOKED_INTO = (*TABLES, *_MARKUP, *_LINES, ".npy", "")
+_TEXTS = re.compile(r'"([^"<>]+)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
+_DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
+NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
+_NEXT = "which is not read with images next to it"
+_ARCHIVE = f"is an archive, {_NEXT}: pack it on its own, or unpack it"
+_CORRECT = "correct the other names, in which upper and lower case, leading zeros and accents count"
+_TABLE = "is a table, which --from table reads if its rows name the images"
+_FORMATS = {
+    "csv|tsv|jsonl|ndjson": _TABLE,
+    "parquet|pq": f"is a Parquet file, {_NEXT}: write its rows as CSV or JSON Lines",
+    "feather|arrow|orc": f"is a file of columns, {_NEXT}: write its rows as CSV or JSON Lines",
+    "xlsx?|ods": f"is a spreadsheet, {_NEXT}: save it as CSV",
+    "db|sqlite3?": f"is a database, {_NEXT}: export its rows as CSV",
+    "|".join(ending[1:] for ending in (*ARRAY_EXTENSIONS, ".pkl", ".pickle")): (
+        f"is a file of arrays or objects, {_NEXT}: write its values as CSV, with the names of the images"
+    ),
+    r"tar(\.\w+)?|tgz|(?<!csv\.)(?<!tsv\.)(?<!txt\.)(?<!json\.)zip|7z|rar": _ARCHIVE,
+    "gz|bz2|xz|zst|zip": "is compressed, and so not read: decompress it first, for example with `gzip -d` or `unzip`",
+}
+"""End of a name -> why such a file is not packed."""
+
+_TEMPLATE = re.compile(r"(^|/)[^/]*submission[^/]*\.[a-z]+$", re.IGNORECASE)
+_SAYS_SO = re.compile(
+    "label|class|target|annot|categor|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt)(?![a-z])"
+    rf"|(?<![a-z])({SPLIT_WORDS})(?![a-z])"
+)
+_ARRAY = "is an array with a value for each image"  # which is not read
+_NAMES = "has a name for each number"
+_OF_CLASSES = re.compile(r"(class|categor|species|breed|names)[^/]*$")
+_NAMED = (
+    "is named like a file about the images, and is not read: write labels as CSV with a first line such as path,label"
+)
+_AS_CSV = (
+    "so it is not read: write it as CSV with a first line such as path,label; or move the images into class folders"
+)
+_NOT_READ = (
+    "in a layout that is not read: write boxes and outlines as COCO, YOLO or VOC, and class labels as CSV with a first "
+    "line such as path,label"
+)
+
+
+class About(NamedTuple):
+    """What a file has to do with the images next to it.
+
+    Attributes:
+        reason: What it is or has, and after a colon what to do: the end of a sentence that begins with its path.
+        is_certain: Whether its content shows that it is about them, or a name that is also that of an image.
+    """
+
+    reason: str
+    is_certain: bool = False
+
+
+def about(
+    others: Sequence[File],
+    images: Sequence[File],
+    read: Callable[[File], bytes],
+    *,
+    are_labelled: bool,
+    names: RowNames | None = None,
+) -> dict[str, About]:
+    """Return what files have to do with images, by their path; without files that have nothing to do with them.
+
+    Args:
+        others: Files that are not packed.
+        images: The images.
+        read: Returns the content of a file.
+        are_labelled: Whether labels are known. Then a file that is not read is about the images only if its name says
+            so.
+        names: The names of these images, and of those of other splits, about which a file can be as well.
+    """
+    same = elsewhere((file.path for file in others), (file.path for file in images))
+    known = " (KITTI)" if any("label_2" in path.split("/") for path in same[:1]) else ""
+    reason = f"has the name of an image in another folder{known}, {_NOT_READ}; move captions next to the images"
+    found = dict.fromkeys(same, About(reason, is_certain=2 * len(same) >= len(images)))
+    rest = [file for file in others if file.path not in found]
+    texts = candidates(rest, images)
+    names = names or RowNames(images if texts else ())
+    for file in texts:
+        if reason := _in_content(file.path.lower(), read(file), names, images):
+            found[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES)))
+    for file in rest:
+        if file.path not in found and (reason := _by_name(file.path, are_labelled=are_labelled)):
+            found[file.path] = About(reason)
+    return found
+
+
+def notes_on(found: Mapping[str, About]) -> list[str]:
+    """Return a note for each reason, which names the first file that has it."""
+    by_reason: dict[str, list[str]] = {}
+    for path, one in sorted(found.items()):
+        by_reason.setdefault(one.reason, []).append(path)
+    more = {reason: f" (also {counted(len(own) - 1, 'other file')})" for reason, own in by_reason.items() if own[1:]}
+    return [f"{own[0]!r}{more.get(reason, '')} {reason}" for reason, own in by_reason.items()]
+
+
+def why_not_packed(path: str) -> str:
+    """Return why a file that is neither an image nor known to be about images is not packed."""
+    lower = path.lower()
+    if is_template_name(path):
+        return "is a template of predictions, whose labels do not belong to the images"
+    if is_shard_table(lower):
+        return SHARD_TABLE
+    if is_split_name(_stem(lower)) and lower.endswith((*_LINES, ".json")):
+        return "is named like a list of a split, which is not read: move the images of each split into a folder"
+    return next((reason for pattern, reason in _FORMATS.items() if re.search(rf"\.({pattern})$", lower)), NOT_AN_IMAGE)
+
+
+def is_template_name(name: str) -> bool:
+    """Return whether a table is named like Kaggle's templates of predictions, whose labels do not belong to the images.
+
+    >>> is_template_name("data/sample_submission.csv"), is_template_name("submissions/labels.csv")
+    (True, False)
+    """
+    return name.lower().endswith(TABLES) and _TEMPLATE.search(name) is not None
+
+
+def candidates(others: Iterable[File], images: Sequence[File], endings: tuple[str, ...] = _LOOKED_INTO) -> list[File]:
+    """Return the files with these endings that can be about all images: not those that describe one image.
+
+    The ending "" is that of names without an extension.
+    """
+    found = []
+    for file in others:
+        name = PurePosixPath(file.path.lower()).name
+        if name.endswith(tuple(filter(None, endings))) or ("" in endings and "." not in name):
+            found += [file] if not file.reason and 0 < file.size <= _MAX_BYTES else []
+    names = [PurePosixPath(file.path).name for file in images if found]
+    described = {_stem(CLASS_LISTS_NAME), *names, *map(_stem, names)}  # 1.json and 1.jpg.json are about 1.jpg
+    found = [file for file in found if _stem(file.path) not in described and not is_template_name(file.path)]
+    return sorted(found, key=lambda file: (file.path.count("/"), file.path))[:_MAX_FILES]
+
+
+def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:
+    """Return the files that have the name of an image, and no image next to them, such as annotations.
+
+    >>> elsewhere(["label_2/1.txt", "ann/1.jpg.json", "image_2/1.txt", "label_2/readme.txt"], ["image_2/1.jpg"])
+    ['label_2/1.txt', 'ann/1.jpg.json']
+    """
+    parts = [(path, *path.rpartition("/")[::2]) for path in paths]
+    wanted = {one for _, _, name in parts for one in (name, name.rpartition(".")[0])}
+    folders, found = set(), set()
+    for image in images if parts else ():
+        folder, _, name = image.rpartition("/")
+        folders.add(folder)
+        found |= wanted.intersection((name, name.rpartition(".")[0]))
+    return [
+        path
+        for path, folder, name in parts
+        if folder not in folders and not found.isdisjoint((name, name.rpartition(".")[0]))
+    ]
+
+
+def share_of_names(column: str, rows: Sequence[Row], names: RowNames) -> float:
+    """Return the share of the values of a column that name images; 0 if few differ, as those of class numbers."""
+    values = [row[column] for row in rows if row.get(column) not in (None, "")]
+    if not values or any(isinstance(value, (dict, list)) for value in values) or 2 * len(set(values)) < len(values):
+        return 0.0
+    return sum(map(names.has, values)) / len(values)
+
+
+def are_lists_of_images(data: bytes, columns: Sequence[str], rows: Sequence[Row], names: RowNames) -> bool:
+    """Return whether JSON is an object with a list of images for each class or split, not for each column."""
+    is_object = data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{" and len(columns) > 1
+    is_table = any(not is_x(name) for name in usual_columns(IMAGE, columns) if name in columns)
+    return is_object and not is_table and all(share_of_names(name, rows, names) >= ENOUGH for name in columns)
+
+
+def _stem(path: str) -> str:
+    return PurePosixPath(path).stem
+
+
+def _by_name(path: str, *, are_labelled: bool) -> str:
+    """Return what to know of a file whose name shows that it is about images, or whose format can have their labels."""
+    lower, reason = PurePosixPath(path.lower()).name, why_not_packed(path)
+    if reason == _TABLE:
+        reason = f"is a table that does not name most of the images: if it has the labels, {_CORRECT}"
+    if is_template_name(path) or is_shard_table(lower) or lower == "thumbs.db" or lower.endswith(_DOCUMENTS):
+        return ""
+    if _SAYS_SO.search(lower):
+        return _NAMED if reason == NOT_AN_IMAGE else reason
+    return "" if are_labelled or reason in (NOT_AN_IMAGE, _ARCHIVE) else reason
+
+
+def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
+    """Return what to know of a file whose content is about images; empty if it is not."""
+    if path.endswith(".npy"):
+        return f"{_ARRAY}, {_AS_CSV}" if _shape_of(data)[:1] == (len(images),) else ""
+    is_json = path.endswith(".json") or ("." not in PurePosixPath(path).name and data[:1] in (b"[", b"{"))
+    is_table = path.endswith(TABLES)
+    found = _in_columns(path, data, names, images) if is_table else ""
+    if not found and (is_json or path.endswith(_MARKUP)):
+        found = _in_texts(data, names, images)
+    elif not found and not is_table and b"\0" not in data[:_HEAD]:
+        found = _in_lines(data, names, images)
+    value = _json_of(data) if is_json and not found else None
+    if isinstance(value, dict) and len(classes := names_in(value)) > 1:
+        return f"{_NAMES} ({quoted(classes)}), {_NEXT}: pass them with --classes (classes=) if they are the classes"
+    if found or len(images) < 2 or not _has_as_many(value, data, len(images), is_table=is_table):
+        return found
+    if is_table and not is_json:
+        return f"has a row for each image, and does not name most of them: {_CORRECT}"
+    return f"has a value for each image and does not name them, {_AS_CSV}"
+
+
+def _shape_of(data: bytes) -> tuple[int, ...]:
+    try:
+        shape: tuple[int, ...] = np.load(io.BytesIO(data)).shape
+    except (ValueError, EOFError):
+        return ()
+    return shape
+
+
+def _in_columns(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
+    """Return what to know of a table with a column of file names, or of ids most of which are names of images."""
+    try:
+        table = TextTable(Path(path), None, data)
+        rows = [row for _, row in table.rows()]
+    except SourceError:  # it was already refused, or is JSON that is not a table
+        return ""
+    if table.is_json and any(map(names.has, table.columns)):
+        return ""  # an object with a value for each image
+    if path.endswith(".json") and are_lists_of_images(data, table.columns, rows, names):
+        return f"has lists of images for {quoted(table.columns[:3])}, {_NOT_READ}"
+    for column in table.columns:
+        values = [row[column] for row in rows if names.has(row.get(column))]
+        named = names.all_of(values)
+        are_numbers = all(isinstance(one, int) or str(one).strip().isdigit() for one in values)
+        are_classes = _OF_CLASSES.search(path) is not None and not are_most(named, images)  # 1 is also that of a class
+        if not values or (are_numbers and (are_classes or share_of_names(column, rows, names) < ENOUGH)):
+            continue
+        shown = f"names {counted(len(named), 'image')} in column {column!r} ({some_of(values)})"
+        if are_most(named, images):
+            return f"{shown}: pass --from table (kind='table') to pack its rows"
+        return (
+            f"{shown}, and not most: {_CORRECT}; pass --column image={column} (columns={{'image': {column!r}}}) to "
+            "pack only the images that it names"
+        )
+    return ""
+
+
+def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
+    """Return what to know of JSON or markup that names images, and is not only a list of them."""
+    head = data[:_MAX_TEXT].replace(b"\\/", b"/").decode("utf-8", "replace")
+    texts = {quoted or between for quoted, between in _TEXTS.findall(head)}
+    paths = sorted(text for text in texts if names_a_file(text) and names.has(text.rpartition("/")[2]))
+    found = paths or sorted(filter(names.has, texts))
+    is_list = len(found) == len(texts) and not _TEXTS.sub("", head).strip(" \t\r\n,[]")
+    if is_list or not found or (not paths and 2 * len(found) <= min(LOOKED_AT, len(images))):
+        return ""
+    known = " (CVAT for images)" if "<annotations" in head[:_HEAD] else ""
+    return f"is about images such as {found[0]!r}{known}, {_NOT_READ}"
+
+
+def _in_lines(data: bytes, names: RowNames, images: Sequence[File]) -> str:
+    """Return what to know of a text whose lines have the name of an image and a value."""
+    lines = data[: LOOKED_AT * 1000].decode("utf-8", "replace").splitlines()[:LOOKED_AT]
+    words = (re.split(r"[\s,;|]+|:\s", line.strip(), maxsplit=1) for line in lines)
+    listed = [(pair[0], pair[1]) for pair in words if len(pair) == 2 and pair[1]]
+    found = [(name, value) for name, value in listed if names.has(name)]
+    if all(names_a_file(value) for _, value in found):  # pairs of files, such as images and masks
+        return ""
+    are_files = any(names_a_file(name) for name, _ in found)  # numbers may also be those of classes
+    if 2 * len(found) <= (len(listed) - 1 if are_files else min(LOOKED_AT, len(images))):
+        return ""
+    name, value = found[0]
+    return f"has a value for each image, such as {value!r} for {name!r}, and no names of columns, {_AS_CSV}"
+
+
+def _json_of(data: bytes) -> Any:
+    """Return what is in JSON; an empty object if it is not valid."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _has_as_many(value: Any, data: bytes, count: int, *, is_table: bool) -> bool:
+    """Return whether a text, or a list in JSON, has as many values as there are images, and some are equal.
+
+    Rows of a table may all differ.
+    """
+    if value is not None:
+        lists = [value, *(value.values() if isinstance(value, dict) else ())]
+        values = next((one for one in lists if isinstance(one, list) and len(one) == count), [])
+        return any(values) and all(isinstance(one, (str, int)) for one in values) and len(set(values)) < count
+    lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
+    values = lines[len(lines) == count + 1 :]  # without the names of the columns
+    are_labels = 1 < len(set(values)) < count and not any(" " in value for value in values)
+    return len(lines) == count + 1 if is_table else len(values) == count and are_labels
