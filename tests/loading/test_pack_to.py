@@ -68,7 +68,7 @@ def hashes(folder):
 
 
 def make(source, folder, **options):
-    return wt.make_loader(source, pack_to=folder, pack=PACK, **{**LOAD, "num_workers": 0, **options})
+    return wt.make_loader(source, pack_to=folder, **{**LOAD, "pack": PACK, "num_workers": 0, **options})
 
 
 def keys_of(loader):
@@ -300,6 +300,7 @@ def test_options_that_need_all_samples_wait_for_the_whole_dataset(source, packed
         ({"pack": {"fresh": True}}, "the loader decides this option of pack"),
         ({"pack": {"shuffle": False}}, "needs shards that are packed in random order"),
         ({"pack": {"shard_size": 1}}, "has an option that wds_tools.pack does not have: .*shard_size"),
+        ({"pack": {"then": "raw"}}, "allowed are 'crop-ready' and None"),
         ({"pack": {"shard_bytes": "1"}}, "shard_bytes=1 is too small"),
         ({"pack": "keep"}, "allowed are dictionaries of options of wds_tools.pack"),
         ({"dataset": wt.Mixture(["a", "b"], weights=[1, 1])}, "takes one source"),
@@ -366,6 +367,25 @@ def test_a_state_of_another_plan_is_refused(source, packed, six_photos, tmp_path
     other = wt.make_loader(packed, **LOAD, num_workers=0, where="width > 0")
     with other as loader, pytest.raises(ResumeError, match="without where="):
         loader.load_state_dict(state)
+
+
+def test_images_become_crop_ready_during_later_epochs(source, packed, tmp_path):
+    with make(source, tmp_path / "out", pack={**PACK, "then": "crop-ready"}) as loader:
+        first = list(loader)
+        manifest = tmp_path / "out" / "manifest.json"
+        wait_for(lambda: json.loads(manifest.read_text())["source"]["images"] == "crop-ready")
+        second = list(loader)
+        state = loader.state_dict()
+    with wt.make_loader(packed, **LOAD, num_workers=0) as loader:
+        loader.set_epoch(1)
+        for batch, plain in zip(second, loader, strict=True):
+            assert batch.key == plain.key
+            assert batch.image.equal(plain.image)
+    assert len(first) == 10
+    with make(source, tmp_path / "out") as loader:
+        loader.load_state_dict(state)
+        assert loader.epoch == 2
+        assert [one.key for one in loader.explain(0, epoch=0).samples] == first[0].key
 
 
 def test_a_folder_with_only_the_first_samples_is_continued(source, packed, first_epoch, tmp_path):

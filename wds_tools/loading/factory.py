@@ -54,7 +54,8 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             shards as they are finished. The first epoch has their stored order, which is the shuffle of the packer;
             later ones have the order of any other loader of the packed dataset. See docs/packing.md.
         pack: Options of `pack` as a dictionary, such as ``{"images": "crop-ready", "shard_bytes": "256MB"}``. By
-            default images are kept as they are (``"keep"``), and shards have at most 256 MB.
+            default images are kept as they are (``"keep"``), and shards have at most 256 MB. With
+            ``{"then": "crop-ready"}`` they become crop-ready later, in place, at low priority during the next epochs.
         view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, a
             `Schedule` of these by epoch, or `Buckets` of several sizes. None (the default) keeps the full image.
         shuffle: Order of the samples. False (the default) is the stored order. True shuffles with a window chosen for

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wds_tools.errors import DestinationError, MissingSourceError, OptionError, WorkerError
+from wds_tools.errors import DestinationError, MissingSourceError, OptionError, WdsToolsError, WorkerError
 from wds_tools.format.manifest import Manifest
 from wds_tools.loading.load_options import LoaderOptions
 from wds_tools.loading.request import OpenedDataset, open_dataset
@@ -78,7 +78,7 @@ class Packing:
     """
 
     def __init__(self, options: LoaderOptions) -> None:
-        self._arguments, self._folder = _checked(options)
+        self._arguments, self._folder, self._crop_ready = _checked(options)
         self._options = options
         local = launcher_number("LOCAL_RANK")
         rank = options.ranks.find().world.rank if local is None else local
@@ -185,33 +185,42 @@ class Packing:
         if self._is_verified:
             return
         if self._packer is None:
-            self._packer = BackgroundPacker(self._arguments)
+            self._packer = BackgroundPacker(self._arguments, crop_ready=self._crop_ready)
             self._close_packer = weakref.finalize(self, self._packer.close)
         try:
-            if self._packer.poll():
-                self._is_verified = True
-                self.close()
+            self._is_verified = self._packer.poll()
         except PackerDiedError as error:
+            self._restart(error)
+        except (DestinationError, MissingSourceError) as error:
+            self.close()  # the next iteration starts it again
+            self._check_complete(error)
+        except WdsToolsError:
             self.close()
-            if self._restarts == _RESTARTS:
-                raise WorkerError(
-                    f"{error}, for the second time. Finished shards are kept: start the program again to continue, or "
-                    f"find the cause with `wds-tools pack {self._options.dataset} {self._folder}`"
-                ) from None
-            self._restarts += 1
-            _log.warning("%s: it is started again, once; finished shards are kept", error)
-        except MissingSourceError as error:
-            if not self.was_complete:
-                raise
-            _log.info("%s: %s is used as it is", error, self._folder)
-            self._is_verified = True
+            raise
+        if self._is_verified and not self._crop_ready:  # otherwise it goes on with that until the loader is closed
             self.close()
-        except DestinationError as error:
-            if not self.was_complete:
-                raise
+
+    def _restart(self, error: PackerDiedError) -> None:
+        """Let the packer be started again, unless it has been."""
+        self.close()
+        if self._restarts == _RESTARTS:
+            raise WorkerError(
+                f"{error}, for the second time. Finished shards are kept: start the program again to continue, or "
+                f"find the cause with `wds-tools pack {self._options.dataset} {self._folder}`"
+            ) from None
+        self._restarts += 1
+        _log.warning("%s: it is started again, once; finished shards are kept", error)
+
+    def _check_complete(self, error: DestinationError | MissingSourceError) -> None:
+        """Raise the error of the packer, unless the dataset is complete and only its source is missing."""
+        if not self.was_complete:
+            raise error
+        if isinstance(error, DestinationError):
             raise OptionError(
                 f"pack_to={str(self._folder)!r} is not the dataset of {self._options.dataset}: {error}"
             ) from error
+        _log.info("%s: %s is used as it is", error, self._folder)
+        self._is_verified = True
 
     def wait(self, until: Callable[[], bool], *, is_listing: bool = False) -> None:
         """Wait until a function returns True.
@@ -251,8 +260,8 @@ class Packing:
         self._packer = None
 
 
-def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path]:
-    """Return the arguments of `pack` and the folder.
+def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path, bool]:
+    """Return the arguments of `pack`, the folder, and whether the images are made crop-ready later.
 
     Raises:
         OptionError: An option is invalid.
@@ -263,6 +272,9 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path]:
         raise OptionError("pack_to= takes one source, a path or URL, as the dataset: pack other sources first")
     if refused := [name for name in given if name in _OF_LOADER]:
         raise OptionError(f"pack={{{refused[0]!r}: ...}}: the loader decides this option of pack; remove it")
+    then = given.pop("then", None)
+    if then not in (None, "crop-ready"):
+        raise OptionError(f"pack={{'then': {then!r}}}; allowed are 'crop-ready' and None")
     folder = parse_destination(os.fspath(options.pack_to))
     if not isinstance(folder, Path):
         raise OptionError(
@@ -284,7 +296,7 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path]:
             "shuffle= of the loader needs shards that are packed in random order: remove 'shuffle' from pack="
         )
     check_place(src, folder, checked)
-    return {"src": os.fspath(src), "dst": folder, **arguments}, folder
+    return {"src": os.fspath(src), "dst": folder, **arguments}, folder, then is not None
 
 
 def _needs_all(options: LoaderOptions) -> bool:

@@ -199,7 +199,8 @@ def _packed_order(shards: ShardSet, options: LoadOptions) -> PackedOrder | None:
     """Return the order in which a dataset was packed, or is being packed, if a loader may have it."""
     source = shards.manifest.source or {}
     choice = (options.where, options.subset, options.class_weights)
-    if not source.get("digest") or is_beginning(source) or any(one is not None for one in choice) or buckets_of(options.columns):
+    chooses = any(one is not None for one in choice) or buckets_of(options.columns) is not None
+    if chooses or not source.get("digest") or is_beginning(source):
         return None
     packed = shards if isinstance(shards, UnfinishedShards) else PackedShards(shards)
     return PackedOrder(

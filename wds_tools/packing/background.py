@@ -8,6 +8,7 @@ before the dataset is complete. So several trainings may start one each.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import signal
@@ -22,6 +23,7 @@ from typing import Any
 from wds_tools.errors import DestinationError, WdsToolsError, WorkerError
 from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.packing.config import PackOptions
+from wds_tools.packing.in_place import make_crop_ready
 from wds_tools.packing.packer import open_input, pack_listing
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.remote_destination import parse_destination
@@ -32,7 +34,8 @@ from wds_tools.storage.lock import WORK_NAME, is_locked
 _PROGRAM = "from wds_tools.packing.background import main; main()"
 _NICE = 19
 _WAIT_SECONDS = 0.2  # between two attempts to lock the folder
-_PLAN, _ERROR = b"plan ", b"error "  # how the lines begin that the process writes
+_PLAN, _COMPLETE, _ERROR = b"plan ", b"complete", b"error "  # how the lines begin that the process writes
+_log = logging.getLogger("wds_tools")
 
 
 class BackgroundPacker:
@@ -40,12 +43,13 @@ class BackgroundPacker:
 
     Args:
         options: The arguments of `pack`.
+        crop_ready: Make the images crop-ready when the dataset is complete, in place.
 
     Raises:
         WorkerError: The process cannot be started.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], *, crop_ready: bool = False) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the program is this package
@@ -62,7 +66,7 @@ class BackgroundPacker:
         os.set_blocking(self._process.stdout.fileno(), False)
         self._output = b""
         with contextlib.suppress(BrokenPipeError):  # it ended already, which `poll` reports
-            self._process.stdin.write(pickle.dumps(dict(options)))  # not as arguments: they may be secret
+            self._process.stdin.write(pickle.dumps((dict(options), crop_ready)))  # not as arguments: they may be secret
             self._process.stdin.flush()
 
     @property
@@ -76,17 +80,17 @@ class BackgroundPacker:
         return None if found is None else found.decode()
 
     def poll(self) -> bool:
-        """Return whether the packer has ended because the dataset is complete.
+        """Return whether the dataset is complete. The process may still make its images crop-ready.
 
         Raises:
             WdsToolsError: It has failed; its error.
             WorkerError: It has died.
         """
-        status = self._process.poll()
+        status = self._process.poll()  # before its last lines are read
+        if self._line(_COMPLETE) is not None:
+            return True
         if status is None:
             return False
-        if status == 0:
-            return True
         if (error := self._line(_ERROR)) is not None:
             raise pickle.loads(bytes.fromhex(error.decode()))  # noqa: S301 - written by our own process
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
@@ -119,7 +123,7 @@ class PackerDiedError(WorkerError):
 def main() -> None:
     """Run the process: read the options from standard input, write the plan and an error to standard output."""
     try:
-        arguments = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent
+        arguments, crop_ready = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent
     except EOFError:  # the parent was killed
         return
     os.nice(_NICE)
@@ -127,10 +131,13 @@ def main() -> None:
     output, sys.stdout = os.dup(1), sys.stderr
     os.dup2(2, 1)  # whatever is printed is a message
     try:
-        _pack(PackOptions(**arguments), output)
+        folder = _pack(PackOptions(**arguments), output)
     except WdsToolsError as error:
         os.write(output, _ERROR + pickle.dumps(error).hex().encode() + b"\n")
         sys.exit(1)
+    os.write(output, _COMPLETE + b"\n")
+    if crop_ready:
+        _make_crop_ready(folder)
 
 
 def _exit_with_parent() -> None:
@@ -141,7 +148,26 @@ def _exit_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _pack(options: PackOptions, output: int) -> None:
+def _make_crop_ready(folder: Path) -> None:
+    """Make the images of the dataset crop-ready. The training does not need that, so an error is a warning."""
+    while True:
+        try:
+            make_crop_ready(folder, progress=False)
+        except WdsToolsError as error:
+            if isinstance(error.__cause__, BlockingIOError):
+                _wait_for_others(folder)
+                continue
+            _log.warning("the images of %s are not made crop-ready: %s", folder, error)
+        return
+
+
+def _wait_for_others(folder: Path) -> None:
+    while is_locked(folder / WORK_NAME / "lock"):
+        time.sleep(_WAIT_SECONDS)
+
+
+def _pack(options: PackOptions, output: int) -> Path:
+    """Pack, and return the folder."""
     location = parse_destination(options.dst)
     source = open_input(options.src, location, options)
     listing = list_inputs(source, progress=False)
@@ -162,7 +188,6 @@ def _pack(options: PackOptions, output: int) -> None:
             is_taken = isinstance(error.__cause__, BlockingIOError)
             if not is_taken and (was_complete or not (location / MANIFEST_NAME).exists()):
                 raise  # otherwise another packer has completed the dataset meanwhile
-            while is_locked(location / WORK_NAME / "lock"):
-                time.sleep(_WAIT_SECONDS)
+            _wait_for_others(location)
         else:
-            return
+            return location
