@@ -23,5 +23,5 @@ def copy_tracked_files(folder: Path) -> set[str]:
         return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name)
+        shutil.copy2(ROOT / name, folder / name)  # with its time, by which compiled modules are valid
     return set(names)

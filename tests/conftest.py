@@ -38,9 +38,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect docstring examples whose lines are all skipped: they need the reader's data, and test nothing."""
+    """Deselect docstring examples that need the reader's data: all their lines are skipped. Put long tests first."""
     texts = [item for item in items if isinstance(item, DoctestItem) and _never_runs(item)]
     items[:] = [item for item in items if item not in texts]
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     config.hook.pytest_deselected(items=texts)
 
 

@@ -193,6 +193,7 @@ def test_segmentation_learns_masks_that_follow_the_crops(tmp_path: Path) -> None
     assert shares[1] > 70, "about half of the pixels are brighter than the mean"
 
 
+@pytest.mark.long
 @pytest.mark.frameworks
 def test_detection_trains_a_detector_of_torchvision_on_the_boxes_and_masks_in_the_crops(tmp_path: Path) -> None:
     options = ("--model", "maskrcnn", "--count", "10", "--epochs", "1", "--size", "32")

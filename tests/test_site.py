@@ -24,6 +24,7 @@ def build(root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
+@pytest.mark.long
 def test_the_site_builds_and_has_every_page(tmp_path: Path) -> None:
     shutil.copy(ROOT / "zensical.toml", tmp_path)  # not a link: zensical would use the folder of its target
     for name in PAGES:

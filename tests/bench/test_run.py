@@ -125,6 +125,7 @@ def assert_is_measured(found: BenchReport, view: str, peers: list[str], *, worke
     assert_own_formats_were_written(found)
 
 
+@pytest.mark.long
 def test_one_run_measures_loaders_and_the_stages_of_ours_names_missing_peers_hides_a_secret_and_leaves_nothing(
     few, temporary, without_webdataset, monkeypatch, tmp_path
 ):

@@ -155,6 +155,7 @@ def build_wheel(sources: Path, out: Path) -> Path:
     return wheel
 
 
+@pytest.mark.long
 def test_pip_builds_the_package_with_only_ziglang(sources: Path, programs: Path, tmp_path: Path) -> None:
     wheel = build_wheel(sources, tmp_path / "out")
     with zipfile.ZipFile(wheel) as archive:

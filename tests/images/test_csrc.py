@@ -150,7 +150,7 @@ def fuzzer(zig: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None or "Free Software" not in subprocess.getoutput(f"{compiler.command[0]} --version"):
         compiler, sanitizers = zig, "undefined"  # ziglang has no AddressSanitizer
     folder = tmp_path_factory.mktemp("fuzzer")
-    common = ["-O1", "-g", "-Werror", "-Wall", "-Wextra", f"-I{CSRC}", f"-I{FUZZER}"]
+    common = ["-O1", "-g1", "-Werror", "-Wall", "-Wextra", f"-I{CSRC}", f"-I{FUZZER}"]
     checks = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
     decoder = [source for source in SOURCES if source.stem not in ("module", "grow_buffer")]
     parts = {source: [*checks, "-fsanitize-coverage=trace-pc"] for source in decoder}

@@ -204,8 +204,10 @@ def photo(photos) -> Image.Image:  # type: ignore[no-untyped-def]
         {"size": 64, "fill": 0.5},
         {"size": 64, "flip": 2},
         {"size": 64, "flip_vertical": -1},
+        {"size": 64, "center": "left"},
+        {"size": 64, "enlarge": 1},
     ],
 )
-def test_an_invalid_letterbox_is_an_error_with_the_allowed_values(options: dict[str, float]) -> None:
+def test_an_invalid_letterbox_is_an_error_with_the_allowed_values(options: dict[str, object]) -> None:
     with pytest.raises(OptionError, match="allowed are"):
         Letterbox(**options)  # type: ignore[arg-type]

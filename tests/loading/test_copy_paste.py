@@ -269,9 +269,29 @@ def test_an_outline_of_two_points_is_not_pasted(tmp_path):
     assert batch.image[:, 0].flatten(1).unique(dim=1).flatten().tolist() == [int(key) for key in batch.key]
 
 
-def test_a_saved_state_without_the_program_says_that_it_needs_it(drawn, tmp_path):
-    with wt.make_loader(drawn, batch_size=6, num_workers=0, shuffle=True, fields=specs_of(MOVED)) as loader:
+BY_OUTLINES = {"image": wt.Image(view=MOVED), "polygons": wt.Polygons(path="objects.polygons", like="image")}
+BY_BOXES = {
+    "photo": wt.Image(view=wt.Schedule({0: WHOLE, 1: wt.RandomIoUCrop(48, boxes="found")})),
+    "found": wt.Boxes("json", path="objects.box", format="xyxy", like="photo"),
+}
+
+
+@pytest.mark.parametrize("fields", [specs_of(MOVED), BY_OUTLINES, BY_BOXES], ids=["boxes", "outlines", "crop"])
+def test_a_saved_state_explains_views_that_choose_by_objects(drawn, tmp_path, fields):
+    with wt.make_loader(drawn, batch_size=6, num_workers=0, shuffle=True, fields=fields) as loader:
+        loader.set_epoch(1)
         next(iter(loader))
-        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
-    with pytest.raises(OptionError, match=r"the state has CopyPaste\(polygons='polygons'\), which chooses by a field"):
+        state, expected = loader.state_dict(), loader.explain(0).to_dict()
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    step = SavedStep(file=tmp_path / "state.json", step=0)
+    assert step.explain(str(drawn), Choice(), RemoteOptions.of()).to_dict() == expected
+
+
+def test_a_saved_state_without_the_objects_names_them(drawn, tmp_path):
+    with wt.make_loader(drawn, batch_size=6, num_workers=0, shuffle=True, fields=BY_BOXES) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    del state["xxh3"], state["views"]["photo"]["chosen_by"]
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(OptionError, match=r"has RandomIoUCrop\(boxes='found'\), but not where these are stored: call"):
         SavedStep(file=tmp_path / "state.json", step=0).explain(str(drawn), Choice(), RemoteOptions.of())

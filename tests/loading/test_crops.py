@@ -115,7 +115,7 @@ def test_masks_and_boxes_follow_every_crop(scenes):
         "depth": wt.Array("depth.png", like="image"),
         "boxes": wt.Boxes(path="objects.bbox", like="image"),
         "category": wt.Field("json", path="objects.category", like="boxes"),
-        "points": wt.Keypoints(path="points", like="image"),
+        "points": wt.Keypoints(path="points", like="image", flip_index=range(3)),
     }
     batch = first_batch(scenes, fields, num_workers=2)
     assert [mask.shape for mask in batch.mask] == [(8, *view.shape) for view in VIEWS]

@@ -22,7 +22,7 @@ def loader_of(folder, view, **options):
         "depth": wt.Array("depth.png", like="image", interpolation="nearest"),
         "boxes": wt.Boxes("json", **BOXES),
         "names": wt.Field("json", path="objects.name", like="boxes"),
-        "points": wt.Keypoints("json", path="points", like="image"),
+        "points": wt.Keypoints("json", path="points", like="image", flip_index=range(3)),
         "key": wt.Key(),
     }
     return wt.make_loader(folder, fields=fields, num_workers=0, **options)

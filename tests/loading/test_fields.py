@@ -31,7 +31,7 @@ SPECS = {
     "flow": wt.Array("flow.npy", like="right"),
     "boxes": wt.Boxes(path="objects.bbox", like="image"),
     "category": wt.Field("json", path="objects.category", like="boxes"),
-    "points": wt.Keypoints(path="points", like="image"),
+    "points": wt.Keypoints(path="points", like="image", flip_index=range(3)),
     "caption": wt.Text("json", path="captions.0"),
     "text": wt.Text(encode=lambda text: torch.tensor([len(text), ord(text[-1])])),
     "label": wt.Label(),
@@ -103,7 +103,11 @@ def test_masks_are_exactly_those_of_torchvision_and_images_and_arrays_differ_by_
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)
 def test_boxes_and_points_move_as_those_of_torchvision(scenes, view):
-    specs = {**SPECS, "image": wt.Image(view=view), "flat": wt.Keypoints(path="flat", numbers=3, like="image")}
+    specs = {
+        **SPECS,
+        "image": wt.Image(view=view),
+        "flat": wt.Keypoints(path="flat", numbers=3, like="image", flip_index=range(2)),
+    }
     images, *_, infos = stored(scenes)
     regions = regions_of(view, images)
     with loader_of(scenes, specs, batch_size=40) as loader:
@@ -241,6 +245,25 @@ def test_a_moved_box_has_the_pixels_of_the_box_and_stays_inside(drawn, fractions
         assert not (outside & strictly).any()
 
 
+@pytest.mark.parametrize("category", [3, -1])
+def test_a_category_beyond_the_class_list_is_named_with_image_and_annotation(tmp_path, category):
+    objects = [{"id": 7, "box": [1, 2, 3, 4], "category": 2}, {"id": 9, "box": [1, 2, 3, 4], "category": 1}]
+    with wt.ShardWriter(
+        str(tmp_path / "x-%06d.tar"), field_classes={"json:objects.category": ["cat", "dog", "fig"]}
+    ) as writer:
+        for key in "abc":
+            if key == "c":
+                objects[1]["category"] = category
+            writer.write({"__key__": key, "json": {"path": f"{key}.jpg", "objects": objects}})
+    fields = {"classes": wt.Field("json", path="objects.category")}
+    words = rf"key c: .* has class {category} \(annotation 9 of 'c.jpg'\); allowed are 0 to 2, those of the class list"
+    with loader_of(tmp_path, fields, batch_size=1) as loader, pytest.raises(SampleError, match=words):
+        list(loader)
+    with loader_of(tmp_path, fields, batch_size=1, on_error="replace") as loader:
+        found = [batch.classes[0].tolist() for batch in loader]
+    assert found == [[2, 1]] * 3
+
+
 def test_text_is_encoded_with_random_numbers_of_its_position(scenes):
     def encode(text):
         return torch.rand(3), len(text)
@@ -347,6 +370,23 @@ def test_boxes_of_every_format_become_edges_in_pixels(write, form, box, normaliz
     with loader_of(folder, {"image": image, "boxes": boxes}) as loader:
         (batch,) = loader
     assert torch.allclose(batch.boxes, torch.tensor([10.0, 20, 14, 28]).expand(8, 1, 4), atol=1e-3)
+
+
+def test_boxes_at_the_path_of_annotations_need_a_format_if_they_were_not_packed_from_annotations(write):
+    folder = write(lambda _: {"json": {"objects": [{"box": [10, 20, 4, 8]}]}})
+    with pytest.raises(OptionError, match=r"no class list for 'json:objects.category'.*format='xyxy', 'xywh' or"):
+        loader_of(folder, {"boxes": wt.Boxes(path="objects.box")})
+    with loader_of(folder, {"boxes": wt.Boxes(path="objects.box", format="xywh")}) as loader:
+        assert next(iter(loader)).boxes[0].tolist() == [[10, 20, 14, 28]]
+
+
+@pytest.mark.parametrize(("form", "box"), [("xywh", [2, 4, 8, 9]), ("xyxy", [0, 1, 2, 3]), ("cxcywh", [9, 9, 2, 2])])
+def test_pixels_are_not_taken_for_fractions(write, form, box):
+    folder = write(lambda number: {"json": {"boxes": [[0.2, 0.5, 1.1, 0.9], box] if number == 3 else []}})
+    boxes = wt.Boxes(path="boxes", format=form, normalized=True, like="image")
+    words = r"key 3: .* has box 1, \[.*allowed are fractions of the image, 0 to 1: remove normalized=True"
+    with loader_of(folder, {"image": wt.Image(), "boxes": boxes}) as loader, pytest.raises(SampleError, match=words):
+        next(iter(loader))
 
 
 @pytest.mark.parametrize("has_view", [True, False])

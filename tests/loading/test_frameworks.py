@@ -63,6 +63,7 @@ def each_once(steps: Iterable[list[str]]) -> bool:
     return len(counts) == KEYS == sum(counts.values())
 
 
+@pytest.mark.long
 def test_the_hugging_face_trainer_resumes_at_the_next_batch(facts: Callable[..., list[Facts]]) -> None:
     ranks = facts("trainer", ranks=2, imports=IMPORTS)
     for rank in ranks:
@@ -141,6 +142,7 @@ def read_steps(*paths: Path) -> Steps:
     return steps
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, pytest.param(None, marks=pytest.mark.torture)])
 def test_lightning_resumes_at_the_next_batch(
     folder: Path, facts: Callable[..., list[Facts]], ranks: int | None

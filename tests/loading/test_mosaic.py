@@ -27,7 +27,7 @@ SPECS = {
     "mask": wt.Mask("mask.png", like="image", fill=250),
     "boxes": wt.Boxes("json", path="objects.bbox", like="image", **RULES),
     "numbers": wt.Field("json", path="objects.number", like="boxes"),
-    "points": wt.Keypoints("json", path="points", like="image"),
+    "points": wt.Keypoints("json", path="points", like="image", flip_index=range(2)),
     "label": wt.Label(),
     "key": wt.Key(),
 }

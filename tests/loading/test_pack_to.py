@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+from random import Random
 
 import preloaded
 import pytest
@@ -200,11 +201,16 @@ source, folder, file, steps = sys.argv[1:]
 loader = wt.make_loader(source, pack_to=folder, pack={"shard_bytes": "100kB", "images": "keep"}, batch_size=4,
     fields=["image", "label", "__key__"], view=wt.CenterCrop(32, resize=40), shuffle=True, num_workers=1)
 keys = []
+if os.path.exists(file):
+    saved = json.load(open(file))
+    keys = saved["keys"]
+    loader.load_state_dict(saved["state"])
 for step, batch in enumerate(loader, 1):
     keys += batch.key
     if step == int(steps):
         with open(file + ".new", "w") as out:
-            json.dump({"state": loader.state_dict(), "keys": keys, "packer": loader.packing.pid}, out)
+            packer = loader.packing and loader.packing.pid
+            json.dump({"state": loader.state_dict(), "keys": keys, "packer": packer}, out)
         os.rename(file + ".new", file)
         os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -392,4 +398,26 @@ def test_a_folder_with_only_the_first_samples_is_continued(source, packed, first
     wt.pack(source, tmp_path / "out", workers=1, first=10, **PACK)
     with make(source, tmp_path / "out") as loader:
         assert keys_of(loader) == first_epoch
+    assert hashes(tmp_path / "out") == hashes(packed)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("number", range(40))
+def test_chains_of_kills(source, packed, first_epoch, tmp_path, number):
+    random, keys, file = Random(number), [], tmp_path / "state.json"
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    while len(keys) < len(first_epoch):
+        words = [str(program), str(source), str(tmp_path / "out"), str(file), str(random.randint(1, 4))]
+        training = preloaded.Process(words)
+        if random.random() < 0.3:  # at any moment, perhaps before the first batch
+            time.sleep(random.uniform(0, 2))
+            training.kill()
+        assert training.wait() in (0, -signal.SIGKILL), training.stderr
+        keys = json.loads(file.read_text())["keys"] if file.exists() else []
+    assert keys == first_epoch
+    with make(source, tmp_path / "out") as loader:
+        loader.load_state_dict(json.loads(file.read_text())["state"])
+        assert loader.epoch == 1
+        assert len(keys_of(loader)) == 40
     assert hashes(tmp_path / "out") == hashes(packed)

@@ -64,7 +64,7 @@ def batch_of(folder, view, like="boxes", **rules):
         "image": wt.Image(view=view),
         "boxes": wt.Boxes("json", path="objects.box", format="xyxy", like="image", **rules),
         "outlines": wt.Polygons(like=like),
-        "points": wt.Keypoints("json", path="objects.keypoints", like="boxes"),
+        "points": wt.Keypoints("json", path="objects.keypoints", like="boxes", flip_index=range(2)),
     }
     with wt.make_loader(folder, batch_size=12, num_workers=0, fields=fields) as loader:
         return next(iter(loader))

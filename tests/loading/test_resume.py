@@ -58,14 +58,15 @@ def _train(dataset, folder, number, pace):
     os._exit(0)
 
 
-def test_ten_kills_in_one_epoch_lose_nothing_and_repeat_only_samples_after_the_last_state(packed, tmp_path, make):
+@pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.torture)])
+def test_kills_in_one_epoch_lose_nothing_and_repeat_only_samples_after_the_last_state(packed, tmp_path, make, kills):
     whole = keys_of(make(packed, tail="mask", batch_size=5, num_workers=0))[:400]
     rng, killed, number = random.Random(7), 0, 0
     covered = 0  # number of samples from the start of the epoch that were delivered without a gap
     while True:
         process = multiprocessing.get_context("fork").Process(target=_train, args=(packed, tmp_path, number, 0.02))
         process.start()
-        if killed < 10:
+        if killed < kills:
             seen_file = tmp_path / f"seen-{number}"
             steps = rng.randint(4, 10)  # before the kill; the epoch has 80
             while process.is_alive() and (not seen_file.exists() or len(seen_file.read_text().splitlines()) < steps):
@@ -82,7 +83,7 @@ def test_ten_kills_in_one_epoch_lose_nothing_and_repeat_only_samples_after_the_l
         number += 1
         if lines and lines[-1] == "end":
             break
-    assert killed == 10
+    assert killed == kills
     assert covered == 400
 
 

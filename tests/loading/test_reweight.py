@@ -465,6 +465,32 @@ def test_samples_of_a_rare_size_come_even_if_weights_change_every_few_steps(few,
             assert loader.epoch_proof().ok
 
 
+def test_a_run_in_buckets_resumes_across_changes_on_another_number_of_ranks(few):
+    options = {"batch_size": 4, "fields": ("__key__", "image"), "tail": "mask"}
+    options["view"] = wt.Buckets([(16, 16), (16, 24)])
+    changes = {2: {"where": {"id < 20": 0.25}}, 5: {"classes": {"0": 3, "1": 0}}, 9: {}}
+    parts, states = [], []
+    for rank in range(2):
+        with make(few, rank=rank, world_size=2, **options) as loader:
+            parts.append([])
+            states.append({})
+            while len(parts[-1]) < 12:
+                for batch in loader:
+                    parts[-1].append(valid_keys(batch))
+                    if (step := len(parts[-1])) in changes:
+                        loader.reweight(**changes[step])
+                    states[-1][step] = json.loads(json.dumps(loader.state_dict()))
+    assert states[0] == states[1]
+    for step, last in ((3, 5), (6, 9), (10, 12)):
+        with make(few, **options) as loader:
+            loader.load_state_dict(states[0][step])
+            expected = [
+                keys for pair in zip(*(part[step:last] for part in parts), strict=True) for keys in pair if keys
+            ]
+            run = (valid_keys(batch) for _ in range(2) for batch in loader)
+            assert list(islice(run, len(expected))) == expected
+
+
 def valid_keys(batch):
     valid = getattr(batch, "valid", [True] * len(batch.key))
     return [key for key, is_valid in zip(batch.key, valid, strict=True) if is_valid]

@@ -41,7 +41,7 @@ FIELDS = {
     "boxes": wt.Boxes(path="objects.bbox", like="image", pad=-1),
     "classes": wt.Field("json", path="objects.category", like="boxes", pad=-100),
     "names": wt.Field("json", path="objects.name"),
-    "points": wt.Keypoints(path="points", like="image"),
+    "points": wt.Keypoints(path="points", like="image", flip_index=range(3)),
     "caption": wt.Text("json", path="captions.0"),
     "tokens": wt.Text(encode=letters, pad=wt.Pad(size=40)),
     "clip": wt.Frames("*.jpg", view=VIEW, frames=3, start="random"),

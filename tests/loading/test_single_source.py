@@ -134,3 +134,34 @@ def test_options_that_contradict_batches_of_one_dataset_are_refused(packed, few)
         wt.StreamingDataset(data)
     with pytest.raises(OptionError, match="Buckets divide"):
         make(mixture(packed, few), fields="image", view=wt.Buckets([(32, 32), (24, 40)]))
+
+
+@pytest.mark.parametrize("batches", ["mixed", "single"])
+def test_weights_that_begin_in_an_epoch_with_bans_leave_the_epoch_length_as_it_is(packed, few, batches):
+    data = wt.Mixture([packed, few], [1, 1], epoch_length=160, batches=batches)
+    with make(data) as loader:
+        keys_of(loader, 3)
+        state = loader.state_dict()
+    with make(data, ban=[*range(0, 300, 6), *range(400, 410)]) as loader:
+        loader.load_state_dict(state)
+        loader.reweight(classes={loader.classes[0]: 2})
+        assert [len(keys_of(loader)) for _ in range(4)] == [17, 20, 20, 20]
+
+
+def test_batches_stay_of_one_dataset_if_weights_end_before_or_after_a_ban(packed, few):
+    data = mixture(packed, few, epoch_length=160)
+    with make(data) as loader:
+        keys_of(loader, 3)
+        loader.reweight(sources=[1, 1])
+        keys_of(loader, 2)
+        loader.reweight()
+        state = loader.state_dict()
+    with make(data, ban=[*range(0, 300, 6), *range(400, 410)]) as loader:
+        loader.load_state_dict(state)
+        keys_of(loader)
+        assert all(len(one) == 1 for one in sources_of(loader, range(5, 60)))
+        loader.reweight(sources=[1, 1])
+        keys_of(loader, 5)
+        loader.reweight()
+        assert all(len(one) == 1 for one in sources_of(loader, range(5, 90)))
+        assert len(keys_of(loader)) == 20

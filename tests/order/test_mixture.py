@@ -4,13 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wds_tools as wt
 from wds_tools.errors import LabelError, OptionError, ResumeError
+from wds_tools.order.changes import Weights
 from wds_tools.order.mixture import MixtureOrder
-from wds_tools.order.planner import Cursor, EpochPlan, World
+from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World
 from wds_tools.order.resuming import resume, state_dict
 from wds_tools.order.sequence import Order
 from wds_tools.order.shares import pattern_of, whole_shares
@@ -84,6 +85,33 @@ def test_an_epoch_ends_by_its_stop_rule(order, epoch):
         for number, size in enumerate(sizes.tolist()):
             part_ids = ids[part_of(order, ids) == number]
             assert len(set(part_ids[:size].tolist())) == size  # a pass is complete before the next one
+
+
+@settings(max_examples=8)
+@given(st.sampled_from([None, 1, 4]), st.booleans(), st.data())
+def test_the_shares_of_datasets_hold_over_all_changes_however_frequent(unit, is_resumed, data):
+    parts = [Order(fingerprint=name, shard_samples=[30, 31], seed=0, window=9, block=3) for name in "xyz"]
+    base = MixtureOrder(parts, [2, 1, 1], "first_exhausted", 40, unit)
+    shares = st.lists(st.integers(0, 20), min_size=3, max_size=3).filter(any)
+    some, made, rows = data.draw(st.lists(shares, min_size=1, max_size=3)), [Weights((2, 1, 1))], unit or 1
+    orders = EpochOrders(base, find_weights=lambda entries: made[entries["number"]])
+    promised, drawn, cursor = np.zeros(3), np.zeros(3), Cursor()
+    for number in range(30):
+        for _ in range(data.draw(st.integers(1, 3))):
+            row = orders.of(cursor.epoch).ids(cursor.position, cursor.position + rows)
+            source = {*np.searchsorted(base.first_ids, row, side="right").tolist()}
+            assert len(source) == 1
+            drawn[source.pop() - 1] += 1
+            promised += np.array(made[-1].shares) / sum(made[-1].shares)
+            assert abs(promised - drawn).max() < 2
+            following = cursor.position + rows
+            cursor = Cursor(cursor.epoch + following // 40, following % 40)
+        made.append(Weights(tuple(some[number % len(some)])))
+        orders = orders.reweighting({"number": len(made) - 1}, cursor)
+        if is_resumed:
+            state = {**state_dict(orders.of(cursor.epoch), cursor), **orders.for_state(cursor).state_dict(cursor)}
+            state = json.loads(json.dumps(state))
+            orders, cursor = resume(state, base, find_weights=lambda entries: made[entries["number"]])
 
 
 def test_every_pass_and_every_epoch_has_another_order():

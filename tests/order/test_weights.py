@@ -4,6 +4,7 @@ import itertools
 import json
 from bisect import bisect_right
 from collections import Counter
+from dataclasses import astuple
 from fractions import Fraction
 from math import floor
 
@@ -21,7 +22,7 @@ from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, World
 from wds_tools.order.resuming import resume, state_dict
 from wds_tools.order.selection import Selection
 from wds_tools.order.sequence import Order
-from wds_tools.order.shares import pattern_of
+from wds_tools.order.shares import LAG, pattern_of
 from wds_tools.order.weights import UNIT, Chain, Phases, Rates
 
 
@@ -84,7 +85,7 @@ class Oracle:
 
     def scan_positions(self):
         if self.streams is None:
-            return self.base.scan_positions(self.cursor.epoch, self.cursor.position)
+            return [one[:2] for one in self.base.source_positions(self.cursor.epoch, self.cursor.position)]
         found = []
         for number, stream in enumerate(self.streams):
             first = next(stream)
@@ -92,7 +93,22 @@ class Oracle:
             found.append(first[0])
         return found
 
+    def find_lags(self):
+        """Return how far each dataset is behind the share that it was promised, in whole numbers of 1 / `LAG`."""
+        if self.streams is None:
+            start, shares, (epoch, position) = [0] * len(self.base.scans), self.base.shares, astuple(self.cursor)
+            earlier = range(epoch) if getattr(self.base, "epoch_length", None) else ()
+            parts = [self.base.ids(one, 0, self.base.samples) for one in earlier] + [self.base.ids(epoch, 0, position)]
+            drawn = [bisect_right(self.base.first_ids, sample) - 1 for sample in np.concatenate(parts).tolist()]
+        else:
+            start, shares, drawn = self.lags, self.shares, self.drawn
+        return [
+            lag + round(LAG * (Fraction(len(drawn) * share, sum(shares)) - drawn.count(number)))
+            for number, (lag, share) in enumerate(zip(start, shares, strict=True))
+        ]
+
     def change(self, weights, banned, *, moved=False):
+        self.lags = self.find_lags()
         if self.streams is None or self.turn or moved:
             self.starts = self.first_starts = self.scan_positions()
         else:  # a ban follows the change at this position, other weights replace it
@@ -103,9 +119,9 @@ class Oracle:
 
     def restart(self):
         """Go back to where the weights were changed."""
-        self.turn, self.streams, weights = 0, [], self.weights
-        shares = weights.shares or self.base.shares
-        self.pattern = pattern_of(shares).tolist()
+        self.turn, self.drawn, self.streams, weights = 0, [], [], self.weights
+        self.shares = shares = weights.shares or self.base.shares
+        self.pattern = pattern_of(shares, self.lags).tolist()
         for number, (scan, start) in enumerate(zip(self.base.scans, self.starts, strict=True)):
             first, last = self.base.first_ids[number : number + 2]
             own = {sample - first for sample in self.banned if first <= sample < last} if shares[number] else set()
@@ -137,6 +153,7 @@ class Oracle:
             return int(ids[0]), int(lanes[0])
         number = self.pattern[self.turn % len(self.pattern)]
         self.turn += 1
+        self.drawn.append(number)
         _, sample, lane = next(self.streams[number])
         is_turned = number % 2 and len(self.streams) > 1
         return sample + self.base.first_ids[number], self.base.identity.lanes - 1 - lane if is_turned else lane

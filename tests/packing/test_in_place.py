@@ -9,8 +9,11 @@ import gc
 import io
 import json
 import os
+import resource
 import shutil
 import signal
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +40,7 @@ from wds_tools.errors import (
     StoreError,
 )
 from wds_tools.format.manifest import seal
+from wds_tools.reading.opening import open_shards
 from wds_tools.storage.lock import lock_file
 
 VIEW = wt.RandomResizedCrop(32)
@@ -141,6 +145,18 @@ def test_a_saved_state_is_for_the_dataset_before_and_after(reference, kept, tmp_
     assert all(key in shown for key in expected[0][0])
 
 
+def test_the_order_does_not_depend_on_the_new_lengths(photos, tmp_path):
+    """Here crop-ready images are a tenth as long, so that blocks of 2 MB have ten times as many samples."""
+    options = {"fields": ("image", "__key__"), "shuffle": 12}  # a window of 12 samples
+    (tmp_path / "images").mkdir()
+    for number, path in enumerate(sorted(photos.glob("*/*.jpg"))[:30]):
+        (tmp_path / "images" / f"{number}.jpg").write_bytes(path.read_bytes() + bytes(200_000))
+    wt.pack(tmp_path / "images", tmp_path / "photos", images="keep", workers=1)
+    before = epoch_of(tmp_path / "photos", **options)
+    assert make_crop_ready(tmp_path / "photos").manifest.bytes < 1_000_000
+    assert epoch_of(tmp_path / "photos", **options) == before
+
+
 def test_an_unrelated_crop_ready_pack_has_another_order(reference):
     """Otherwise the two tests above would show nothing."""
     assert epoch_of(reference["keep"]) != epoch_of(reference["crop-ready"])
@@ -168,6 +184,35 @@ def test_a_running_loader_takes_the_new_files_in_its_next_epoch(kept):
         assert not removed_files_in_use(kept)
 
 
+@pytest.mark.torture
+def test_running_loaders_with_few_open_files_see_each_epoch_unchanged(photos, tmp_path):
+    """Shards are closed and opened all the time, while another process rewrites them."""
+    wt.pack(photos, tmp_path / "many", images="keep", shard_bytes="60kB", workers=1)
+    assert len(manifest_of(tmp_path / "many").shards) > 100
+    for workers in (0, 2):
+        dataset = servers.copy_of(tmp_path / "many", tmp_path / f"workers-{workers}")
+        options = {"num_workers": workers, "batch_size": 16}
+        with loader_of(dataset, **options) as loader:
+            expected = [seen(loader) for _ in range(3)]
+        gc.collect()  # closes the shards of that loader
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+        try:
+            program = "import sys, wds_tools as wt; wt.reshard(sys.argv[1], in_place=True, images='crop-ready')"
+            process = subprocess.Popen([sys.executable, "-c", program, dataset])
+            with loader_of(dataset, **options) as loader:
+                for epoch in expected:
+                    assert seen(loader) == epoch
+                while process.poll() is None:
+                    loader.set_epoch(2)
+                    assert seen(loader) == expected[2]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert process.wait() == 0
+        assert wt.verify(dataset).ok
+        assert sum(entry.before is not None for entry in manifest_of(dataset).shards) > 100
+
+
 def removed_files_in_use(folder: Path) -> list[str]:
     gc.collect()
     lines = Path("/proc/self/maps").read_text().splitlines()
@@ -183,6 +228,14 @@ def test_a_dataset_that_was_opened_before_goes_on(kept):
         assert [sample["__key__"] for sample in stored] == [
             sample["__key__"] for sample in wt.StreamingDataset(kept, shuffle=False, decode=False)
         ]
+
+
+def test_a_loader_that_has_read_the_indexes_but_no_shard_goes_on(kept):
+    options = {"where": "width > 0"}
+    expected = epoch_of(kept, **options)
+    with loader_of(kept, **options) as loader:
+        make_crop_ready(kept)
+        assert seen(loader) == expected
 
 
 def test_a_loader_of_a_dataset_at_a_server_goes_on(kept, tmp_path):
@@ -289,6 +342,14 @@ def test_columns_of_the_index_stay(foreign):
     make_crop_ready(foreign)
     with wt.make_loader(foreign, batch_size=1, num_workers=0, fields="__key__", where="similarity > 0.15") as loader:
         assert len(loader) == 4
+
+
+def test_a_dataset_that_was_opened_before_has_the_new_indexes(foreign):
+    shards = open_shards(foreign)
+    make_crop_ready(foreign)
+    assert shards.columns(0, ["similarity"])["similarity"].to_pylist() == [0.1, 0.2, 0.3]
+    assert [shards.index(number).shard for number in range(2)] == [entry.name for entry in manifest_of(foreign).shards]
+    assert shards.manifest.shards == manifest_of(foreign).shards
 
 
 def test_a_second_call_and_a_pack_of_the_same_source_find_nothing_to_do(forty, kept, capsys):
@@ -417,7 +478,7 @@ def fault_and_rerun(fault: str, call: str, number: int, two_shards: dict[str, Pa
 
 @pytest.mark.parametrize(
     ("call", "number"),
-    [("write", 1), ("write", 5), ("fsync", 4), ("rename", 2), ("rename", 3), ("unlink", 1), ("unlink", 2)],
+    [("write", 1), ("write", 5), ("fsync", 4), ("rename", 2), ("rename", 3), ("unlink", 3), ("unlink", 4)],
 )
 def test_a_rerun_recovers_from_a_kill_and_the_dataset_is_always_complete(call, number, two_shards, tmp_path):
     assert fault_and_rerun("KILL", call, number, two_shards, tmp_path).returncode == -signal.SIGKILL

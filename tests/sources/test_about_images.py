@@ -51,14 +51,14 @@ def to_hdf5(path: Path) -> None:
 
 NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
     "labels.parquet": (FRAME.to_parquet, "is a Parquet file, .*: write its rows as CSV"),
-    "list.feather": (FRAME.to_feather, "is a file of columns, .*: write its rows as CSV"),
-    "labels.pkl": (FRAME.to_pickle, "is a file of arrays or objects, .*: write its values as CSV"),
-    "labels.h5": (to_hdf5, "is a file of arrays or objects, .*: write its values as CSV"),
-    "labels.npz": (lambda path: np.savez(path, y=NUMBERS), "is a file of arrays or objects"),
+    "list.feather": (FRAME.to_feather, "has columns in a binary format, .*: write its rows as CSV"),
+    "labels.pkl": (FRAME.to_pickle, "has arrays or objects, .*: write its values as CSV"),
+    "labels.h5": (to_hdf5, "has arrays or objects, .*: write its values as CSV"),
+    "labels.npz": (lambda path: np.savez(path, y=NUMBERS), "has arrays or objects"),
     "y.npy": (lambda path: np.save(path, NUMBERS), "is an array with a value for each image, .*: write it as CSV"),
-    "photos.db": (to_database, "is a database, .*: export its rows as CSV"),
-    "labels.xlsx": (lambda path: path.write_bytes(b"PK\3\4"), "is a spreadsheet, .*: save it as CSV"),
-    "labels.ods": (lambda path: path.write_bytes(b"PK\3\4"), "is a spreadsheet, .*: save it as CSV"),
+    "photos.db": (to_database, "has a database, .*: export its rows as CSV"),
+    "labels.xlsx": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet, .*: save it as CSV"),
+    "labels.ods": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet, .*: save it as CSV"),
     "labels.csv.gz": (FRAME.to_csv, "is compressed, .*: decompress it first"),
     "labels.csv.zip": (FRAME.to_csv, "is compressed, .*: decompress it first"),
     "labels.txt.xz": (FRAME.to_csv, "is compressed, .*: decompress it first"),
@@ -68,6 +68,8 @@ NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "classes.txt": (lambda path: path.write_text("\n".join(NAMES)), "is named like a file about the images"),
     "photos.xml": (lambda path: path.write_text("<a/>"), ""),
+    "md5sums.txt": (lambda path: path.write_text("".join(f"{'0f' * 16}  {row}.png\n" for row in range(COUNT))), ""),
+    "pairs.txt": (lambda path: path.write_text("".join(f"{row}.png {row + 1}.png\n" for row in range(COUNT))), ""),
     "readme.txt": (lambda path: path.write_text("Photographs\nby A\nand B\n"), ""),
     "train.py": (lambda path: path.write_text("import torch\n"), ""),
 }
@@ -92,6 +94,10 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "t.tab": (lambda path: FRAME.to_csv(path, sep="\t", index=False), "has a value for each image, such as 'cat'"),
     "t.dat": (lambda path: FRAME.to_csv(path, sep=" ", index=False), "has a value for each image, such as 'cat'"),
     "labels": (lambda path: FRAME.to_csv(path, sep=" ", header=False, index=False), "has a value for each image"),
+    "train.lst": (  # as MXNet's im2rec writes it
+        lambda path: path.write_text("".join(f"{row}\t{row % 3}.000000\t{row}.png\n" for row in range(COUNT))),
+        "has a value for each image, such as '0 0.000000' for '0.png'",
+    ),
     "t.yaml": (
         lambda path: path.write_text("".join(f"{row}.png: {name}\n" for row, name in LABELS.items())),
         "has a value for each image, such as 'cat' for '0.png'",
@@ -148,7 +154,7 @@ def test_annotations_do_not_hide_a_file_about_the_images(kind: str, name: str, t
     if name == "meta.xlsx":
         (src / name).write_bytes(b"PK\3\4")
         first = next(iter(wt.pack_splits(src, tmp_path / "dst", split="folders", dry_run=True).values()))
-        assert any(note.startswith("'meta.xlsx' is a spreadsheet") for note in first.account.notes)
+        assert any(note.startswith("'meta.xlsx' has a spreadsheet") for note in first.account.notes)
         return
     pd.DataFrame({"image": photos, "label": ["x", "y"] * 2}).to_csv(src / name, index=False)
     choice = r"in column 'image' .*: pass --from table .*; or" if name == "meta.csv" else "write it as CSV"

@@ -32,7 +32,7 @@ BOXES = {  # what the programs were given: left, top, right, bottom, class numbe
 }
 FIELDS = {
     "image": wt.Image(),
-    "boxes": wt.Boxes(path="objects.box", format="xyxy", like="image"),
+    "boxes": wt.Boxes(path="objects.box", like="image"),
     "classes": wt.Field("json", path="objects.category", like="boxes"),
     "path": wt.Text("json", path="path"),
 }
@@ -453,6 +453,25 @@ def test_yolo_without_a_label_for_some_images_says_how_many(tmp_path):
     (src / "labels" / "photo_1.txt").unlink()
     report = wt.pack(src, tmp_path / "out")
     assert any(note.startswith("1 of 4 images have no label file") for note in report.manifest.account.notes)
+
+
+@pytest.mark.parametrize("kind", ["yolo", "coco", "voc"])
+def test_images_of_a_single_split_need_no_note_about_classes(kind, tmp_path):
+    if kind == "yolo":
+        src = tree_of(tmp_path / "src", "yolo/supervision_boxes", "images/train/{name}")
+        (src / "labels/train").mkdir()
+        for path in src.glob("labels/*.txt"):
+            path.rename(src / "labels/train" / path.name)
+        (src / "data.yaml").write_text((src / "data.yaml").read_text() + "\ntrain: images/train\n")
+    elif kind == "coco":
+        src = tree_of(tmp_path / "src", "coco/datumaro_instances_box", "images/train/{name}")
+        next(src.rglob("instances_val.json")).unlink()
+    else:
+        src = tree_of(tmp_path / "src", "voc/datumaro", "JPEGImages/{name}")
+        next(src.rglob("val.txt")).unlink()
+    report = wt.pack(src, tmp_path / "out", images="keep")
+    assert report.manifest.source["kind"] == kind
+    assert not [note for note in report.manifest.account.notes if "not a class" in note]
 
 
 def test_a_split_of_data_yaml_that_is_not_there_is_noted(tmp_path):

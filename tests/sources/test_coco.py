@@ -221,6 +221,12 @@ def test_two_used_categories_of_one_name_are_refused_and_an_unused_one_is_left_o
         ({"segmentation": {"size": [50, 100], "counts": "~~"}}, "counts are neither"),
         ({"segmentation": {"size": [-1, 100], "counts": [4]}}, "run lengths of size"),
         ({"segmentation": "mask"}, "a segmentation that is a str"),
+        (
+            {"segmentation": {"size": [100, 50], "counts": [5000]}},
+            r"annotation 1 .* of size \[100, 50\].*has \[50, 100\]",
+        ),
+        ({"iscrowd": "0"}, "annotation 1 has iscrowd '0'; allowed are 0 and 1"),
+        ({"iscrowd": 2}, "annotation 1 has iscrowd 2; allowed are 0 and 1"),
     ],
 )
 def test_an_image_with_an_object_that_cannot_be_used_is_skipped_with_the_reason(changes, message):
@@ -240,6 +246,8 @@ def test_an_image_with_an_object_that_cannot_be_used_is_skipped_with_the_reason(
         ),
         ({"bbox": [90, 20, 30, 5]}, "1 object with a box that reaches beyond its image, kept as in the source"),
         ({"segmentation": [[1, 2, 3, 4]]}, "1 object without area"),
+        ({"segmentation": [[10, 20, 40, 20, 40, 90]]}, "1 object with an outline or key points beyond its image, kept"),
+        ({"keypoints": [10, 20, 2, 140, 20, 1]}, "1 object with an outline or key points beyond its image, kept as in"),
     ],
 )
 def test_a_box_that_is_only_strange_is_kept_as_it_is_and_counted(changes, note):
@@ -250,8 +258,18 @@ def test_a_box_that_is_only_strange_is_kept_as_it_is_and_counted(changes, note):
     assert sample(found, "a.jpg")["objects"][0]["box"] == [box[0], box[1], box[0] + box[2], box[1] + box[3]]
 
 
-def test_a_box_that_reaches_a_fraction_of_a_pixel_too_far_is_not_remarkable():
-    assert parse(with_changes(bbox=[90, 20, 10.4, 5])).notes == []
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"bbox": [90, 20, 10.4, 5]},
+        {"segmentation": [[10, 20, 100.9, 20, 40, 50.5]]},
+        {"keypoints": [10, 20, 2, -140, 20, 0]},  # not labelled
+        {"iscrowd": True},
+    ],
+)
+def test_a_fraction_of_a_pixel_and_a_point_that_is_not_labelled_are_not_remarkable(changes):
+    found = parse(with_changes(**changes))
+    assert (found.notes, found.skipped) == ([], [])
 
 
 def test_an_object_without_a_box_gets_the_one_around_its_outline():

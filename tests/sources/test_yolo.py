@@ -111,7 +111,7 @@ def test_paths_of_splits_get_path_before_them_and_may_be_lists():
 def test_entries_of_data_yaml_are_all_in_the_account():
     found = yaml_of("names: [x]\ndownload: |\n  import os\nkpt_shape: [17, 3]\nflip_idx: [0]\nmine: 3\n")
     assert found.keypoints == (17, 3)
-    assert found.attributes == {"flip_idx": ["0"]}
+    assert found.attributes == {"flip_idx": [0]}
     assert {part.name: bool(part.reason) for part in found.parts} == {
         "names": False, "download": True, "kpt_shape": False, "flip_idx": False, "mine": True,
     }  # fmt: skip
@@ -131,6 +131,7 @@ def test_entries_of_data_yaml_are_all_in_the_account():
         ("names: [a", "not valid YAML"),
         ("names: [a]\ntrain: {x: y}", "train is not a path"),
         ("names: [a]\nkpt_shape: 17", "kpt_shape is not"),
+        ("names: [a]\nflip_idx: [1, x]", "flip_idx is not a list of point numbers"),
         ("names: [a]\nkpt_shape: [17, 4]", r"kpt_shape is \[17, 4\]"),
         ("names: [a]\nx: !!python/object/apply:os.system [ls]", None),
         ("a: &a [x,x,x]\nb: &b [*a,*a,*a]\nc: &c [*b,*b,*b]\nnames: [*c]", "no class names"),

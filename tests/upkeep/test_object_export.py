@@ -269,6 +269,44 @@ def test_key_points_beyond_the_image_are_moved_to_its_edge_and_not_labelled(size
     assert report.notes == [f"yolo: {what}{labelled}, such as object 0 of 'a.png'"]
 
 
+def test_predictions_are_exported_without_their_confidence_which_trainers_refuse(tmp_path: Path) -> None:
+    foreign = Path(__file__).parents[1] / "foreign"
+    src = tmp_path / "src"
+    for folder in ("images", "labels"):
+        (src / folder).mkdir(parents=True)
+    shutil.copy(foreign / "images/photo_1.jpg", src / "images")
+    shutil.copy(foreign / "yolo/ultralytics_predictions/photo_1.txt", src / "labels")
+    (src / "classes.txt").write_text("cat\ndog\n")
+    wt.pack(src, tmp_path / "packed", kind="yolo", progress=False)
+    report = wt.export(tmp_path / "packed", "yolo", dst=tmp_path / "out", progress=False)
+    assert "yolo: entries of objects that YOLO does not have are left out: confidence" in report.notes
+    rows = label_rows(src / "labels/photo_1.txt")
+    assert [len(row) for row in rows] == [6, 6]
+    found = label_rows(tmp_path / "out/labels/train/photo_1.txt")
+    np.testing.assert_allclose(found, [row[:5] for row in rows], atol=1e-6)
+
+
+def test_coco_has_flip_idx_as_numbers(tmp_path: Path) -> None:
+    src = tree_of(tmp_path / "src", "yolo/ultralytics_keypoints", "images/all/{name}")
+    settings = {"names": ["cat", "dog", "fig tree"], "kpt_shape": [3, 3], "flip_idx": [1, 0, 2], "train": "images/all"}
+    (src / "data.yaml").write_text(yaml.safe_dump(settings))
+    wt.pack(src, tmp_path / "packed", kind="yolo", progress=False)
+    wt.export(tmp_path / "packed", "coco", dst=tmp_path / "out", progress=False)
+    written = json.loads((tmp_path / "out/annotations/instances_train.json").read_text())
+    assert [one["flip_idx"] for one in written["categories"]] == [[1, 0, 2]] * 3
+
+
+def test_points_without_visibility_and_with_negative_numbers_are_not_labelled_in_coco(tmp_path: Path) -> None:
+    item = {"box": [5, 5, 95, 75], "category": 0, "keypoints": [[10, 20], [-1, 24], [0, 0]]}
+    image = io.BytesIO()
+    Image.new("RGB", (100, 80)).save(image, "PNG")
+    with wt.ShardWriter(tmp_path / "in/a-%06d.tar", field_classes={"json:objects.category": ("cat",)}) as writer:
+        writer.write({"__key__": "a", "png": image.getvalue(), "json": {"width": 100, "height": 80, "objects": [item]}})
+    wt.export(tmp_path / "in", "coco", dst=tmp_path / "out", progress=False)
+    (one,) = json.loads((tmp_path / "out/annotations/instances_train.json").read_text())["annotations"]
+    assert (one["keypoints"], one["num_keypoints"]) == ([10, 20, 2, 0, 0, 0, 0, 0, 2], 2)
+
+
 def test_what_yolo_does_not_have_is_counted_with_an_example(odd: Path, tmp_path: Path) -> None:
     report = wt.export(odd, "yolo", dst=tmp_path / "out", progress=False)
     assert report.notes == [

@@ -285,6 +285,12 @@ def test_all_strange_objects_are_named_and_are_not_damage(tmp_path: Path, capsys
         ({"box": [1, 1, 5, 5], "category": 7}, "object 0 has category 7; allowed are 0 to 1"),
         ({"box": [5, 1, 1, 5], "category": 0}, "object 0 has a box of negative size: [5, 1, 1, 5]"),
         ({"category": 0}, "object 0 has a box that is a NoneType"),
+        (
+            {"box": [1, 1, 5, 5], "category": 0, "rle": {"size": [3, 27], "counts": [81]}},
+            "object 0 has a mask in run lengths of size [3, 27] (height, width), and its image has [9, 9]",
+        ),
+        ({"box": [1, 1, 5, 5], "category": 0, "keypoints": [[1, 12]]}, "object 0 with an outline or key points beyond"),
+        ({"box": [1, 1, 5, 5], "category": 0, "keypoints": [[-40, 5], [0, 12, 0]]}, None),
         ({"box": [1, 1, 5, 5], "category": 1}, None),
     ],
 )

@@ -341,5 +341,9 @@ def _summary_in_place(report: PackReport) -> str:
     written = len(manifest.shards) - report.kept
     if not written:
         return f"nothing to rewrite: {report.dst} is crop-ready already: {total}"
-    kept = f"; {counted(report.kept, 'shard')} were crop-ready already" if report.kept else ""
+    kept = (
+        f"; {counted(report.kept, 'other shard')} were rewritten before, or have nothing to rewrite"
+        if report.kept
+        else ""
+    )
     return f"rewrote {counted(written, 'shard')} of {report.dst} in {report.seconds:.1f} s{kept}; it has {total}"

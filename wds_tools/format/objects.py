@@ -7,8 +7,10 @@ top, right, bottom in pixels) and ``category`` (class number); some also have ``
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from wds_tools.errors import SourceError
@@ -23,6 +25,7 @@ OBJECT_KEYS = ("box", "category", "polygons", "rle", "crowd", "keypoints")
 SAMPLE_KEYS = ("path", "class", "width", "height", "objects", "captions")
 NO_AREA = "without area"
 BEYOND = "with a box that reaches beyond its image"
+POINTS_BEYOND = "with an outline or key points beyond its image"
 
 _DIGITS = 6  # decimals of pixels that are computed, so that a width of 10.2 does not become 10.199999999999989
 
@@ -97,19 +100,20 @@ def bounding_box(polygons: Sequence[Sequence[float]]) -> Box:
 def remarks(
     objects: Sequence[Object], width: float, height: float, tolerance: float = 1.0
 ) -> Iterator[tuple[int, str]]:
-    """Check all boxes of an image: the one rule for every format.
+    """Check all objects of an image: the one rule for every format.
 
-    A box with a negative width or height, and a box that is completely outside the image, cannot be what was meant, so
-    its image is skipped. A box without area, and one that reaches beyond the image, are kept as they are.
+    A box with a negative width or height, a box that is completely outside the image, and run lengths for an image of
+    another size cannot be what was meant, so the image is skipped. A box without area, and what reaches beyond the
+    image, are kept as they are.
 
     Args:
         objects: Objects of the image.
         width: Width of the image, infinite if it is not known; 1 if positions are fractions.
         height: Height of the image, infinite if it is not known.
-        tolerance: How far a box may reach beyond the image without a remark: positions are rounded.
+        tolerance: How far an object may reach beyond the image without a remark: positions are rounded.
 
     Yields:
-        Position of an object that is kept, and what is remarkable about it: `NO_AREA`, `BEYOND`.
+        Position of an object that is kept, and what is remarkable about it: `NO_AREA`, `BEYOND`, `POINTS_BEYOND`.
 
     Raises:
         SourceError: An object cannot be used.
@@ -121,10 +125,69 @@ def remarks(
         if right < 0 or bottom < 0 or left > width or top > height:
             image = "whose positions are 0 to 1" if width == height == 1 else f"of {width:g}x{height:g}"
             raise SourceError(f"{name_of(item, index)} has a box outside its image {image}: {_shown(item['box'])}")
+        if "rle" in item and math.isfinite(width) and item["rle"]["size"] != [height, width]:
+            raise SourceError(
+                f"{name_of(item, index)} has a mask in run lengths of size {item['rle']['size']} (height, width), and "
+                f"its image has [{height:g}, {width:g}]"
+            )
         if right == left or bottom == top or any(len(points) < 6 for points in item.get("polygons", ())):
             yield index, NO_AREA
         if min(left, top, width - right, height - bottom) < -tolerance:
             yield index, BEYOND
+        points = [point for point in item.get("keypoints", ()) if is_labelled(point)]
+        for xs, ys in [*((outline[::2], outline[1::2]) for outline in item.get("polygons", ())), *_columns(points)]:
+            if xs and min(*xs, *ys, width - max(xs), height - max(ys)) < -tolerance:
+                yield index, POINTS_BEYOND
+                break
+
+
+def is_labelled(point: Sequence[float]) -> bool:
+    """Return whether the position of a key point is known: a visibility above 0, or without one no negative number."""
+    return point[2] > 0 if len(point) > 2 else min(point) >= 0
+
+
+def _columns(points: Sequence[Sequence[float]]) -> list[tuple[list[float], list[float]]]:
+    return [([point[0] for point in points], [point[1] for point in points])] if points else []
+
+
+def flip_index_of(attributes: Iterable[str]) -> tuple[int, ...] | None:
+    """Return which key point each one becomes when its image is mirrored, from the attributes of classes.
+
+    It is ``flip_idx`` of YOLO; in COCO, ``left`` and ``right`` change places in the names of key points.
+
+    >>> flip_index_of(['{"keypoints": ["nose", "left_eye", "right_eye"]}'])
+    (0, 2, 1)
+
+    Args:
+        attributes: A JSON object as text for each class, as in `ClassList`.
+
+    Returns:
+        The index of the other point of each pair. None if it is not known, or not the same for all classes.
+    """
+    found = {index for one in attributes if (index := _flip_index(json.loads(one))) is not None}
+    return found.pop() or None if len(found) == 1 else None
+
+
+def _flip_index(attributes: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return the pairs of a class, nothing if they are not known; None if it has no key points."""
+    index, names = attributes.get("flip_idx"), attributes.get("keypoints")
+    if isinstance(index, list) and are_pairs(index):
+        return tuple(index)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None if index is None else ()
+    other = {"left": "right", "right": "left"}
+    lower = [name.lower() for name in names]
+    mirrored = [re.sub("left|right", lambda side: other[side[0]], name) for name in lower]
+    if lower == mirrored or not set(mirrored) <= set(lower):
+        return ()
+    pairs = tuple(map(lower.index, mirrored))
+    return pairs if are_pairs(pairs) else ()
+
+
+def are_pairs(index: Sequence[Any]) -> bool:
+    """Return whether these are the indices of points in pairs: those of two points are exchanged, or a point stays."""
+    numbers = range(len(index))
+    return all(type(other) is int and other in numbers and index[other] == i for i, other in enumerate(index))
 
 
 def name_of(item: Mapping[str, Any], index: int) -> str:

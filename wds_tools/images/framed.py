@@ -144,6 +144,9 @@ class Letterbox(OfOneSize):
     def __post_init__(self) -> None:
         height_and_width(self.size)
         check_fill(self.fill)
+        for name in ("center", "enlarge"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise OptionError(f"Letterbox({name}={getattr(self, name)!r}); allowed are True and False")
         check_flips(self.flip, self.flip_vertical)
 
     def regions(self, width: Ints, height: Ints, u: Floats) -> Regions:

@@ -199,6 +199,12 @@ def views_in(view: AnyView) -> list[View]:
     return list(view.views) if isinstance(view, MultiScale) else [view]
 
 
+def may_mirror(view: AnyView) -> bool:
+    """Return whether a view mirrors some images."""
+    of = [getattr(one, "view", one) for one in views_in(view)]  # that of a Blend or CopyPaste
+    return any(getattr(one, name, 0) > 0 for one in of for name in ("flip", "flip_vertical"))
+
+
 def count_in(view: AnyView) -> int:
     """Return the number of views of which each batch has one; 0 if it does not depend on the batch."""
     entries = view.values.values() if isinstance(view, Schedule) else [view]

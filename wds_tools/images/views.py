@@ -129,6 +129,14 @@ class Regions:
         return np.stack([self.flip, rows], axis=1)
 
     @property
+    def are_mirrored(self) -> NDArray[np.bool_]:
+        """Whether an output shows the mirror image of a result, after an odd number of flips: bool [n]."""
+        odd = np.asarray(self.flips.sum(axis=1) % 2)
+        if self.frame is not None and self.frame.warp is not None:
+            odd = odd + np.repeat(self.frame.warp.flips.sum(axis=1), self.frame.tiles)
+        return np.asarray(odd % 2 == 1)
+
+    @property
     def output_size(self) -> NDArray[np.int64]:
         """Height and width of the output that each result belongs to: int64 [n, 2]."""
         if self.frame is None:

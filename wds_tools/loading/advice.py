@@ -12,6 +12,8 @@ import torch.utils.data
 
 from wds_tools.format.label_source import INDEX
 from wds_tools.images.buckets import Buckets
+from wds_tools.images.schedule import may_mirror
+from wds_tools.loading.fields.keypoints import Keypoints
 from wds_tools.loading.load_options import LoaderOptions
 from wds_tools.loading.request import OpenedDataset
 from wds_tools.options import available_cores, launcher_number
@@ -61,6 +63,21 @@ def warn_of_merged_labels(opened: OpenedDataset, *, is_decoded: bool = True) -> 
             f"{opened.shards.name} was merged from datasets with different class numbers, which the field 'cls' "
             "still has: read the field 'label', or write shards with the new numbers with `wds-tools reshard`"
         )
+
+
+def warn_of_mirrored_points(opened: OpenedDataset) -> None:
+    """Warn if a view mirrors key points, and it is not known which of them are pairs."""
+    for column in opened.recipe.columns:
+        if not isinstance(column.spec, Keypoints) or column.spec.flip_index is not None or column.geometry is None:
+            continue
+        mirroring = next((view for view in column.geometry.views if may_mirror(view)), None)
+        if mirroring is not None:
+            _warn(
+                f"{mirroring} mirrors images, and the key points of field {column.name!r} keep their indices, so a "
+                "left eye would be on what the image shows as a right eye: state the pairs, such as "
+                "wds_tools.Keypoints(..., flip_index=[0, 2, 1]), or flip_index=range(number of points) if there are "
+                "none"
+            )
 
 
 def warn_of_batch_sizes(dataset_batch: int, dataloader_batch: int | None) -> None:

@@ -95,6 +95,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
         self._errors = ErrorLog(options.errors)
         self._opened = open_dataset(options)
         advice.warn_of_merged_labels(self._opened, is_decoded=options.decode)
+        advice.warn_of_mirrored_points(self._opened)
         self._orders = self._opened.orders()
         self.batch_size = options.batch_size
         self.tail = options.tail

@@ -199,6 +199,7 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
     advice.warn_of_many_workers(options.num_workers)
     advice.warn_of_image_lists(opened, options)
     advice.warn_of_merged_labels(opened)
+    advice.warn_of_mirrored_points(opened)
     return loader
 
 

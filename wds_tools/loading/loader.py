@@ -242,8 +242,8 @@ class Loader(OnlyIterable):
             samples: One factor per sample, float [samples]; factors by key or sample id; or a Parquet file with the
                 columns ``weight``, and ``key`` or ``id``.
             where: Factors of the samples that meet a condition, such as ``{"width < 200": 0.5}``.
-            save_to: File for the weights of ``samples=``, next to the checkpoint, for example ``weights-500.npy``. A
-                state cannot be saved without it, as it records only the path and a hash.
+            save_to: File for the weights of ``samples=``, next to the checkpoint, for example ``weights-500.npy``.
+                Without it, no state can be saved while they hold, as it records only the path and a hash.
             at: Step, counted from the start of the run over all epochs and resumed runs. Its position is stored: it is
                 another step if the batch size, the number of ranks or the epoch is changed before it.
 

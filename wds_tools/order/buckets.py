@@ -208,7 +208,7 @@ class BucketedEpoch(EpochOrder):
         """Return where the run stands at a row: samples that wait for their bucket are kept if they are drawn."""
         (ids, _), following = self._waiting_at(position)
         delivered = int(self._rows.valid[:position].sum()) if position else 0
-        return Stand(delivered + int(are_drawn(ids).sum()), self.inner.scan_positions(following))
+        return Stand(delivered + int(are_drawn(ids).sum()), self.inner.source_positions(following))
 
     def _waiting_at(self, position: int) -> tuple[Part, int]:
         """Return ids and lanes of the samples that wait at a row, and the row of `inner` that comes next."""

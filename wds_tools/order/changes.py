@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import ResumeError
-from wds_tools.order.saved_state import MAX_EPOCH, entries_of, whole_number
-from wds_tools.order.weights import Phases, ScanPosition
+from wds_tools.order.saved_state import MAX_EPOCH, MAX_NUMBER, entries_of, whole_number
+from wds_tools.order.weights import Phases, SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,11 @@ class Stand:
 
     Attributes:
         drawn: Samples of the epoch that were delivered before, or wait for their bucket and are kept.
-        scan: Where the plain orders of each dataset continue.
+        sources: Where each dataset continues.
     """
 
     drawn: int
-    scan: tuple[ScanPosition, ...]
+    sources: tuple[SourcePosition, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +129,7 @@ class Reweight:
 
     def to_list(self, stand: Stand | None) -> list[Any]:
         """Return plain values for a state, which has many of these; ``stand`` is None if it is not known yet."""
-        numbers = [] if stand is None else [stand.drawn, *(number for one in stand.scan for number in one)]
+        numbers = [] if stand is None else [stand.drawn, *(number for one in stand.sources for number in one)]
         return [self.epoch, self.position, self.length, numbers, self.entries]
 
 
@@ -182,11 +182,14 @@ def reweights_of(state: Any) -> tuple[Reweight, ...]:
 
 
 def _reweight_of(epoch: Any, position: Any, length: Any, stand: Any, entries: Entries | None) -> Reweight:
-    numbers = [whole_number(number, "position of a scan") for number in entries_of(stand, "weights")]
+    numbers = [
+        whole_number(number, "position at weights", least=-MAX_NUMBER if index and index % 3 == 0 else 0)
+        for index, number in enumerate(entries_of(stand, "weights"))
+    ]
     return Reweight(
         whole_number(epoch, "epoch of weights", most=MAX_EPOCH),
         whole_number(position, "position of weights"),
         entries,
         whole_number(length, "length of an epoch with weights", least=1),
-        Stand(numbers[0], tuple(zip(numbers[1::2], numbers[2::2], strict=True))) if numbers else None,
+        Stand(numbers[0], tuple(zip(*(numbers[first::3] for first in (1, 2, 3)), strict=True))) if numbers else None,
     )

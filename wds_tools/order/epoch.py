@@ -29,7 +29,7 @@ from wds_tools.order.identity import Identity
 from wds_tools.order.selection import Balance
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
-from wds_tools.order.weights import Chain, Draws, Marks, Rates, Regime, Scan, ScanPosition
+from wds_tools.order.weights import Chain, Draws, Marks, Rates, Regime, Scan, SourcePosition
 
 _KEPT_SEGMENTS = 2
 Regimes = Callable[[Reweight], Regime]
@@ -146,11 +146,13 @@ class PlainOrder(RunOrder):
             epoch that is computed at a time, and the number of samples.
         reach: Maximum distance between two positions of one block; None if it is not known.
         varies: Whether epochs have different samples.
+        epoch_length: Samples that an epoch has at any position of a run; None if it follows from the dataset.
     """
 
     segment_starts: Ints
     reach: int | None = None
     varies: bool
+    epoch_length: int | None = None
 
     @abstractmethod
     def slice(self, epoch: int, start: int, stop: int) -> Part:
@@ -172,8 +174,8 @@ class PlainOrder(RunOrder):
         """The plain orders of each dataset that weights go through: without repetitions by ``class_weights=``."""
 
     @abstractmethod
-    def scan_positions(self, epoch: int, position: int) -> tuple[ScanPosition, ...]:
-        """Return where the `scans` of each dataset have its next sample at a position of an epoch."""
+    def source_positions(self, epoch: int, position: int) -> tuple[SourcePosition, ...]:
+        """Return where the `scans` of each dataset have its next sample at a position of an epoch, and its lag."""
 
     @property
     @abstractmethod
@@ -217,13 +219,17 @@ class PlainOrder(RunOrder):
             stand: Where the run stands.
         """
         shares, rates = draws
-        if not len(shares) == len(self.scans) == len(stand.scan):
+        if not len(shares) == len(self.scans) == len(stand.sources):
             raise ResumeError(
-                f"the state has weights of {len(stand.scan)} dataset(s), the loader has {len(self.scans)}: create the "
-                "loader with the datasets of the state"
+                f"the state has weights of {len(stand.sources)} dataset(s), the loader has {len(self.scans)}: create "
+                "the loader with the datasets of the state"
             )
-        chains = [Chain(*one) for one in zip(self.scans, rates, stand.scan, strict=True)]
-        return Regime(draws, chains, self.first_ids, self.identity.lanes, stand.drawn, self.identity.group)
+        chains = [
+            Chain(scan, rate, (turn, first))
+            for scan, rate, (turn, first, _) in zip(self.scans, rates, stand.sources, strict=True)
+        ]
+        lags = [lag for _, _, lag in stand.sources]
+        return Regime(draws, chains, self.first_ids, self.identity.lanes, stand.drawn, lags, self.identity.group)
 
     @abstractmethod
     def find(self, epoch: int, ids: Ints) -> tuple[Ints, Ints]:
@@ -364,9 +370,9 @@ class EpochOrder:
         """
         return WeightedEpoch(self, (Piece(self.epoch, position, change, regimes),))
 
-    def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
-        """Return where the plain orders of each dataset have its next sample at a row."""
-        return self.run.scan_positions(self.epoch, position)
+    def source_positions(self, position: int) -> tuple[SourcePosition, ...]:
+        """Return where the plain orders of each dataset have its next sample at a row, and its lag."""
+        return self.run.source_positions(self.epoch, position)
 
     def stand(self, position: int, are_drawn: AreDrawn) -> Stand:  # noqa: ARG002 - buckets need it
         """Return where the run stands at a row.
@@ -375,7 +381,7 @@ class EpochOrder:
             position: The row.
             are_drawn: Returns which samples the weights that hold from there on draw at all.
         """
-        return Stand(position, self.scan_positions(position))
+        return Stand(position, self.source_positions(position))
 
     @property
     def inner(self) -> EpochOrder:
@@ -491,11 +497,11 @@ class BannedEpoch(EpochOrder):
         ids, lanes = self._base.slice(start, stop)
         return (ids, lanes), ~np.isin(ids, self._banned) | (np.arange(start, stop) < self._position)
 
-    def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
-        """Return where the plain orders of each dataset have its next sample at a row."""
+    def source_positions(self, position: int) -> tuple[SourcePosition, ...]:
+        """Return where the plain orders of each dataset have its next sample at a row, and its lag."""
         number = int(np.searchsorted(self.segment_starts, position, side="right")) - 1
         within = np.flatnonzero(self._kept(number)[1])[position - int(self.segment_starts[number])]
-        return self._base.scan_positions(int(self._base.segment_starts[number]) + int(within))
+        return self._base.source_positions(int(self._base.segment_starts[number]) + int(within))
 
 
 class WeightedEpoch(EpochOrder):
@@ -544,12 +550,12 @@ class WeightedEpoch(EpochOrder):
         kept = tuple(piece for piece in self._pieces if piece.position < position)
         return WeightedEpoch(self._base, (*kept, Piece(self.epoch, position, change, regimes)))
 
-    def scan_positions(self, position: int) -> tuple[ScanPosition, ...]:
-        """Return where the plain orders of each dataset have its next sample at a row."""
+    def source_positions(self, position: int) -> tuple[SourcePosition, ...]:
+        """Return where the plain orders of each dataset have its next sample at a row, and its lag."""
         piece = self.piece_at(position)
         if piece is None:
-            return self._base.scan_positions(position)
-        return piece.regime.scan_positions(piece.row(position))
+            return self._base.source_positions(position)
+        return piece.regime.source_positions(piece.row(position))
 
     def largest_batch(self, position: int) -> int | None:
         """Return the largest batch size with which batches from a row on do not mix groups; None allows any size."""

@@ -17,7 +17,7 @@ from wds_tools.order.identity import Identity
 from wds_tools.order.sequence import Order
 from wds_tools.order.shares import Part, Pattern
 from wds_tools.order.tally import Tally
-from wds_tools.order.weights import ScanPosition
+from wds_tools.order.weights import SourcePosition
 
 _SEGMENT_SAMPLES = 1 << 20
 Stop = Literal["first_exhausted", "all_exhausted"]
@@ -139,13 +139,14 @@ class MixtureOrder(PlainOrder):
         """The orders of the datasets that weights go through: without repetitions by ``class_weights=``."""
         return tuple(part.scans[0] for part in self.parts)
 
-    def scan_positions(self, epoch: int, position: int) -> tuple[ScanPosition, ...]:
-        """Return where the `scans` of each dataset have its next sample at a position of an epoch."""
+    def source_positions(self, epoch: int, position: int) -> tuple[SourcePosition, ...]:
+        """Return where the `scans` of each dataset have its next sample at a position of an epoch, and its lag."""
         start = position + epoch * (self.epoch_length or 0)
-        found: list[ScanPosition] = []
+        found: list[SourcePosition] = []
         for number, part in enumerate(self.parts):
             passes, rest = divmod(self._pattern.count_before(number, start), part.samples)
-            found += part.scan_positions(self._first_pass(number, epoch) + passes, rest)
+            ((turn, first, _),) = part.source_positions(self._first_pass(number, epoch) + passes, rest)
+            found.append((turn, first, self._pattern.lag(number, start)))
         return tuple(found)
 
     @property

@@ -18,7 +18,7 @@ from wds_tools.order.keyed_random import hashes, key_of
 from wds_tools.order.selection import Balance
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally
-from wds_tools.order.weights import Scan, ScanPosition
+from wds_tools.order.weights import Scan, SourcePosition
 
 Packed = Callable[[], tuple[int, Ints]]
 """Returns how many inputs have been packed, counted from the first one without a break, and the gaps among them."""
@@ -71,7 +71,7 @@ class PackedOrder(PlainOrder):
         """None: weights hold from the next epoch on."""
         return ()
 
-    def scan_positions(self, epoch: int, position: int) -> tuple[ScanPosition, ...]:  # noqa: ARG002 - of the protocol
+    def source_positions(self, epoch: int, position: int) -> tuple[SourcePosition, ...]:  # noqa: ARG002 - of the protocol
         """Return nothing, as there are no scans."""
         return ()
 

@@ -302,11 +302,11 @@ class EpochOrders:
             return self
         place, last = astuple(cursor), self._last(cursor)
         changes: list[Change] = [Ban(cursor.epoch, cursor.position, tuple(sorted(new)))]
-        if last:
-            changes.append(Reweight(cursor.epoch, cursor.position, last.entries, last.length))
-        elif self.order.plain.identity.group > 1:  # without some rows, groups would not be of one dataset
-            shares = {"sources": list(map(float, self.order.plain.shares))}
-            changes.append(Reweight(cursor.epoch, cursor.position, shares, self.of(cursor.epoch).samples))
+        if last or self._needs_weights:
+            entries, length = (last.entries, last.length) if last else (None, self._length(cursor))
+            if entries is None and self._needs_weights:
+                entries = self._plain_weights
+            changes.append(Reweight(cursor.epoch, cursor.position, entries, length))
         passed = [change for change in self.changes if change.place <= place]
         later = [change for change in self.changes if change.place > place]
         return self._with((*passed, *changes, *later), known=self._known.until(passed))
@@ -331,15 +331,31 @@ class EpochOrders:
             )
             raise OptionError(f"{reason}: weights can change from epoch {cursor.epoch + 1} on")
         before = self.until(cursor, inclusive=False)
+        if entries is None and self.bans and self._needs_weights:
+            entries = self._plain_weights
         last = before._last(cursor)  # noqa: SLF001 - of this class
         if entries is None and last is None:
             return before
-        length = last.length if last else before.of(cursor.epoch).distinct
+        length = last.length if last else before._length(cursor)  # noqa: SLF001 - of this class
         change = Reweight(cursor.epoch, cursor.position, entries, length)
         changed = self._with((*before.changes, change))
         if check:
             changed.check(change)
         return changed
+
+    @property
+    def _needs_weights(self) -> bool:
+        """Whether bans are changes of weights: without some rows of the plain epochs, groups would mix datasets."""
+        return self.order.plain.identity.group > 1
+
+    @property
+    def _plain_weights(self) -> Entries:
+        """Weights that draw all samples of a dataset equally often."""
+        return {"sources": list(map(float, self.order.plain.shares))}
+
+    def _length(self, cursor: Cursor) -> int:
+        """Return the samples of an epoch if weights begin to hold at a cursor."""
+        return self.order.plain.epoch_length or self.of(cursor.epoch).distinct
 
     def until(self, cursor: Cursor, *, inclusive: bool = True) -> EpochOrders:
         """Return the orders without the changes of weights after a cursor, or without those at it either."""

@@ -43,7 +43,7 @@ from wds_tools.order.keyed_random import Streams, hashes, key_of, permute, unper
 from wds_tools.order.selection import Selection
 from wds_tools.order.shares import Part
 from wds_tools.order.tally import Tally, tally, tally_of_range
-from wds_tools.order.weights import ScanPosition
+from wds_tools.order.weights import SourcePosition
 
 BLOCK_BYTES = 2 << 20
 SEGMENT_SAMPLES = 1 << 20
@@ -235,9 +235,9 @@ class Order(PlainOrder):
             return (self,)
         return (self.selecting(Selection(self.selection.selected_ids)),)
 
-    def scan_positions(self, epoch: int, position: int) -> tuple[ScanPosition, ...]:
-        """Return the epoch and the position at which `scans` continue."""
-        return ((epoch, position * self.scans[0].samples // self.samples),)
+    def source_positions(self, epoch: int, position: int) -> tuple[SourcePosition, ...]:
+        """Return the epoch and the position at which `scans` continue. There is no lag."""
+        return ((epoch, position * self.scans[0].samples // self.samples, 0),)
 
     @property
     def shares(self) -> tuple[int, ...]:

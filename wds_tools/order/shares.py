@@ -4,6 +4,9 @@ A repeating pattern assigns a dataset to each position. Weights 0.7 and 0.3 have
 ten. Up to any position, the number of samples from each dataset differs from its exact share by less
 than one (Tijdeman: The chairman assignment problem, Discrete Mathematics 32, 1980). So a batch whose
 size is a multiple of the pattern's length has exactly the requested proportions.
+
+When the shares change, each dataset is ahead of or behind the share that it was promised so far. The new pattern begins
+with these lags. So the shares also hold over any number of changes, however few rows are between them.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ Part = tuple[Ints, NDArray[np.int16]]
 """Sample ids and lanes of consecutive positions."""
 
 MAX_PERIOD = 10_000
+LAG = 1 << 24
+"""The lag of a dataset that is one unit of rows behind its share. Lags are whole numbers, the same on any machine."""
 
 
 def whole_shares(weights: Sequence[float]) -> list[int]:
@@ -48,35 +53,42 @@ def whole_shares(weights: Sequence[float]) -> list[int]:
     return [int(share) for share in shares // math.gcd(*shares.tolist())]
 
 
-def pattern_of(shares: Sequence[int]) -> Ints:
+def pattern_of(shares: Sequence[int], lags: Sequence[int] = ()) -> Ints:
     """Return the index of the dataset at each position of a period, by Tijdeman's algorithm.
 
     Args:
         shares: Whole numbers, one per dataset; datasets with the share 0 do not occur.
+        lags: How far each dataset is behind its share before the first position, in units of 1 / `LAG`; none is 0.
 
     Returns:
         int64 [sum of shares].
     """
     occurring = [index for index, share in enumerate(shares) if share]
-    found = _pattern_of_positive([shares[index] for index in occurring])
-    return np.array(occurring, np.int64)[found]
-
-
-def _pattern_of_positive(shares: Sequence[int]) -> list[int]:
-    period, slack = sum(shares), max(1, 2 * len(shares) - 2)
-    counts = [0] * len(shares)
+    period, slack = sum(shares), max(1, 2 * len(occurring) - 2)
+    # How far each dataset is behind if it is not chosen now, in units of 1 / (period * slack * LAG).
+    behind = [slack * period * lag for lag in lags or [0] * len(shares)]
+    one, limit = slack * period * LAG, period * LAG
+    left = list(shares)  # so that the pattern can repeat
     pattern = []
-    for position in range(1, period + 1):
-        # How far each dataset falls behind its share if it is not chosen now, in units of 1 /
-        # (period * slack).
-        behind = [slack * (position * share - period * count) for share, count in zip(shares, counts, strict=True)]
-        ready = [part for part, lag in enumerate(behind) if lag >= period] or [int(np.argmax(behind))]
-        # The dataset with the earliest deadline: the one that would be the first to fall too far
-        # behind.
-        chosen = min(ready, key=lambda part: Fraction(period * slack - period - behind[part], shares[part]))
-        counts[chosen] += 1
+    for _ in range(period):
+        largest, urgent, spare = -1, -1, 0
+        for index in occurring:
+            behind[index] += slack * LAG * shares[index]
+            if not left[index]:
+                continue
+            if largest < 0 or behind[index] > behind[largest]:
+                largest = index
+            if behind[index] < limit:
+                continue
+            # The dataset with the earliest deadline: the one that would be the first to fall too far behind.
+            own = one - limit - behind[index]
+            if urgent < 0 or own * shares[urgent] < spare * shares[index]:
+                urgent, spare = index, own
+        chosen = largest if urgent < 0 else urgent
+        behind[chosen] -= one
+        left[chosen] -= 1
         pattern.append(chosen)
-    return pattern
+    return np.array(pattern, np.int64)
 
 
 class Pattern:
@@ -85,12 +97,13 @@ class Pattern:
     Args:
         shares: Share of each dataset as a whole number, see `whole_shares`.
         unit: Consecutive rows that are of one dataset.
+        lags: How far each dataset is behind its share at the start, see `lag`; none is 0.
     """
 
-    def __init__(self, shares: Sequence[int], unit: int = 1) -> None:
+    def __init__(self, shares: Sequence[int], unit: int = 1, lags: Sequence[int] = ()) -> None:
         self.shares, self.unit = tuple(shares), unit
-        self._period = sum(shares)
-        self._pattern = pattern_of(shares)
+        self._period, self._lags = sum(shares), tuple(lags) or (0,) * len(shares)
+        self._pattern = pattern_of(shares, self._lags)
         counts = [np.cumsum(self._pattern == index) for index in range(len(shares))]
         # [datasets, period + 1], samples of each dataset before each position of the pattern
         self._counts = np.stack([np.concatenate([[0], part_counts]) for part_counts in counts])
@@ -101,6 +114,11 @@ class Pattern:
         periods, rest = divmod(units, self._period)
         before = periods * self.shares[number] + int(self._counts[number][rest])
         return before * self.unit + (rows if self._pattern[rest] == number else 0)
+
+    def lag(self, number: int, position: int) -> int:
+        """Return how far a dataset is behind its share at a position: units of rows, in 1 / `LAG`."""
+        rows = position * self.shares[number] - self.count_before(number, position) * self._period
+        return self._lags[number] + round(Fraction(LAG * rows, self.unit * self._period))
 
     def position_of(self, number: int, count: int) -> int:
         """Return the position of a dataset's sample ``count``, counted from 0."""

@@ -49,6 +49,9 @@ _STRIDE = round(UNIT * _GOLDEN) | 1  # odd, so that UNIT consecutive ids have di
 ScanPosition = tuple[int, int]
 """Epoch whose plain order is read, and a position in it."""
 
+SourcePosition = tuple[int, int, int]
+"""Where a run stands in a dataset: the epoch whose plain order is read, the position in it, and `Pattern.lag`."""
+
 Marks = tuple[tuple[int, int], ...]
 """For each dataset, see `Chain.mark`."""
 
@@ -364,6 +367,7 @@ class Regime:
         first_ids: Id of the first sample of each dataset.
         lanes: Number of lanes.
         drawn_before: Samples that were drawn before in the epoch in which the sequence begins.
+        lags: How far each dataset is behind its share, see `Pattern.lag`.
         unit: Consecutive rows that are of one dataset.
     """
 
@@ -374,10 +378,12 @@ class Regime:
         first_ids: Sequence[int],
         lanes: int,
         drawn_before: int,
+        lags: Sequence[int],
         unit: int = 1,
     ) -> None:
         self.draws, self.drawn_before = draws, drawn_before
-        self._pattern, self._chains, self._first_ids, self._lanes = Pattern(draws[0], unit), chains, first_ids, lanes
+        self._pattern = Pattern(draws[0], unit, lags)
+        self._chains, self._first_ids, self._lanes = chains, first_ids, lanes
 
     @property
     def bytes(self) -> int:
@@ -404,10 +410,11 @@ class Regime:
         passes = self._chains[number].passes(start, stop)
         return passes, np.zeros(len(passes), np.int16)
 
-    def scan_positions(self, row: int) -> tuple[ScanPosition, ...]:
-        """Return where the plain orders of each dataset have its next sample."""
+    def source_positions(self, row: int) -> tuple[SourcePosition, ...]:
+        """Return where the plain orders of each dataset have its next sample, and its lag."""
         return tuple(
-            chain.scan_position(self._pattern.count_before(number, row)) for number, chain in enumerate(self._chains)
+            (*chain.scan_position(self._pattern.count_before(number, row)), self._pattern.lag(number, row))
+            for number, chain in enumerate(self._chains)
         )
 
     def marks(self, row: int) -> Marks:

@@ -344,7 +344,8 @@ def _remove_leftovers(folder: Path, manifest: Manifest) -> None:
         new = rewritten_name(first.name)
         ours |= {first.name, first.index, new, index_name(new)}
     for path in list(folder.iterdir()):
-        if path.name in ours - listed or final_name(path.name) in ours:
+        name = final_name(path.name)
+        if (path.name in ours - listed and path.suffix in (".tar", ".parquet")) or (name and name in ours):
             path.unlink(missing_ok=True)
 
 

@@ -172,8 +172,8 @@ class UnfinishedShards(ShardSet):
         self.done, self.number = stop, self.number + 1
 
     def _complete(self, manifest: Manifest) -> None:
-        known = self.manifest.shards
-        firsts = tuple(entry.first for entry in manifest.shards[: len(known)])
+        known = [entry.first for entry in self.manifest.shards]
+        firsts = [entry.first for entry in manifest.shards[: len(known)]]
         if not is_source(manifest.source, self.source) or firsts != known:
             raise StoreError(
                 f"{self.folder} was replaced by another dataset while it was open: start again to read that one"

@@ -98,19 +98,24 @@ def replacement_reported(locations: Sequence[ShardLocation]) -> Iterator[None]:
                 entries = {location.entry for location in locations if location.store is store}
                 listed = _listed_entries(store, default=entries)
                 if rewritten := _rewritten(listed, entries):
-                    names = sorted(entry.name for entry in rewritten)
-                    moved = RewrittenError(
-                        f"the images of {names[0]} in {store.folder} were rewritten in place while it was open: start "
-                        "again to read the new shards, which have the same samples in the same order"
-                    )
-                    moved.entries = rewritten
-                    raise moved from error
+                    raise _rewritten_error(store, rewritten) from error
                 if not entries <= listed:
                     raise StoreError(
                         f"{store.folder} was replaced by another version of the dataset while it was open: start again "
                         "to read the new version, in another order; better give each version a name of its own"
                     ) from error
         raise
+
+
+def _rewritten_error(store: Store, entries: Mapping[ShardEntry, ShardEntry]) -> RewrittenError:
+    # Not a variable where it is raised: a cycle of the error and its frames would keep the shards open that these have.
+    name = min(entry.name for entry in entries)
+    found = RewrittenError(
+        f"the images of {name} in {store.folder} were rewritten in place while it was open: start again to read the "
+        "new shards, which have the same samples in the same order"
+    )
+    found.entries = entries
+    return found
 
 
 def rewritten_entries(store: Store, entries: Iterable[ShardEntry]) -> dict[ShardEntry, ShardEntry]:

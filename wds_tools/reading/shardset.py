@@ -135,20 +135,19 @@ class ShardSet:
                 stamp = store.stamp(MANIFEST_NAME)
                 if stamp != self._stamps.get(store.folder):
                     self._stamps[store.folder] = stamp
-                    self._go_on(rewritten_entries(store, entries))
+                    if rewritten := rewritten_entries(store, entries):
+                        store.close_files()  # as long as an old file is mapped, it takes disk space
+                        self._go_on(rewritten)
 
     def _go_on(self, entries: Mapping[ShardEntry, ShardEntry]) -> None:
-        """Take new entries for old ones. The old files are closed: as long as they are mapped, they take disk space."""
-        if not entries:
-            return
-        stores = {id(store): copy.copy(store) if isinstance(store, LocalStore) else store for store in self.stores}
-        moved = [_with_stores(one, stores) for one in self.locations]
-        locations = [replace(one, entry=entries.get(one.entry, one.entry)) for one in moved]
+        """Take new entries for old ones."""
+        locations = [replace(one, entry=entries.get(one.entry, one.entry)) for one in self.locations]
         indexes, stamps = self._indexes, self._stamps
         for shard, location in enumerate(self.locations):
             if location.entry in entries:
                 indexes.pop(shard)
-        ShardSet.__init__(self, self.manifest, locations, name=self.name, class_lists=self.class_lists)
+        manifest = replace(self.manifest, shards=tuple(one.entry for one in locations))
+        ShardSet.__init__(self, manifest, locations, name=self.name, class_lists=self.class_lists)
         self._indexes, self._stamps = indexes, stamps
 
     def shard_name(self, shard: int) -> str:
@@ -175,12 +174,7 @@ class ShardSet:
         known = self._indexes.get(shard)
         if known is not None:
             return known
-        try:
-            with self.replacement_reported([shard]):
-                index = self._read_index(self._all[shard])
-        except RewrittenError as error:
-            self.follow(error)
-            index = self._read_index(self._all[shard])
+        index = self._read_index(*self._index_bytes(shard))
         if keep:
             self._indexes.put(shard, index, index.memory_bytes)
         return index
@@ -301,20 +295,19 @@ class ShardSet:
 
     def columns(self, shard: int, names: Sequence[str]) -> pa.Table:
         """Return further columns of the index of a shard, see `Index.columns`; raises as `index` does."""
-        location = self.locations[shard]
-        path = join(location.store.folder, location.entry.index)
-        return read_columns(self._index_bytes(location), names, name=path)
+        data, location = self._index_bytes(shard)
+        return read_columns(data, names, name=join(location.store.folder, location.entry.index))
 
     def headers(self, shard: int, index: Index) -> dict[str, NDArray[np.int32] | None]:
         """Return the bytes of the tar headers of each field, see `header_bytes`; raises as `index` does."""
-        location = self.locations[shard]
-        path, data = join(location.store.folder, location.entry.index), self._index_bytes(location)
+        data, location = self._index_bytes(shard)
+        path = join(location.store.folder, location.entry.index)
         return {field: header_bytes(data, field, name=path) for field in index.fields}
 
-    def _read_index(self, location: ShardLocation) -> Index:
+    def _read_index(self, data: bytes, location: ShardLocation) -> Index:
         entry = location.entry
         path = join(location.store.folder, entry.index)
-        index = from_bytes(self._index_bytes(location), name=path, samples=entry.samples)
+        index = from_bytes(data, name=path, samples=entry.samples)
         if index.shard_bytes != entry.bytes:
             raise ManifestError(
                 f"the index {path} is for a shard of {index.shard_bytes:,} bytes, but the manifest records "
@@ -323,8 +316,16 @@ class ShardSet:
             )
         return index
 
-    def _index_bytes(self, location: ShardLocation) -> bytes:
-        """Return the verified file of an index."""
+    def _index_bytes(self, shard: int) -> tuple[bytes, ShardLocation]:
+        """Return the verified file of an index, and the location of the shard that it belongs to."""
+        try:
+            with self.replacement_reported([shard]):
+                return self._verified_index(self._all[shard]), self._all[shard]
+        except RewrittenError as error:
+            self.follow(error)
+            return self._verified_index(self._all[shard]), self._all[shard]
+
+    def _verified_index(self, location: ShardLocation) -> bytes:
         entry = location.entry
         path = join(location.store.folder, entry.index)
         try:

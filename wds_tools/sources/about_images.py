@@ -54,11 +54,11 @@ _TABLE = "is a table, which --from table reads if its rows name the images"
 _FORMATS = {
     "csv|tsv|jsonl|ndjson": _TABLE,
     "parquet|pq": f"is a Parquet file, {_NEXT}: write its rows as CSV or JSON Lines",
-    "feather|arrow|orc": f"is a file of columns, {_NEXT}: write its rows as CSV or JSON Lines",
-    "xlsx?|ods": f"is a spreadsheet, {_NEXT}: save it as CSV",
-    "db|sqlite3?": f"is a database, {_NEXT}: export its rows as CSV",
+    "feather|arrow|orc": f"has columns in a binary format, {_NEXT}: write its rows as CSV or JSON Lines",
+    "xlsx?|ods": f"has a spreadsheet, {_NEXT}: save it as CSV",
+    "db|sqlite3?": f"has a database, {_NEXT}: export its rows as CSV",
     "|".join(ending[1:] for ending in (*ARRAY_EXTENSIONS, ".pkl", ".pickle")): (
-        f"is a file of arrays or objects, {_NEXT}: write its values as CSV, with the names of the images"
+        f"has arrays or objects, {_NEXT}: write its values as CSV, with the names of the images"
     ),
     r"tar(\.\w+)?|tgz|(?<!csv\.)(?<!tsv\.)(?<!txt\.)(?<!json\.)zip|7z|rar": _ARCHIVE,
     "gz|bz2|xz|zst|zip": "is compressed, and so not read: decompress it first, for example with `gzip -d` or `unzip`",
@@ -70,11 +70,12 @@ _SAYS_SO = re.compile(
     "label|class|target|annot|categor|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt)(?![a-z])"
     rf"|(?<![a-z])({SPLIT_WORDS})(?![a-z])"
 )
+_CHECKSUM = re.compile("[0-9a-f]{32,}")
 _ARRAY = "is an array with a value for each image"  # which is not read
 _NAMES = "has a name for each number"
 _OF_CLASSES = re.compile(r"(class|categor|species|breed|names)[^/]*$")
 _NAMED = (
-    "is named like a file about the images, and is not read: write labels as CSV with a first line such as path,label"
+    "is named like a file about the images, which is not read: write labels as CSV with a first line such as path,label"
 )
 _AS_CSV = (
     "so it is not read: write it as CSV with a first line such as path,label; or move the images into class folders"
@@ -301,8 +302,7 @@ def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
 def _in_lines(data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of a text whose lines have the name of an image and a value."""
     lines = data[: LOOKED_AT * 1000].decode("utf-8", "replace").splitlines()[:LOOKED_AT]
-    words = (re.split(r"[\s,;|]+|:\s", line.strip(), maxsplit=1) for line in lines)
-    listed = [(pair[0], pair[1]) for pair in words if len(pair) == 2 and pair[1]]
+    listed = list(filter(None, map(_pair_in, lines)))
     found = [(name, value) for name, value in listed if names.has(name)]
     if all(names_a_file(value) for _, value in found):  # pairs of files, such as images and masks
         return ""
@@ -311,6 +311,15 @@ def _in_lines(data: bytes, names: RowNames, images: Sequence[File]) -> str:
         return ""
     name, value = found[0]
     return f"has a value for each image, such as {value!r} for {name!r}, and no names of columns, {_AS_CSV}"
+
+
+def _pair_in(line: str) -> tuple[str, str] | None:
+    """Return the name and the value in a line; the name is the first word, or the last one if that is a file."""
+    name, *rest = re.split(r"[\s,;|]+|:\s", line.strip())
+    if rest and names_a_file(rest[-1]) and not names_a_file(name):
+        name, rest = rest[-1], [name, *rest[:-1]]
+    is_value = any(rest) and _CHECKSUM.fullmatch(rest[0]) is None
+    return (name, " ".join(rest)) if is_value else None
 
 
 def _json_of(data: bytes) -> Any:

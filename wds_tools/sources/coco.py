@@ -374,7 +374,10 @@ def _checked_object(one: dict[str, Any], numbers: Mapping[int, int], points: Map
     category = int(one["category_id"])
     outline = _outline(one.get("segmentation"))
     made: Object = {"box": _box(one, outline), "category": numbers[category], **outline}
-    if one.get("iscrowd"):
+    crowd = one.get("iscrowd") or 0
+    if crowd not in (0, 1):
+        raise SourceError(f"iscrowd {crowd!r}; allowed are 0 and 1")
+    if crowd:
         made["crowd"] = True
     if one.get("keypoints"):
         made["keypoints"] = _keypoints(one["keypoints"], points[category])

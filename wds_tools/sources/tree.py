@@ -443,7 +443,7 @@ class TreeSource(Source):
         split = self.split or next(iter(splits), "")
         if splits:
             files = files.only(splits[split])
-            if self.split is None:
+            if self.split is None and are_folders:
                 found.account.notes.append(f"all images are in {split!r}, which is a split and not a class")
         found.account.given += len(files.files)
         found.files, found.stamp = self.tree.states, self.tree.stamp

@@ -67,6 +67,8 @@ def parse_yaml(data: bytes, where: str) -> DataYaml:
     splits = {split: splits[split] for split in SPLITS if split in splits}
     shape = raw.get("kpt_shape")
     attributes: dict[str, Any] = {key: raw[key] for key in ("flip_idx", "kpt_names") if key in raw}
+    if "flip_idx" in attributes:
+        attributes["flip_idx"] = _numbers(raw["flip_idx"], f"{where}: flip_idx is not a list of point numbers")
     parts = tuple(
         Part("entry", key, "class list" if key in ("names", "nc", *attributes) else "samples")
         if key in _KEPT_ENTRIES
@@ -111,13 +113,21 @@ def _names(raw: Mapping[str, Any], where: str) -> Classes:
 
 
 def _keypoint_shape(shape: Any, where: str) -> tuple[int, int]:
-    texts = shape if isinstance(shape, list) else []
-    if len(texts) != 2 or not all(isinstance(text, str) and text.isascii() and text.isdigit() for text in texts):
-        raise SourceError(f"{where}: kpt_shape is not [number of points, 2 or 3]")
-    points, numbers = map(int, texts)
+    message = f"{where}: kpt_shape is not [number of points, 2 or 3]"
+    found = _numbers(shape, message)
+    if len(found) != 2:
+        raise SourceError(message)
+    points, numbers = found
     if numbers not in (2, 3) or points < 1:
         raise SourceError(f"{where}: kpt_shape is [{points}, {numbers}]; allowed are [number of points, 2 or 3]")
     return points, numbers
+
+
+def _numbers(value: Any, message: str) -> list[int]:
+    texts: list[Any] = value if isinstance(value, list) else [None]
+    if not all(isinstance(text, str) and text.isascii() and text.isdigit() for text in texts):
+        raise SourceError(message)
+    return [int(text) for text in texts]
 
 
 def parse_names(data: bytes, where: str) -> tuple[str, ...]:

@@ -129,6 +129,10 @@ class LocalStore:
     def log_use(self) -> None:
         """Do nothing: the kernel caches local files."""
 
+    def close_files(self) -> None:
+        """Close all maps; those with views are closed when their last view is gone."""
+        self._maps.cache_clear()
+
     def list(self) -> list[str]:
         """Return the sorted names of the files in the folder."""
         return sorted(path.name for path in Path(self.folder).iterdir() if path.is_file())

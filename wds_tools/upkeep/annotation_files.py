@@ -14,6 +14,7 @@ from wds_tools.format.objects import (
     Object,
     bounding_box,
     box_of,
+    is_labelled,
     name_of,
     numbers_of,
     polygons_of,
@@ -32,7 +33,7 @@ _SAME_BOX = 0.5  # pixels
 _TRIANGLE = 6  # numbers of the shortest outline; 4 numbers are a box in YOLO
 _VISIBLE = 2  # COCO's flag of a key point that is labelled and visible
 _FRACTION_DIGITS = 9  # finer than a millionth of a pixel
-_YOLO_KEYS = ("box", "category", "polygons", "keypoints", "confidence")
+_YOLO_KEYS = ("box", "category", "polygons", "keypoints")
 
 
 class Described(NamedTuple):
@@ -185,11 +186,18 @@ def _coco_object(item: Object, number: Any, image_id: Any, category_id: int) -> 
         "segmentation": item.get("rle") or item.get("polygons", []),
     }
     if points := item.get("keypoints"):
-        full = [[*point, *([_VISIBLE] if len(point) == 2 else [])] for point in points]
+        full = [_with_visibility(point) for point in points]
         made["keypoints"] = [value for point in full for value in point]
         made["num_keypoints"] = sum(point[2] > 0 for point in full)
     own = _own_names(rest, OBJECT_KEYS)
     return made | {name: own[name] for name in own if name not in made or name in ("area", "num_keypoints")}
+
+
+def _with_visibility(point: Sequence[float]) -> list[float]:
+    """Return x, y and visibility; all are 0 for a point without visibility that is not labelled, as in COCO."""
+    if len(point) > 2:
+        return list(point)
+    return [*point, _VISIBLE] if is_labelled(point) else [0, 0, 0]
 
 
 def _area(item: Object) -> float:
@@ -291,8 +299,7 @@ class _YoloLines:
         if not self.are_outlines and item.keys() & {"rle", "polygons"}:
             self._note("written without outline", where)
         fractions = [value / (height if i % 2 else width) for i, value in enumerate(numbers)]
-        words = [str(item["category"]), *map(_text, fractions), *self._points(item, width, height, where)]
-        return " ".join([*words, *([_text(item["confidence"])] if "confidence" in item else [])])
+        return " ".join([str(item["category"]), *map(_text, fractions), *self._points(item, width, height, where)])
 
     def _note(self, what: str, where: str) -> str:
         count, first = self.found.get(what, (0, where))

@@ -43,10 +43,10 @@ void resampler_free(Resampler *resampler)
    sum is rounded, so no weight is negative and the total is exactly 256. */
 static void quantize_weights(Filter *filter, const double *weight, double sum)
 {
-    double share = 0;
+    double share = 0, scale = 1 / sum; /* dividing takes several times as long as multiplying */
     int previous = 0;
     for (int k = 0; k < filter->count; k++) {
-        share += weight[k] / sum;
+        share += weight[k] * scale;
         int total = k == filter->count - 1 ? 256 : (int)(256 * share + 0.5);
         filter->weight[k] = (uint16_t)(total - previous);
         previous = total;
@@ -59,13 +59,13 @@ static void quantize_weights(Filter *filter, const double *weight, double sum)
 static int compute_filter(Filter *filter, double centre, double radius, int low, int high)
 {
     int first = (int)fmax(centre - radius + 0.5, low), end = (int)fmin(centre + radius + 0.5, high);
-    double weight[MAX_TAPS], sum = 0;
+    double weight[MAX_TAPS], sum = 0, scale = 1 / radius;
     filter->first = first;
     filter->count = end - first;
     if (filter->count < 1 || filter->count > MAX_TAPS)
         return -1;
     for (int k = 0; k < filter->count; k++) {
-        double distance = fabs(first + k + 0.5 - centre) / radius;
+        double distance = fabs(first + k + 0.5 - centre) * scale;
         weight[k] = distance < 1 ? 1 - distance : 0;
         sum += weight[k];
     }

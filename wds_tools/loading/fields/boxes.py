@@ -13,13 +13,16 @@ import torch
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
+from wds_tools.format.objects import PLACE
 from wds_tools.images.outlines import image_edges, place_points, uncovered
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import AnyPad, is_number
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.paths import AtPath, Floats, image_field
+from wds_tools.reading.shardset import ShardSet
 
+_MAX_FRACTION = 2.0  # boxes may reach beyond their image, but none is twice as large
 BoxFormat = Literal["xywh", "xyxy", "cxcywh"]
 _Shown: TypeAlias = tuple[NDArray[np.float32], NDArray[np.bool_]]
 """The boxes of an image [k, 4], edges in pixels of what a view shows; which of them remain."""
@@ -39,8 +42,10 @@ class Boxes(AtPath):
         path: Names that lead to the boxes in JSON, separated by dots, such as ``"objects.bbox"``. In a list, a name is
             looked up in each of its elements. The default is the whole value.
         format: How they are stored: ``"xywh"`` (left, top, width, height, as in COCO), ``"xyxy"`` (left, top, right,
-            bottom) or ``"cxcywh"`` (centre, width, height, as in YOLO).
+            bottom) or ``"cxcywh"`` (centre, width, height, as in YOLO). None (the default) is ``"xyxy"`` for
+            ``objects.box`` of packed annotations (docs/annotations.md), and ``"xywh"`` for all other paths.
         normalized: Whether the stored numbers are fractions of the width and height of the image. Requires ``like``.
+            A number above 2 is an error, as fractions are 0 to 1.
         like: Name of the `Image` whose region, size and flip are used. None (the default) keeps the stored positions.
         min_visible: With ``like``, drop boxes of whose area no more than this share is visible, 0 to 1. The default
             drops those of which nothing is visible.
@@ -56,7 +61,7 @@ class Boxes(AtPath):
     field: str = "json"
     _: KW_ONLY
     path: str = ""
-    format: BoxFormat = "xywh"
+    format: BoxFormat | None = None
     normalized: bool = False
     like: str | None = None
     min_visible: float = 0.0
@@ -69,7 +74,7 @@ class Boxes(AtPath):
 
     def __post_init__(self) -> None:
         self._check("'json'")
-        self._check_choice("format", ("xywh", "xyxy", "cxcywh"))
+        self._check_choice("format", ("xywh", "xyxy", "cxcywh", None))
         self._check_choice("normalized", (False, True))
         limits = {"min_visible": (0, 1), "min_side": (0, math.inf), "max_aspect": (1, math.inf)}
         for name, (low, high) in limits.items():
@@ -84,14 +89,35 @@ class Boxes(AtPath):
                 "wds_tools.Boxes(normalized=True) requires like= with the name of an image, whose size is the unit"
             )
 
+    @property
+    def _order(self) -> BoxFormat:
+        return self.format or ("xyxy" if self._is_of_annotations else "xywh")
+
+    @property
+    def _is_of_annotations(self) -> bool:
+        return (self.field, self.path) == ("json", "objects.box")
+
+    def opened(self, shards: ShardSet) -> Boxes:
+        """Check that boxes without ``format`` at the path of packed annotations are those of packed annotations.
+
+        Raises:
+            OptionError: The dataset has no class list of objects.
+        """
+        if self.format is None and self._is_of_annotations and PLACE not in shards.manifest.field_classes:
+            raise OptionError(
+                f"wds_tools.Boxes(path={self.path!r}): {shards.name} has no class list for {PLACE!r}, so it was not "
+                "packed from annotations, and the order of the numbers is not known: give format='xyxy', 'xywh' or "
+                "'cxcywh'"
+            )
+        return self
+
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the visible boxes of each sample: float32 [k, 4], edges in pixels; by view if there is a list."""
-        return column.by_sample(
-            [
-                column.joined(part, [torch.from_numpy(boxes[kept]) for boxes, kept in view], torch.cat)
-                for view in self._shown(part, column)
-            ]
-        )
+        views = [
+            column.joined(part, [boxes[kept] for boxes, kept in view], np.concatenate)
+            for view in self._shown(part, column)
+        ]
+        return column.by_sample([[torch.from_numpy(boxes) for boxes in view] for view in views])
 
     def kept(self, part: Part, column: Column) -> list[list[NDArray[np.bool_]]]:
         return [[kept for _, kept in view] for view in self._shown(part, column)]
@@ -161,14 +187,20 @@ class Boxes(AtPath):
         counts = np.array([len(array) for array in arrays], np.int64)
         rows = np.repeat(np.arange(len(arrays)), counts)
         boxes = np.concatenate([np.empty((0, 4)), *arrays])
-        edges = _edges(boxes, self.format)
-        invalid = ~((edges[:, 2:] >= edges[:, :2]).all(axis=1) & np.isfinite(edges).all(axis=1))
-        if invalid.any():
-            k = int(np.argmax(invalid))
-            i = int(rows[k])
-            found = f"box {k - int(counts[:i].sum())}, {boxes[k].tolist()} ({self.format})"
-            raise self.invalid(part, i, found, "finite numbers, and widths and heights of at least 0")
+        edges = _edges(boxes, self._order)
+
+        def check(are_valid: NDArray[np.bool_], allowed: str) -> None:
+            if not are_valid.all():
+                k = int(np.argmin(are_valid))
+                i = int(rows[k])
+                found = f"box {k - int(counts[:i].sum())}, {boxes[k].tolist()} ({self._order})"
+                raise self.invalid(part, i, found, allowed)
+
+        are_valid = np.asarray((edges[:, 2:] >= edges[:, :2]).all(axis=1) & np.isfinite(edges).all(axis=1))
+        check(are_valid, "finite numbers, and widths and heights of at least 0")
         if self.normalized:
+            are_fractions = np.asarray((boxes <= _MAX_FRACTION).all(axis=1))
+            check(are_fractions, "fractions of the image, 0 to 1: remove normalized=True if they are pixels")
             sizes = np.stack(part.image_sizes(field), axis=1)
             edges = edges * np.tile(sizes, 2)[rows]
         return edges, rows, counts

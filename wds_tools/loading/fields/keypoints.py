@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from wds_tools.errors import OptionError
+from wds_tools.format.objects import PLACE, are_pairs, flip_index_of
 from wds_tools.images.outlines import image_edges, place_points
 from wds_tools.images.views import Regions
 from wds_tools.loading.fields.base import Column, tv_tensors
 from wds_tools.loading.fields.padding import AnyPad
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.paths import AtPath, Floats, kept_entries
+from wds_tools.reading.shardset import ShardSet
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,10 @@ class Keypoints(AtPath):
 
     Stacked if all samples of a batch have the same number of points, otherwise a list. With ``like``, points are moved,
     scaled and mirrored like the image. All points are kept, so that their indices keep their meaning: a point outside
-    the region has coordinates outside the image. As in torchvision, x of a mirrored point is width - 1 - x. What a view
-    for detection cuts off, as beyond the tile of a `Mosaic`, is at (-width, -height) of the result.
+    the region has coordinates outside the image. In mirrored images, points on the left and on the right change places
+    by ``flip_index``; an image that is mirrored in both directions is only turned, and its points keep their indices.
+    As in torchvision, x of a mirrored point is width - 1 - x. What a view for detection cuts off, as beyond the tile of
+    a `Mosaic`, is at (-width, -height) of the result.
 
     Attributes:
         field: Stored field: JSON, or an ``npy`` array.
@@ -33,6 +38,11 @@ class Keypoints(AtPath):
             visibility). None (the default) requires a list for each point.
         like: Name of the `Image` whose region, size and flip are used, or of `Boxes`: then the points of boxes that are
             dropped are dropped too; the first dimension is the objects. None (the default) keeps the stored positions.
+        flip_index: For each point the index of the one that takes its place in a mirrored image: ``[0, 2, 1]`` for
+            nose, left eye and right eye, as ``flip_idx`` of YOLO. Of a mirrored left eye, the image shows a right eye.
+            None (the default) takes it from the dataset, for ``objects.keypoints`` of YOLO's ``flip_idx`` or of COCO's
+            names with ``left`` and ``right``; if it is not known, points keep their index. `range` with the number of
+            points keeps it in any case.
         pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, points, ...]; ``"flat"`` joins the
             points of all samples. None (the default) gives a list if the numbers differ.
 
@@ -45,6 +55,7 @@ class Keypoints(AtPath):
     path: str = ""
     numbers: int | None = None
     like: str | None = None
+    flip_index: Sequence[int] | None = None
     pad: AnyPad = None
 
     takes = ("region", "entries")
@@ -54,6 +65,21 @@ class Keypoints(AtPath):
         self._check("'json'")
         if self.numbers is not None and (not isinstance(self.numbers, int) or self.numbers < 2):
             raise OptionError(f"wds_tools.Keypoints(numbers={self.numbers!r}); allowed are 2 and more, and None")
+        if self.flip_index is not None:
+            index = tuple(self.flip_index) if isinstance(self.flip_index, Sequence) else ()
+            if not index or not are_pairs(index):
+                raise OptionError(
+                    f"wds_tools.Keypoints(flip_index={self.flip_index!r}); allowed is for each point the index of the "
+                    "one that takes its place in a mirrored image, such as [0, 2, 1], and None"
+                )
+            object.__setattr__(self, "flip_index", index)
+
+    def opened(self, shards: ShardSet) -> Keypoints:
+        """Return the specification with the pairs of points that the dataset states."""
+        classes = shards.manifest.field_classes.get(PLACE)
+        if self.flip_index is not None or (self.field, self.path) != ("json", "objects.keypoints") or not classes:
+            return self
+        return replace(self, flip_index=flip_index_of(classes.attributes))
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the points of each sample: float32 [..., 2 or more]; by view if there is a list."""
@@ -64,6 +90,8 @@ class Keypoints(AtPath):
             for i, points in enumerate(moved):
                 if regions is not None and points.size:
                     points[..., :2] = _moved(points[..., :2], regions, i)
+                    if self.flip_index is not None and regions.are_mirrored[i]:
+                        moved[i] = self._exchanged(points, column.sources(part), i)
             if column.has_entries_of:
                 kept = kept_entries(self, part, column, number, moved)
                 moved = [np.array(rows).reshape(-1, *all_.shape[1:]) for rows, all_ in zip(kept, moved, strict=True)]
@@ -90,6 +118,12 @@ class Keypoints(AtPath):
     def from_target(self, value: Any, before: Any, form: str | None, size: tuple[int, int]) -> Any:
         points = torch.as_tensor(np.asarray(value, np.float32))
         return points.reshape(before.shape) if points.numel() == before.numel() else points
+
+    def _exchanged(self, points: Floats, part: Part, i: int) -> Floats:
+        if points.shape[-2] != len(self.flip_index or ()):
+            index = list(self.flip_index or ())
+            raise self.invalid(part, i, f"{points.shape[-2]} points", f"{len(index)}, as in flip_index={index}")
+        return points[..., list(self.flip_index or ()), :]
 
     def _stored(self, part: Part) -> list[Floats]:
         stored = []

@@ -41,6 +41,11 @@ class AtPath(FieldSpec):
             raise OptionError(f"{name}(path={self.path!r}); allowed is text such as 'objects.bbox'")
 
     @property
+    def place(self) -> str:
+        """The place of the values, as in `Manifest.field_classes`."""
+        return f"{self.field}:{self.path}" if self.path else self.field
+
+    @property
     def is_optional(self) -> bool:
         """Whether objects without the last name of the path have an empty list there."""
         return False

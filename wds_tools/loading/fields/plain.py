@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import LabelError, OptionError
 from wds_tools.format.field_classes import first_difference
 from wds_tools.format.label_lists import LABELS
+from wds_tools.format.objects import PLACE, name_of
 from wds_tools.loading.fields.base import Column, FieldSpec
 from wds_tools.loading.fields.padding import AnyPad, is_length
 from wds_tools.loading.fields.part import Part
@@ -65,7 +66,8 @@ class Field(AtPath):
 
     Attributes:
         field: Stored field, such as ``"json"``, ``"npy"``, ``"png"`` or ``"mp4"``.
-        path: Names that lead to a value in JSON, see `Boxes`. Lists of numbers become tensors.
+        path: Names that lead to a value in JSON, see `Boxes`. Lists of numbers become tensors. If the dataset has a
+            class list for them, as for ``objects.category`` of packed annotations, a number beyond it is an error.
         decode: Function of the value, such as a decoder of audio files, called in the worker. Arrays and tensors of
             equal shape are stacked. Random number generators are seeded for each sample.
         like: Name of a `Boxes` field: the value is a list with one entry per stored box, and the entries of boxes that
@@ -86,15 +88,26 @@ class Field(AtPath):
     pad: AnyPad = None
 
     takes = ("entries",)
+    _classes: ClassVar[int | None] = None  # of the dataset
 
     def __post_init__(self) -> None:
         self._check("'json'")
         self._check_function("decode")
 
+    def opened(self, shards: ShardSet) -> Field:
+        """Return it with the number of classes that the dataset has for its numbers."""
+        if (classes := shards.manifest.field_classes.get(self.place)) is None:
+            return self
+        spec = replace(self)
+        object.__setattr__(spec, "_classes", len(classes.names))
+        return spec
+
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the field or what is at its path; if it has the entries of another field, only those that remain."""
         sources = column.sources(part)
         values = self.values(sources)
+        if self._classes is not None:
+            self._check_classes(sources, values, self._classes)
         if self.decode is not None:
             values = self.results(sources, column, "decode", self.decode, values)
         if column.like is None:
@@ -104,6 +117,22 @@ class Field(AtPath):
             entries = kept_entries(self, part, column, number, values)
             views.append([as_tensor(one) for one in column.joined(part, entries, chained)])
         return column.by_sample(views)
+
+    def _check_classes(self, part: Part, values: list[Any], count: int) -> None:
+        """Check that class numbers are in the class list of the dataset.
+
+        Raises:
+            SampleError: One is not.
+        """
+        for i, value in enumerate(values):
+            for j, number in enumerate(_flattened(value)):
+                if type(number) is int and not 0 <= number < count:
+                    found = f"class {number}"
+                    facts = part.values(self.field)[i]
+                    if self.place == PLACE and isinstance(facts["objects"], list):
+                        image = f" of {facts['path']!r}" if "path" in facts else ""
+                        found += f" ({name_of(facts['objects'][j], j)}{image})"
+                    raise self.invalid(part, i, found, f"0 to {count - 1}, those of the class list of the dataset")
 
 
 @dataclass(frozen=True)
@@ -184,11 +213,6 @@ class MultiHot(AtPath):
                 f"wds_tools.MultiHot(classes={self.classes!r}); allowed are whole numbers of 1 and more, lists of "
                 "class names, and None for the class list of the dataset"
             )
-
-    @property
-    def place(self) -> str:
-        """The place of the numbers, as in `Manifest.field_classes`."""
-        return f"{self.field}:{self.path}" if self.path else self.field
 
     def opened(self, shards: ShardSet) -> MultiHot:
         """Return it with the classes of the dataset, if it has none.

@@ -11,15 +11,19 @@ from wds_tools.images.buckets import Buckets, buckets_in
 from wds_tools.images.schedule import AnyView, Schedule, any_view_from_dict, any_view_to_dict, count_in, views_in
 from wds_tools.images.views import chosen_by, tiles_of
 from wds_tools.loading.fields.base import Column, FieldSpec
+from wds_tools.loading.fields.boxes import Boxes
 from wds_tools.loading.fields.frames import Frames
 from wds_tools.loading.fields.image import Image
 from wds_tools.loading.fields.padding import FLAT, AnyPad, Pad, Padding
 from wds_tools.loading.fields.part import Geometry
 from wds_tools.loading.fields.plain import Field, Key, Label
+from wds_tools.loading.fields.polygons import Polygons
 from wds_tools.loading.fields.user_functions import Transform
 
 Fields: TypeAlias = str | Sequence[str] | Mapping[str, FieldSpec | str]
 
+_CHOOSING: dict[str, Any] = {"Boxes": Boxes, "Polygons": Polygons}
+_STORED_AS = ("field", "path", "format", "normalized")  # options that say where and how these objects are stored
 _GIVEN_BY = {"region": "Image", "entries": "Boxes"}
 
 
@@ -170,14 +174,26 @@ def buckets_of(columns: Sequence[Column]) -> Buckets | None:
 
 
 def views_of(columns: Sequence[Column]) -> dict[str, Any]:
-    """Return the images and frames of a batch as plain values for a state: by name, the stored field and the views."""
+    """Return the images and frames of a batch as plain values for a state.
+
+    By name, they are the stored field, the views, and the stored objects by which views choose their regions.
+    """
     return {
         column.name: {
             **column.spec.state(),
             "views": [any_view_to_dict(view) for view in column.geometry.views] if column.geometry else [],
+            **({"chosen_by": chosen} if (chosen := _chosen_by_of(column)) else {}),
         }
         for column in columns
         if column.spec.is_image and (column.geometry is None or column.geometry.source == column.name)
+    }
+
+
+def _chosen_by_of(column: Column) -> dict[str, dict[str, Any]]:
+    """Return the objects by which views of an image choose their regions: by name, where and how they are stored."""
+    specs = column.geometry.chosen_by if column.geometry else ()
+    return {
+        name: {option: value for option in _STORED_AS if (value := getattr(spec, option, None))} for name, spec in specs
     }
 
 
@@ -185,17 +201,21 @@ def fields_of_views(views: Mapping[str, Any]) -> dict[str, FieldSpec | str]:
     """Return ``fields=`` for the images and frames of a state, see `views_of`; if there are none, only the keys.
 
     Raises:
-        OptionError: A view is not one of this package.
+        OptionError: A view is not one of this package, or the objects by which it chooses are not in the state.
     """
     fields: dict[str, FieldSpec | str] = {}
     for name, one in views.items():
         views_of_one = [any_view_from_dict(view) for view in one["views"]]
         for view in (one for entry in views_of_one for one in views_in(entry)):
             if by := chosen_by(view):
-                raise OptionError(
-                    f"the state has {type(view).__name__}({by[0].lower()}={by[1]!r}), which chooses by a field of the "
-                    "batch that only your program knows: call loader.explain() there"
-                )
+                kind, other = by
+                stored = one.get("chosen_by", {}).get(other)
+                if not isinstance(stored, dict) or not set(stored) <= set(_STORED_AS):
+                    raise OptionError(
+                        f"the state has {type(view).__name__}({kind.lower()}={other!r}), but not where these are "
+                        "stored: call loader.explain() in your program"
+                    )
+                fields[other] = _CHOOSING[kind](like=name, **stored)
         if "clip" in one:
             fields[name] = Frames(one["field"], view=next(iter(views_of_one), None), **one["clip"])
         else:
