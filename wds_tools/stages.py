@@ -13,7 +13,7 @@ from mmap import mmap
 from time import perf_counter_ns
 from typing import NamedTuple, TypeAlias
 
-CAUSES = ("storage", "decoding", "transform", "hand_over", "copy", "start")
+CAUSES = ("storage", "decoding", "transform", "hand_over", "copy", "start", "packing")
 """What a training loop can wait for, in figures and reports. `PeriodStats.waits` documents them."""
 STEP = "step"
 """The main cause if the loop hardly waits: the time goes into the training step."""
@@ -86,6 +86,8 @@ HAND_OVER = Stage("hand_over", "hand_over")
 BATCH_TRANSFORM = Stage("batch_transform", "hand_over")
 START = Stage("start", "start")
 """Workers are started."""
+PACKING = Stage("packing", "packing")
+"""The training process waits until the next samples are packed (``pack_to=``)."""
 DEVICE = Stage("device", None)
 """The training process waits until the device has finished earlier training steps."""
 

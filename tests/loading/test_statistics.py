@@ -26,7 +26,7 @@ from wds_tools.errors import OptionError
 from wds_tools.loading.pipeline.statistics import Meter
 
 VIEW = wt.RandomResizedCrop(64)
-CAUSES = ["storage", "decoding", "transform", "hand_over", "copy", "start"]
+CAUSES = ["storage", "decoding", "transform", "hand_over", "copy", "start", "packing"]
 
 
 @pytest.fixture

@@ -61,7 +61,9 @@ class SavedStep:
         check_seal(state)
         opened = _open(dataset, state, choice, remote)
         weights = WeightFinder(opened.shards, opened.order.plain, opened.recipe.seed)
-        orders, cursor = resuming.resume(state, opened.order, prefix=opened.prefix, find_weights=weights)
+        orders, cursor = resuming.resume(
+            state, opened.order, prefix=opened.prefix, find_weights=weights, packed=opened.packed
+        )
         history = History()
         history.load_state_dict(state, cursor)
         if not history.sections:

@@ -8,10 +8,12 @@ from typing import Any
 
 from wds_tools.errors import LoaderError, OptionError, ResumeError
 from wds_tools.images import native
+from wds_tools.loading.packing import Packing
 from wds_tools.loading.request import OpenedDataset, check_batch_size, check_plan
 from wds_tools.loading.samples.columns import views_of
 from wds_tools.order import resuming, saved_state
 from wds_tools.order.changes import Entries
+from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.history import FoundStep, History, Section, find_step, with_planned
 from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, Tail
 from wds_tools.reading.weights import WeightFinder, schedule_to_list
@@ -27,14 +29,16 @@ class Epochs:
         opened: The dataset.
         batch_size: Samples per batch on this rank.
         tail: Handling of the last samples that do not fill a batch on every rank.
+        packing: The packer of the dataset, if it is not complete: only the first epoch is known then.
 
     Raises:
         OptionError: The dataset has fewer samples than one step.
     """
 
-    def __init__(self, opened: OpenedDataset, *, batch_size: int, tail: Tail) -> None:
+    def __init__(self, opened: OpenedDataset, *, batch_size: int, tail: Tail, packing: Packing | None = None) -> None:
         self.batch_size = batch_size
         self._opened = opened
+        self._packing = packing if packing and not packing.was_complete else None
         self._tail: Tail = tail
         self.weights = WeightFinder(opened.shards, opened.order.plain, opened.recipe.seed)
         self._orders = opened.orders(self.weights)
@@ -54,7 +58,12 @@ class Epochs:
 
     def __len__(self) -> int:
         """Return the number of steps of a full epoch, the same on every rank."""
-        return len(self._plan(Cursor(self._cursor.epoch)))
+        return len(self._plan(Cursor(self._known_epoch)))
+
+    @property
+    def _known_epoch(self) -> int:
+        """The epoch of the last batch. While its order is not known, because the dataset is packed, the first one."""
+        return 0 if self._packing and not self._packing.is_complete else self._cursor.epoch
 
     @property
     def steps(self) -> int:
@@ -74,7 +83,7 @@ class Epochs:
     @property
     def samples(self) -> int:
         """Samples of an epoch, over all ranks."""
-        return self._orders.of(self._cursor.epoch).distinct
+        return self._order_of(self._known_epoch).distinct
 
     @property
     def has_weights(self) -> bool:
@@ -116,6 +125,8 @@ class Epochs:
 
     def following(self) -> EpochPlan | None:
         """Return the plan that `begin` would return now; None if it would raise an error."""
+        if self._packing and self._next_start().epoch and not self._packing.is_complete:
+            return None
         try:
             return self._next_plan()
         except OptionError:
@@ -172,7 +183,7 @@ class Epochs:
                 "position: save the state in an epoch that is read from the loader itself, or resume with "
                 "loader.load_state_dict() instead of skipping batches"
             )
-        state, orders = resuming.state_dict(self._orders.of(self._cursor.epoch), self._cursor), self._known_to_state()
+        state, orders = resuming.state_dict(self._order_of(self._cursor.epoch), self._cursor), self._known_to_state()
         entries = {
             **state,
             "trainer_epoch": self._trainer_epoch,
@@ -206,6 +217,11 @@ class Epochs:
         Raises:
             OptionError: A value is invalid. Nothing has changed then.
         """
+        if self._packing:
+            raise OptionError(
+                "the dataset is still being packed, and the weights of its samples are known when it is complete: "
+                "reweight after the first epoch"
+            )
         if not self._is_counted:
             raise OptionError(
                 "a torch DataLoader reads this epoch through loader.sampler, so the next step is unknown: iterate over "
@@ -255,18 +271,23 @@ class Epochs:
 
     def find_step(self, step: int, epoch: int | None) -> FoundStep:
         """Return a step of the run, past or future; see `history.find_step`."""
+        if self._packing and (epoch or (epoch is None and step >= len(self._plan(Cursor())))):
+            self._complete()
         sections = self._history.sections or (Section.of(self._plan(self._next_start()), self._history.steps),)
         return find_step(sections, self._orders, step=step, epoch=epoch, prefix=self._opened.prefix)
 
     def load_state_dict(self, state: dict[str, Any], *, force: bool) -> None:
         """Continue from a state; see `resuming.resume`."""
         saved_state.check_seal(state)
+        if self._packing and state.get("epoch"):
+            self._complete()
         orders, cursor = resuming.resume(
             state,
             self._opened.order,
             prefix=self._opened.prefix,
             force=force,
             find_weights=self.weights,
+            packed=self._opened.packed,
             has_partners=self._opened.recipe.has_partners,
         )
         trainer_epoch, compiled = state.get("trainer_epoch"), state.get("compiled")
@@ -292,8 +313,20 @@ class Epochs:
         return self._plan(start)
 
     def _plan(self, cursor: Cursor) -> EpochPlan:
-        order = self._orders.of(cursor.epoch)
+        order = self._order_of(cursor.epoch)
         return EpochPlan(order, cursor, self._opened.find_world(), self.batch_size, self._tail)
+
+    def _order_of(self, epoch: int) -> EpochOrder:
+        if self._packing and epoch:
+            self._complete()
+        return self._orders.of(epoch)
+
+    def _complete(self) -> None:
+        """Wait until the dataset is complete: it has the orders of all epochs after the first one."""
+        assert self._packing is not None
+        self._opened, self._packing = self._packing.completed(), None
+        self.weights = WeightFinder(self._opened.shards, self._opened.order.plain, self._opened.recipe.seed)
+        self._orders = self._opened.orders(self.weights)
 
 
 def _warn_of_different_pixels(compiled: bool | None) -> None:

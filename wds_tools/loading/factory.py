@@ -8,6 +8,7 @@ from wds_tools.loading import advice
 from wds_tools.loading.arguments import LOADER_HINTS, checked
 from wds_tools.loading.load_options import LoaderOptions
 from wds_tools.loading.loader import Loader
+from wds_tools.loading.packing import Packing
 from wds_tools.loading.pipeline.autoscale import Autoscaler
 from wds_tools.loading.pipeline.cuda import check_device
 from wds_tools.loading.pipeline.pools import PipelineOptions
@@ -48,6 +49,13 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
         dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, a list
             of such shards, or a `Mixture` of several datasets.
         batch_size: Samples per batch on this rank.
+        pack_to: Folder to pack ``dataset`` into, which then is a source of `pack`, such as a folder of images. If the
+            folder is not complete, a process at low priority packs it, or continues, and the first epoch reads the
+            shards as they are finished. The first epoch has their stored order, which is the shuffle of the packer;
+            later ones have the order of any other loader of the packed dataset. See docs/packing.md.
+        pack: Options of `pack` as a dictionary, such as ``{"images": "crop-ready", "shard_bytes": "256MB"}``. By
+            default images are kept as they are (``"keep"``), and shards have at most 256 MB. With
+            ``{"then": "crop-ready"}`` they become crop-ready later, in place, at low priority during the next epochs.
         view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, a
             `Schedule` of these by epoch, or `Buckets` of several sizes. None (the default) keeps the full image.
         shuffle: Order of the samples. False (the default) is the stored order. True shuffles with a window chosen for
@@ -155,8 +163,9 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
         TypeError: An unknown argument. The message names the argument to use instead.
 
     Warns:
-        UserWarning: Images will come as a list because their sizes differ, there are many more workers than cores, or
-            the field ``cls`` of a merged dataset has class numbers that differ from ``label``.
+        UserWarning: Images will come as a list because their sizes differ, there are many more workers than cores, the
+            field ``cls`` of a merged dataset has class numbers that differ from ``label``, or a view mirrors key points
+            whose pairs are not known.
 
     Example::
 
@@ -167,7 +176,8 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
     autoscaler = Autoscaler.from_options(
         options.num_workers, batch_size=options.batch_size, prefetch_factor=options.prefetch_factor
     )
-    opened = open_dataset(options)
+    packing = None if options.pack_to is None else Packing(options)
+    opened = open_dataset(options) if packing is None else packing.open()
     loader = Loader(
         opened,
         tail=options.tail,
@@ -185,6 +195,7 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
         errors=options.errors,
         progress=shows_progress(options.progress),
         report_to=options.report_to or report_url(),
+        packing=packing,
     )
     advice.warn_of_many_workers(options.num_workers)
     advice.warn_of_image_lists(opened, options)

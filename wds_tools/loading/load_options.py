@@ -125,6 +125,8 @@ class LoaderOptions(LoadOptions):
     """The options of `make_loader`."""
 
     _: KW_ONLY
+    pack_to: str | os.PathLike[str] | None = None
+    pack: Mapping[str, Any] | None = field(default=None, repr=False)
     num_workers: NumWorkers = None
     prefetch_factor: int = 2
     device: str | int | torch.device | None = None

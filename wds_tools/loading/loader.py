@@ -21,6 +21,7 @@ from wds_tools.loading.delivery_check import DeliveryCheck
 from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.explanation import StepExplanation
 from wds_tools.loading.monitor import Ceiling, Monitor
+from wds_tools.loading.packing import Packing, PackingProgress
 from wds_tools.loading.pipeline.autoscale import Autoscaler
 from wds_tools.loading.pipeline.cuda import device_of_process
 from wds_tools.loading.pipeline.pipeline import FinishedBatch, Pipeline
@@ -81,6 +82,7 @@ class Loader(OnlyIterable):
         errors: ErrorPolicy,
         progress: bool = False,
         report_to: str | None = None,
+        packing: Packing | None = None,
     ) -> None:
         self.batch_size = options.batch_size
         self._opened = opened
@@ -88,7 +90,8 @@ class Loader(OnlyIterable):
         self._options = options
         self._error_policy = errors
         self._errors = ErrorLog(errors)
-        self._epochs = Epochs(opened, batch_size=options.batch_size, tail=tail)
+        self._packing = packing
+        self._epochs = Epochs(opened, batch_size=options.batch_size, tail=tail, packing=packing)
         self._handover = Handover(
             opened.recipe.columns,
             is_bare=opened.is_bare,
@@ -351,8 +354,16 @@ class Loader(OnlyIterable):
         return Ceiling(self._first_batch, steps, batch_size=self.batch_size, device=self.device)
 
     @property
+    def packing(self) -> PackingProgress | None:
+        """How far the packer is that writes the dataset meanwhile (``pack_to=``); None if none does."""
+        return self._packing.progress if self._packing else None
+
+    @property
     def errors(self) -> list[ReplacedSample]:
-        """Unreadable samples that were replaced in the current or last epoch (``on_error="replace"``)."""
+        """Unreadable samples that were replaced in the current or last epoch (``on_error="replace"``).
+
+        In the epoch in which the dataset is packed (``pack_to=``) also inputs that could not be packed.
+        """
         return list(self._errors.samples)
 
     def __iter__(self) -> Iterator[Any]:
@@ -392,6 +403,8 @@ class Loader(OnlyIterable):
             yield ready.pop()  # popped, so that this frame does not keep the batch
         end_outputs()
         self._epochs.end(plan)
+        if self._packing:
+            self._packing.finish()
 
     def close(self) -> None:
         """Stop the workers and free the shared memory. The next iteration starts new workers. Thread-safe."""
@@ -399,6 +412,8 @@ class Loader(OnlyIterable):
         self._epochs.stop("the loader was closed")
         self._close_pipeline(self._pipeline)
         self._monitor.close()
+        if self._packing:
+            self._packing.close()
 
     def _close_pipeline(self, pipeline: Pipeline | None) -> None:
         self._pipeline = self._meter.pool = None
@@ -438,19 +453,22 @@ class Loader(OnlyIterable):
 
     def _new_pipeline(self, autoscaler: Autoscaler, errors: ErrorLog, meter: Meter) -> Pipeline:
         collate = self._handover.collated if self._handover.collates else None
-        return Pipeline(self._opened.recipe, autoscaler, self._options, errors, meter, collate)
+        return Pipeline(self._opened.recipe, autoscaler, self._options, errors, meter, collate, self._packing)
 
     def _next(self, plan: EpochPlan, batches: Iterator[FinishedBatch | None]) -> tuple[Any, int] | None:
         """Return the next batch and its number of samples, and count it as received by the loop; None at the end."""
         self._check_process()
         self._epochs.check_running(plan)
         self._agreement.check(self._epochs.steps)
+        if self._packing:
+            self._packing.check()
         with self._meter:
             finished = next(batches, None)
             if finished is None:
                 return None
             batch = self._hand_over(plan, finished)
         self._epochs.mark_received(plan, finished.step.number)
+        self._errors.add_gaps(plan.order.gaps(finished.step.positions), plan.cursor.epoch)
         self._delivery_check.add(finished.step, finished.replaced)
         return batch, len(finished.step.ids)
 

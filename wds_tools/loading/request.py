@@ -28,10 +28,13 @@ from wds_tools.order.buckets import BucketOrder
 from wds_tools.order.changes import FindWeights
 from wds_tools.order.epoch import PlainOrder, RunOrder
 from wds_tools.order.mixture import MixtureOrder
+from wds_tools.order.packed import PackedOrder
 from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, PrefixOrder, World
 from wds_tools.order.quality import window_of
 from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.shares import whole_shares
+from wds_tools.packing.plan import is_beginning
+from wds_tools.packing.unfinished import PackedShards, UnfinishedShards, plan_of
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.opening import join_sets, open_shards
 from wds_tools.reading.read_ahead import read_ahead_bytes
@@ -88,6 +91,9 @@ class OpenedDataset:
         has_default_lanes: Whether ``lanes=`` was omitted, so that the number of machines determined the lanes.
         banned: Ids of the samples that are left out.
         schedule: Weights that change during the run.
+        packed: The order in which the dataset was packed, or is being packed; None if it is not known, or if other
+            options select or order the samples.
+        begins_packed: Whether the first epoch of a new run has that order.
     """
 
     order: RunOrder
@@ -99,6 +105,8 @@ class OpenedDataset:
     has_default_lanes: bool
     banned: tuple[int, ...] = ()
     schedule: WeightSchedule | None = None
+    packed: PackedOrder | None = None
+    begins_packed: bool = False
 
     @property
     def shards(self) -> ShardSet:
@@ -107,7 +115,8 @@ class OpenedDataset:
 
     def orders(self, find_weights: FindWeights | None = None) -> EpochOrders:
         """Return the orders of all epochs of a new run."""
-        return EpochOrders(self.order, find_weights=find_weights).banning(self.banned, Cursor())
+        first = {0: self.packed} if self.packed and self.begins_packed else None
+        return EpochOrders(self.order, first, find_weights=find_weights).banning(self.banned, Cursor())
 
     def find_world(self) -> World:
         """Return the rank of this process, and report if the number of machines had to be assumed."""
@@ -117,8 +126,12 @@ class OpenedDataset:
         return world
 
 
-def open_dataset(options: LoadOptions) -> OpenedDataset:
+def open_dataset(options: LoadOptions, *, unfinished: UnfinishedShards | None = None) -> OpenedDataset:
     """Open a dataset and check the options against it, before any worker starts.
+
+    Args:
+        options: The options.
+        unfinished: The dataset if it is still being packed. Its order is that of the plan.
 
     Raises:
         NotADatasetError: There is no packed dataset.
@@ -133,17 +146,19 @@ def open_dataset(options: LoadOptions) -> OpenedDataset:
             "class_weights= requires a single dataset, because the weights of a Mixture determine its shares: join the "
             "datasets with `wds-tools merge`, or use where= and the weights of the Mixture"
         )
-    parts = _with_own_ids([_open_part(name, options, world, number) for number, name in enumerate(mixture.datasets)])
+    opened = [_open_part(name, options, world, number, unfinished) for number, name in enumerate(mixture.datasets)]
+    parts = _with_own_ids(opened)
     plain: PlainOrder
     prefix: Callable[[int], PlainOrder] | None
     block: int | NDArray[np.int64]
     if len(parts) == 1 and mixture.epoch_length is None and mixture.batches == "mixed":
         shards, block, prefix = parts[0].shards, parts[0].block, parts[0].order
-        plain = parts[0].order()
+        packed = _packed_order(shards, options)
+        plain = parts[0].order() if unfinished is None or packed is None else packed
     else:
         shards = parts[0].shards if len(parts) == 1 else join_sets([part.shards for part in parts])
         block = np.repeat([part.block for part in parts], [len(part.shards.locations) for part in parts])
-        prefix = None
+        prefix = packed = None
         shares = whole_shares(mixture.first_weights)
         step, is_single = options.batch_size * world.world_size, mixture.batches == "single"
         unit = step if mixture.same_source_on_ranks else options.batch_size
@@ -177,6 +192,24 @@ def open_dataset(options: LoadOptions) -> OpenedDataset:
         has_default_lanes=options.lanes is None,
         banned=() if options.ban is None else tuple(banned_ids(shards, options.ban, plain.first_ids)),
         schedule=options.schedule,
+        packed=packed,
+        begins_packed=unfinished is not None,
+    )
+
+
+def _packed_order(shards: ShardSet, options: LoadOptions) -> PackedOrder | None:
+    """Return the order in which a dataset was packed, or is being packed, if a loader may have it."""
+    source = shards.manifest.source or {}
+    choice = (options.where, options.subset, options.class_weights)
+    chooses = any(one is not None for one in choice) or buckets_of(options.columns) is not None
+    if chooses or not source.get("digest") or is_beginning(source):
+        return None
+    packed = shards if isinstance(shards, UnfinishedShards) else PackedShards(shards)
+    return PackedOrder(
+        plan_of(source),
+        samples=int(source["files"]),
+        seed=options.seed,
+        packed=packed.packed,
     )
 
 
@@ -210,9 +243,11 @@ def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.int
     return np.concatenate(labels)
 
 
-def _open_part(name: Dataset, options: LoadOptions, world: World, number: int) -> MixturePart:
+def _open_part(
+    name: Dataset, options: LoadOptions, world: World, number: int, unfinished: UnfinishedShards | None
+) -> MixturePart:
     """Open one dataset and check the options against it."""
-    shards = open_shards(name, remote=options.remote, for_training=True)
+    shards = unfinished or open_shards(name, remote=options.remote, for_training=True)
     manifest = shards.manifest
     names = tuple(name for column in options.columns for name in column.spec.stored_names(manifest.all_fields))
     check_fields(names, manifest.all_fields, has_labels=manifest.has_labels)

@@ -417,6 +417,14 @@ class EpochOrder:
         """
         return None if self.identity.group == 1 else math.gcd(self.identity.group, position)
 
+    def is_packed(self, stop: int) -> bool:  # noqa: ARG002 - an epoch of a dataset that is being packed needs it
+        """Return whether the rows before ``stop`` are known."""
+        return True
+
+    def gaps(self, rows: Ints) -> Ints:
+        """Return those of some rows whose input could not be packed; other samples are in their place."""
+        return rows[:0]
+
     def rows_like(self, position: int) -> tuple[int, int]:
         """Return the rows drawn by the same weights that have a row: the first one, and the one after the last."""
         starts = [0, *self.starts_of_weights, self.samples]

@@ -9,7 +9,7 @@ product with the batch size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from wds_tools.lru_cache import LRUCache
 from wds_tools.order.changes import Ban, Change, Entries, FindWeights, Reweight, Stand, Weights
 from wds_tools.order.epoch import EpochOrder, RunOrder
 from wds_tools.order.keyed_random import key_of, permute
+from wds_tools.order.packed import PackedOrder
 from wds_tools.order.partners import reach_of
 from wds_tools.order.shares import Ints
 from wds_tools.order.tally import Tally, tally
@@ -219,11 +220,12 @@ class EpochOrders:
     """The order of each epoch of a run.
 
     If the dataset has grown since the state was saved, the interrupted epoch ends in the order of the
-    dataset as it was, and later epochs use the order of the dataset as it is.
+    dataset as it was, and later epochs use the order of the dataset as it is. The first epoch of a
+    dataset that was packed meanwhile has a `PackedOrder`.
 
     Args:
-        order: Order of all epochs but the interrupted one.
-        earlier: (epoch, order) of the epoch that was interrupted before the dataset grew, or None.
+        order: Order of all other epochs.
+        earlier: Orders of these epochs, by epoch.
         changes: Bans and changes of weights, in the order of their positions.
         find_weights: Returns the weights of the entries of a change.
         first_epoch: The first epoch whose changes of weights are known, see `for_state`.
@@ -233,7 +235,7 @@ class EpochOrders:
     def __init__(
         self,
         order: RunOrder,
-        earlier: tuple[int, RunOrder] | None = None,
+        earlier: Mapping[int, RunOrder] | None = None,
         changes: Sequence[Change] = (),
         find_weights: FindWeights | None = None,
         first_epoch: int = 0,
@@ -242,7 +244,7 @@ class EpochOrders:
         self.order = order
         self.changes = tuple(changes)
         self.first_epoch = first_epoch
-        self._earlier, self._find_weights = earlier, find_weights
+        self._earlier, self._find_weights = earlier or {}, find_weights
         self._known = known or _Known()
         self._kept = LRUCache[int, EpochOrder](max_items=_KEPT_ORDERS)
         self._in_use = WeakValueDictionary[int, EpochOrder]()
@@ -266,7 +268,7 @@ class EpochOrders:
             )
         order = self._in_use.get(epoch)
         if order is None:
-            run = self._earlier[1] if self._earlier and self._earlier[0] == epoch else self.order
+            run = self._earlier.get(epoch, self.order)
             order = self._in_use[epoch] = run.at(epoch, self.changes, self._regime, self._known.orders)
         self._kept.put(epoch, order)
         return order
@@ -326,11 +328,14 @@ class EpochOrders:
         Raises:
             OptionError: The weights do not fit the dataset, or leave no sample.
         """
-        if self._earlier and self._earlier[0] == cursor.epoch:
-            raise OptionError(
-                f"the dataset has grown since the state that was loaded, and epoch {cursor.epoch} ends without the new "
-                f"samples: weights can change from epoch {cursor.epoch + 1} on"
+        if cursor.epoch in self._earlier:
+            reason = (
+                f"epoch {cursor.epoch} has the order in which the dataset was packed"
+                if isinstance(self._earlier[cursor.epoch], PackedOrder)
+                else f"the dataset has grown since the state that was loaded, and epoch {cursor.epoch} ends without "
+                "the new samples"
             )
+            raise OptionError(f"{reason}: weights can change from epoch {cursor.epoch + 1} on")
         before = self.until(cursor, inclusive=False)
         if entries is None and self.bans and self._needs_weights:
             entries = self._plain_weights
@@ -445,7 +450,12 @@ class EpochOrders:
     def with_order(self, order: RunOrder) -> EpochOrders:
         """Return the orders for other shards, with the window, blocks and lanes of this one."""
         shape = self.order.identity.shape
-        return EpochOrders(order.like(**shape), None, self.changes, self._find_weights, self.first_epoch)
+        return EpochOrders(order.like(**shape), self._packed, self.changes, self._find_weights, self.first_epoch)
+
+    @property
+    def _packed(self) -> dict[int, RunOrder]:
+        """The order in which the dataset was packed, of the epochs that have it."""
+        return {epoch: order for epoch, order in self._earlier.items() if isinstance(order, PackedOrder)}
 
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
         """Return the changes as entries of a state whose next sample is at a cursor."""
@@ -455,6 +465,7 @@ class EpochOrders:
             **({"bans": [ban.to_dict() for ban in self.bans]} if self.bans else {}),
             **({"weights": weights} if weights else {}),
             **({"first_epoch": self.first_epoch} if self.first_epoch else {}),
+            **({"plan": self._packed[0].identity.fingerprint} if self._packed else {}),
         }
 
 

@@ -46,6 +46,7 @@ def resume(
     prefix: PrefixOrder | None = None,
     force: bool = False,
     find_weights: FindWeights | None = None,
+    packed: RunOrder | None = None,
     has_partners: bool = False,
 ) -> tuple[EpochOrders, Cursor]:
     """Return the orders and the cursor of a state.
@@ -62,6 +63,8 @@ def resume(
             dataset that has only grown; the interrupted epoch then ends without the new samples.
         force: Accept a state of another dataset, selection, seed or version.
         find_weights: Returns the weights of the entries of the state; None refuses a state with weights.
+        packed: The order in which the dataset was packed, which the first epoch of a run has that began then; None
+            refuses a state of such a run.
         has_partners: Whether images show samples from before the cursor, see `partners_of`.
 
     Raises:
@@ -70,14 +73,19 @@ def resume(
     """
     saved = _read(state, order.identity.shape)
     cursor, saved_order = saved.cursor, _order_of_smaller(saved, order, prefix) or order
+    earlier = _first_epoch(state, packed, force=force)
+    is_first = cursor.epoch in earlier
+    if is_first:
+        saved_order = earlier[cursor.epoch]
     if not force:
-        _check_same_run(saved, saved_order.identity, order.identity)
+        _check_same_run(saved, saved_order.identity, saved_order.identity if is_first else order.identity)
     has_grown = saved_order is not order and cursor.position
     try:
-        earlier = (cursor.epoch, saved_order.like(**saved.shape)) if has_grown else None
+        earlier |= {cursor.epoch: saved_order.like(**saved.shape)} if has_grown else {}
         first_epoch = whole_number(state.get("first_epoch", 0), "first_epoch", most=cursor.epoch)
         changes = _changes_of(state, order, saved, find_weights)
-        orders = EpochOrders(order.like(**saved.shape), earlier, changes, find_weights, first_epoch)
+        later = order if is_first else order.like(**saved.shape)
+        orders = EpochOrders(later, earlier, changes, find_weights, first_epoch)
         _check_weights(orders, cursor, has_partners=has_partners)
         interrupted = orders.of(cursor.epoch)
         samples = interrupted.samples
@@ -95,6 +103,20 @@ def resume(
             f"it {'does not fit this dataset' if force else 'was damaged'}"
         )
     return orders, cursor
+
+
+def _first_epoch(state: dict[str, Any], packed: RunOrder | None, *, force: bool) -> dict[int, RunOrder]:
+    """Return the order of the first epoch, by its number, if the run began while its dataset was packed."""
+    plan = state.get("plan")
+    if packed is None and plan is not None and not force:
+        raise ResumeError(
+            "the state is of a run that began while its dataset was packed: resume with that dataset alone, without "
+            "where=, subset=, class_weights= and Buckets"
+        )
+    if packed is None or plan is None or (force and plan != packed.identity.fingerprint):
+        return {}
+    _check_equal("plan of the packer", plan, packed.identity.fingerprint)
+    return {0: packed}
 
 
 def _changes_of(

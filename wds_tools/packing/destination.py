@@ -53,6 +53,18 @@ def manifest_of(
     )
 
 
+def empty_manifest(plan: Plan) -> Manifest:
+    """Return the manifest of a plan before anything is packed."""
+    return manifest_of(
+        (),
+        classes=plan.classes,
+        shuffled=plan.shuffled,
+        source=plan.source,
+        account=None,
+        field_classes=plan.field_classes,
+    )
+
+
 class Destination(Protocol):
     """Where a dataset is written. A ``with`` block locks it for one packer, or for the tasks that share it.
 

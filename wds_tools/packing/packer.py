@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.account import Account
 from wds_tools.format.manifest import Manifest
 from wds_tools.packing.config import PackOptions
-from wds_tools.packing.destination import Destination, check_startable, check_times, later_files, manifest_of
+from wds_tools.packing.destination import Destination, check_startable, check_times, empty_manifest, later_files
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
 from wds_tools.packing.plan import Plan, has_all, is_beginning
 from wds_tools.packing.preview import Preview, preview, show_account
@@ -178,12 +179,29 @@ def check_place(src: Any, dst: Path | str, options: PackOptions) -> None:
 
 
 def pack_listing(
-    source: Source, listing: Listing, dst: Path | str, options: PackOptions, *, deep: bool | None = None
+    source: Source,
+    listing: Listing,
+    dst: Path | str,
+    options: PackOptions,
+    *,
+    deep: bool | None = None,
+    planned: Callable[[Plan], object] | None = None,
 ) -> PackReport:
-    """Pack the inputs of a listing, which may be only a part of the source; see `plan_listing` for ``deep``."""
+    """Pack the inputs of a listing, which may be only a part of the source.
+
+    Args:
+        source: The source.
+        listing: The inputs.
+        dst: From `parse_destination`.
+        options: The options of `pack`.
+        deep: See `plan_listing`.
+        planned: Called with the plan, before anything is written.
+    """
     started = time.monotonic()
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options, deep=deep).beginning(options.first)
+    if planned is not None:
+        planned(plan)
     destination = open_destination(
         dst,
         spool=options.spool_folder,
@@ -195,16 +213,8 @@ def pack_listing(
         check_times(destination, plan, source)
     if options.dry_run:
         check_startable(destination, plan.source, fresh=options.fresh)
-        nothing = manifest_of(
-            (),
-            classes=plan.classes,
-            shuffled=plan.shuffled,
-            source=plan.source,
-            account=None,
-            field_classes=plan.field_classes,
-        )
         return PackReport(
-            manifest=nothing,
+            manifest=empty_manifest(plan),
             dst=dst,
             packed=0,
             skipped=tuple(listing.skipped),

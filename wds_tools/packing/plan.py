@@ -346,6 +346,15 @@ def crop_ready_source(source: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**source, "images": resized, _PACKED_IMAGES: images}
 
 
+def packed_source(source: dict[str, Any]) -> dict[str, Any]:
+    """Return the source of a dataset as it was when it was packed, before its images were made crop-ready in place.
+
+    >>> packed_source({"seed": 0, "images": "crop-ready", "packed_images": "keep"})
+    {'seed': 0, 'images': 'keep'}
+    """
+    return _without({**source, "images": source.get(_PACKED_IMAGES, source.get("images"))}, _PACKED_IMAGES)
+
+
 def is_beginning(source: dict[str, Any] | None) -> bool:
     """Return whether a dataset of this source has only the first samples of a plan."""
     return _FIRST in (source or {})

@@ -19,22 +19,25 @@ from typing import Any
 from tqdm import tqdm
 
 from wds_tools.errors import DestinationError, LabelError, SourceError, StoreError, WdsToolsError
+from wds_tools.format import manifest as manifests
 from wds_tools.format.account import Account
 from wds_tools.format.label import quoted
-from wds_tools.format.manifest import Manifest, united_accounts
+from wds_tools.format.manifest import MANIFEST_NAME, Manifest, united_accounts
 from wds_tools.format.totals import merge_stats
 from wds_tools.images import native
 from wds_tools.options import available_cores
 from wds_tools.packing.config import PackOptions
-from wds_tools.packing.destination import APPENDED, Destination, manifest_of
+from wds_tools.packing.destination import APPENDED, Destination, empty_manifest, manifest_of
 from wds_tools.packing.estimate import nothing_written
 from wds_tools.packing.plan import Plan, shard_name
 from wds_tools.packing.ray_engine import run_on_ray
-from wds_tools.packing.work_folder import ShardReport
+from wds_tools.packing.work_folder import ShardReport, report_path
 from wds_tools.packing.worker import ShardTask, bad_inputs, run_tasks
 from wds_tools.reporting import dataset_label, identity, reporter_of
 from wds_tools.sources.base import FileState, Listing, Skip, Source, SourceChangedError, SourceStoreError
 from wds_tools.sources.files import shown_path
+from wds_tools.storage.commit import commit_bytes
+from wds_tools.storage.lock import WORK_NAME
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
 
@@ -78,6 +81,10 @@ class PackJob:
         """
         try:
             self.destination.start(self.plan.source, fresh=self.options.fresh, onto=onto)
+            self._find_kept()
+            if onto is None and self.plan.first is None:
+                plan_manifest = manifests.to_json(empty_manifest(self.plan)).encode()
+                commit_bytes(self.destination.folder / WORK_NAME / MANIFEST_NAME, plan_manifest)
             self._pack_missing(listing.files)
             reports = sorted([*self.kept.values(), *self.packed], key=lambda report: report.number)
             skipped = _sorted([*listing.skipped, *(skip for report in reports for skip in report.skipped)])
@@ -143,10 +150,15 @@ class PackJob:
                 f"{shard_name(first)}: run the tasks that have not finished, then finish again"
             )
 
-    def _pack_missing(self, files: tuple[FileState, ...]) -> None:
+    def _find_kept(self) -> None:
+        """Find the shards that are finished. Reports of shorter ones, the last ones of ``first=``, are removed."""
         found = self.destination.finished_shards()
         sizes = {number: stop - start for number in self.plan.numbers for start, stop in [self.plan.range_of(number)]}
         self.kept = {number: found[number] for number in sizes.keys() & found if found[number].inputs == sizes[number]}
+        for number in sizes.keys() & found - self.kept.keys():
+            report_path(self.destination.folder, number).unlink(missing_ok=True)
+
+    def _pack_missing(self, files: tuple[FileState, ...]) -> None:
         self.bar.start_at(sum(stop - start for start, stop in map(self.plan.range_of, self.kept)))
         missing = [number for number in self.plan.numbers if number not in self.kept and self.options.packs(number)]
         if missing and self.options.policy.notice:

@@ -1,7 +1,8 @@
 """The local folder that shards are written to: its lock, the plan, and a report for each finished shard.
 
-During a run, the folder has a work area ``.packing/`` with the files ``lock``, ``plan.json`` (what is being packed) and
-one report per finished shard. It is removed after the manifest, the last file of a dataset, is written.
+During a run, the folder has a work area ``.packing/`` with the files ``lock``, ``plan.json`` (what is being packed),
+``manifest.json`` (without shards) and one report per finished shard. It is removed after the manifest, the last file of
+a dataset, is written.
 """
 
 from __future__ import annotations

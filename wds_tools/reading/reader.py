@@ -91,15 +91,20 @@ class Reader:
 
     def __init__(self, shards: ShardSet, *, block: int | NDArray[np.int64]) -> None:
         self.shards = shards
-        added = [default_block(entry.samples, entry.bytes) for entry in shards.added_entries]
         self._block = block
+        self._epoch: int | None = None
+        self._read_ahead = LRUCache[tuple[int, int], None](max_items=_MAX_READ_AHEAD)  # recent ones, as (shard, block)
+        self._find_shards()
+
+    def _find_shards(self) -> None:
+        """Compute what depends on the shards that there are."""
+        shards, block = self.shards, self._block
+        added = [default_block(entry.samples, entry.bytes) for entry in shards.added_entries]
         self._blocks = np.concatenate([np.broadcast_to(block, len(shards.locations)), added]).astype(np.int64)
         counts = [entry.samples for entry in shards.manifest.shards]
         self._first_id = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
         self._shard = lru_cache(maxsize=_MAX_SHARDS)(partial(_open_shard, shards, self._blocks))
-        self._added = lru_cache(maxsize=_MAX_SHARDS)(partial(_rows_of_added, self.shard))
-        self._epoch: int | None = None
-        self._read_ahead = LRUCache[tuple[int, int], None](max_items=_MAX_READ_AHEAD)  # recent ones, as (shard, block)
+        self._added = lru_cache(maxsize=_MAX_SHARDS)(partial(_rows_of_added, shards))
 
     def begin(self, epoch: int) -> None:
         """Report the epoch of the next samples: at its start, shards that were rewritten in place are followed."""
@@ -113,6 +118,10 @@ class Reader:
 
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the shard number and the row in that shard of each id: int64 [n] each."""
+        if len(ids) and int(ids.max()) >= self._first_id[-1]:
+            self.shards.grow()
+            if len(self.shards.locations) >= len(self._first_id):  # this reader knows fewer
+                self._find_shards()
         shard = np.searchsorted(self._first_id, ids, side="right") - 1
         return shard, ids - self._first_id[shard]
 
@@ -252,10 +261,10 @@ def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], shard: int, _is_rew
     return OpenShard(shard, shards.shard_name(shard), entry, index, *image_columns(index), block, _spans(index, block))
 
 
-def _rows_of_added(open_shard: Callable[[int], OpenShard], shard: int, other: int) -> NDArray[np.int64]:
+def _rows_of_added(shards: ShardSet, shard: int, other: int) -> NDArray[np.int64]:
     """Return for each sample of a shard its row in a shard with added fields, -1 for none: int64 [samples]."""
-    keys = {key: row for row, key in enumerate(open_shard(other).index.keys)}
-    return np.array([keys.get(key, -1) for key in open_shard(shard).index.keys], np.int64)
+    keys = {key: row for row, key in enumerate(shards.index(other).keys)}
+    return np.array([keys.get(key, -1) for key in shards.index(shard).keys], np.int64)
 
 
 def is_present(columns: FieldColumns, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -147,7 +147,7 @@ class ShardSet:
             if location.entry in entries:
                 indexes.pop(shard)
         manifest = replace(self.manifest, shards=tuple(one.entry for one in locations))
-        self.__init__(manifest, locations, name=self.name, class_lists=self.class_lists)  # type: ignore[misc]
+        ShardSet.__init__(self, manifest, locations, name=self.name, class_lists=self.class_lists)
         self._indexes, self._stamps = indexes, stamps
 
     def shard_name(self, shard: int) -> str:
@@ -178,6 +178,10 @@ class ShardSet:
         if keep:
             self._indexes.put(shard, index, index.memory_bytes)
         return index
+
+    def grow(self) -> bool:
+        """Find shards that have been added since; return whether there are any. Only a dataset being packed grows."""
+        return False
 
     def reopened(self) -> ShardSet:
         """Return the same shards with stores of their own, for another thread."""

@@ -59,6 +59,23 @@ def _try_lock(path: Path, shared: bool) -> int:
     return descriptor
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock of a file; False if there is no such file, or no locks."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _same_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from wds_tools.loading.pipeline.tasks import (
 from wds_tools.loading.samples.bad_samples import ErrorLog, Unreadable, replace_unreadable
 from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.loading.workers.pool import WorkerPool
+from wds_tools.order.partners import reach_of
 from wds_tools.order.planner import EpochPlan, Step
 from wds_tools.reading.read_ahead import ReadAhead
 from wds_tools.reading.reader import Reader
@@ -44,7 +45,15 @@ from wds_tools.reading.reader import Reader
 Collate: TypeAlias = Callable[[list[list[Any]], int, NDArray[np.int64]], Any]
 
 _DRAIN_SECONDS = 5.0  # to finish the batches of an iteration that was left early; slower workers are replaced
+_NO_ROWS = np.empty(0, np.int64)
 _log = logging.getLogger("wds_tools")
+
+
+class Packing(Protocol):
+    """The packer of a dataset that is trained on meanwhile."""
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Wait until a function returns True; raise an error if the packer has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,7 @@ class Pipeline:
         meter: Measures what the training loop waits for.
         collate: Function of the values of the samples by field, the epoch and the positions, which returns the batch;
             None for the usual batch.
+        packing: The packer of the dataset, if it is packed meanwhile.
 
     Raises:
         LoaderError: This process is itself a worker, which cannot start workers.
@@ -108,6 +118,7 @@ class Pipeline:
         errors: ErrorLog,
         meter: Meter,
         collate: Collate | None = None,
+        packing: Packing | None = None,
     ) -> None:
         self.pid = os.getpid()
         self.is_closed = False
@@ -118,10 +129,12 @@ class Pipeline:
         self._errors = errors
         self._meter = meter
         self._collate = collate
+        self._packing = packing
+        self._is_interrupted = False
         self._lock = threading.RLock()  # held while the next batch is awaited, so that another thread may call close()
         self._is_in_next = False
         self._sent: deque[_PendingBatch] = deque()
-        self._unsent: Iterator[tuple[EpochPlan, Step]] = iter(())
+        self._unsent: Iterator[tuple[EpochPlan, Step] | None] = iter(())
         self._ring: Ring | None = None
         # What slots hold, if the workers do not know it from their start.
         self._late_layouts: tuple[SlotLayout, ...] | None = None
@@ -196,6 +209,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Stop the workers and free the slots; callable from any thread."""
+        self._is_interrupted = True
         self.pool.interrupt()  # a thread that waits for a batch gets a LoaderError
         with self._lock:
             if not self.is_closed:
@@ -284,12 +298,16 @@ class Pipeline:
         self._autoscaler.begin_epoch()
         total = len(plan)
         if total:
+            self._await_packed(plan, 0)
             with stages.READ:
                 self._read_ahead.begin(plan, range(total))
             self._find_layout(plan)
         for index in range(total):
             self._read_ahead.advance(index)
             self._send_ahead()
+            if not self._sent:
+                self._await_packed(plan, index)
+                self._send_ahead()
             sent, requested = self._sent[0], time.perf_counter()
             self._meter.request(sum(len(batch.tasks) for batch in self._sent))
             results = [self._result(task_number) for task_number in sent.task_numbers]
@@ -350,13 +368,38 @@ class Pipeline:
 
     def _steps_to_send(
         self, plan: EpochPlan, following: Callable[[], EpochPlan | None], *, first: int
-    ) -> Iterator[tuple[EpochPlan, Step]]:
-        """Yield the steps of a plan from step ``first`` on, then the steps of the next plan."""
+    ) -> Iterator[tuple[EpochPlan, Step] | None]:
+        """Yield the steps of a plan from step ``first`` on, then the steps of the next plan.
+
+        While the next step is not packed, None is yielded.
+        """
         for index in range(first, len(plan)):
+            while not self._is_packed(plan, index):
+                yield None
             yield plan, plan.step(index)
         if isinstance(self.pool, WorkerPool) and (later := following()):
             for index in range(len(later)):
                 yield later, later.step(index)
+
+    def _is_packed(self, plan: EpochPlan, index: int) -> bool:
+        """Return whether all samples of a step are packed, and its partners, which come earlier or at the start."""
+        if self._packing is None:
+            return True
+        order, stop = plan.order, min(plan.position_of(index + 1), plan.end)
+        if self._recipe.partners(order, _NO_ROWS).shape[1]:
+            stop = max(stop, min(reach_of(order.identity), order.samples))
+        return order.is_packed(stop) or (self._recipe.shards.grow() and order.is_packed(stop))
+
+    def _await_packed(self, plan: EpochPlan, index: int) -> None:
+        """Wait until a step is packed."""
+        if self._packing is None or self._is_packed(plan, index):
+            return
+        with stages.PACKING:
+            self._packing.wait(lambda: self._is_interrupted or self._is_packed(plan, index))
+        if self._is_interrupted:
+            raise LoaderError(
+                "the loader was closed while a batch was in progress: create a new iterator with iter(loader)"
+            )
 
     def _send_ahead(self) -> None:
         """Send tasks to the workers until enough batches are in progress."""

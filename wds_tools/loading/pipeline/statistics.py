@@ -46,11 +46,13 @@ class PeriodStats:
         waits: ``waited_seconds`` by cause. ``storage``: bytes are read and verified. ``decoding``: images and other
             fields are decoded, cropped and resized. ``transform``: ``transform=``. ``hand_over``: the parts of a batch
             are sent by workers and joined, and ``batch_transform=``. ``copy``: copies to the device,
-            including those for which earlier steps waited on a GPU. ``start``: workers are started.
+            including those for which earlier steps waited on a GPU. ``start``: workers are started. ``packing``: the
+            next samples are being packed (``pack_to=``).
         stage_seconds: Time in seconds by stage. ``read``, ``verify``, ``slice``, ``decode``, ``resize``, ``write``,
             ``transform`` and ``other`` are the work on the batches, summed over all workers. The rest is time of the
-            training process: ``wait`` for workers, ``start`` of workers, ``copy``, ``device`` (waiting for earlier
-            training steps), ``batch_transform`` and ``hand_over``. Without workers, ``wait`` is the work itself.
+            training process: ``wait`` for workers, ``start`` of workers, ``packing``, ``copy``, ``device`` (waiting for
+            earlier training steps), ``batch_transform`` and ``hand_over``. Without workers, ``wait`` is the work
+            itself.
         workers: Number of workers at the end of the period.
         ready_batches: Average number of complete batches when the loop requested one, including the requested one.
             It is below 1 if the loop waits.

@@ -136,6 +136,14 @@ class ErrorLog:
         self.samples.append(ReplacedSample(epoch, position, error.shard, error.key, reason))
         _log.warning("sample replaced (%d of at most %d): %s", len(self.samples), self._budget, reason)
 
+    def add_gaps(self, positions: NDArray[np.int64], epoch: int) -> None:
+        """Add inputs of an epoch that the packer has skipped, by their positions. They do not count for the limit."""
+        for position in positions.tolist():
+            key = f"{position:09}"
+            reason = "it could not be packed: skipped.jsonl has the reason when the dataset is complete"
+            self.samples.append(ReplacedSample(epoch, position, None, key, reason))
+            _log.warning("sample replaced: input %s of the plan: %s", key, reason)
+
 
 def replace_unreadable(
     samples: list[list[Any] | Unreadable],

@@ -1,0 +1,322 @@
+"""Training while packing (``make_loader(..., pack_to=)``): the packer of a loader, and the dataset that it writes.
+
+The first epoch of such a loader has the order of the plan, `PackedOrder`, whether the dataset is complete already or
+not: so it is the same on all ranks, and in a run that is repeated or resumed. Later epochs are those of the dataset.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wds_tools.errors import DestinationError, MissingSourceError, OptionError, WdsToolsError, WorkerError
+from wds_tools.format.manifest import Manifest
+from wds_tools.loading.load_options import LoaderOptions
+from wds_tools.loading.request import OpenedDataset, open_dataset
+from wds_tools.loading.samples.columns import buckets_of
+from wds_tools.options import launcher_number
+from wds_tools.packing.background import BackgroundPacker, PackerDiedError
+from wds_tools.packing.config import PackOptions
+from wds_tools.packing.packer import check_place
+from wds_tools.packing.plan import packed_source
+from wds_tools.packing.remote_destination import parse_destination
+from wds_tools.packing.unfinished import UnfinishedShards, plan_of, read_complete, read_plan
+from wds_tools.storage.lock import WORK_NAME
+from wds_tools.wording import counted
+
+_POLL_SECONDS = 0.02
+_SIZE_SECONDS = 1.0  # between two looks at how much the packer has written
+_RESTARTS = 1
+_OF_LOADER = ("src", "dst", "progress", "dry_run", "fresh", "task", "finish", "engine", "spool", "first")
+_log = logging.getLogger("wds_tools")
+
+
+@dataclass(frozen=True, slots=True)
+class PackingProgress:
+    """How far the packer of a loader is.
+
+    Attributes:
+        done: Inputs in finished shards.
+        total: All inputs; 0 while the source is listed.
+        images_per_second: Inputs per second since the loader was created.
+        seconds_left: Time until the dataset is complete, in seconds; None if it is not known.
+        is_complete: Whether the dataset is complete.
+        pid: Id of the process that packs or waits for another packer; None if this rank has none, or it has ended.
+    """
+
+    done: int
+    total: int
+    images_per_second: float
+    seconds_left: float | None
+    is_complete: bool
+    pid: int | None
+
+    def __str__(self) -> str:
+        if self.is_complete:
+            return f"packing: all {counted(self.total, 'input')}"
+        left = "" if self.seconds_left is None else f", {self.seconds_left:,.0f} s left"
+        return f"packing: {self.done:,} of {self.total:,} inputs, {self.images_per_second:,.0f} images/s{left}"
+
+
+class Packing:
+    """The packer of a loader. The process of the lowest rank of a machine has one; the others wait for its shards.
+
+    Args:
+        options: The options of the loader.
+
+    Raises:
+        OptionError: ``pack=`` has an invalid option, or the options contradict each other.
+
+    Attributes:
+        was_complete: Whether the dataset was complete when it was opened.
+    """
+
+    def __init__(self, options: LoaderOptions) -> None:
+        self._arguments, self._folder, self._crop_ready = _checked(options)
+        self._options = options
+        local = launcher_number("LOCAL_RANK")
+        rank = options.ranks.find().world.rank if local is None else local
+        self._has_packer = rank == 0
+        self._packer: BackgroundPacker | None = None
+        self._close_packer: Callable[[], object] = lambda: None
+        self._is_verified = not self._has_packer  # whether the packer has ended without an error
+        self._restarts = 0
+        self._shards: UnfinishedShards | None = None
+        self._begun = (time.monotonic(), 0)  # time, and inputs that were packed then
+        self.was_complete = False
+
+    def open(self) -> OpenedDataset:
+        """Open the dataset when its first shard is finished, or when it is complete if the options need all of it.
+
+        Raises:
+            OptionError: The folder has the dataset of another source, or an option is invalid.
+            WdsToolsError: The packer has failed; its error.
+        """
+        try:
+            self.was_complete = read_complete(self._folder) is not None
+            if self.was_complete and not _exists(self._options.dataset):
+                _log.info("%s does not exist: %s is used as it is", self._options.dataset, self._folder)
+                self._is_verified = True
+            self.check()
+            if self.was_complete:
+                return self._opened()
+            self._find_shards()
+            if _needs_all(self._options):
+                _log.warning(
+                    "where=, subset=, class_weights=, ban= and Buckets need the whole dataset: training begins when it "
+                    "is packed"
+                )
+                self.wait(lambda: self.is_complete)
+                self.was_complete = True
+                return self._opened()
+            return open_dataset(self._options, unfinished=self._shards)
+        except BaseException:
+            self.close()
+            raise
+
+    def completed(self) -> OpenedDataset:
+        """Return the dataset when it is complete; raises as `open` does."""
+        self.finish()
+        return self._opened()
+
+    def finish(self) -> None:
+        """Wait until the dataset is complete, and known to be of this source; raises as `open` does."""
+        self.wait(lambda: self.is_complete)
+        self.wait(lambda: self._is_verified, is_listing=True)
+
+    def _opened(self) -> OpenedDataset:
+        """Return the complete dataset. The first epoch has the order of the plan, unless the options need all of it."""
+        options = replace(self._options, dataset=self._folder, pack_to=None, pack=None)
+        return replace(open_dataset(options), begins_packed=not _needs_all(options))
+
+    def _find_shards(self) -> None:
+        """Wait for the plan and the first shard."""
+        self.wait(lambda: self._plan() is not None, is_listing=True)
+        plan = self._plan()
+        assert plan is not None
+        source = packed_source(plan.source or {})
+        self._shards = UnfinishedShards(self._folder, replace(plan, shards=(), fields={}, images=None, source=source))
+        self._shards.grow()
+        self._begun = time.monotonic(), self._shards.done
+        self.wait(lambda: bool(self._shards and (self._shards.grow() or self._shards.locations)))
+
+    def _plan(self) -> Manifest | None:
+        """Return the manifest of the plan of this source, which has no shards yet; None until it is known."""
+        plan = None if self._packer is None else self._packer.plan()
+        if self._has_packer and plan is None:
+            return None
+        found = read_plan(self._folder) or read_complete(self._folder)
+        return found if found and (plan is None or plan_of(found.source or {}) == plan) else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the dataset is complete."""
+        if self.was_complete:
+            return True
+        return self._shards is not None and (self._shards.is_complete or (self._shards.grow() and self.is_complete))
+
+    @property
+    def progress(self) -> PackingProgress | None:
+        """How far the packer is; None if the dataset was complete."""
+        shards = self._shards
+        if self.was_complete or shards is None:
+            return None
+        shards.grow()
+        since, before = self._begun
+        rate = (shards.done - before) / max(1e-9, time.monotonic() - since)
+        left = (shards.inputs - shards.done) / rate if rate else None
+        pid = self._packer.pid if self._packer else None
+        return PackingProgress(shards.done, shards.inputs, rate, left, shards.is_complete, pid)
+
+    def check(self) -> None:
+        """Start the packer if it does not run, and raise its error if it has failed.
+
+        Raises:
+            OptionError: The folder has the dataset of another source.
+            WorkerError: The packer has died twice.
+            WdsToolsError: The packer has failed; its error.
+        """
+        if self._is_verified:
+            return
+        if self._packer is None:
+            self._packer = BackgroundPacker(self._arguments, crop_ready=self._crop_ready)
+            self._close_packer = weakref.finalize(self, self._packer.close)
+        try:
+            self._is_verified = self._packer.poll()
+        except PackerDiedError as error:
+            self._restart(error)
+        except (DestinationError, MissingSourceError) as error:
+            self.close()  # the next iteration starts it again
+            self._check_complete(error)
+        except WdsToolsError:
+            self.close()
+            raise
+        if self._is_verified and not self._crop_ready:  # otherwise it goes on with that until the loader is closed
+            self.close()
+
+    def _restart(self, error: PackerDiedError) -> None:
+        """Let the packer be started again, unless it has been."""
+        self.close()
+        if self._restarts == _RESTARTS:
+            raise WorkerError(
+                f"{error}, for the second time. Finished shards are kept: start the program again to continue, or "
+                f"find the cause with `wds-tools pack {self._options.dataset} {self._folder}`"
+            ) from None
+        self._restarts += 1
+        _log.warning("%s: it is started again, once; finished shards are kept", error)
+
+    def _check_complete(self, error: DestinationError | MissingSourceError) -> None:
+        """Raise the error of the packer, unless the dataset is complete and only its source is missing."""
+        if not self.was_complete:
+            raise error
+        if isinstance(error, DestinationError):
+            raise OptionError(
+                f"pack_to={str(self._folder)!r} is not the dataset of {self._options.dataset}: {error}"
+            ) from error
+        _log.info("%s: %s is used as it is", error, self._folder)
+        self._is_verified = True
+
+    def wait(self, until: Callable[[], bool], *, is_listing: bool = False) -> None:
+        """Wait until a function returns True.
+
+        Args:
+            until: The function.
+            is_listing: Whether the source is being listed, so that nothing is written.
+
+        Raises:
+            WorkerError: The packer has died twice, or nothing was written for ``stall_seconds``.
+            WdsToolsError: The packer has failed; its error.
+        """
+        limit = self._options.stall_seconds
+        seen, since, looked = -1, time.monotonic(), 0.0
+        while not until():
+            self.check()
+            time.sleep(_POLL_SECONDS)
+            now = time.monotonic()
+            if now - looked < min(_SIZE_SECONDS, limit / 4):
+                continue
+            looked = now
+            written = _written(self._folder)
+            if written != seen:
+                seen, since = written, now
+            elif now - since >= limit:
+                if not is_listing:
+                    raise WorkerError(
+                        f"the packer has written nothing to {self._folder} for {limit:g} s (stall_seconds): the source "
+                        "or the disk may hang; finished shards are kept, and the same program continues with them"
+                    )
+                _log.warning("still waiting for the list of %s: nothing is packed before", self._options.dataset)
+                since = now
+
+    def close(self) -> None:
+        """Stop the packer. The next iteration starts it again, unless the dataset is complete."""
+        self._close_packer()
+        self._packer = None
+
+
+def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path, bool]:
+    """Return the arguments of `pack`, the folder, and whether the images are made crop-ready later.
+
+    Raises:
+        OptionError: An option is invalid.
+    """
+    assert options.pack_to is not None
+    src, given = options.dataset, dict(options.pack or {})
+    if not isinstance(src, str | os.PathLike):
+        raise OptionError("pack_to= takes one source, a path or URL, as the dataset: pack other sources first")
+    if refused := [name for name in given if name in _OF_LOADER]:
+        raise OptionError(f"pack={{{refused[0]!r}: ...}}: the loader decides this option of pack; remove it")
+    then = given.pop("then", None)
+    if then not in (None, "crop-ready"):
+        raise OptionError(f"pack={{'then': {then!r}}}; allowed are 'crop-ready' and None")
+    folder = parse_destination(os.fspath(options.pack_to))
+    if not isinstance(folder, Path):
+        raise OptionError(
+            f"pack_to={folder}: allowed are folders; pack to a URL with `wds-tools pack`, then train on the URL"
+        )
+    try:
+        arguments = {
+            "images": "keep",
+            "shard_bytes": "256MB",
+            "storage_options": options.storage_options,
+            **given,
+            "progress": False,
+        }
+        checked = PackOptions(src, folder, **arguments)
+    except TypeError as error:
+        raise OptionError(f"pack= has an option that wds_tools.pack does not have: {error}") from error
+    if options.shuffle and not checked.shuffle:
+        raise OptionError(
+            "shuffle= of the loader needs shards that are packed in random order: remove 'shuffle' from pack="
+        )
+    check_place(src, folder, checked)
+    return {"src": os.fspath(src), "dst": folder, **arguments}, folder, then is not None
+
+
+def _needs_all(options: LoaderOptions) -> bool:
+    """Return whether options need all indexes before the first sample."""
+    choice = (options.where, options.subset, options.class_weights, options.ban)
+    return any(one is not None for one in choice) or buckets_of(options.columns) is not None
+
+
+def _exists(src: Any) -> bool:
+    """Return whether a source may exist: a URL may."""
+    return "://" in str(src) or Path(src).exists()
+
+
+def _written(folder: Path) -> int:
+    """Return how many bytes the files of a folder have, and of its work area."""
+    total = 0
+    for parent in (folder, folder / WORK_NAME):
+        try:
+            with os.scandir(parent) as entries:
+                total += sum(entry.stat().st_size for entry in entries)
+        except OSError:  # it does not exist yet, or a file was renamed
+            continue
+    return total

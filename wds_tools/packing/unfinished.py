@@ -1,0 +1,204 @@
+"""A dataset that is being packed, opened for reading: its shards are found as they are finished, in their order."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from wds_tools.errors import StoreError
+from wds_tools.format import manifest as manifests
+from wds_tools.format.manifest import MANIFEST_NAME, Manifest
+from wds_tools.format.totals import merge_stats
+from wds_tools.packing.plan import is_beginning, is_source, packed_source
+from wds_tools.packing.work_folder import ShardReport, entry_exists, report_path
+from wds_tools.reading.locations import ShardLocation
+from wds_tools.reading.shardset import ShardSet
+from wds_tools.storage.local import LocalStore
+from wds_tools.storage.lock import WORK_NAME
+
+
+def plan_of(source: dict[str, Any]) -> str:
+    """Return the identity of a plan, by the source that a manifest records: 32 hexadecimal digits."""
+    values = packed_source(source)
+    return xxhash.xxh3_128_hexdigest(json.dumps(values, sort_keys=True).encode())
+
+
+def read_plan(folder: Path) -> Manifest | None:
+    """Return the manifest of a folder that is being packed, which has no shards yet; None if nothing is planned."""
+    return _manifest_at(folder / WORK_NAME / MANIFEST_NAME)
+
+
+def find_gaps(shards: ShardSet, numbers: range, start: int, stop: int) -> NDArray[np.int64]:
+    """Return the inputs of a plan that were not packed, ascending: int64 [n]. Keys are positions in the plan.
+
+    Args:
+        shards: The dataset.
+        numbers: Shards whose keys are read.
+        start: Position of their first input.
+        stop: Position after their last one.
+    """
+    keys = [np.array(shards.index(number, keep=False).keys).astype(np.int64) for number in numbers]
+    return np.setdiff1d(np.arange(start, stop), np.concatenate([np.empty(0, np.int64), *keys]))
+
+
+class PackedShards:
+    """Which inputs of its plan a finished dataset has. Keys are read only if some are missing.
+
+    Args:
+        shards: The dataset.
+    """
+
+    def __init__(self, shards: ShardSet) -> None:
+        self._shards = shards
+
+    @cached_property
+    def _packed(self) -> tuple[int, NDArray[np.int64]]:
+        manifest = self._shards.manifest
+        inputs = int((manifest.source or {})["files"])
+        if inputs == manifest.samples:
+            return inputs, np.empty(0, np.int64)
+        return inputs, find_gaps(self._shards, range(len(manifest.shards)), 0, inputs)
+
+    def packed(self) -> tuple[int, NDArray[np.int64]]:
+        """Return the number of inputs, and those that could not be packed."""
+        return self._packed
+
+
+class UnfinishedShards(ShardSet):
+    """A dataset that is being packed into a local folder. `grow` finds the shards that were finished since.
+
+    Args:
+        folder: The folder.
+        manifest: The manifest so far.
+        number: Number of the next shard of the plan.
+        done: Inputs of the plan in the shards before it.
+        gaps: Positions of those that could not be packed, ascending.
+        is_complete: Whether the dataset is complete.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        number: int = 0,
+        done: int = 0,
+        gaps: NDArray[np.int64] | None = None,
+        is_complete: bool = False,
+    ) -> None:
+        store = LocalStore(str(folder))
+        locations = [ShardLocation(store, entry) for entry in manifest.shards]
+        super().__init__(manifest, locations, name=str(folder))
+        self.folder = folder
+        self.is_complete = is_complete
+        self.number = number
+        self.done = done
+        self.gaps = np.empty(0, np.int64) if gaps is None else gaps
+        self.stores = (store,)
+        self._one_folder = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("folder", "manifest", "number", "done", "gaps", "is_complete")
+        return {name: getattr(self, name) for name in names}
+
+    def refresh(self) -> None:
+        """Go on with shards whose images were rewritten in place; that begins only when the dataset is complete."""
+        if self.is_complete:
+            super().refresh()
+
+    def reopened(self) -> ShardSet:
+        """Return the same dataset with a store of its own, for another thread."""
+        return UnfinishedShards(**self.__getstate__())
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """The source of the plan."""
+        assert self.manifest.source is not None, "pack writes it"
+        return self.manifest.source
+
+    @property
+    def inputs(self) -> int:
+        """Number of inputs of the plan."""
+        return int(self.source["files"])
+
+    def packed(self) -> tuple[int, NDArray[np.int64]]:
+        """Return how many inputs are in finished shards, counted from the first one on, and the gaps among them."""
+        return self.done, self.gaps
+
+    def grow(self) -> bool:
+        """Find shards that were finished since the last call; return whether there are any, or the dataset is complete.
+
+        Raises:
+            StoreError: The folder has another dataset now.
+        """
+        found = False
+        while not self.is_complete:
+            report = self._next_report()
+            if report is not None:
+                self._add(report)
+            elif (manifest := read_complete(self.folder)) is not None:
+                self._complete(manifest)
+            else:
+                break
+            found = True
+        return found
+
+    def _next_report(self) -> ShardReport | None:
+        """Return the report of the next shard if it is finished. When the dataset is complete, there are no reports."""
+        try:
+            report = ShardReport.from_json(report_path(self.folder, self.number).read_text())
+        except OSError:
+            return None
+        return report if report.entry is None or entry_exists(self.folder, report.entry) else None
+
+    def _add(self, report: ShardReport) -> None:
+        so_far, start = self.manifest, self.done
+        stop = start + report.inputs
+        if report.entry is not None:
+            fields = {name: so_far.fields.get(name, 0) + count for name, count in report.fields.items()}
+            images = merge_stats([so_far.images, report.images])
+            shards = (*so_far.shards, report.entry)
+            self._take(replace(so_far, shards=shards, fields={**so_far.fields, **fields}, images=images))
+        if report.skipped:
+            new = range(len(so_far.shards), len(self.manifest.shards))
+            self.gaps = np.append(self.gaps, find_gaps(self, new, start, stop))
+        self.done, self.number = stop, self.number + 1
+
+    def _complete(self, manifest: Manifest) -> None:
+        known = [entry.first for entry in self.manifest.shards]
+        firsts = [entry.first for entry in manifest.shards[: len(known)]]
+        if not is_source(manifest.source, self.source) or firsts != known:
+            raise StoreError(
+                f"{self.folder} was replaced by another dataset while it was open: start again to read that one"
+            )
+        self._take(manifest)
+        if self.done + manifest.samples - sum(entry.samples for entry in known) < self.inputs:
+            new = range(len(known), len(manifest.shards))
+            self.gaps = np.append(self.gaps, find_gaps(self, new, self.done, self.inputs))
+        self.done, self.is_complete = self.inputs, True
+
+    def _take(self, manifest: Manifest) -> None:
+        """Take a manifest with further shards."""
+        new = manifest.shards[len(self.locations) :]
+        self.locations = self._all = (*self.locations, *(ShardLocation(self.stores[0], entry) for entry in new))
+        self.manifest = manifest
+
+
+def read_complete(folder: Path) -> Manifest | None:
+    """Return the manifest of a folder; None if there is none, or if the dataset has only the first samples."""
+    manifest = _manifest_at(folder / MANIFEST_NAME)
+    return None if manifest is None or is_beginning(manifest.source) else manifest
+
+
+def _manifest_at(path: Path) -> Manifest | None:
+    try:
+        return manifests.from_json(path.read_bytes(), name=str(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
