@@ -21,10 +21,11 @@ RANK = os.environ.get("RANK", "0")
 OPTIONS = {"batch_size": 4, "shuffle": True, "num_workers": 1, "fields": ("image", "label", "__key__")}
 
 
-def documented_code(heading):
-    """Return the first code block under a heading of docs/frameworks.md."""
+def documented_code(heading, number=0):
+    """Return a code block under a heading of docs/frameworks.md."""
     text = (ROOT / "docs" / "frameworks.md").read_text()
-    return re.search(rf"^## {heading}\n.*?```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)[1]
+    section = re.search(rf"^## {heading}\n(.*?)(^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)[number]
 
 
 def run_program(heading, **replaced):
@@ -143,22 +144,34 @@ def trainer():
 
     class ImageTrainer(Trainer):
         def get_train_dataloader(self):
-            return make(
+            self.loader = make(
                 batch_transform=lambda image, label, key: {
                     "pixel_values": image / 255,
                     "labels": label,
                     "keys": key,
                 }
             )
+            if self.args.ignore_data_skip:
+                self.loader.load_state_dict(json.loads(Path(self.model.checkpoint, "loader.json").read_text()))
+            return self.loader
 
-    def fit(checkpoint=None, **options):
+        def training_step(self, *args, **options):
+            if self.model.reweights and self.state.global_step == 2:
+                self.loader.reweight(classes={0: 3}, where={"label == 1": 0})
+            return super().training_step(*args, **options)
+
+    def fit(checkpoint=None, *, to="trainer", callbacks=None, **options):
         arguments = TrainingArguments(
-            "trainer", num_train_epochs=2, save_steps=3, report_to=[], use_cpu=True, disable_tqdm=True, **options
+            to, num_train_epochs=2, save_steps=3, report_to=[], use_cpu=True, disable_tqdm=True, **options
         )
         module = Recorder()
-        ImageTrainer(module, arguments).train(resume_from_checkpoint=checkpoint)
+        module.reweights, module.checkpoint = callbacks is not None, checkpoint
+        ImageTrainer(module, arguments, callbacks=callbacks).train(resume_from_checkpoint=checkpoint)
         return {"keys": module.keys, "weights": module.model[2].weight.flatten().tolist()[:5]}
 
+    saving = {}
+    exec(compile(documented_code("Trainer of Hugging Face", 1), "docs/frameworks.md", "exec"), saving)
+    reweighted = {"to": "reweighted", "callbacks": [saving["SaveLoader"]()]}
     names = run_program("Trainer of Hugging Face")
     documented = names["trainer"].callback_handler
     return {
@@ -167,6 +180,9 @@ def trainer():
         "mid": fit("trainer/checkpoint-3"),
         "second epoch": fit("trainer/checkpoint-6"),
         "end": fit("trainer/checkpoint-10"),
+        "reweighted": fit(**reweighted),
+        "reweighted mid": fit("reweighted/checkpoint-3", **reweighted, ignore_data_skip=True),
+        "reweighted second epoch": fit("reweighted/checkpoint-6", **reweighted, ignore_data_skip=True),
     }
 
 

@@ -210,7 +210,8 @@ def main() -> None:
     for name in sys.argv[3:]:
         importlib.import_module(name)
     gc.freeze()  # collecting garbage would copy the memory that forked programs share
-    _use_huge_pages()
+    if tuple(sys.argv[3:]) == IMPORTS:  # from others, too few programs are forked: moving takes as long as 40 forks
+        _use_huge_pages()
     try:
         connection = _connection(socket.socket(fileno=int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2])))
         request = connection and _serve(connection)

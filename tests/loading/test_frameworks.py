@@ -73,6 +73,11 @@ def test_the_hugging_face_trainer_resumes_at_the_next_batch(facts: Callable[...,
         for part, first in (("mid", 3), ("second epoch", 6), ("end", 10)):
             assert rank[part]["keys"] == straight["keys"][first:]
             assert rank[part]["weights"] == straight["weights"]
+        whole = rank["reweighted"]["keys"]
+        assert whole[:3] == straight["keys"][:3]
+        assert whole[5:] != straight["keys"][5:]
+        assert rank["reweighted mid"]["keys"] == whole[3:]
+        assert rank["reweighted second epoch"]["keys"] == whole[6:]
     for epoch in (slice(5), slice(5, 10)):
         assert each_once(keys for rank in ranks for keys in rank["straight"]["keys"][epoch])
 

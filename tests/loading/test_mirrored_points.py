@@ -160,6 +160,16 @@ def test_unknown_pairs_are_a_warning_at_the_call_if_a_view_mirrors(faces: Path, 
         loader_of(faces, wt.Letterbox(64)).close()
 
 
+def test_datasets_that_contradict_each_other_have_no_pairs(faces: Path, tmp_path: Path) -> None:
+    first = write_faces(tmp_path / "first", {"flip_idx": MIRRORED})
+    second = write_faces(tmp_path / "second", {"flip_idx": [0, 2, 1]})
+    view = wt.Letterbox(90, flip=1.0)
+    with pytest.warns(UserWarning, match="flip_index="):
+        loader_of(wt.Mixture([first, second], weights=[1, 1]), view).close()  # type: ignore[arg-type]
+    batch = batch_of(wt.Mixture([first, faces], weights=[1, 1]), view)  # type: ignore[arg-type]
+    assert [colors_at(image, one) for image, (one,) in zip(batch.image, batch.points, strict=True)] == [MIRRORED] * 4
+
+
 def test_a_streaming_dataset_warns_too(faces: Path) -> None:
     fields = {"image": wt.Image(view=wt.Mosaic(64)), "points": wt.Keypoints(path="objects.keypoints", like="image")}
     with pytest.warns(UserWarning, match="flip_index="):

@@ -165,3 +165,31 @@ def test_batches_stay_of_one_dataset_if_weights_end_before_or_after_a_ban(packed
         loader.reweight()
         assert all(len(one) == 1 for one in sources_of(loader, range(5, 90)))
         assert len(keys_of(loader)) == 20
+
+
+@pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted"])
+def test_an_epoch_is_a_whole_number_of_steps_if_each_rank_has_its_own_dataset(packed, few, stop):
+    data = mixture(packed, few, (3, 1), stop=stop, same_source_on_ranks=False)
+    ranks = [make(data, batch_size=5, rank=rank, world_size=4, tail="mask", fields="__key__") for rank in range(4)]
+    assert ranks[0].samples == len(ranks[0]) * 20
+    batches = [batch for loader in ranks for batch in loader]
+    assert all(batch.valid.all() for batch in batches)
+    ids = Counter(sample for step in range(len(ranks[0])) for sample in ranks[0].explain(step, epoch=0).ids.tolist())
+    assert max(ids.values()) == 1 if stop == "first_exhausted" else len(ids) == 440
+    with make(data, batch_size=5) as loader:
+        loader.load_state_dict(json.loads(json.dumps(ranks[0].state_dict())))
+        assert loader.samples == ranks[0].samples
+
+
+def test_no_rank_has_always_the_same_dataset(packed, few):
+    data = mixture(packed, few, (1, 1), epoch_length=320, same_source_on_ranks=False)
+    ranks = [make(data, rank=rank, world_size=2) for rank in range(2)]
+    found = [[one.pop() for one in sources_of(ranks[0], range(40), rank)] for rank in range(2)]
+    assert [sum(pair) for pair in zip(*found, strict=True)] == [1] * 40
+    assert 5 < sum(found[0]) < 35
+    assert keys_of(ranks[1], 5) == [[one.key for one in ranks[0].explain(step, rank=1).samples] for step in range(5)]
+
+
+def test_a_dataset_that_is_smaller_than_a_step_is_named_by_its_size(packed, few):
+    with pytest.raises(OptionError, match="400, 40 samples has no step of 48 samples"):
+        make(mixture(packed, few, (1, 5)), batch_size=48)

@@ -79,8 +79,9 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
         TypeError: An unknown argument. The message names the argument to use instead.
 
     Warns:
-        UserWarning: The ``DataLoader`` has a different batch size (at the first iteration), or the field ``cls`` of a
-            merged dataset has class numbers that differ from ``label``.
+        UserWarning: The ``DataLoader`` has a different batch size (at the first iteration), the field ``cls`` of a
+            merged dataset has class numbers that differ from ``label``, or a view mirrors key points whose pairs are
+            not known.
 
     Example::
 

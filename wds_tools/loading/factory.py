@@ -163,8 +163,9 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
         TypeError: An unknown argument. The message names the argument to use instead.
 
     Warns:
-        UserWarning: Images will come as a list because their sizes differ, there are many more workers than cores, or
-            the field ``cls`` of a merged dataset has class numbers that differ from ``label``.
+        UserWarning: Images will come as a list because their sizes differ, there are many more workers than cores, the
+            field ``cls`` of a merged dataset has class numbers that differ from ``label``, or a view mirrors key points
+            whose pairs are not known.
 
     Example::
 

@@ -30,7 +30,7 @@ class Mixture:
         batches: ``"mixed"``: each batch has samples of all datasets. ``"single"``: each batch has samples of one
             dataset, drawn by the weights.
         same_source_on_ranks: With ``batches="single"``, whether the batches of all ranks in a step are of the same
-            dataset.
+            dataset. If not, which rank gets which batch of a step is drawn at random.
         views: With ``batches="single"``, the view of each dataset, instead of ``view=``.
 
     Raises:

@@ -160,13 +160,15 @@ def open_dataset(options: LoadOptions, *, unfinished: UnfinishedShards | None = 
         block = np.repeat([part.block for part in parts], [len(part.shards.locations) for part in parts])
         prefix = packed = None
         shares = whole_shares(mixture.first_weights)
-        unit = options.batch_size * (world.world_size if mixture.same_source_on_ranks else 1)
+        step, is_single = options.batch_size * world.world_size, mixture.batches == "single"
+        unit = step if mixture.same_source_on_ranks else options.batch_size
         plain = MixtureOrder(
             [part.order() for part in parts],
             shares,
             mixture.stop,
             mixture.epoch_length,
-            unit if mixture.batches == "single" else None,
+            unit if is_single else None,
+            step if is_single else None,
             is_of_rank=not mixture.same_source_on_ranks,
         )
     check_same(shards.class_lists, fields=[column.spec.field for column in columns])
@@ -331,10 +333,10 @@ def check_batch_size(plan: EpochPlan) -> None:
     size, ranks = plan.batch_size, plan.world.world_size
     if largest is not None and not plan.order.identity.group_is_of_rank and largest % (size * ranks):
         raise OptionError(
-            f"batch_size={size} on {ranks} rank(s): the steps of this Mixture with batches='single' have "
-            f"{plan.order.identity.group:,} samples, at position {plan.cursor.position:,}, so larger steps would mix "
-            f"datasets: use {largest} samples per step, or a divisor of it, and create a new loader after the process "
-            "group"
+            f"batch_size={size} on {ranks} rank(s): steps of {size * ranks:,} samples would mix datasets, because this "
+            f"run of a Mixture with batches='single' has steps of {plan.order.identity.group:,} samples, and continues "
+            f"at position {plan.cursor.position:,}: use {largest:,} samples per step, or a divisor of it; if the "
+            "process group was created after the loader, create a new loader"
         )
     if largest is not None and largest % size:
         raise OptionError(

@@ -26,6 +26,7 @@ class Identity:
         group: Consecutive rows that belong to one bucket, or are of one dataset of a mixture; 1 if there is no such
             rule.
         group_is_of_rank: Whether the rows of a group go to one rank, and not to all.
+        epoch_step: Samples of a step, of which an epoch has a whole number; None if there is no such rule.
     """
 
     fingerprint: str
@@ -40,6 +41,7 @@ class Identity:
     buckets: tuple[tuple[int, int], ...] = ()
     group: int = 1
     group_is_of_rank: bool = True
+    epoch_step: int | None = None
 
     @property
     def shuffles(self) -> bool:
@@ -50,7 +52,9 @@ class Identity:
     def shape(self) -> dict[str, Any]:
         """The arguments of `RunOrder.like`, and entries of a state."""
         shape = {"lanes": self.lanes, "window": self.window, "block": self.block}
-        return {**shape, "group": self.group} if self.buckets or self.group > 1 else shape
+        if self.epoch_step is not None:
+            return {**shape, "group": self.group, "epoch_step": self.epoch_step}
+        return {**shape, "group": self.group} if self.buckets else shape
 
     @property
     def sizes(self) -> list[list[int]] | None:

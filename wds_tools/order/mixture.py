@@ -32,10 +32,11 @@ class MixtureOrder(PlainOrder):
         stop: End of an epoch, see `Mixture`.
         epoch_length: Samples of an epoch, instead of ``stop``. All epochs together are then one endless sequence.
         unit: Consecutive rows that are of one dataset.
+        step: Samples of a step, of which an epoch has a whole number; given together with ``unit``.
         is_of_rank: Whether the rows of a unit go to one rank, and not to all.
 
     Raises:
-        OptionError: The mixture has no samples, or ``epoch_length`` ends within a unit.
+        OptionError: The mixture has no samples, or ``epoch_length`` ends within a step.
     """
 
     varies = True
@@ -47,6 +48,7 @@ class MixtureOrder(PlainOrder):
         stop: Stop,
         epoch_length: int | None = None,
         unit: int | None = None,
+        step: int | None = None,
         *,
         is_of_rank: bool = False,
     ) -> None:
@@ -66,6 +68,7 @@ class MixtureOrder(PlainOrder):
             block=[part.block for part in parts],
             group=unit or 1,
             group_is_of_rank=unit is None or is_of_rank,
+            epoch_step=step,
         )
         self._unit = unit
         self._first_id = np.concatenate([[0], np.cumsum([part.identity.stored for part in parts])]).astype(np.int64)
@@ -77,26 +80,38 @@ class MixtureOrder(PlainOrder):
             self.samples = min(self._pattern.position_of(index, samples) for index, samples in drawn)
         else:
             self.samples = max(self._pattern.position_of(index, samples - 1) + 1 for index, samples in drawn)
-        if unit is not None:
-            self.samples = self._whole_units(unit)
         if not self.samples:
             raise OptionError("the mixture has no samples; use datasets that are not empty")
+        if step is not None:
+            self.samples = self._whole_steps(step)
+        if not self.samples:
+            sizes = ", ".join(f"{samples:,}" for _, samples in drawn)
+            raise OptionError(
+                f"the Mixture of datasets with {sizes} samples has no step of {step:,} samples with batches='single' "
+                "before one of them is exhausted: use smaller batches, stop='all_exhausted', or epoch_length="
+            )
         self.balance = parts[0].balance if len(parts) == 1 else None
         self.segment_starts = np.append(np.arange(0, self.samples, _SEGMENT_SAMPLES), self.samples)
 
-    def _whole_units(self, unit: int) -> int:
-        """Return the samples of an epoch in whole units."""
-        if self.epoch_length is not None and self.epoch_length % unit:
+    def _whole_steps(self, step: int) -> int:
+        """Return the samples of an epoch in whole steps."""
+        if self.epoch_length is not None and self.epoch_length % step:
             raise OptionError(
                 f"epoch_length={self.epoch_length:,} of a Mixture with batches='single'; allowed are multiples of "
-                f"{unit:,}, the samples of a step that are of one dataset"
+                f"{step:,}, the samples of a step"
             )
         if self.stop == "all_exhausted":
-            return -(-self.samples // unit) * unit
-        return self.samples // unit * unit
+            return -(-self.samples // step) * step
+        return self.samples // step * step
 
     def like(
-        self, *, window: Sequence[int], block: Sequence[int], lanes: int, group: int | None = None
+        self,
+        *,
+        window: Sequence[int],
+        block: Sequence[int],
+        lanes: int,
+        group: int | None = None,
+        epoch_step: int | None = None,
     ) -> MixtureOrder:
         """Return the order of the same mixture with other windows, blocks and number of lanes.
 
@@ -105,14 +120,15 @@ class MixtureOrder(PlainOrder):
             block: Samples per block of each dataset.
             lanes: Number of lanes.
             group: Consecutive rows that are of one dataset; None keeps their number.
+            epoch_step: Samples of a step; None keeps their number.
         """
         parts = [
             part.like(window=part_window, block=part_block, lanes=lanes)
             for part, part_window, part_block in zip(self.parts, window, block, strict=True)
         ]
         unit = self._unit and (group or self._unit)
-        is_of_rank = self.identity.group_is_of_rank
-        return MixtureOrder(parts, self.shares, self.stop, self.epoch_length, unit, is_of_rank=is_of_rank)
+        step, is_of_rank = epoch_step or self.identity.epoch_step, self.identity.group_is_of_rank
+        return MixtureOrder(parts, self.shares, self.stop, self.epoch_length, unit, step, is_of_rank=is_of_rank)
 
     def bucket_of(self, ids: NDArray[np.int64]) -> int | None:
         """Return the dataset of samples that all are of one dataset; None if batches are mixed."""

@@ -22,6 +22,7 @@ from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.changes import Ban, Change, Entries, FindWeights, Reweight, Stand, Weights
 from wds_tools.order.epoch import EpochOrder, RunOrder
+from wds_tools.order.keyed_random import key_of, permute
 from wds_tools.order.packed import PackedOrder
 from wds_tools.order.partners import reach_of
 from wds_tools.order.shares import Ints
@@ -138,7 +139,12 @@ class EpochPlan:
             valid = np.concatenate([valid, np.zeros(len(more_ids), np.bool_)])
         identity = self.order.identity  # rows that belong to one rank are samples, or batches
         unit = math.gcd(identity.group, self.batch_size) if identity.group_is_of_rank else 1
-        units = np.sort(divide(lanes[::unit], self.order.identity.lanes, self.world.world_size)[self.world.rank])
+        if unit == 1 or identity.buckets:
+            parts = divide(lanes[::unit], identity.lanes, self.world.world_size)
+        else:  # each batch is of one dataset and has samples of all lanes: no rank has always the same dataset
+            key = key_of("ranks", identity.seed, self.cursor.epoch, start)
+            parts = permute(key, size // unit, np.arange(size // unit)).reshape(self.world.world_size, -1)
+        units = np.sort(parts[self.world.rank])
         own = units if unit == 1 else (units[:, None] * unit + np.arange(unit)).ravel()
         own_ids = ids[own]
         return Step(number, start + own, own_ids, valid[own], global_tally, self.order.bucket_of(own_ids))

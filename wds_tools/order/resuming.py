@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +71,7 @@ def resume(
         ResumeError: ``state`` is not a loader state, or belongs to another version, dataset,
             selection or seed. The message gives both values.
     """
-    saved = _read(state, has_group="group" in order.identity.shape)
+    saved = _read(state, order.identity.shape)
     cursor, saved_order = saved.cursor, _order_of_smaller(saved, order, prefix) or order
     earlier = _first_epoch(state, packed, force=force)
     is_first = cursor.epoch in earlier
@@ -150,7 +151,7 @@ class _Saved:
     """The entries of a loader state, with values of the right types.
 
     Attributes:
-        shape: Window, block and lanes, and the group if there are buckets, as `RunOrder.like` takes them.
+        shape: Window, block and lanes, and the group and the step if the order has them, as `RunOrder.like` takes them.
     """
 
     version: int
@@ -163,14 +164,14 @@ class _Saved:
     shape: dict[str, Any]
 
 
-def _read(state: dict[str, Any], *, has_group: bool) -> _Saved:
-    """Read a loader state, except its bans."""
+def _read(state: dict[str, Any], entries: Collection[str]) -> _Saved:
+    """Read a loader state, except its bans; ``entries`` are those of the shape that the loader has."""
     try:
         shards, seed = (whole_number(state[key], key) for key in ("shards", "seed"))
         limits = (("lanes", MAX_LANES), ("window", MAX_WINDOW), ("block", _MAX_BLOCK))
         shape: dict[str, Any] = {key: _whole_numbers(state[key], key, most) for key, most in limits}
-        if has_group and "group" in state:
-            shape["group"] = whole_number(state["group"], "group", least=1, most=MAX_WINDOW)
+        for name in {"group", "epoch_step"}.intersection(entries, state):
+            shape[name] = whole_number(state[name], name, least=1, most=MAX_WINDOW)
         epoch, position = (
             whole_number(state["epoch"], "epoch", most=MAX_EPOCH),
             whole_number(state["position"], "position"),

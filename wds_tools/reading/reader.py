@@ -104,7 +104,7 @@ class Reader:
         counts = [entry.samples for entry in shards.manifest.shards]
         self._first_id = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
         self._shard = lru_cache(maxsize=_MAX_SHARDS)(partial(_open_shard, shards, self._blocks))
-        self._added = lru_cache(maxsize=_MAX_SHARDS)(partial(_rows_of_added, self.shard))
+        self._added = lru_cache(maxsize=_MAX_SHARDS)(partial(_rows_of_added, shards))
 
     def begin(self, epoch: int) -> None:
         """Report the epoch of the next samples: at its start, shards that were rewritten in place are followed."""
@@ -261,10 +261,10 @@ def _open_shard(shards: ShardSet, blocks: NDArray[np.int64], shard: int, _is_rew
     return OpenShard(shard, shards.shard_name(shard), entry, index, *image_columns(index), block, _spans(index, block))
 
 
-def _rows_of_added(open_shard: Callable[[int], OpenShard], shard: int, other: int) -> NDArray[np.int64]:
+def _rows_of_added(shards: ShardSet, shard: int, other: int) -> NDArray[np.int64]:
     """Return for each sample of a shard its row in a shard with added fields, -1 for none: int64 [samples]."""
-    keys = {key: row for row, key in enumerate(open_shard(other).index.keys)}
-    return np.array([keys.get(key, -1) for key in open_shard(shard).index.keys], np.int64)
+    keys = {key: row for row, key in enumerate(shards.index(other).keys)}
+    return np.array([keys.get(key, -1) for key in shards.index(shard).keys], np.int64)
 
 
 def is_present(columns: FieldColumns, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

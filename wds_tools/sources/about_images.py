@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import json
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -169,10 +170,10 @@ def candidates(others: Iterable[File], images: Sequence[File], endings: tuple[st
     """
     found = []
     for file in others:
-        name = PurePosixPath(file.path.lower()).name
+        name = posixpath.basename(file.path.lower())
         if name.endswith(tuple(filter(None, endings))) or ("" in endings and "." not in name):
             found += [file] if not file.reason and 0 < file.size <= _MAX_BYTES else []
-    names = [PurePosixPath(file.path).name for file in images if found]
+    names = [posixpath.basename(file.path) for file in images if found]
     described = {_stem(CLASS_LISTS_NAME), *names, *map(_stem, names)}  # 1.json and 1.jpg.json are about 1.jpg
     found = [file for file in found if _stem(file.path) not in described and not is_template_name(file.path)]
     return sorted(found, key=lambda file: (file.path.count("/"), file.path))[:_MAX_FILES]
@@ -214,12 +215,12 @@ def are_lists_of_images(data: bytes, columns: Sequence[str], rows: Sequence[Row]
 
 
 def _stem(path: str) -> str:
-    return PurePosixPath(path).stem
+    return posixpath.splitext(posixpath.basename(path))[0]
 
 
 def _by_name(path: str, *, are_labelled: bool) -> str:
     """Return what to know of a file whose name shows that it is about images, or whose format can have their labels."""
-    lower, reason = PurePosixPath(path.lower()).name, why_not_packed(path)
+    lower, reason = posixpath.basename(path.lower()), why_not_packed(path)
     if reason == _TABLE:
         reason = f"is a table that does not name most of the images: if it has the labels, {_CORRECT}"
     if is_template_name(path) or is_shard_table(lower) or lower == "thumbs.db" or lower.endswith(_DOCUMENTS):
@@ -233,7 +234,7 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     """Return what to know of a file whose content is about images; empty if it is not."""
     if path.endswith(".npy"):
         return f"{_ARRAY}, {_AS_CSV}" if _shape_of(data)[:1] == (len(images),) else ""
-    is_json = path.endswith(".json") or ("." not in PurePosixPath(path).name and data[:1] in (b"[", b"{"))
+    is_json = path.endswith(".json") or ("." not in posixpath.basename(path) and data[:1] in (b"[", b"{"))
     is_table = path.endswith(TABLES)
     found = _in_columns(path, data, names, images) if is_table else ""
     if not found and (is_json or path.endswith(_MARKUP)):

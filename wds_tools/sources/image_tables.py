@@ -162,7 +162,7 @@ def without_masks(files: Files) -> tuple[list[File], dict[str, dict[str, File]]]
     paths = [file.path for file in files.images]
     parts = files.named(masks.pairs(paths).pairs if masks.may_have_masks(paths) else [])
     taken = {mask.path for fields in parts.values() for mask in fields.values()}
-    further = layouts.further_fields(file.path for file in files.files)
+    further = files.further_fields
     for path, (image, field) in further.items():
         if path not in taken and image not in taken:
             parts.setdefault(image, {}).setdefault(field, files.by_path[path])
@@ -239,17 +239,18 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
     Raises:
         SourceError: Images would be packed without labels, or without what another file states about them.
     """
-    used = layout.files_read(files)
+    used = layout.files_read(files) if files.others else set()
     others = [file for file in files.others if file.path not in used and not file.reason]
     every = without_masks(files)[0] if others else []
-    names = RowNames(every)
+    names = RowNames(every if candidates(others, ()) else ())
     have_files = any(file.path.endswith((".cls", f".{LABELS}")) for file in files.others)
     by_split: dict[str, list[str]] = {}
     for folder in sorted({posixpath.dirname(file.path) for file in every}):
         by_split.setdefault(split_folder(f"{folder}/"), []).append(folder)
     found: dict[str, About] = {}
     for split, folders in by_split.items():
-        images = [file for file in every if posixpath.dirname(file.path) in folders]
+        those = {*folders}
+        images = [file for file in every if posixpath.dirname(file.path) in those]
         own = [file for file in others if split_folder(file.path) in ("", split)]
         are_classes = first_folders(f"{folder}/1.jpg" for folder in folders) or (have_files and layout.kind == "folder")
         are_labelled = layout.labels == "rows" or (layout.labels == "folders" and bool(are_classes))

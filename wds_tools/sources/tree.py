@@ -72,6 +72,11 @@ class Files:
         """Path -> file."""
         return {file.path: file for file in self.files}
 
+    @cached_property
+    def further_fields(self) -> dict[str, tuple[str, str]]:
+        """Path of a further file of an image -> path of the image, field."""
+        return layouts.further_fields(file.path for file in self.files)
+
     def named(self, parts: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, dict[str, File]]:
         """Return further files of images: path of the image -> field -> file, from the paths of the files."""
         return {image: {name: self.by_path[path] for name, path in fields.items()} for image, fields in parts}
@@ -147,7 +152,7 @@ class Layout:
 
     def files_read(self, files: Files) -> Set[str]:
         """Return the paths of the files that are read, as well as the images."""
-        return layouts.further_fields(file.path for file in files.files).keys() | {self.base + CLASS_LISTS_NAME}
+        return files.further_fields.keys() | {self.base + CLASS_LISTS_NAME}
 
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
         """Return what is packed for an image.
@@ -249,7 +254,7 @@ class ClassFolders(Layout):
         """Add the images in class folders, or all images if there are no class folders."""
         if split and self._level == 0:  # the folder of the split contains the class folders
             self.base, self._level = f"{self.base}{split}/", None
-        fields = layouts.further_fields(file.path for file in files.files)
+        fields = files.further_fields
         parts: dict[str, dict[str, File]] = {}
         for path, (image, field) in fields.items():
             parts.setdefault(image, {})[field] = files.by_path[path]

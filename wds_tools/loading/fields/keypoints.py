@@ -75,11 +75,11 @@ class Keypoints(AtPath):
             object.__setattr__(self, "flip_index", index)
 
     def opened(self, shards: ShardSet) -> Keypoints:
-        """Return the specification with the pairs of points that the dataset states."""
-        classes = shards.manifest.field_classes.get(PLACE)
-        if self.flip_index is not None or (self.field, self.path) != ("json", "objects.keypoints") or not classes:
+        """Return the specification with the pairs of points that the dataset states; none if datasets contradict."""
+        if self.flip_index is not None or (self.field, self.path) != ("json", "objects.keypoints"):
             return self
-        return replace(self, flip_index=flip_index_of(classes.attributes))
+        lists = [dataset.fields[PLACE] for dataset in shards.class_lists if PLACE in dataset.fields]
+        return replace(self, flip_index=flip_index_of(text for one in lists for text in one.attributes))
 
     def load(self, part: Part, column: Column) -> list[Any]:
         """Return the points of each sample: float32 [..., 2 or more]; by view if there is a list."""
