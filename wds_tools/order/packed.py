@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import LoaderError
-from wds_tools.order.epoch import EpochOrder, Identity, PlainOrder
+from wds_tools.order.epoch import EpochOrder, PlainOrder
+from wds_tools.order.identity import Identity
 from wds_tools.order.keyed_random import hashes, key_of
 from wds_tools.order.selection import Balance
 from wds_tools.order.shares import Ints, Part
