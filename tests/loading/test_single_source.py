@@ -193,3 +193,14 @@ def test_no_rank_has_always_the_same_dataset(packed, few):
 def test_a_dataset_that_is_smaller_than_a_step_is_named_by_its_size(packed, few):
     with pytest.raises(OptionError, match="400, 40 samples has no step of 48 samples"):
         make(mixture(packed, few, (1, 5)), batch_size=48)
+
+
+def test_shares_hold_if_weights_change_at_every_step(packed, few):
+    data = mixture(packed, few, (3, 1), epoch_length=800)
+    with make(data) as loader:
+        for step, _ in enumerate(islice(loader, 40)):
+            loader.reweight(classes={loader.classes[0]: 1 + step / 100})
+        assert sources_of(loader, range(41)).count({1}) == 10
+    by_step = wt.Schedule({0: [0.9, 0.1], 100: [0.8, 0.2]}, unit="steps", linear=True)
+    with make(wt.Mixture([packed, few], by_step, batches="single", epoch_length=800)) as loader:
+        assert sources_of(loader, range(100)).count({1}) == 15
