@@ -84,12 +84,15 @@ class Packing:
         rank = options.ranks.find().world.rank if local is None else local
         self._has_packer = rank == 0
         self._packer: BackgroundPacker | None = None
-        self._close_packer: Callable[[], object] = lambda: None
+        self._close_packer: Callable[[], object] = _nothing
         self._is_verified = not self._has_packer  # whether the packer has ended without an error
         self._restarts = 0
         self._shards: UnfinishedShards | None = None
         self._begun = (time.monotonic(), 0)  # time, and inputs that were packed then
         self.was_complete = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packer": None, "_close_packer": _nothing}  # another process starts its own
 
     def open(self) -> OpenedDataset:
         """Open the dataset when its first shard is finished, or when it is complete if the options need all of it.
@@ -297,6 +300,10 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path, bool]:
         )
     check_place(src, folder, checked)
     return {"src": os.fspath(src), "dst": folder, **arguments}, folder, then is not None
+
+
+def _nothing() -> None:
+    pass
 
 
 def _needs_all(options: LoaderOptions) -> bool:
