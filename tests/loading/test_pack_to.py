@@ -311,7 +311,7 @@ def test_options_that_need_all_samples_wait_for_the_whole_dataset(source, packed
         ({"pack": {"then": "raw"}}, "allowed are 'crop-ready' and None"),
         ({"pack": {"shard_bytes": "1"}}, "shard_bytes=1 is too small"),
         ({"pack": "keep"}, "allowed are dictionaries of options of wds_tools.pack"),
-        ({"dataset": wt.Mixture(["a", "b"], weights=[1, 1])}, "takes one source"),
+        ({"dataset": wt.Mixture(["a", "b"], weights=[1, 1])}, "must be one source"),
         ({"fields": ["image", "depth.png"]}, "has no field 'depth.png'|depth.png"),
     ],
 )

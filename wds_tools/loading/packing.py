@@ -272,7 +272,9 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path, bool]:
     assert options.pack_to is not None
     src, given = options.dataset, dict(options.pack or {})
     if not isinstance(src, str | os.PathLike):
-        raise OptionError("pack_to= takes one source, a path or URL, as the dataset: pack other sources first")
+        raise OptionError(
+            "with pack_to=, the dataset must be one source, as a path or URL: pack other sources with wds_tools.pack"
+        )
     if refused := [name for name in given if name in _OF_LOADER]:
         raise OptionError(f"pack={{{refused[0]!r}: ...}}: the loader decides this option of pack; remove it")
     then = given.pop("then", None)
