@@ -3,6 +3,7 @@
     python examples/01_pack_folder.py                      # writes shards/photos
     python examples/02_train.py --epochs 3
     python examples/02_train.py --epochs 6 --resume        # continues from the checkpoint
+    python examples/02_train.py --images photos/ --data shards/new   # packs photos/ into shards/new while it trains
     torchrun --nproc-per-node 2 examples/02_train.py       # the loader detects rank and world size
 
 A checkpoint contains the model, the optimizer and the loader's state: a few values that do not depend on ranks and
@@ -34,6 +35,7 @@ NORMALISE = v2.Compose(
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a ResNet-18 on packed images.")
     parser.add_argument("--data", default=ROOT / "shards/photos", help="dataset to train on")
+    parser.add_argument("--images", type=Path, help="images to pack into --data while the first epoch trains")
     parser.add_argument("--val", help="dataset to measure the accuracy on after each epoch")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32, help="samples per batch of each rank")
@@ -79,7 +81,8 @@ def main() -> None:
     rank = dist.get_rank() if dist.is_initialized() else 0
 
     loader = wt.make_loader(
-        args.data,
+        args.images or args.data,
+        pack_to=args.data if args.images else None,
         batch_size=args.batch_size,
         view=wt.RandomResizedCrop(args.size, scale=(0.35, 1.0), flip=True),
         shuffle=True,

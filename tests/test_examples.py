@@ -72,6 +72,20 @@ def one_process(tmp_path_factory: pytest.TempPathFactory, few: Path) -> Path:
     return folder / "metrics.jsonl"
 
 
+def test_train_packs_a_folder_of_images_while_it_trains(tmp_path: Path, six_photos: Path) -> None:
+    metrics, packed = tmp_path / "metrics.jsonl", tmp_path / "packed"
+    train = train_words(packed, tmp_path)
+    run([*train, "--images", str(six_photos), "--batch-size", "2", "--epochs", "2", "--metrics", str(metrics)])
+    steps = read_steps(metrics)
+    assert sorted(steps) == [(step, 0) for step in range(1, 7)]
+    with wt.make_loader(packed, batch_size=6, fields="__key__", num_workers=0) as loader:
+        (all_keys,) = loader
+    for epoch in range(2):
+        assert sorted(key for line in steps.values() if line["epoch"] == epoch for key in line["keys"]) == sorted(
+            all_keys
+        )
+
+
 def train_words(data: Path, folder: Path) -> list[str]:
     return command("02_train.py", "--data", data, *TINY, "--checkpoint", folder / "checkpoint.pt")
 

@@ -95,7 +95,9 @@ def test_what_is_neither_a_dataset_nor_a_source_is_an_error(packed, six_photos, 
         return output_of("sample", *words, "--out", tmp_path / "grid.png", code=code, capsys=capsys)
 
     assert "no such folder" in error_of(tmp_path / "none")
-    assert "is a packed dataset; kind, columns is for a source" in error_of(packed, "--from=folder", "--label=x")
+    assert "is a packed dataset; omit --from, --column or --label, for sources that are not packed" in error_of(
+        packed, "--from=folder", "--label=x"
+    )
     assert "holds the dataset photos; name one of them" in error_of(packed.parent)
     (tmp_path / "empty").mkdir()
     assert "empty" in error_of(tmp_path / "empty")

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import signal
 import threading
@@ -12,6 +13,7 @@ from random import Random
 
 import preloaded
 import pytest
+from PIL import Image
 from ranks import run_ranks
 from waiting import wait_for
 
@@ -309,7 +311,7 @@ def test_options_that_need_all_samples_wait_for_the_whole_dataset(source, packed
         ({"pack": {"then": "raw"}}, "allowed are 'crop-ready' and None"),
         ({"pack": {"shard_bytes": "1"}}, "shard_bytes=1 is too small"),
         ({"pack": "keep"}, "allowed are dictionaries of options of wds_tools.pack"),
-        ({"dataset": wt.Mixture(["a", "b"], weights=[1, 1])}, "takes one source"),
+        ({"dataset": wt.Mixture(["a", "b"], weights=[1, 1])}, "must be one source"),
         ({"fields": ["image", "depth.png"]}, "has no field 'depth.png'|depth.png"),
     ],
 )
@@ -392,6 +394,19 @@ def test_images_become_crop_ready_during_later_epochs(source, packed, tmp_path):
         loader.load_state_dict(state)
         assert loader.epoch == 2
         assert [one.key for one in loader.explain(0, epoch=0).samples] == first[0].key
+
+
+def test_images_that_are_too_small_for_the_view_are_an_error_as_soon_as_they_are_packed(source, tmp_path):
+    shutil.copytree(source, tmp_path / "photos")
+    Image.new("RGB", (20, 20)).save(tmp_path / "photos" / "cat" / "small.jpg")
+    is_small = pytest.raises(OptionError, match="needs images of at least 32x32")
+    with is_small, make(tmp_path / "photos", tmp_path / "out", view=wt.CenterCrop(32)) as loader:
+        keys_of(loader)
+
+
+def test_a_loader_that_has_not_started_can_be_pickled(packed, source, first_epoch):
+    with make(source, packed) as loader, pickle.loads(pickle.dumps(loader)) as other:
+        assert keys_of(other) == first_epoch
 
 
 def test_a_folder_with_only_the_first_samples_is_continued(source, packed, first_epoch, tmp_path):

@@ -144,9 +144,10 @@ def test_the_command_states_that_there_is_more(source, tmp_path, capsys):
     words = ["pack", str(source), str(tmp_path / "dst"), "--images=keep", "--workers=1"]
     main_of([*words, "--first=5"])
     assert (
-        "these are the first images of 13; the same command without --first packs the rest" in capsys.readouterr().out
+        "only the first of 13 images are packed; the same command without --first packs the rest"
+        in capsys.readouterr().out
     )
     main_of(words)
-    assert "first images" not in capsys.readouterr().out
+    assert "only the first" not in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         main([*words, "--first=5", "--split=train=0.5,val=0.5"])

@@ -86,7 +86,7 @@ def test_annotations_of_images_in_class_folders_are_left_out_with_the_reason(tmp
     assert report.manifest.classes == ("n0", "n1")
     assert {skip.reason.partition(",")[0] for skip in report.skipped} == {"has the name of an image in another folder"}
     assert len(report.skipped) == 4
-    assert report.manifest.account.notes[0].startswith("'Annotation/n0/photo 3' (also 3 other files) has the name")
+    assert report.manifest.account.notes[0].startswith("'Annotation/n0/photo 3' (and 3 other files) has the name")
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
     "--first",
     type=int,
     metavar="N",
-    help="Pack only the first N images, to look at; the same command without --first packs the rest later.",
+    help="Pack only the first N images, for a first look; the same command without --first packs the rest later.",
 )
 @click.option("--keep-order", is_flag=True, help="Keep the order of SRC; by default the samples are shuffled once.")
 @click.option("--task-index", type=int, help="Zero-based index of this task; requires --task-count.")
@@ -229,7 +229,8 @@ def _pack_summary(report: PackReport) -> str:
         lines.append(f"skipped {counted(len(report.skipped), 'file')}; {reasons} lists them with the reasons")
     if is_beginning(manifest.source):
         lines.append(
-            f"these are the first images of {report.account.given:,}; the same command without --first packs the rest"
+            f"only the first of {report.account.given:,} images are packed; the same command without --first packs "
+            "the rest"
         )
     return "\n".join(lines)
 
@@ -341,9 +342,5 @@ def _summary_in_place(report: PackReport) -> str:
     written = len(manifest.shards) - report.kept
     if not written:
         return f"nothing to rewrite: {report.dst} is crop-ready already: {total}"
-    kept = (
-        f"; {counted(report.kept, 'other shard')} were rewritten before, or have nothing to rewrite"
-        if report.kept
-        else ""
-    )
+    kept = f"; nothing was left to rewrite in {counted(report.kept, 'other shard')}" if report.kept else ""
     return f"rewrote {counted(written, 'shard')} of {report.dst} in {report.seconds:.1f} s{kept}; it has {total}"

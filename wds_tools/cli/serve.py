@@ -135,7 +135,7 @@ def serve(
     default=1000,
     show_default=True,
     metavar="N",
-    help="Number of images of a source that is not packed.",
+    help="Number of images to show of a source that is not packed.",
 )
 @source_options
 @storage_option

@@ -21,6 +21,7 @@ from wds_tools.storage.lock import why_unfinished
 from wds_tools.wording import counted
 
 _HEAD_BYTES = 1000  # of a JSON file, in which a manifest states its format
+_OPTIONS = {"kind": "--from", "columns": "--column or --label"}  # of the command; the others have their names
 _MAX_NAME = 80  # characters of a source in the name of a folder
 
 
@@ -59,7 +60,8 @@ def as_dataset(name: str, source: Mapping[str, Any], *, first: int, remote: Remo
     reason = why_not_packed(name, remote)
     if reason is None:
         if source:
-            raise OptionError(f"{name} is a packed dataset; {', '.join(source)} is for a source that is not packed")
+            options = ", ".join(_OPTIONS.get(option, f"--{option.replace('_', '-')}") for option in source)
+            raise OptionError(f"{name} is a packed dataset; omit {options}, for sources that are not packed")
         yield Shown(name)
         return
     with tempfile.TemporaryDirectory(prefix="wds-tools-") as folder:
@@ -82,7 +84,7 @@ def as_dataset(name: str, source: Mapping[str, Any], *, first: int, remote: Remo
         named = (Path(folder) / "dataset").rename(Path(folder) / f"{title} (not packed, {part})")
         note = (
             f"{shown_path(name)} is not packed: shown are the first {counted(manifest.samples, 'image')} of "
-            f"{(manifest.source or {})['files']:,}, in the order that `wds-tools pack` gives them"
+            f"{(manifest.source or {})['files']:,}, in the order in which `wds-tools pack` stores them"
         )
         yield Shown(str(named), note)
 

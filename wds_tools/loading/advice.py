@@ -73,8 +73,8 @@ def warn_of_mirrored_points(opened: OpenedDataset) -> None:
         mirroring = next((view for view in column.geometry.views if may_mirror(view)), None)
         if mirroring is not None:
             _warn(
-                f"{mirroring} mirrors images, and the key points of field {column.name!r} keep their indices, so a "
-                "left eye would be on what the image shows as a right eye: state the pairs, such as "
+                f"{mirroring} mirrors images, and the key points of field {column.name!r} keep their indices, so "
+                "the point of a left eye would be on a right eye of the image: state the pairs, such as "
                 "wds_tools.Keypoints(..., flip_index=[0, 2, 1]), or flip_index=range(number of points) if there are "
                 "none"
             )

@@ -84,12 +84,15 @@ class Packing:
         rank = options.ranks.find().world.rank if local is None else local
         self._has_packer = rank == 0
         self._packer: BackgroundPacker | None = None
-        self._close_packer: Callable[[], object] = lambda: None
+        self._close_packer: Callable[[], object] = _nothing
         self._is_verified = not self._has_packer  # whether the packer has ended without an error
         self._restarts = 0
         self._shards: UnfinishedShards | None = None
         self._begun = (time.monotonic(), 0)  # time, and inputs that were packed then
         self.was_complete = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packer": None, "_close_packer": _nothing}  # another process starts its own
 
     def open(self) -> OpenedDataset:
         """Open the dataset when its first shard is finished, or when it is complete if the options need all of it.
@@ -269,7 +272,9 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path, bool]:
     assert options.pack_to is not None
     src, given = options.dataset, dict(options.pack or {})
     if not isinstance(src, str | os.PathLike):
-        raise OptionError("pack_to= takes one source, a path or URL, as the dataset: pack other sources first")
+        raise OptionError(
+            "with pack_to=, the dataset must be one source, as a path or URL: pack other sources with wds_tools.pack"
+        )
     if refused := [name for name in given if name in _OF_LOADER]:
         raise OptionError(f"pack={{{refused[0]!r}: ...}}: the loader decides this option of pack; remove it")
     then = given.pop("then", None)
@@ -297,6 +302,10 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path, bool]:
         )
     check_place(src, folder, checked)
     return {"src": os.fspath(src), "dst": folder, **arguments}, folder, then is not None
+
+
+def _nothing() -> None:
+    pass
 
 
 def _needs_all(options: LoaderOptions) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -257,6 +257,8 @@ def _open_part(
     for view in (options.view, *views) if options.views is None else (options.views[number],):
         for one in views_in(view) if view is not None else ():
             _check_view(one, shards)
+            if unfinished is not None:
+                unfinished.checks.append(partial(_check_view, one, shards))
     block = default_block(manifest.samples, manifest.order_bytes)
     batch = options.batch_size * world.world_size
     return MixturePart(

@@ -105,7 +105,7 @@ class PackedOrder(PlainOrder):
         if stop > start and (done < stop or done <= len(gaps)):
             raise LoaderError(
                 f"the samples at positions {start:,} to {stop:,} of epoch {epoch} are not packed yet: {done:,} of "
-                f"{self.samples:,} are; ask again later, or iterate over the loader, which waits for them"
+                f"{self.samples:,} are; try again later, or iterate over the loader, which waits for them"
             )
         rows = np.arange(start, stop)
         ids = rows - np.searchsorted(gaps, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -93,7 +94,7 @@ def plan_listing(source: Source, listing: Listing, options: PackOptions, *, deep
         OptionError: Images would be resized, and their masks or boxes cannot be.
         StoreError: The source fails. Nothing was written.
     """
-    with nothing_written():
+    with nothing_written(), garbage_collection_paused():
         check_geometry(source, listing.inputs, options.policy)
         plan = make_plan(
             listing,
@@ -133,6 +134,21 @@ def packs_deep(parts: Sequence[tuple[Source, Sequence[Input]]], options: PackOpt
                     image = source.read(entry).image
                     deep += isinstance(image, bytes) and image_header.sixteen_bit_mode(image) is not None
     return 2 * deep > len(sampled)
+
+
+@contextmanager
+def garbage_collection_paused() -> Iterator[None]:
+    """Pause the garbage collector while millions of objects are made: it would look at all of them again and again.
+
+    For 1,281,167 files it took 54 of 86 s of listing.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

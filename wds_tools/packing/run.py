@@ -28,7 +28,7 @@ from wds_tools.images import native
 from wds_tools.options import available_cores
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import APPENDED, Destination, empty_manifest, manifest_of
-from wds_tools.packing.estimate import nothing_written
+from wds_tools.packing.estimate import garbage_collection_paused, nothing_written
 from wds_tools.packing.plan import Plan, shard_name
 from wds_tools.packing.ray_engine import run_on_ray
 from wds_tools.packing.work_folder import ShardReport, report_path
@@ -337,6 +337,7 @@ def list_inputs(source: Source, progress: bool | None, *, is_split: bool = False
             disable=not shows_progress(progress),
         ),
         nothing_written(),
+        garbage_collection_paused(),
     ):
         listing = source.scan()
     if not is_split:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -81,6 +82,9 @@ class UnfinishedShards(ShardSet):
         done: Inputs of the plan in the shards before it.
         gaps: Positions of those that could not be packed, ascending.
         is_complete: Whether the dataset is complete.
+
+    Attributes:
+        checks: Called when there are new shards; they raise an error if the loader cannot use these.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class UnfinishedShards(ShardSet):
         locations = [ShardLocation(store, entry) for entry in manifest.shards]
         super().__init__(manifest, locations, name=str(folder))
         self.folder = folder
+        self.checks: list[Callable[[], object]] = []
         self.is_complete = is_complete
         self.number = number
         self.done = done
@@ -170,6 +175,8 @@ class UnfinishedShards(ShardSet):
             new = range(len(so_far.shards), len(self.manifest.shards))
             self.gaps = np.append(self.gaps, find_gaps(self, new, start, stop))
         self.done, self.number = stop, self.number + 1
+        for check in self.checks:
+            check()
 
     def _complete(self, manifest: Manifest) -> None:
         known = [entry.first for entry in self.manifest.shards]
@@ -183,6 +190,8 @@ class UnfinishedShards(ShardSet):
             new = range(len(known), len(manifest.shards))
             self.gaps = np.append(self.gaps, find_gaps(self, new, self.done, self.inputs))
         self.done, self.is_complete = self.inputs, True
+        for check in self.checks:
+            check()
 
     def _take(self, manifest: Manifest) -> None:
         """Take a manifest with further shards."""

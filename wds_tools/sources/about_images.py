@@ -1,4 +1,4 @@
-"""Files next to images that are about them: the one rule of all layouts and sources.
+"""Files next to images that may have their labels or other values: the one rule of all layouts and sources.
 
 A file is about images if its rows, keys or lines name them, if it has as many values as there are images, if it has the
 name of an image, or if its own name says so, as ``labels.xlsx``. It is packed, an error, or named in a note.
@@ -138,7 +138,7 @@ def notes_on(found: Mapping[str, About]) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for path, one in sorted(found.items()):
         by_reason.setdefault(one.reason, []).append(path)
-    more = {reason: f" (also {counted(len(own) - 1, 'other file')})" for reason, own in by_reason.items() if own[1:]}
+    more = {reason: f" (and {counted(len(own) - 1, 'other file')})" for reason, own in by_reason.items() if own[1:]}
     return [f"{own[0]!r}{more.get(reason, '')} {reason}" for reason, own in by_reason.items()]
 
 

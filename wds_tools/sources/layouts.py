@@ -250,13 +250,15 @@ def further_fields(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
     {'a/1.txt': ('a/1.jpg', 'txt'), 'a/1.jpg.json': ('a/1.jpg', 'json'), 'a/1.mask.png': ('a/1.jpg', 'mask.png')}
     """
     paths = list(paths)
+    if not (candidates := [path for path in paths if not _is_plain_image(path)]):
+        return {}
     images: dict[str, list[str]] = {}  # a path with and without extension -> images
     for path in paths:
         if is_image_name(path):
             images.setdefault(path, []).append(path)
             images.setdefault(path.rpartition(".")[0], []).append(path)
     found = {}
-    for path in paths:
+    for path in candidates:
         folder, slash, name = path.rpartition("/")
         words = name.split(".")
         for count in range(len(words) - 1, 0, -1):
@@ -267,6 +269,11 @@ def further_fields(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
                     found[path] = (owners[0], field)
                 break
     return {path: (image, field) for path, (image, field) in found.items() if image not in found}
+
+
+def _is_plain_image(path: str) -> bool:
+    """Return whether a path is that of an image without a further dot in its name, which is no field of another one."""
+    return is_image_name(path) and "." not in path[path.rfind("/") + 1 : path.rfind(".")]
 
 
 def _is_field(field: str) -> bool:
@@ -287,11 +294,11 @@ def check_stems(paths: Sequence[str], *, where: str) -> None:
     Raises:
         SourceError: Half of the images or more have the name of another in their folder, with another extension.
     """
+    if len({path.rpartition(".")[0] for path in paths}) == len(paths):
+        return
     stems: dict[str, list[str]] = {}
     for path in paths:
         stems.setdefault(path.rpartition(".")[0], []).append(path)
-    if len(stems) == len(paths):
-        return
     same = [found for found in stems.values() if len({path.rpartition(".")[2].lower() for path in found}) > 1]
     if 2 * sum(map(len, same)) >= len(paths):
         raise SourceError(
