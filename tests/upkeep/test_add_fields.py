@@ -453,9 +453,13 @@ def test_a_manifest_with_an_invalid_addition_is_refused(dataset: Path, addition:
         read(dataset, "json")
 
 
-def test_reshard_writes_the_added_fields_into_the_shards(dataset: Path, captions: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_reshard_writes_the_added_fields_into_the_shards(
+    dataset: Path, captions: Path, tmp_path: Path, workers: int
+) -> None:
     wt.add_fields(dataset, captions)
-    report = wt.reshard(dataset, tmp_path / "new", shard_bytes="200kB", workers=1)
+    report = wt.reshard(dataset, tmp_path / "new", shard_bytes="200kB", workers=workers)
+    assert len(report.manifest.shards) > 1
     assert report.manifest.fields["txt"] == COUNT
     assert report.manifest.additions == ()
     found = read(tmp_path / "new", "json", "txt")

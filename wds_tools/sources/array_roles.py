@@ -204,17 +204,15 @@ class Roles:
         contents = self._contents
         account.notes += self.notes
         account.declare("array", self._arrays)
-        fates = [(part.kind, part.name, "", part.reason) for part in contents.unusable]
-        fates += [(*used, "") for used in contents.used]
-        reason = "has class names that do not belong to the labels"
+        for kind, name, reason, _ in contents.unusable:
+            account.leave_out(kind, name, reason)
+        for used in contents.used:
+            account.use(*used)
         for part in contents.class_names:
-            fates.append((*part, "class names", "") if part in self._names_in else (*part, "", reason))
-        for kind, name, role, why in fates:
-            account.declare(kind, [name])
-            if role:
-                account.use(kind, name, role)
+            if part in self._names_in:
+                account.use(*part, "class names")
             else:
-                account.leave_out(kind, name, why)
+                account.leave_out(*part, "has class names that do not belong to the labels")
         for name, role in self._used.items():
             account.use("array", name, role)
         for name, why in self._left_out.items():
@@ -285,7 +283,6 @@ class Roles:
             raise SourceError(f"{self._where}: {part.name!r} cannot be used: it {part.reason}{remedy}")
 
     def _find_layout(self) -> str:
-        """Return the layout of a row."""
         array, what = self.images, f"{self._where}: array {self.image!r}"
         if kind_of(array) == "items":
             if not array.are_images():

@@ -209,7 +209,6 @@ class ArrowSource(RecordSource):
         return [f"no label: the files are in the folders {quoted(folders)}; if these are the classes, {remedy}"]
 
     def _add_entries(self, found: Collector, files: Sequence[int], names: Sequence[str], labels: Sequence[Any]) -> None:
-        """Add the rows of all files."""
         total = group = 0
         for file in files:
             first = total
@@ -250,7 +249,6 @@ class ArrowSource(RecordSource):
 
     @cached_property
     def _opened(self) -> dict[int, Any]:
-        """The files that are open."""
         return {}
 
     def _open(self, file: int) -> Any:

@@ -196,8 +196,10 @@ class _Reader:
         are_labels = self.kinds == _ONLY_LABELS
         roles = {"images": "samples", "annotations": "label", "categories": "class names"}
         roles |= {} if are_labels else {"annotations": "json", "categories": "class list"}
+        reasons = dict.fromkeys(_DESCRIPTIONS, "describes the file, not its images")
+        other = "is not part of COCO's format"
         return [
-            Part("entry", name, roles[name]) if name in roles else Part("entry", name, "", _why_left_out(name))
+            Part("entry", name, roles[name]) if name in roles else Part("entry", name, "", reasons.get(name, other))
             for name in self.values
         ]
 
@@ -340,10 +342,6 @@ class _Reader:
 
 def _is_caption(one: dict[str, Any]) -> bool:
     return isinstance(one.get("caption"), str) and not one.get("bbox") and not one.get("segmentation")
-
-
-def _why_left_out(name: str) -> str:
-    return "describes the file, not its images" if name in _DESCRIPTIONS else "is not part of COCO's format"
 
 
 def _side(image: dict[str, Any], side: str) -> int:

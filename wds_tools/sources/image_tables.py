@@ -153,10 +153,6 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
     return Named(file, rows, image, [names.find(value, table=file.path) for value in values])
 
 
-def _stem(path: str) -> str:
-    return posixpath.splitext(posixpath.basename(path))[0]
-
-
 def without_masks(files: Files) -> tuple[list[File], dict[str, dict[str, File]]]:
     """Return the images that are not masks of others, and path of an image -> field -> mask."""
     paths = [file.path for file in files.images]
@@ -179,7 +175,7 @@ def _image_column(
     """
     if IMAGE in options.columns:
         return options.columns[IMAGE] if options.columns[IMAGE] in columns else None
-    if _stem(table) == "metadata" and "file_name" in columns:
+    if posixpath.splitext(posixpath.basename(table))[0] == "metadata" and "file_name" in columns:
         return "file_name"
     found = [name for name in columns if share_of_names(name, head, names) >= ENOUGH]
     paths = [name for name in found if any(names_a_file(row.get(name)) for row in head)]
@@ -188,15 +184,10 @@ def _image_column(
     if len(found) < 2:
         return next(iter(found), None)
     values = {name: [row.get(name) for row in head] for name in found}
-    same = {tuple(_named_by(value, names, table) for value in values[name]) for name in found}
+    same = {tuple(names.find(value, table=table) for value in values[name]) for name in found}
     if len(same) > 1:
         raise ambiguous(IMAGE, table, {name: some_of(column) for name, column in values.items()})
     return found[0]
-
-
-def _named_by(value: Any, names: RowNames, table: str) -> str | None:
-    file = names.find(value, table=table)
-    return file.path if file else None
 
 
 def check_folders(files: Files, tables: Sequence[Named]) -> None:

@@ -336,7 +336,6 @@ class LmdbSource(RecordSource):
             for stored, value in transaction.cursor():
                 key = bytes(stored)
                 if key in _META and not image_header.sniff(value):
-                    found.account.declare("key", [path_text(key)])
                     found.account.leave_out("key", path_text(key), "it describes the database")
                     stated = bytes(value) if key in _COUNTS and bytes(value).isdigit() else stated
                 elif path_text(key) not in self._opened or IMAGE in self.databases:
@@ -529,7 +528,6 @@ def _is_name(text: str) -> bool:
 
 
 def _reason(value: memoryview) -> str:
-    """Return why a value without an image is skipped."""
     if not len(value):
         return "is empty"
     if _is_pickle(value):

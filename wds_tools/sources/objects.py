@@ -170,7 +170,6 @@ class ObjectSource(RecordSource):
         return plain(value)
 
     def _tuple_label(self, value: Any, number: int) -> Any:
-        """Return the label of a tuple."""
         label = plain(value)
         if isinstance(value, (Mapping, Image.Image)) or (isinstance(label, np.ndarray) and label.size > label.shape[0]):
             raise LabelError(

@@ -349,7 +349,6 @@ class Names:
         return name not in self.transcripts
 
     def _check_label(self, label: str) -> None:
-        """Check the values of a label."""
         kinds, where = self.kinds[label], self.source.name
         if reason := next((kind for kind in kinds if kind not in ALL_KINDS), None):
             raise SourceError(

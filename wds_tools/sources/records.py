@@ -233,7 +233,6 @@ def _raw_pixels(data: memoryview, values: Mapping[str, Any], roles: Roles) -> ND
 
 
 def _not_an_image(name: str, value: Any, kind: str) -> str:
-    """Return why a value is not an image."""
     if isinstance(value, Excluded):
         return f"{name!r} is not read: it is {value.reason}"
     if kind == Kind.SEVERAL_IMAGES:

@@ -85,7 +85,6 @@ class StreamSource(RecordSource):
         return rows[row - start]
 
     def _all(self) -> Iterator[_Row]:
-        """Yield all rows."""
         try:
             yield from self._stream
         except ValueError as error:
@@ -109,7 +108,6 @@ class StreamSource(RecordSource):
         return LRUCache(max_bytes=2 * WINDOW_BYTES)  # a window can have parts of two groups
 
     def _group(self, number: int) -> list[_Row]:
-        """Return the rows of a group."""
         return self._cache.load(number, lambda: self._read_group(number), _bytes_in)
 
     def _read_group(self, number: int) -> list[_Row]:

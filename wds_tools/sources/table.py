@@ -19,7 +19,6 @@ from typing import Any
 
 from wds_tools.errors import SourceError, StoreError, WdsToolsError
 from wds_tools.format.label import NONE
-from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
@@ -41,9 +40,9 @@ from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import Kind
 from wds_tools.sources.records import RecordSource
 from wds_tools.sources.text_table import MORE, Row, TextTable
+from wds_tools.sources.trees import client_of
 from wds_tools.storage import is_url, split_folder
 from wds_tools.storage.base import MAX_FILE_BYTES
-from wds_tools.storage.requests.clients import Client, open_client
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.http_client import quote_again
 from wds_tools.storage.requests.remote_folder import RemoteFolder
@@ -57,9 +56,6 @@ _HINT_ROWS = 1000  # that are looked at for a label with an unusual name
 _PROBED_ROWS = 20  # whose files are looked for if several columns could have the images
 URL_BYTES = 150_000
 """Estimated length of an image at a URL. Requesting the real length would take as long as reading it."""
-
-_clients = LRUCache[str, Client](max_items=16)
-"""Clients of recently used folders in this process, so that their connections are used again."""
 
 
 class TableRows(RecordSource):
@@ -178,7 +174,6 @@ class TableSource(TableRows):
             return []
         if len(self.hot) == 2 and not is_stated:
             check_only_label(self.table, image, self.hot)
-        found.account.declare("column", self.hot)
         for name in self.hot:
             del names.kinds[name]
             found.account.use("column", name, "label")
@@ -186,7 +181,6 @@ class TableSource(TableRows):
         return [flags_of(row, self.hot) for _, row in self.table.rows()]
 
     def _files_of(self, entry: Input) -> Iterator[str]:
-        """Yield the names of the files of a row."""
         assert self.found_roles is not None
         yield entry.path
         if self.found_roles.fields:
@@ -332,7 +326,7 @@ def fetch(url: str, remote: RemoteOptions) -> bytes:
     shown = clean_url(url)
     try:
         folder, name = _split(url, remote)
-        return _client(folder).read(name, most_bytes=MAX_FILE_BYTES)
+        return client_of(folder).read(name, most_bytes=MAX_FILE_BYTES)
     except FileNotFoundError as error:
         raise SourceError(f"URL {shown!r} does not exist") from error
     except StoreError as error:
@@ -350,8 +344,3 @@ def _split(url: str, remote: RemoteOptions) -> tuple[RemoteFolder, str]:
     folder, name = split_folder(match[1] + quote_again(match[2]))
     found = RemoteFolder.of(folder, remote)
     return replace(found, options={**found.options, "encoded": True}), name + quote_again(match[3] or "")
-
-
-def _client(folder: RemoteFolder) -> Client:
-    key = f"{os.getpid()} {folder.url} {folder.policy} {sorted(folder.options.items(), key=str)}"
-    return _clients.load(key, lambda: open_client(folder), lambda _: 0)

@@ -202,7 +202,6 @@ class Table(Layout):
         own = [name for name in hot if name in table.rows.columns]
         if own or columns is None:
             columns = _Columns(files, table, _with_label(self.options, ""))
-        found.account.declare("column", own)
         for name in own:
             del columns.names.kinds[name]
             found.account.use("column", name, "label")
@@ -266,7 +265,6 @@ class Table(Layout):
         return record._replace(fields={**record.fields, **texts})
 
     def _no_table(self, where: str) -> Exception:
-        """Return the error that there is no table."""
         reason = "no table (.csv, .tsv, .jsonl, .json) in it names the images"
         if IMAGE in self.options.columns:
             reason = f"no table in it has a column {self.options.columns[IMAGE]!r}"

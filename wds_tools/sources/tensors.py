@@ -98,7 +98,6 @@ class _Reader:
         return self._array_of(value) if isinstance(value, (list, tuple)) else None
 
     def _array_of(self, value: Sequence[Any]) -> Any:
-        """Return a list as an array."""
         kinds = {type(item) for item in value}
         if kinds in ({int}, {float}, {bool}, {str}):
             return np.asarray(value)
@@ -168,7 +167,6 @@ def _plain(value: Any) -> Any:
 
 
 def _to_numpy(tensor: Any) -> Any:
-    """Return a tensor as a NumPy array."""
     try:
         return tensor.detach().resolve_conj().resolve_neg().numpy()
     except (TypeError, RuntimeError) as error:  # NumPy lacks bfloat16 and smaller types, which fit into float32

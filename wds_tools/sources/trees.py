@@ -20,6 +20,7 @@ from typing import Any
 
 from wds_tools.errors import ShardError, SourceError, StoreError
 from wds_tools.format import tar
+from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
@@ -55,6 +56,9 @@ _UTF8 = 0x800
 _UNIX, _MACOS = 3, 19  # ``create_system`` of a zip member
 
 _Identity = tuple[int, int]  # (device, inode)
+
+_clients = LRUCache[str, Client](max_items=16)
+"""Clients of recently used folders in this process, so that their connections are used again."""
 
 
 class Tree:
@@ -211,7 +215,7 @@ class RemoteTree(Tree):
         """Read an object."""
         shown = clean_url(f"{self.url}/{path}")
         try:
-            data = self._client().read(path, most_bytes=MAX_FILE_BYTES)
+            data = client_of(RemoteFolder.of(self.url, self.remote)).read(path, most_bytes=MAX_FILE_BYTES)
         except FileNotFoundError as error:
             raise SourceStoreError(f"{shown} was removed while it was packed") from error
         except StoreError as error:
@@ -226,17 +230,6 @@ class RemoteTree(Tree):
         for path, file in objects:
             if not path.endswith("/"):  # some tools create an object for each folder
                 yield File(path, file.size)
-
-    def _client(self) -> Client:
-        """Return the client of this process."""
-        process = os.getpid()
-        if process not in self._clients:
-            self._clients[process] = open_client(RemoteFolder.of(self.url, self.remote))
-        return self._clients[process]
-
-    @cached_property
-    def _clients(self) -> dict[int, Client]:
-        return {}
 
 
 class TarTree(Tree):
@@ -344,6 +337,12 @@ class ZipTree(Tree):
     @cached_property
     def _mapped(self) -> MappedFiles:
         return MappedFiles(self.paths)
+
+
+def client_of(folder: RemoteFolder) -> Client:
+    """Return the client of this process for a folder at a URL."""
+    key = f"{os.getpid()} {folder.url} {folder.policy} {sorted(folder.options.items(), key=str)}"
+    return _clients.load(key, lambda: open_client(folder), lambda _: 0)
 
 
 def leads_out(path: str) -> bool:

@@ -86,7 +86,7 @@ class WebDatasetSource(Source):
         manifest = manifest or self._manifest_of_shards()
         self.indexed = manifest is not None
         self.additions = manifest.additions if manifest is not None else ()
-        self._first_names = {shard.name: shard.first.name for shard in manifest.shards} if manifest else {}
+        self.first_names = {shard.name: shard.first.name for shard in manifest.shards} if manifest else {}
         self._own = {addition.folder for addition in self.additions}
         if manifest is not None:
             self._own |= {MANIFEST_NAME, _CARD_NAME, *(shard.index for shard in manifest.shards)}
@@ -111,7 +111,7 @@ class WebDatasetSource(Source):
         dots, seen, names = Dots(), _Seen(), NamesOfNumbers()
         for number, path in enumerate(self.paths):
             indexed = self._indexed_labels(number)
-            added = self._added.spans(self._first_names[path.name]) if self._added else []
+            added = self._added.spans(self.first_names[path.name]) if self._added else []
             with as_source_error(f"{path} cannot be packed", ShardError):
                 for key, location, fields in samples(
                     self._mapped[number], number, path.name, split=self.split, others=seen.others
@@ -208,7 +208,7 @@ class WebDatasetSource(Source):
                 kept[f"other.{name}"] = kept.pop(name)
         if self._added:
             kept |= self._added.fields(
-                self._first_names[self.paths[number].name], list(zip(ends[::2], ends[1::2], strict=True))
+                self.first_names[self.paths[number].name], list(zip(ends[::2], ends[1::2], strict=True))
             )
         facts = json_object(fields.get("json", b"{}"))
         if facts is None:
