@@ -311,6 +311,8 @@ class OracleInBuckets:
 
     def change(self, position, weights, banned, *, is_plain=False):
         waiting = [entry for entry in self.deliver(position) if entry[0] < self.following]
+        if self.oracle.streams is None:  # weights begin
+            self.length = getattr(self.oracle.base, "epoch_length", None) or self.length
         self.oracle.rewind(self.following)
         self.oracle.change(weights, banned, moved=True)
         kept = [entry[1:] for entry in waiting if self.oracle.is_drawn(entry[1])]

@@ -160,14 +160,15 @@ def test_the_lines_of_the_documentation_pack_the_arrays_of_files_that_are_refuse
     with pytest.raises(SourceError, match=r"cifar-100-python is a pickle .*: load it yourself"):
         wt.pack(tmp_path / "cifar-100-python", tmp_path / "refused")
     text = Path(__file__).parents[2].joinpath("docs", "packing.md").read_text().split("## Arrays in other files")[1]
-    *parts, last = text.partition("```python\n")[2].partition("```")[0].split("\n\n")
+    lines, *parts = text.partition("```python\n")[2].partition("```")[0].split("\n\n# ")
+    parts[-1], _, last = parts[-1].rpartition("\n\n")
     assert len(parts) == 4
     for number, part in enumerate(parts):
         here = {0: tmp_path / "cifar-10-batches-py", 1: tmp_path / "raw"}.get(number, tmp_path)
         for name in ("data_batch_", "train-", "fer2013.csv", "train.csv"):
             part = part.replace(f'"{name}', f'"{here}/{name}')  # noqa: PLW2901 - the lines are for the current folder
-        names = {"pickle": pickle, "gzip": gzip, "np": np, "pd": pd, "wt": wt}
+        last_of_it = last.replace("shards/train", str(tmp_path / f"dst{number}"))
         with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-            exec(part + "\n" + last.replace("shards/train", str(tmp_path / f"dst{number}")), names)
+            exec(f"{lines}\n# {part}\n{last_of_it}", {})
         samples = list(wt.make_loader(tmp_path / f"dst{number}", batch_size=10, num_workers=0))
         assert sorted(samples[0].label.tolist()) == sorted(labels.tolist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from wds_tools.errors import OptionError
 from wds_tools.loading import advice
 from wds_tools.loading.arguments import LOADER_HINTS, checked
 from wds_tools.loading.load_options import LoaderOptions
@@ -176,6 +177,8 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
     autoscaler = Autoscaler.from_options(
         options.num_workers, batch_size=options.batch_size, prefetch_factor=options.prefetch_factor
     )
+    if options.pack is not None and options.pack_to is None:
+        raise OptionError("pack= has the options for packing into pack_to=, which is missing")
     packing = None if options.pack_to is None else Packing(options)
     opened = open_dataset(options) if packing is None else packing.open()
     loader = Loader(

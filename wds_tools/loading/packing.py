@@ -6,6 +6,7 @@ not: so it is the same on all ranks, and in a run that is repeated or resumed. L
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import time
@@ -254,7 +255,11 @@ class Packing:
                         f"the packer has written nothing to {self._folder} for {limit:g} s (stall_seconds): the source "
                         "or the disk may hang; finished shards are kept, and the same program continues with them"
                     )
-                _log.warning("still waiting for the list of %s: nothing is packed before", self._options.dataset)
+                _log.warning(
+                    "still waiting for the list of %s, which %s makes: nothing is packed before",
+                    self._options.dataset,
+                    "the packer" if self._has_packer else "the process of this machine with LOCAL_RANK or rank 0",
+                )
                 since = now
 
     def close(self) -> None:
@@ -295,7 +300,11 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path, bool]:
         }
         checked = PackOptions(src, folder, **arguments)
     except TypeError as error:
-        raise OptionError(f"pack= has an option that wds_tools.pack does not have: {error}") from error
+        allowed = [name for name in inspect.signature(PackOptions).parameters if name not in _OF_LOADER]
+        raise OptionError(
+            f"pack={options.pack} has an option that wds_tools.pack does not have; it has {', '.join(allowed)}, and "
+            "pack= also has then"
+        ) from error
     if options.shuffle and not checked.shuffle:
         raise OptionError(
             "shuffle= of the loader needs shards that are packed in random order: remove 'shuffle' from pack="
