@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.order.changes import Reweight, Stand
+from wds_tools.order.changes import Progress, Reweight
 from wds_tools.order.epoch import AreDrawn, EpochOrder, Piece, PlainOrder, Regimes, RunOrder, nothing_left
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
@@ -204,11 +204,11 @@ class BucketedEpoch(EpochOrder):
         """Return the order in which the samples from a row on are drawn by weights, and grouped again."""
         return BucketedEpoch(self.order, self.epoch, head=self, piece=Piece(self.epoch, position, change, regimes))
 
-    def stand(self, position: int, are_drawn: AreDrawn) -> Stand:
-        """Return where the run stands at a row: samples that wait for their bucket are kept if they are drawn."""
+    def progress_at(self, position: int, are_drawn: AreDrawn) -> Progress:
+        """Return how far the run is at a row: samples that wait for their bucket are kept if they are drawn."""
         (ids, _), following = self._waiting_at(position)
         delivered = int(self._rows.valid[:position].sum()) if position else 0
-        return Stand(delivered + int(are_drawn(ids).sum()), self.inner.source_positions(following))
+        return Progress(delivered + int(are_drawn(ids).sum()), self.inner.source_positions(following))
 
     def _waiting_at(self, position: int) -> tuple[Part, int]:
         """Return ids and lanes of the samples that wait at a row, and the row of `inner` that comes next."""

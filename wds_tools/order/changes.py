@@ -90,8 +90,8 @@ Entries = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
-    """Where a run stands at a change of weights.
+class Progress:
+    """How far a run is at a change of weights.
 
     Attributes:
         drawn: Samples of the epoch that were delivered before, or wait for their bucket and are kept.
@@ -113,23 +113,23 @@ class Reweight:
         position: Position in that epoch.
         entries: The weights; None returns to the plain epochs.
         length: Samples of an epoch while these weights hold.
-        stand: Where the run stands at this position; None if it has not reached it.
+        progress: How far the run is at this position; None if it has not reached it.
     """
 
     epoch: int
     position: int
     entries: Entries | None
     length: int
-    stand: Stand | None = None
+    progress: Progress | None = None
 
     @property
     def place(self) -> tuple[int, int]:
         """Epoch and position."""
         return self.epoch, self.position
 
-    def to_list(self, stand: Stand | None) -> list[Any]:
-        """Return plain values for a state, which has many of these; ``stand`` is None if it is not known yet."""
-        numbers = [] if stand is None else [stand.drawn, *(number for one in stand.sources for number in one)]
+    def to_list(self, progress: Progress | None) -> list[Any]:
+        """Return plain values for a state, which has many of these; ``progress`` is None if it is not known yet."""
+        numbers = [] if progress is None else [progress.drawn, *(number for one in progress.sources for number in one)]
         return [self.epoch, self.position, self.length, numbers, self.entries]
 
 
@@ -181,15 +181,15 @@ def reweights_of(state: Any) -> tuple[Reweight, ...]:
         raise ResumeError(f"the entry 'weights' of the state is damaged ({type(error).__name__}: {error})") from error
 
 
-def _reweight_of(epoch: Any, position: Any, length: Any, stand: Any, entries: Entries | None) -> Reweight:
+def _reweight_of(epoch: Any, position: Any, length: Any, progress: Any, entries: Entries | None) -> Reweight:
     numbers = [
         whole_number(number, "position at weights", least=-MAX_NUMBER if index and index % 3 == 0 else 0)
-        for index, number in enumerate(entries_of(stand, "weights"))
+        for index, number in enumerate(entries_of(progress, "weights"))
     ]
     return Reweight(
         whole_number(epoch, "epoch of weights", most=MAX_EPOCH),
         whole_number(position, "position of weights"),
         entries,
         whole_number(length, "length of an epoch with weights", least=1),
-        Stand(numbers[0], tuple(zip(*(numbers[first::3] for first in (1, 2, 3)), strict=True))) if numbers else None,
+        Progress(numbers[0], tuple(zip(*(numbers[first::3] for first in (1, 2, 3)), strict=True))) if numbers else None,
     )

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.changes import Ban, Change, Reweight, Stand, Weights
+from wds_tools.order.changes import Ban, Change, Progress, Reweight, Weights
 from wds_tools.order.identity import Identity
 from wds_tools.order.selection import Balance
 from wds_tools.order.shares import Ints, Part
@@ -211,25 +211,25 @@ class PlainOrder(RunOrder):
         """Return the dataset of samples that all are of one dataset; None if batches are mixed."""
         return None
 
-    def regime(self, draws: Draws, stand: Stand) -> Regime:
+    def regime(self, draws: Draws, progress: Progress) -> Regime:
         """Return the sequence of the samples that are drawn from a change on.
 
         Args:
             draws: How they are drawn.
-            stand: Where the run stands.
+            progress: How far the run is.
         """
         shares, rates = draws
-        if not len(shares) == len(self.scans) == len(stand.sources):
+        if not len(shares) == len(self.scans) == len(progress.sources):
             raise ResumeError(
-                f"the state has weights of {len(stand.sources)} dataset(s), the loader has {len(self.scans)}: create "
-                "the loader with the datasets of the state"
+                f"the state has weights of {len(progress.sources)} dataset(s), the loader has {len(self.scans)}: "
+                "create the loader with the datasets of the state"
             )
         chains = [
             Chain(scan, rate, (turn, first))
-            for scan, rate, (turn, first, _) in zip(self.scans, rates, stand.sources, strict=True)
+            for scan, rate, (turn, first, _) in zip(self.scans, rates, progress.sources, strict=True)
         ]
-        lags = [lag for _, _, lag in stand.sources]
-        return Regime(draws, chains, self.first_ids, self.identity.lanes, stand.drawn, lags, self.identity.group)
+        lags = [lag for _, _, lag in progress.sources]
+        return Regime(draws, chains, self.first_ids, self.identity.lanes, progress.drawn, lags, self.identity.group)
 
     @abstractmethod
     def find(self, epoch: int, ids: Ints) -> tuple[Ints, Ints]:
@@ -374,14 +374,14 @@ class EpochOrder:
         """Return where the plain orders of each dataset have its next sample at a row, and its lag."""
         return self.run.source_positions(self.epoch, position)
 
-    def stand(self, position: int, are_drawn: AreDrawn) -> Stand:  # noqa: ARG002 - buckets need it
-        """Return where the run stands at a row.
+    def progress_at(self, position: int, are_drawn: AreDrawn) -> Progress:  # noqa: ARG002 - buckets need it
+        """Return how far the run is at a row.
 
         Args:
             position: The row.
             are_drawn: Returns which samples the weights that hold from there on draw at all.
         """
-        return Stand(position, self.source_positions(position))
+        return Progress(position, self.source_positions(position))
 
     @property
     def inner(self) -> EpochOrder:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
-from wds_tools.order.changes import Ban, Change, Entries, FindWeights, Reweight, Stand, Weights
+from wds_tools.order.changes import Ban, Change, Entries, FindWeights, Progress, Reweight, Weights
 from wds_tools.order.epoch import EpochOrder, RunOrder
 from wds_tools.order.keyed_random import key_of, permute
 from wds_tools.order.packed import PackedOrder
@@ -406,20 +406,22 @@ class EpochOrders:
         """Return the samples that a change of weights draws."""
         known = self._known.regimes.get(change)
         if known is None:
-            known = self.order.plain.regime(self._draws(change), self._stand(change))
+            known = self.order.plain.regime(self._draws(change), self._progress(change))
             self._known.regimes.put(change, known, known.bytes)
         return known
 
-    def _stand(self, change: Reweight) -> Stand:
-        """Return where the run stands at a change."""
-        stands = self._known.stands
+    def _progress(self, change: Reweight) -> Progress:
+        """Return how far the run is at a change."""
+        progress = self._known.progress
         for index, one in enumerate(self.changes):
-            if isinstance(one, Reweight) and one not in stands:
+            if isinstance(one, Reweight) and one not in progress:
                 before = self._with(self.changes[:index])
-                stands[one] = one.stand or before.of(one.epoch).stand(one.position, partial(self._are_drawn, one))
+                progress[one] = one.progress or before.of(one.epoch).progress_at(
+                    one.position, partial(self._are_drawn, one)
+                )
             if one is change:
                 break
-        return stands[change]
+        return progress[change]
 
     def _are_drawn(self, change: Reweight, ids: Ints) -> NDArray[np.bool_]:
         return are_drawn(self._draws(change), ids, self.order.plain.first_ids)
@@ -442,7 +444,7 @@ class EpochOrders:
         kept = passed[-max(len(in_epoch) + 1, _KEPT_CHANGES) :]
         if len(kept) == len(passed):
             return self
-        self._stand(passed[-1])  # the dropped ones are needed for it
+        self._progress(passed[-1])  # the dropped ones are needed for it
         first, dropped = kept[0], set(passed).difference(kept)
         changes = [change for change in self.changes if isinstance(change, Ban) or change not in dropped]
         return self._with(changes, first.epoch + (first.position > 0))
@@ -460,7 +462,7 @@ class EpochOrders:
     def state_dict(self, cursor: Cursor) -> dict[str, Any]:
         """Return the changes as entries of a state whose next sample is at a cursor."""
         place = astuple(cursor)
-        weights = [one.to_list(self._stand(one) if one.place <= place else None) for one in self.reweights]
+        weights = [one.to_list(self._progress(one) if one.place <= place else None) for one in self.reweights]
         return {
             **({"bans": [ban.to_dict() for ban in self.bans]} if self.bans else {}),
             **({"weights": weights} if weights else {}),
@@ -476,11 +478,11 @@ class _Known:
         self.draws = LRUCache[Reweight, Draws](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
         self.regimes = LRUCache[Reweight, Regime](max_items=_KEPT_REGIMES, max_bytes=_KEPT_BYTES)
         self.orders = LRUCache[tuple[int, Reweight], EpochOrder](max_items=_KEPT_ORDERS)
-        self.stands: dict[Reweight, Stand] = {}
+        self.progress: dict[Reweight, Progress] = {}
 
     def until(self, changes: Sequence[Change]) -> _Known:
         """Return what does not depend on changes after some."""
         result = _Known()
         known = {change for change in changes if isinstance(change, Reweight)}
-        result.stands = {change: stand for change, stand in self.stands.items() if change in known}
+        result.progress = {change: progress for change, progress in self.progress.items() if change in known}
         return result

@@ -14,7 +14,7 @@ of epoch p, if a whole number is in (x + p g, x + (p + 1) g]. So:
   there. Between neighbours in stored order the draws are spread evenly too: their phases are multiples of a number near
   the golden ratio.
 
-A change continues at the sample where the sequence stands, in the same pass. So a change to the same weights changes
+A change continues at the next sample of the sequence, in the same pass. So a change to the same weights changes
 nothing, and frequent changes leave out no sample. If all weights are equal, the sequence is that of the plain epochs.
 Rates and phases are whole numbers of `UNIT`, so that the sums are exact.
 """
@@ -50,7 +50,7 @@ ScanPosition = tuple[int, int]
 """Epoch whose plain order is read, and a position in it."""
 
 SourcePosition = tuple[int, int, int]
-"""Where a run stands in a dataset: the epoch whose plain order is read, the position in it, and `Pattern.lag`."""
+"""How far a run is in a dataset: the epoch whose plain order is read, the position in it, and `Pattern.lag`."""
 
 Marks = tuple[tuple[int, int], ...]
 """For each dataset, see `Chain.mark`."""

@@ -301,14 +301,9 @@ def _is_lmdb(path: Path) -> bool:
 def _is_table(path: str | Path) -> bool:
     if str(path).lower().endswith(_TABLE_EXTENSIONS):
         return not Path(path).is_dir()
-    return str(path).lower().endswith(".json") and _is_list_of_objects(Path(path))
-
-
-def _is_list_of_objects(path: Path) -> bool:
-    """Return whether a JSON file begins as a list of objects."""
-    if not path.is_file():
+    if not str(path).lower().endswith(".json") or not Path(path).is_file():
         return False
-    with path.open("rb") as file:
+    with Path(path).open("rb") as file:
         return _LIST_OF_OBJECTS.match(file.read(HEAD_BYTES)) is not None
 
 

@@ -252,7 +252,6 @@ def _image(item: Any) -> Rows:
     """Return a dataset with one image, whose pixels or bytes are read when they are needed."""
     if item.dtype == np.uint8:
         return Rows(item.shape, item.dtype, item.__getitem__)
-
     return Rows(
         (item.dtype.itemsize,), np.dtype(np.uint8), lambda part: np.frombuffer(to_bytes(item[()]), np.uint8)[part]
     )

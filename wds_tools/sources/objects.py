@@ -82,8 +82,7 @@ class ObjectSource(RecordSource):
                 f"{self.found_roles.image!r} has pixels of PIL images, as PNG by default: to keep the files that they "
                 "were read from, pass items with their bytes, or pack the files by their path"
             )
-        digest = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode())
-        found.stamp = digest.hexdigest()
+        found.stamp = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode()).hexdigest()
 
     def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:
         """Return the class names of the object, unless its attribute ``targets`` shows that labels mean others.

@@ -290,10 +290,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> Row:
 
 def _has_columns(value: Mapping[str, Any]) -> bool:
     """Return whether an object has a list, or values by row, for each column."""
-    return bool(value) and (
-        all(isinstance(column, list) for column in value.values())
-        or all(isinstance(column, dict) for column in value.values())
-    )
+    return bool(value) and any(all(isinstance(one, kind) for one in value.values()) for kind in (list, dict))
 
 
 def _names_images(names: Iterable[str]) -> bool:
