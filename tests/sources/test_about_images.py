@@ -70,7 +70,15 @@ NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
     "photos.xml": (lambda path: path.write_text("<a/>"), ""),
     "md5sums.txt": (lambda path: path.write_text("".join(f"{'0f' * 16}  {row}.png\n" for row in range(COUNT))), ""),
     "pairs.txt": (lambda path: path.write_text("".join(f"{row}.png {row + 1}.png\n" for row in range(COUNT))), ""),
-    "readme.txt": (lambda path: path.write_text("Photographs\nby A\nand B\n"), ""),
+    "readme.txt": (lambda path: path.write_text("".join(f"{row}.png is nice\n" for row in range(COUNT))), ""),
+    "requirements.txt": (lambda path: path.write_text("numpy\n" * (COUNT - 1) + "torch\n"), ""),
+    "SHA256SUMS": (lambda path: path.write_text("".join(f"abc  {row}.png\n" for row in range(COUNT))), ""),
+    "remarks.txt": (lambda path: path.write_text("0.png is nice\n"), "has values for some of the images"),
+    "images.txt": (  # as CUB-200 has it
+        lambda path: path.write_text("".join(f"{row + 1} {row}.png\n" for row in range(COUNT))),
+        "is a list of the images by number",
+    ),
+    "labels.py": (lambda path: path.write_text(f"labels = {LABELS}\n"), "is named like a file about the images"),
     "train.py": (lambda path: path.write_text("import torch\n"), ""),
 }
 """Files that are not read, or whose name alone says so, and what the note states; nothing of the last."""
@@ -103,6 +111,19 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         "has a value for each image, such as 'cat' for '0.png'",
     ),
     "t.xml": (lambda path: FRAME.to_xml(path, parser="etree"), "is about images such as '0.png'"),
+    "y.log": (
+        lambda path: path.write_text("".join(f"{row}.png {name}\n" for row, name in LABELS.items())),
+        "has a value for each image, such as 'cat' for '0.png'",
+    ),
+    "t.md": (
+        lambda path: path.write_text("".join(f"| {row}.png | {name} |\n" for row, name in LABELS.items())),
+        "has a value for each image, such as 'cat' for '0.png'",
+    ),
+    "photos.token.txt": (  # as Flickr8k has it
+        lambda path: path.write_text("".join(f"{row // 2}.png#{row % 2}\tA cat .\n" for row in range(2 * COUNT))),
+        "has a value for each image, such as 'A cat .' for '0.png'",
+    ),
+    "labels.txt": (lambda path: path.write_text("0.png cat\n"), "has a value for 1 image, such as 'cat' for '0.png'"),
     "ground_truth.txt": (lambda path: np.savetxt(path, NUMBERS, "%d"), "has a value for each image and does not name"),
     "t.json": (lambda path: path.write_text(json.dumps(NUMBERS.tolist())), "has a value for each image and does not"),
     "y.json": (

@@ -43,7 +43,7 @@ _MAX_BYTES = 1 << 30
 _MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 _HEAD = 1000
 _MARKUP = (".xml", ".html", ".htm")
-_LINES = (".txt", ".lst", ".dat", ".tab", ".yaml", ".yml")
+_LINES = (".txt", ".lst", ".dat", ".tab", ".yaml", ".yml", ".md", ".log")
 _LOOKED_INTO = (*TABLES, *_MARKUP, *_LINES, ".npy", "")
 _TEXTS = re.compile(r'"([^"<>]+)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
 _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
@@ -71,9 +71,19 @@ _SAYS_SO = re.compile(
     "label|class|target|annot|categor|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt)(?![a-z])"
     rf"|(?<![a-z])({SPLIT_WORDS})(?![a-z])"
 )
+_LABELS_ALONE = re.compile(r"(image_?)?(labels?|annotations?|captions?|ground_?truth)\.[a-z]+")  # of a document
+_ABOUT_ALL = re.compile(
+    r"(readme|licen[cs]e|changelog|contributing|requirements|makefile|md5|sha\d+|(md5|sha\d*|b2|check)[-_]?sums?)"
+    r"([-_.].*)?"
+)
+"""Names of files about the dataset or its programs, which never have labels."""
+
 _CHECKSUM = re.compile("[0-9a-f]{32,}")
+_CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
 _ARRAY = "is an array with a value for each image"  # which is not read
 _NAMES = "has a name for each number"
+_LISTS = "is a list of the images by number"
+_SOME = "has values for some of the images"
 _OF_CLASSES = re.compile(r"(class|categor|species|breed|names)[^/]*$")
 _NAMED = (
     "is named like a file about the images, which is not read: write labels as CSV with a first line such as path,label"
@@ -121,12 +131,12 @@ def about(
     known = " (KITTI)" if any("label_2" in path.split("/") for path in same[:1]) else ""
     reason = f"has the name of an image in another folder{known}, {_NOT_READ}; move captions next to the images"
     found = dict.fromkeys(same, About(reason, is_certain=2 * len(same) >= len(images)))
-    rest = [file for file in others if file.path not in found]
+    rest = [file for file in others if file.path not in found and not _is_about_all(file.path)]
     texts = candidates(rest, images)
     names = names or RowNames(images if texts else ())
     for file in texts:
         if reason := _in_content(file.path.lower(), read(file), names, images):
-            found[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES)))
+            found[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES, _LISTS, _SOME)))
     for file in rest:
         if file.path not in found and (reason := _by_name(file.path, are_labelled=are_labelled)):
             found[file.path] = About(reason)
@@ -218,13 +228,20 @@ def _stem(path: str) -> str:
     return posixpath.splitext(posixpath.basename(path))[0]
 
 
+def _is_about_all(path: str) -> bool:
+    name = posixpath.basename(path.lower())
+    return _ABOUT_ALL.fullmatch(name) is not None and not name.endswith(TABLES)
+
+
 def _by_name(path: str, *, are_labelled: bool) -> str:
     """Return what to know of a file whose name shows that it is about images, or whose format can have their labels."""
     lower, reason = posixpath.basename(path.lower()), why_not_packed(path)
     if reason == _TABLE:
         reason = f"is a table that does not name most of the images: if it has the labels, {_CORRECT}"
-    if is_template_name(path) or is_shard_table(lower) or lower == "thumbs.db" or lower.endswith(_DOCUMENTS):
+    if is_template_name(path) or is_shard_table(lower) or lower == "thumbs.db":
         return ""
+    if lower.endswith(_DOCUMENTS):
+        return _NAMED if _LABELS_ALONE.fullmatch(lower) else ""
     if _SAYS_SO.search(lower):
         return _NAMED if reason == NOT_AN_IMAGE else reason
     return "" if are_labelled or reason in (NOT_AN_IMAGE, _ARCHIVE) else reason
@@ -240,7 +257,7 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     if not found and (is_json or path.endswith(_MARKUP)):
         found = _in_texts(data, names, images)
     elif not found and not is_table and b"\0" not in data[:_HEAD]:
-        found = _in_lines(data, names, images)
+        found = _in_lines(path, data, names, images)
     value = _json_of(data) if is_json and not found else None
     if isinstance(value, dict) and len(classes := names_in(value)) > 1:
         return f"{_NAMES} ({quoted(classes)}), {_NEXT}: pass them with --classes (classes=) if they are the classes"
@@ -300,7 +317,7 @@ def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
     return f"is about images such as {found[0]!r}{known}, {_NOT_READ}"
 
 
-def _in_lines(data: bytes, names: RowNames, images: Sequence[File]) -> str:
+def _in_lines(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of a text whose lines have the name of an image and a value."""
     lines = data[: LOOKED_AT * 1000].decode("utf-8", "replace").splitlines()[:LOOKED_AT]
     listed = list(filter(None, map(_pair_in, lines)))
@@ -311,12 +328,20 @@ def _in_lines(data: bytes, names: RowNames, images: Sequence[File]) -> str:
     if 2 * len(found) <= (len(listed) - 1 if are_files else min(LOOKED_AT, len(images))):
         return ""
     name, value = found[0]
-    return f"has a value for each image, such as {value!r} for {name!r}, and no names of columns, {_AS_CSV}"
+    numbers = [int(one) if are_files and one.isdecimal() else -1 for _, one in found]
+    if len(found) > 1 and [*range(numbers[0], numbers[0] + len(found))] == numbers and numbers[0] in (0, 1):
+        return f"{_LISTS}, such as {name!r} as {value}: files with these numbers are not read"
+    are_all = len(lines) == LOOKED_AT or are_most(names.all_of(dict(found)), images)
+    has = "has a value for each image" if are_all else _SOME
+    if not are_all and _SAYS_SO.search(posixpath.basename(path)):
+        has = f"has a value for {counted(len(dict(found)), 'image')}"
+    return f"{has}, such as {value!r} for {name!r}, and no names of columns, {_AS_CSV}"
 
 
 def _pair_in(line: str) -> tuple[str, str] | None:
     """Return the name and the value in a line; the name is the first word, or the last one if that is a file."""
-    name, *rest = re.split(r"[\s,;|]+|:\s", line.strip())
+    name, *rest = re.split(r"[\s,;|]+|:\s", line.strip(" \t|"))
+    name = _CAPTION_NUMBER.sub("", name)
     if rest and names_a_file(rest[-1]) and not names_a_file(name):
         name, rest = rest[-1], [name, *rest[:-1]]
     is_value = any(rest) and _CHECKSUM.fullmatch(rest[0]) is None
