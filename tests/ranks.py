@@ -25,8 +25,12 @@ def main():
     case, folder = sys.argv[1:]
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # as if each rank were a machine
         del os.environ[name]
-    rank = os.environ["RANK"]
-    Path(folder, rank).write_text(json.dumps(_rank(json.loads(case))))
+    rank, values = os.environ["RANK"], json.loads(case)
+    if values.pop("machines", False):  # as torchrun sets them with one process per machine
+        os.environ.update(
+            LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", GROUP_RANK=rank, GROUP_WORLD_SIZE=os.environ["WORLD_SIZE"]
+        )
+    Path(folder, rank).write_text(json.dumps(_rank(values)))
 
 
 def _rank(case):
@@ -134,6 +138,7 @@ def _loader(case):
     with wt.make_loader(case["dataset"], num_workers=case.get("workers", 0), **_options(case)) as loader:
         if "state" in case:
             loader.load_state_dict(case["state"])
+        packs = loader.packing is not None and loader.packing.pid is not None
         steps = []
         for batch in loader:
             valid = batch.valid.tolist() if "valid" in batch._fields else [True] * len(batch.key)
@@ -147,7 +152,8 @@ def _loader(case):
             if len(steps) == case.get("stop"):
                 break
         proof = loader.epoch_proof()
-        return {"steps": steps, "state": loader.state_dict(), "proof": str(proof), "ok": proof.ok, "len": len(loader)}
+        found = {"steps": steps, "state": loader.state_dict(), "proof": str(proof), "ok": proof.ok, "len": len(loader)}
+        return {**found, "packs": packs}
 
 
 def _streaming(case):

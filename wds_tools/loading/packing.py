@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import os
 import time
 import weakref
@@ -26,15 +27,19 @@ from wds_tools.packing.background import BackgroundPacker, PackerDiedError
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.packer import check_place
 from wds_tools.packing.plan import packed_source
-from wds_tools.packing.remote_destination import parse_destination
+from wds_tools.packing.remote_destination import parse_destination, spool_folder
 from wds_tools.packing.unfinished import UnfinishedShards, plan_of, read_complete, read_plan
+from wds_tools.storage import open_store
+from wds_tools.storage.cache.remote import is_known_elsewhere
 from wds_tools.storage.lock import WORK_NAME
+from wds_tools.storage.requests.failures import clean_url
 from wds_tools.wording import counted
 
 _POLL_SECONDS = 0.02
+_LOOK_SECONDS = 0.5  # between two looks at a URL
 _SIZE_SECONDS = 1.0  # between two looks at how much the packer has written
 _RESTARTS = 1
-_OF_LOADER = ("src", "dst", "progress", "dry_run", "fresh", "task", "finish", "engine", "spool", "first")
+_OF_LOADER = ("src", "dst", "progress", "dry_run", "fresh", "task", "finish", "engine", "first")
 _log = logging.getLogger("wds_tools")
 
 
@@ -66,7 +71,9 @@ class PackingProgress:
 
 
 class Packing:
-    """The packer of a loader. The process of the lowest rank of a machine has one; the others wait for its shards.
+    """The packer of a loader. Rank 0 has one, and with a folder the lowest rank of each machine.
+
+    The others wait for its shards. At a URL all ranks find these; a folder may be shared by the machines or not.
 
     Args:
         options: The options of the loader.
@@ -79,11 +86,16 @@ class Packing:
     """
 
     def __init__(self, options: LoaderOptions) -> None:
-        self._arguments, self._folder, self._crop_ready = _checked(options)
+        self._arguments, self._location, self._crop_ready = _checked(options)
         self._options = options
-        local = launcher_number("LOCAL_RANK")
-        rank = options.ranks.find().world.rank if local is None else local
-        self._has_packer = rank == 0
+        self._store = open_store(str(self._location), remote=options.remote, for_training=True)
+        is_url = isinstance(self._location, str)
+        spool = self._arguments.get("spool")
+        self._work = spool_folder(self._location, spool) if isinstance(self._location, str) else self._location
+        is_lowest = not is_url and launcher_number("LOCAL_RANK") == 0
+        self._has_packer = is_lowest or options.ranks.find().world.rank == 0
+        self._look_seconds = _LOOK_SECONDS if is_url else 0.0
+        self._looked = -math.inf
         self._packer: BackgroundPacker | None = None
         self._close_packer: Callable[[], object] = _nothing
         self._is_verified = not self._has_packer  # whether the packer has ended without an error
@@ -99,13 +111,13 @@ class Packing:
         """Open the dataset when its first shard is finished, or when it is complete if the options need all of it.
 
         Raises:
-            OptionError: The folder has the dataset of another source, or an option is invalid.
+            OptionError: The folder or URL has the dataset of another source, or an option is invalid.
             WdsToolsError: The packer has failed; its error.
         """
         try:
-            self.was_complete = read_complete(self._folder) is not None
+            self.was_complete = read_complete(self._store) is not None
             if self.was_complete and not _exists(self._options.dataset):
-                _log.info("%s does not exist: %s is used as it is", self._options.dataset, self._folder)
+                _log.info("%s does not exist: %s is used as it is", self._options.dataset, self._location)
                 self._is_verified = True
             self.check()
             if self.was_complete:
@@ -136,34 +148,46 @@ class Packing:
 
     def _opened(self) -> OpenedDataset:
         """Return the complete dataset. The first epoch has the order of the plan, unless the options need all of it."""
-        options = replace(self._options, dataset=self._folder, pack_to=None, pack=None)
+        options = replace(self._options, dataset=str(self._location), pack_to=None, pack=None)
         return replace(open_dataset(options), begins_packed=not _needs_all(options))
 
     def _find_shards(self) -> None:
         """Wait for the plan and the first shard."""
-        self.wait(lambda: self._plan() is not None, is_listing=True)
-        plan = self._plan()
-        assert plan is not None
+        plans: list[Manifest] = []
+        self.wait(lambda: plans.extend(self._plan()) or bool(plans), is_listing=True)
+        plan = plans[0]
         source = packed_source(plan.source or {})
-        self._shards = UnfinishedShards(self._folder, replace(plan, shards=(), fields={}, images=None, source=source))
+        self._shards = UnfinishedShards(self._store, replace(plan, shards=(), fields={}, images=None, source=source))
         self._shards.grow()
         self._begun = time.monotonic(), self._shards.done
-        self.wait(lambda: bool(self._shards and (self._shards.grow() or self._shards.locations)))
+        self.wait(lambda: bool(self._shards and (self._shards.locations or self.look())))
 
-    def _plan(self) -> Manifest | None:
-        """Return the manifest of the plan of this source, which has no shards yet; None until it is known."""
+    def _plan(self) -> list[Manifest]:
+        """Return the manifest of the plan of this source, which has no shards yet; none until it is known."""
         plan = None if self._packer is None else self._packer.plan()
-        if self._has_packer and plan is None:
-            return None
-        found = read_plan(self._folder) or read_complete(self._folder)
-        return found if found and (plan is None or plan_of(found.source or {}) == plan) else None
+        if (self._has_packer and plan is None) or not self._may_look():
+            return []
+        found = read_plan(self._store) or read_complete(self._store)
+        return [found] if found and (plan is None or plan_of(found.source or {}) == plan) else []
+
+    def _may_look(self) -> bool:
+        """Return whether to look at the destination now: at a URL, each look is a request."""
+        now = time.monotonic()
+        if now < self._looked + self._look_seconds:
+            return False
+        self._looked = now
+        return True
+
+    def look(self) -> bool:
+        """Look for shards that were finished since; return whether there are any, or the dataset is complete now."""
+        return self._shards is not None and self._may_look() and self._shards.grow()
 
     @property
     def is_complete(self) -> bool:
         """Whether the dataset is complete."""
-        if self.was_complete:
-            return True
-        return self._shards is not None and (self._shards.is_complete or (self._shards.grow() and self.is_complete))
+        if self.was_complete or self._shards is None:
+            return self.was_complete
+        return self._shards.is_complete or (self.look() and self._shards.is_complete)
 
     @property
     def progress(self) -> PackingProgress | None:
@@ -171,7 +195,7 @@ class Packing:
         shards = self._shards
         if self.was_complete or shards is None:
             return None
-        shards.grow()
+        self.look()
         since, before = self._begun
         rate = (shards.done - before) / max(1e-9, time.monotonic() - since)
         left = (shards.inputs - shards.done) / rate if rate else None
@@ -189,7 +213,7 @@ class Packing:
         if self._is_verified:
             return
         if self._packer is None:
-            self._packer = BackgroundPacker(self._arguments, crop_ready=self._crop_ready)
+            self._packer = BackgroundPacker(self._arguments, crop_ready=self._crop_ready, cache=self._options.remote)
             self._close_packer = weakref.finalize(self, self._packer.close)
         try:
             self._is_verified = self._packer.poll()
@@ -210,7 +234,7 @@ class Packing:
         if self._restarts == _RESTARTS:
             raise WorkerError(
                 f"{error}, for the second time. Finished shards are kept: start the program again to continue, or "
-                f"find the cause with `wds-tools pack {self._options.dataset} {self._folder}`"
+                f"find the cause with `wds-tools pack {self._options.dataset} {self._location}`"
             ) from None
         self._restarts += 1
         _log.warning("%s: it is started again, once; finished shards are kept", error)
@@ -221,9 +245,9 @@ class Packing:
             raise error
         if isinstance(error, DestinationError):
             raise OptionError(
-                f"pack_to={str(self._folder)!r} is not the dataset of {self._options.dataset}: {error}"
+                f"pack_to={str(self._location)!r} is not the dataset of {self._options.dataset}: {error}"
             ) from error
-        _log.info("%s: %s is used as it is", error, self._folder)
+        _log.info("%s: %s is used as it is", error, self._location)
         self._is_verified = True
 
     def wait(self, until: Callable[[], bool], *, is_listing: bool = False) -> None:
@@ -246,19 +270,20 @@ class Packing:
             if now - looked < min(_SIZE_SECONDS, limit / 4):
                 continue
             looked = now
-            written = _written(self._folder)
+            written = _written(self._work) + (self._shards.done if self._shards else 0)
             if written != seen:
                 seen, since = written, now
             elif now - since >= limit:
                 if not is_listing:
                     raise WorkerError(
-                        f"the packer has written nothing to {self._folder} for {limit:g} s (stall_seconds): the source "
-                        "or the disk may hang; finished shards are kept, and the same program continues with them"
+                        f"the packer has written nothing to {self._location} for {limit:g} s (stall_seconds): the "
+                        "source or the disk may hang; finished shards are kept, and the same program continues with "
+                        "them"
                     )
                 _log.warning(
                     "still waiting for the list of %s, which %s makes: nothing is packed before",
                     self._options.dataset,
-                    "the packer" if self._has_packer else "the process of this machine with LOCAL_RANK or rank 0",
+                    "the packer" if self._has_packer else "the packer of the process with LOCAL_RANK or rank 0",
                 )
                 since = now
 
@@ -268,8 +293,8 @@ class Packing:
         self._packer = None
 
 
-def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path, bool]:
-    """Return the arguments of `pack`, the folder, and whether the images are made crop-ready later.
+def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path | str, bool]:
+    """Return the arguments of `pack`, the folder or URL, and whether the images are made crop-ready later.
 
     Raises:
         OptionError: An option is invalid.
@@ -285,11 +310,9 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path, bool]:
     then = given.pop("then", None)
     if then not in (None, "crop-ready"):
         raise OptionError(f"pack={{'then': {then!r}}}; allowed are 'crop-ready' and None")
-    folder = parse_destination(os.fspath(options.pack_to))
-    if not isinstance(folder, Path):
-        raise OptionError(
-            f"pack_to={folder}: allowed are folders; pack to a URL with `wds-tools pack`, then train on the URL"
-        )
+    location = parse_destination(os.fspath(options.pack_to))
+    if isinstance(location, str):
+        _check_url(location, then)
     try:
         arguments = {
             "images": "keep",
@@ -298,7 +321,7 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path, bool]:
             **given,
             "progress": False,
         }
-        checked = PackOptions(src, folder, **arguments)
+        checked = PackOptions(src, location, **arguments)
     except TypeError as error:
         allowed = [name for name in inspect.signature(PackOptions).parameters if name not in _OF_LOADER]
         raise OptionError(
@@ -309,8 +332,21 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path, bool]:
         raise OptionError(
             "shuffle= of the loader needs shards that are packed in random order: remove 'shuffle' from pack="
         )
-    check_place(src, folder, checked)
-    return {"src": os.fspath(src), "dst": folder, **arguments}, folder, then is not None
+    check_place(src, location, checked)
+    return {"src": os.fspath(src), "dst": location, **arguments}, location, then is not None
+
+
+def _check_url(url: str, then: str | None) -> None:
+    if not is_known_elsewhere(url):
+        raise OptionError(
+            f"pack_to={clean_url(url)!r}: another process packs, and it cannot write there; allowed are folders, and "
+            "URLs such as 's3://bucket/photos' that every program can write to"
+        )
+    if then is not None:
+        raise OptionError(
+            f"pack={{'then': {then!r}}} rewrites images in place, which needs a folder: remove it, or use "
+            f"pack={{'images': {then!r}}}"
+        )
 
 
 def _nothing() -> None:

@@ -173,7 +173,8 @@ def open_dataset(options: LoadOptions, *, unfinished: UnfinishedShards | None = 
         )
     check_same(shards.class_lists, fields=[column.spec.field for column in columns])
     columns = tuple(replace(column, spec=column.spec.opened(shards)) for column in columns)
-    _start_reading_indexes(shards, plain, options.batch_size * world.world_size)
+    if unfinished is None:
+        _start_reading_indexes(shards, plain, options.batch_size * world.world_size)
     if mixture.batches == "single" and buckets_of(columns):
         raise OptionError("Buckets divide the samples of all datasets: use views= of the Mixture, or batches='mixed'")
     order, order_of_first = _in_buckets(plain, prefix, shards, buckets_of(columns), options.batch_size)

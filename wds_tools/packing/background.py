@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from wds_tools.errors import DestinationError, WdsToolsError, WorkerError
-from wds_tools.format.manifest import MANIFEST_NAME
+from wds_tools.options import RemoteOptions
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.in_place import make_crop_ready
 from wds_tools.packing.packer import open_input, pack_listing
 from wds_tools.packing.plan import Plan
-from wds_tools.packing.remote_destination import parse_destination
+from wds_tools.packing.remote_destination import open_destination, parse_destination
 from wds_tools.packing.run import list_inputs
 from wds_tools.packing.unfinished import plan_of
 from wds_tools.storage.lock import WORK_NAME, is_locked
@@ -45,12 +45,15 @@ class BackgroundPacker:
     Args:
         options: The arguments of `pack`.
         crop_ready: Make the images crop-ready when the dataset is complete, in place.
+        cache: How the training reads a URL, see `open_destination`.
 
     Raises:
         WorkerError: The process cannot be started.
     """
 
-    def __init__(self, options: Mapping[str, Any], *, crop_ready: bool = False) -> None:
+    def __init__(
+        self, options: Mapping[str, Any], *, crop_ready: bool = False, cache: RemoteOptions | None = None
+    ) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the program is this package
@@ -67,7 +70,8 @@ class BackgroundPacker:
         os.set_blocking(self._process.stdout.fileno(), False)
         self._output = b""
         with contextlib.suppress(BrokenPipeError):  # it ended already, which `poll` reports
-            self._process.stdin.write(pickle.dumps((dict(options), crop_ready)))  # not as arguments: they may be secret
+            # Not as arguments: they may be secret.
+            self._process.stdin.write(pickle.dumps((dict(options), crop_ready, cache)))
             self._process.stdin.flush()
 
     @property
@@ -124,7 +128,7 @@ class PackerDiedError(WorkerError):
 def main() -> None:
     """Run the process: read the options from standard input, write the plan and an error to standard output."""
     try:
-        arguments, crop_ready = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent
+        arguments, crop_ready, cache = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent
     except EOFError:  # the parent was killed
         return
     _lower_priority()
@@ -132,13 +136,14 @@ def main() -> None:
     output, sys.stdout = os.dup(1), sys.stderr
     os.dup2(2, 1)  # whatever is printed is a message
     try:
-        folder = _pack(PackOptions(**arguments), output)
+        location = _pack(PackOptions(**arguments), cache, output)
     except WdsToolsError as error:
         os.write(output, _ERROR + pickle.dumps(error).hex().encode() + b"\n")
         sys.exit(1)
     os.write(output, _COMPLETE + b"\n")
     if crop_ready:
-        _make_crop_ready(folder)
+        assert isinstance(location, Path), "the loader has checked it"
+        _make_crop_ready(location)
 
 
 def _lower_priority() -> None:
@@ -174,8 +179,8 @@ def _wait_for_others(folder: Path) -> None:
         time.sleep(_WAIT_SECONDS)
 
 
-def _pack(options: PackOptions, output: int) -> Path:
-    """Pack, and return the folder."""
+def _pack(options: PackOptions, cache: RemoteOptions | None, output: int) -> Path | str:
+    """Pack, and return the folder or URL."""
     location = parse_destination(options.dst)
     source = open_input(options.src, location, options)
     listing = list_inputs(source, progress=False)
@@ -187,15 +192,15 @@ def _pack(options: PackOptions, output: int) -> Path:
             os.write(output, _PLAN + plan_of(plan.source).encode() + b"\n")
         is_told = True
 
-    assert isinstance(location, Path), "the loader has checked it"
+    destination = open_destination(location, spool=options.spool_folder, progress=False, remote=options.remote)
     while True:
-        was_complete = (location / MANIFEST_NAME).exists()
+        was_complete = destination.manifest() is not None
         try:
-            pack_listing(source, listing, location, options, planned=tell)
+            pack_listing(source, listing, location, options, planned=tell, cache=cache)
         except DestinationError as error:
             is_taken = isinstance(error.__cause__, BlockingIOError)
-            if not is_taken and (was_complete or not (location / MANIFEST_NAME).exists()):
+            if not is_taken and (was_complete or destination.manifest() is None):
                 raise  # otherwise another packer has completed the dataset meanwhile
-            _wait_for_others(location)
+            _wait_for_others(destination.folder)
         else:
             return location

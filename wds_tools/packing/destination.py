@@ -117,6 +117,9 @@ class Destination(Protocol):
     def write_plan(self, data: bytes) -> None:
         """Record the source that is being packed."""
 
+    def write_planned(self, manifest: Manifest) -> None:
+        """Record the manifest of the plan, which has no shards yet, for loaders that read the shards meanwhile."""
+
     def names(self) -> Iterable[str]:
         """Return the names of the files at the destination."""
 
@@ -297,6 +300,10 @@ class FolderDestination(WorkFolder):
         self.remove_shards(packed)
         if self._plan_is_new and self.task is None:
             self.remove_work()
+
+    def write_planned(self, manifest: Manifest) -> None:
+        """Record the manifest of the plan for loaders."""
+        commit_bytes(self.work / MANIFEST_NAME, manifests.to_json(manifest).encode())
 
     def names(self) -> Iterable[str]:
         """Return the names of the files in the folder."""

@@ -12,6 +12,7 @@ from typing import Any
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.format.account import Account
 from wds_tools.format.manifest import Manifest
+from wds_tools.options import RemoteOptions
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import Destination, check_startable, check_times, empty_manifest, later_files
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
@@ -186,6 +187,7 @@ def pack_listing(
     *,
     deep: bool | None = None,
     planned: Callable[[Plan], object] | None = None,
+    cache: RemoteOptions | None = None,
 ) -> PackReport:
     """Pack the inputs of a listing, which may be only a part of the source.
 
@@ -196,6 +198,7 @@ def pack_listing(
         options: The options of `pack`.
         deep: See `plan_listing`.
         planned: Called with the plan, before anything is written.
+        cache: See `open_destination`.
     """
     started = time.monotonic()
     check_strict([(source, listing)], options)
@@ -208,6 +211,7 @@ def pack_listing(
         progress=shows_progress(options.progress),
         task=options.task,
         remote=options.remote,
+        cache=cache,
     )
     if not options.fresh:
         check_times(destination, plan, source)

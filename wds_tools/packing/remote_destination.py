@@ -9,6 +9,7 @@ Everything that is needed to resume is at the URL, so a rerun can be on another 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import threading
@@ -45,7 +46,8 @@ from wds_tools.packing.work_folder import (
     report_path,
 )
 from wds_tools.sources.base import Skip
-from wds_tools.storage import is_url
+from wds_tools.storage import StoredFile, is_url, whole_file
+from wds_tools.storage.cache.blocks import BlockCache
 from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, parse_plan
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.upload import Bucket, StopUploadError
@@ -84,6 +86,7 @@ def open_destination(
     progress: bool,
     remote: RemoteOptions,
     task: tuple[int, int] | None = None,
+    cache: RemoteOptions | None = None,
 ) -> Destination:
     """Return a destination, not locked yet.
 
@@ -93,6 +96,7 @@ def open_destination(
         progress: Show a progress bar of the uploads.
         remote: How URLs are read and written.
         task: (index, count) if this is one of several tasks. Only for folders.
+        cache: How a loader reads the URL meanwhile: uploaded shards are put into its cache. None without a loader.
 
     Raises:
         OptionError: An invalid URL, a task with a URL, or a spool with a folder.
@@ -103,7 +107,7 @@ def open_destination(
             raise OptionError(
                 f"tasks need a folder that they share; {location} is a URL: pack into a folder, or without task"
             )
-        return BucketDestination(location, spool_folder(location, spool), progress=progress, remote=remote)
+        return BucketDestination(location, spool_folder(location, spool), progress=progress, remote=remote, cache=cache)
     if spool is not None:
         raise OptionError(
             f"spool={str(spool)!r} is for URLs such as s3://bucket/train; the folder {location} needs none: omit spool"
@@ -128,11 +132,17 @@ class BucketDestination:
         spool: Local folder for shards that are not uploaded yet; removed when it is empty.
         progress: Show a progress bar of the uploads.
         remote: How URLs are read and written.
+        cache: How a loader reads the URL meanwhile, see `open_destination`.
     """
 
     is_bounded = True
 
-    def __init__(self, url: str, spool: Path, *, progress: bool, remote: RemoteOptions) -> None:
+    def __init__(
+        self, url: str, spool: Path, *, progress: bool, remote: RemoteOptions, cache: RemoteOptions | None = None
+    ) -> None:
+        self._cache = cache and BlockCache(
+            cache.cache_folder, cache.cache_bytes, url=url, without="the first epoch reads them from the URL"
+        )
         self.name = clean_url(url)
         self.folder = spool
         self._spool = WorkFolder(spool, self.name, keep_empty=False)
@@ -251,6 +261,10 @@ class BucketDestination:
         """Record the source that is being packed to the URL."""
         self._bucket.write(f"{WORK_NAME}/{PLAN_NAME}", data)
 
+    def write_planned(self, manifest: Manifest) -> None:
+        """Record the manifest of the plan for loaders."""
+        self._bucket.write(f"{WORK_NAME}/{MANIFEST_NAME}", manifests.to_json(manifest).encode())
+
     def names(self) -> Iterable[str]:
         """Return the names of the objects at the URL."""
         return self._bucket.sizes()
@@ -277,6 +291,8 @@ class BucketDestination:
         else:
             for name in (report.entry.index, report.entry.name):
                 self._bucket.put(self.folder / name, name, advance=self._advance)
+            if self._cache is not None:
+                _put_into(self._cache, self.folder, report.entry)
         self._bucket.put(path, f"{WORK_NAME}/{path.name}", advance=self._check_stopped)
         remove_shard(self.folder, report.number)
         path.unlink(missing_ok=True)
@@ -303,6 +319,18 @@ class BucketDestination:
         for path in list(self._spool.work.glob("shard-*.json")):
             if path.name not in reports:
                 path.unlink()
+
+
+def _put_into(cache: BlockCache, folder: Path, entry: ShardEntry) -> None:
+    """Put a shard and its index into the cache of a loader, before their report lets the loader read them."""
+    index = StoredFile(entry.index, entry.index_bytes, entry.index_xxh3)
+    for file in (index, StoredFile(entry.name, entry.bytes, entry.xxh3)):
+        with (
+            (folder / file.name).open("rb") as opened,
+            mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as data,
+        ):
+            cache.put(whole_file(file).key, data)
 
 
 def publish_card(bucket: Bucket, data: bytes) -> None:

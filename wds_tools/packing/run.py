@@ -19,10 +19,9 @@ from typing import Any
 from tqdm import tqdm
 
 from wds_tools.errors import DestinationError, LabelError, SourceError, StoreError, WdsToolsError
-from wds_tools.format import manifest as manifests
 from wds_tools.format.account import Account
 from wds_tools.format.label import quoted
-from wds_tools.format.manifest import MANIFEST_NAME, Manifest, united_accounts
+from wds_tools.format.manifest import Manifest, united_accounts
 from wds_tools.format.totals import merge_stats
 from wds_tools.images import native
 from wds_tools.options import available_cores
@@ -36,8 +35,6 @@ from wds_tools.packing.worker import ShardTask, bad_inputs, run_tasks
 from wds_tools.reporting import dataset_label, identity, reporter_of
 from wds_tools.sources.base import FileState, Listing, Skip, Source, SourceChangedError, SourceStoreError
 from wds_tools.sources.files import shown_path
-from wds_tools.storage.commit import commit_bytes
-from wds_tools.storage.lock import WORK_NAME
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
 
@@ -83,8 +80,7 @@ class PackJob:
             self.destination.start(self.plan.source, fresh=self.options.fresh, onto=onto)
             self._find_kept()
             if onto is None and self.plan.first is None:
-                plan_manifest = manifests.to_json(empty_manifest(self.plan)).encode()
-                commit_bytes(self.destination.folder / WORK_NAME / MANIFEST_NAME, plan_manifest)
+                self.destination.write_planned(empty_manifest(self.plan))
             self._pack_missing(listing.files)
             reports = sorted([*self.kept.values(), *self.packed], key=lambda report: report.number)
             skipped = _sorted([*listing.skipped, *(skip for report in reports for skip in report.skipped)])

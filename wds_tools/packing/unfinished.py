@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from wds_tools.packing.plan import is_beginning, is_source, packed_source
 from wds_tools.packing.work_folder import ShardReport, entry_exists, report_path
 from wds_tools.reading.locations import ShardLocation
 from wds_tools.reading.shardset import ShardSet
+from wds_tools.storage import Store, join
 from wds_tools.storage.local import LocalStore
 from wds_tools.storage.lock import WORK_NAME
 
@@ -31,9 +33,9 @@ def plan_of(source: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(values, sort_keys=True).encode())
 
 
-def read_plan(folder: Path) -> Manifest | None:
-    """Return the manifest of a folder that is being packed, which has no shards yet; None if nothing is planned."""
-    return _manifest_at(folder / WORK_NAME / MANIFEST_NAME)
+def read_plan(store: Store) -> Manifest | None:
+    """Return the manifest of a dataset that is being packed, which has no shards yet; None if nothing is planned."""
+    return _manifest_in(store, f"{WORK_NAME}/{MANIFEST_NAME}")
 
 
 def find_gaps(shards: ShardSet, numbers: range, start: int, stop: int) -> NDArray[np.int64]:
@@ -73,10 +75,10 @@ class PackedShards:
 
 
 class UnfinishedShards(ShardSet):
-    """A dataset that is being packed into a local folder. `grow` finds the shards that were finished since.
+    """A dataset that is being packed. `grow` finds the shards that were finished since.
 
     Args:
-        folder: The folder.
+        store: The folder or URL that it is packed to.
         manifest: The manifest so far.
         number: Number of the next shard of the plan.
         done: Inputs of the plan in the shards before it.
@@ -89,7 +91,7 @@ class UnfinishedShards(ShardSet):
 
     def __init__(
         self,
-        folder: Path,
+        store: Store,
         manifest: Manifest,
         *,
         number: int = 0,
@@ -97,10 +99,9 @@ class UnfinishedShards(ShardSet):
         gaps: NDArray[np.int64] | None = None,
         is_complete: bool = False,
     ) -> None:
-        store = LocalStore(str(folder))
         locations = [ShardLocation(store, entry) for entry in manifest.shards]
-        super().__init__(manifest, locations, name=str(folder))
-        self.folder = folder
+        super().__init__(manifest, locations, name=store.folder)
+        self.store = store
         self.checks: list[Callable[[], object]] = []
         self.is_complete = is_complete
         self.number = number
@@ -110,7 +111,7 @@ class UnfinishedShards(ShardSet):
         self._one_folder = True
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("folder", "manifest", "number", "done", "gaps", "is_complete")
+        names = ("store", "manifest", "number", "done", "gaps", "is_complete")
         return {name: getattr(self, name) for name in names}
 
     def refresh(self) -> None:
@@ -120,7 +121,7 @@ class UnfinishedShards(ShardSet):
 
     def reopened(self) -> ShardSet:
         """Return the same dataset with a store of its own, for another thread."""
-        return UnfinishedShards(**self.__getstate__())
+        return UnfinishedShards(**{**self.__getstate__(), "store": copy.copy(self.store)})
 
     @property
     def source(self) -> dict[str, Any]:
@@ -148,7 +149,7 @@ class UnfinishedShards(ShardSet):
             report = self._next_report()
             if report is not None:
                 self._add(report)
-            elif (manifest := read_complete(self.folder)) is not None:
+            elif (manifest := read_complete(self.store)) is not None:
                 self._complete(manifest)
             else:
                 break
@@ -158,10 +159,12 @@ class UnfinishedShards(ShardSet):
     def _next_report(self) -> ShardReport | None:
         """Return the report of the next shard if it is finished. When the dataset is complete, there are no reports."""
         try:
-            report = ShardReport.from_json(report_path(self.folder, self.number).read_text())
-        except OSError:
+            report = ShardReport.from_json(self.store.read(str(report_path(Path(), self.number))).decode())
+        except FileNotFoundError:
             return None
-        return report if report.entry is None or entry_exists(self.folder, report.entry) else None
+        if report.entry is None or not isinstance(self.store, LocalStore):  # to a URL the report is uploaded last
+            return report
+        return report if entry_exists(Path(self.store.folder), report.entry) else None
 
     def _add(self, report: ShardReport) -> None:
         so_far, start = self.manifest, self.done
@@ -183,7 +186,7 @@ class UnfinishedShards(ShardSet):
         firsts = [entry.first for entry in manifest.shards[: len(known)]]
         if not is_source(manifest.source, self.source) or firsts != known:
             raise StoreError(
-                f"{self.folder} was replaced by another dataset while it was open: start again to read that one"
+                f"{self.name} was replaced by another dataset while it was open: start again to read that one"
             )
         self._take(manifest)
         if self.done + manifest.samples - sum(entry.samples for entry in known) < self.inputs:
@@ -196,18 +199,18 @@ class UnfinishedShards(ShardSet):
     def _take(self, manifest: Manifest) -> None:
         """Take a manifest with further shards."""
         new = manifest.shards[len(self.locations) :]
-        self.locations = self._all = (*self.locations, *(ShardLocation(self.stores[0], entry) for entry in new))
+        self.locations = self._all = (*self.locations, *(ShardLocation(self.store, entry) for entry in new))
         self.manifest = manifest
 
 
-def read_complete(folder: Path) -> Manifest | None:
-    """Return the manifest of a folder; None if there is none, or if the dataset has only the first samples."""
-    manifest = _manifest_at(folder / MANIFEST_NAME)
+def read_complete(store: Store) -> Manifest | None:
+    """Return the manifest of a dataset; None if there is none, or if it has only the first samples."""
+    manifest = _manifest_in(store, MANIFEST_NAME)
     return None if manifest is None or is_beginning(manifest.source) else manifest
 
 
-def _manifest_at(path: Path) -> Manifest | None:
+def _manifest_in(store: Store, name: str) -> Manifest | None:
     try:
-        return manifests.from_json(path.read_bytes(), name=str(path))
+        return manifests.from_json(store.read(name, fresh=True), name=join(store.folder, name))
     except (FileNotFoundError, NotADirectoryError):
         return None

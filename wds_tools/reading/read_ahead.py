@@ -24,6 +24,8 @@ Partners: TypeAlias = Callable[[EpochOrder, NDArray[np.int64]], NDArray[np.int64
 _log = logging.getLogger("wds_tools")
 DEFAULT_BYTES = 512 << 20
 _STEPS_AT_ONCE = 8  # number of steps whose indexes are read together
+_POLL_SECONDS = 0.2
+_NO_ROWS = np.empty(0, np.int64)
 
 
 def read_ahead_bytes(remote: RemoteOptions, window_bytes: int) -> int:
@@ -44,6 +46,14 @@ def read_ahead_bytes(remote: RemoteOptions, window_bytes: int) -> int:
             "smaller window (shuffle= is its size in samples)"
         )
     return min(remote.read_ahead_bytes or DEFAULT_BYTES, max(1, (remote.cache_bytes - needed) // 2))
+
+
+def end_of_step(plan: EpochPlan, number: int, partners: Partners | None) -> int:
+    """Return a position of the epoch before which all samples that a step needs are, also its partners."""
+    order, stop = plan.order, min(plan.position_of(number + 1), plan.end)
+    if partners is not None and partners(order, _NO_ROWS).shape[1]:  # they come earlier, or at the start
+        return max(stop, min(reach_of(order.identity), order.samples))
+    return stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +102,10 @@ class ReadAhead:
         self.stop()
         if not self._is_remote or not numbers:
             return
-        first = plan.step(numbers[0])
-        ids = self._ids(plan, first)
-        self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(ids)[0].tolist())))
-        self._reader.read_samples_ahead(ids, machines=plan.order.identity.lanes)
+        if self._is_packed(plan, numbers[0]):
+            ids = self._ids(plan, plan.step(numbers[0]))
+            self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(ids)[0].tolist())))
+            self._reader.read_samples_ahead(ids, machines=plan.order.identity.lanes)
         self._current, self._is_stopped = numbers[0], False
         thread = threading.Thread(target=self._run, args=(plan, numbers), daemon=True)
         try:
@@ -170,10 +180,18 @@ class ReadAhead:
     def _steps(self, plan: EpochPlan, numbers: range) -> Iterator[tuple[Step, NDArray[np.int64]]]:
         """Yield steps and the ids that each needs; the indexes that some of them need are read together."""
         for start in range(0, len(numbers), _STEPS_AT_ONCE):
-            steps = [plan.step(number) for number in numbers[start : start + _STEPS_AT_ONCE]]
+            wanted = numbers[start : start + _STEPS_AT_ONCE]
+            while not self._is_packed(plan, wanted[-1]):  # the training loop finds new shards
+                with self._condition:
+                    if self._condition.wait_for(lambda: self._is_stopped, _POLL_SECONDS):
+                        return
+            steps = [plan.step(number) for number in wanted]
             ids = [self._ids(plan, step) for step in steps]
             self._reader.shards.read_indexes_ahead(sorted(set(self._reader.locate(np.concatenate(ids))[0].tolist())))
             yield from zip(steps, ids, strict=True)
+
+    def _is_packed(self, plan: EpochPlan, number: int) -> bool:
+        return plan.order.is_packed(end_of_step(plan, number, self._partners))
 
     def _ids(self, plan: EpochPlan, step: Step) -> NDArray[np.int64]:
         """Return the ids of the samples that a step needs."""
@@ -181,7 +199,7 @@ class ReadAhead:
 
     def _steps_per_block(self, plan: EpochPlan) -> int | None:
         """Return a number of steps after which no sample of a block is left; None if it is not known."""
-        reach, nowhere = plan.order.reach, np.empty(0, np.int64)
-        if reach is not None and self._partners is not None and self._partners(plan.order, nowhere).shape[1]:
+        reach = plan.order.reach
+        if reach is not None and self._partners is not None and self._partners(plan.order, _NO_ROWS).shape[1]:
             reach += reach_of(plan.order.identity)
         return None if reach is None else 2 + -(-reach // plan.global_batch)

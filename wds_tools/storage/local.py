@@ -85,7 +85,7 @@ class LocalStore:
                 if (length := os.fstat(opened.fileno()).st_size) > MAX_FILE_BYTES:
                     raise too_large(str(path), length)
                 return opened.read(length)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise
         except OSError as error:
             raise StoreError(f"cannot read {path}: {reason(error)}") from error

@@ -37,15 +37,13 @@ from wds_tools.loading.pipeline.tasks import (
 from wds_tools.loading.samples.bad_samples import ErrorLog, Unreadable, replace_unreadable
 from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.loading.workers.pool import WorkerPool
-from wds_tools.order.partners import reach_of
 from wds_tools.order.planner import EpochPlan, Step
-from wds_tools.reading.read_ahead import ReadAhead
+from wds_tools.reading.read_ahead import ReadAhead, end_of_step
 from wds_tools.reading.reader import Reader
 
 Collate: TypeAlias = Callable[[list[list[Any]], int, NDArray[np.int64]], Any]
 
 _DRAIN_SECONDS = 5.0  # to finish the batches of an iteration that was left early; slower workers are replaced
-_NO_ROWS = np.empty(0, np.int64)
 _log = logging.getLogger("wds_tools")
 
 
@@ -385,10 +383,8 @@ class Pipeline:
         """Return whether all samples of a step are packed, and its partners, which come earlier or at the start."""
         if self._packing is None:
             return True
-        order, stop = plan.order, min(plan.position_of(index + 1), plan.end)
-        if self._recipe.partners(order, _NO_ROWS).shape[1]:
-            stop = max(stop, min(reach_of(order.identity), order.samples))
-        return order.is_packed(stop) or (self._recipe.shards.grow() and order.is_packed(stop))
+        stop = end_of_step(plan, index, self._recipe.partners)
+        return plan.order.is_packed(stop) or (self._packing.look() and plan.order.is_packed(stop))
 
     def _await_packed(self, plan: EpochPlan, index: int) -> None:
         """Wait until a step is packed."""

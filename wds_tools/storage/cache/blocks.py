@@ -6,7 +6,7 @@
       usage                 bytes of all blocks, as text; the cache's locks are record locks on this file
       3f2a…/                one folder per dataset
         url                 where its blocks come from, for `wds-tools cache list`
-        9c41…               one block: its bytes, then their checksum
+        9c41…               one block, or a whole shard: its bytes, then their checksum
 
 A block is written to a temporary file of its final size, and renamed when it is complete. Readers map
 the file, so they need no lock, and a block that is evicted stays valid for processes that have it mapped.
@@ -36,6 +36,7 @@ from pathlib import Path
 import xxhash
 
 from wds_tools.lru_cache import LRUCache
+from wds_tools.storage.base import Block, whole_file
 from wds_tools.storage.local import is_short, most_maps
 from wds_tools.storage.requests.failures import clean_url
 
@@ -105,6 +106,17 @@ class BlockCache:
                 return None
             self._maps.put(name, mapped)
         return memoryview(mapped)[:size]
+
+    def find(self, block: Block) -> memoryview | None:
+        """Return a block of a shard, which may be stored as a part of the whole shard; otherwise as `get` does."""
+        data = self.get(block.key, block.stop - block.start)
+        if data is None and (whole := self.get(whole_file(block.file).key, block.file.bytes)) is not None:
+            return whole[block.start : block.stop]
+        return data
+
+    def has(self, block: Block) -> bool:
+        """Return whether a block of a shard is cached, or the whole shard, and mark it as used now."""
+        return self.contains(block.key) or self.contains(whole_file(block.file).key)
 
     def open(self, name: str, size: int) -> int | None:
         """Return a descriptor of a block of ``size`` bytes, or None if it is missing; mark it as used now.

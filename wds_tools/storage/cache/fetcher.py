@@ -165,7 +165,7 @@ class Fetcher:
                 return self._fetch_directly(extents)
             direct = [self._find_direct(extent) for extent in extents]
             blocks = {extent.block.key: extent.block for extent, task in zip(extents, direct, strict=True) if not task}
-            waiting = {key: self._submit(block, _URGENT) for key, block in blocks.items() if not self._is_cached(block)}
+            waiting = {key: self._submit(block, _URGENT) for key, block in blocks.items() if not self._cache.has(block)}
             missing = {key for key, task in waiting.items() if not self._wait(task)}
             values: list[Buffer | None] = [None] * len(extents)
             uncached = [i for i, extent in enumerate(extents) if not direct[i] and extent.block.key in missing]
@@ -191,7 +191,7 @@ class Fetcher:
         limit = min(MAX_DIRECT_BYTES, int(DIRECT_SHARE * dataset_bytes))
         for extent in extents:
             block, start, stop = extent
-            if self._cache.contains(block.key):
+            if self._cache.has(block):
                 continue
             with self._condition:
                 if self._direct_bytes + stop - start > limit:
@@ -204,7 +204,7 @@ class Fetcher:
     def read_ahead(self, blocks: Iterable[Block]) -> None:
         """Start fetching blocks, in this order, after everything that is needed at once."""
         for block in blocks:
-            is_cached = self._cache.contains(block.key)
+            is_cached = self._cache.has(block)
             with self._condition:
                 self._statistics.blocks += 1
                 self._statistics.cached_blocks += is_cached and block.key not in self._unannounced
@@ -236,14 +236,11 @@ class Fetcher:
             tasks = self._direct.get(extent.block.file.checksum, ())
             found = (task for task in tasks if task.block.start <= extent.start and extent.stop <= task.block.stop)
             task = next(found, None)
-        if task is None or self._cache.contains(extent.block.key):
+        if task is None or self._cache.has(extent.block):
             return None
         if task.future.done() and task.future.exception():
             return None
         return task
-
-    def _is_cached(self, block: Block) -> bool:
-        return self._cache.contains(block.key)
 
     def _wait(self, task: _Task) -> bool:
         """Wait for the task of a block; return whether its block is in the cache then."""
@@ -340,7 +337,7 @@ class Fetcher:
                     self._finish(task, _NotStoredError())
                 elif not claims.enter_context(self._cache.claim(task.block.key, wait=wait)):
                     self._finish(task, _ClaimedError())
-                elif self._is_cached(task.block):
+                elif self._cache.has(task.block):
                     self._finish(task, None)
                 else:
                     claimed.append(task)

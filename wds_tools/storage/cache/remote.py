@@ -37,7 +37,7 @@ class RemoteStore:
     def __init__(self, folder: str, *, remote: RemoteOptions, for_training: bool = False) -> None:
         self.folder = folder
         self._remote = remote
-        self._for_training = for_training and _is_known_elsewhere(folder)
+        self._for_training = for_training and is_known_elsewhere(folder)
         self._cache = BlockCache(remote.cache_folder, remote.cache_bytes, url=folder)
         self._fetcher: Fetcher | FetcherConnection | None = None
         self._pid = -1  # of the process that opened the fetcher
@@ -96,6 +96,7 @@ class RemoteStore:
         """Remove blocks from the cache; return True, because another fetch reads the source."""
         for block in blocks:
             self._cache.drop(block.key)
+            self._cache.drop(whole_file(block.file).key)
         return True
 
     def list(self) -> list[str]:
@@ -123,7 +124,7 @@ class RemoteStore:
 
     def _find_cached(self, extent: Extent) -> memoryview | None:
         block, start, stop = extent
-        data = self._cache.get(block.key, block.stop - block.start)
+        data = self._cache.find(block)
         return None if data is None else data[start - block.start : stop - block.start]
 
     def _call(self, method: str, *args: Any, **options: Any) -> Any:
@@ -156,7 +157,7 @@ def _close(fetcher: Fetcher | FetcherConnection, pid: int) -> None:
         fetcher.close()
 
 
-def _is_known_elsewhere(url: str) -> bool:
+def is_known_elsewhere(url: str) -> bool:
     """Return whether another program can read a URL. It cannot for memory:// and for schemes registered in this one."""
     scheme = url.partition("://")[0]
     return scheme in known_implementations and scheme != "memory"
