@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 import time
+from pathlib import Path
 from random import Random
 
 import preloaded
@@ -273,6 +274,9 @@ def test_closing_the_loader_stops_the_packer_and_the_next_iteration_starts_it_ag
         packer.pack(0)
         loader = make(source, tmp_path / "out")
         pid = loader.packing.pid
+        wait_for(lambda: os.getpriority(os.PRIO_PROCESS, pid) == 19)
+        session = Path(f"/proc/{pid}/autogroup")  # absent if the kernel does not group processes by session
+        wait_for(lambda: not session.exists() or session.read_text().endswith("nice 6\n"))
         assert is_running(pid)
         loader.close()
         assert not is_running(pid)

@@ -33,6 +33,7 @@ from wds_tools.storage.lock import WORK_NAME, is_locked
 
 _PROGRAM = "from wds_tools.packing.background import main; main()"
 _NICE = 19
+_SESSION_NICE = 6  # about a sixth of the cores if the training could use all of them
 _WAIT_SECONDS = 0.2  # between two attempts to lock the folder
 _PLAN, _COMPLETE, _ERROR = b"plan ", b"complete", b"error "  # how the lines begin that the process writes
 _log = logging.getLogger("wds_tools")
@@ -126,7 +127,7 @@ def main() -> None:
         arguments, crop_ready = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent
     except EOFError:  # the parent was killed
         return
-    os.nice(_NICE)
+    _lower_priority()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     output, sys.stdout = os.dup(1), sys.stderr
     os.dup2(2, 1)  # whatever is printed is a message
@@ -138,6 +139,13 @@ def main() -> None:
     os.write(output, _COMPLETE + b"\n")
     if crop_ready:
         _make_crop_ready(folder)
+
+
+def _lower_priority() -> None:
+    os.nice(_NICE)
+    # Linux first divides the cores among sessions, if it groups processes by session: nice counts only inside of one.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_SESSION_NICE))
 
 
 def _exit_with_parent() -> None:
