@@ -5,9 +5,10 @@ from collections import Counter
 from itertools import islice
 
 import pytest
+from torch.utils.data import DataLoader
 
 import wds_tools as wt
-from wds_tools.errors import OptionError, ResumeError
+from wds_tools.errors import LabelError, MissingFieldError, OptionError, ResumeError
 
 
 def mixture(packed, few, weights=(3, 1), **options):
@@ -116,7 +117,7 @@ def test_each_dataset_has_its_own_view(packed, few, workers):
     [
         ({"batches": "other"}, "batches="),
         ({"batches": "mixed", "same_source_on_ranks": False}, "are for batches='single'"),
-        ({"views": [wt.Resize(8)]}, "one view for each of the 2"),
+        ({"views": [wt.Resize(8)]}, "list with the view of each of the 2"),
         ({"views": [wt.Resize(8)] * 2, "same_source_on_ranks": False}, "requires same_source_on_ranks"),
         ({"epoch_length": 81}, "multiples of 8"),
     ],
@@ -204,3 +205,132 @@ def test_shares_hold_if_weights_change_at_every_step(packed, few):
     by_step = wt.Schedule({0: [0.9, 0.1], 100: [0.8, 0.2]}, unit="steps", linear=True)
     with make(wt.Mixture([packed, few], by_step, batches="single", epoch_length=800)) as loader:
         assert sources_of(loader, range(100)).count({1}) == 15
+
+
+@pytest.fixture(scope="module")
+def captioned(tmp_path_factory, photos):
+    """Return a packed dataset of 30 photographs with captions."""
+    folder = tmp_path_factory.mktemp("captioned")
+    with wt.ShardWriter(str(folder / "x-%06d.tar"), maxcount=10) as writer:
+        for number, path in enumerate(sorted(photos.glob("*/*.jpg"))[:30]):
+            writer.write({"__key__": f"photo{number:02}", "jpg": path.read_bytes(), "txt": f"caption {number}"})
+    return folder
+
+
+def scenes_and_captions(scenes, captioned, weights=(1, 1), **options):
+    boxes = {
+        "image": wt.Image(view=wt.CenterCrop(40, resize=48)),
+        "mask": wt.Mask("mask.png", like="image"),
+        "boxes": wt.Boxes("json", path="objects.bbox", like="image"),
+        "key": wt.Key(),
+    }
+    captions = {"photo": wt.Image(view=wt.RandomResizedCrop((24, 32))), "caption": "txt", "key": wt.Key()}
+    return wt.Mixture([scenes, captioned], list(weights), batches="single", fields=[boxes, captions], **options)
+
+
+def values_of(batches, steps=None):
+    """Return the values of batches by name, tensors as lists."""
+    return [
+        {name: value.tolist() if hasattr(value, "tolist") else [str(one) for one in value] for name, value in one}
+        for one in (zip(batch._fields, batch, strict=True) for batch in islice(batches, steps))
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_each_dataset_has_its_own_fields(scenes, captioned, workers):
+    data, options = scenes_and_captions(scenes, captioned, epoch_length=48), {"batch_size": 4, "shuffle": True}
+    with wt.make_loader(data, num_workers=workers, **options) as loader:
+        batches = iter(loader)
+        run = values_of(batches, 5)
+        state = json.loads(json.dumps(loader.state_dict()))
+        run += values_of(batches) + values_of(loader)
+        steps = [loader.explain(step) for step in range(24)]
+    names = [["image", "mask", "boxes", "key"], ["photo", "caption", "key"]]
+    for values, step in zip(run, steps, strict=True):
+        assert list(values) == names[int(step.ids[0] >= 40)]
+        assert values["key"] == [sample.key for sample in step.samples]
+        assert set(step.samples[0].crops) == {next(iter(values))}
+    with wt.make_loader(captioned, batch_size=30, fields=("txt", "__key__"), num_workers=0) as loader:
+        batch = next(iter(loader))
+        captions = dict(zip(batch.key, batch.txt, strict=True))
+    found = [
+        (key, text) for one in run if "caption" in one for key, text in zip(one["key"], one["caption"], strict=True)
+    ]
+    assert len(found) == 48
+    assert all(captions[key] == text for key, text in found)
+    with wt.make_loader(data, num_workers=workers, **options) as loader:
+        loader.load_state_dict(state)
+        assert values_of(loader) + values_of(loader) == run[5:]
+
+
+def test_a_dataloader_of_the_parts_of_a_loader_has_the_fields_of_each_dataset(scenes, captioned):
+    data = scenes_and_captions(scenes, captioned, (2, 1), epoch_length=24)
+    with wt.make_loader(data, num_workers=0, batch_size=4, shuffle=True) as loader:
+        parts = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn)
+        by_torch = values_of(parts)
+        loader.set_epoch(0)
+        assert values_of(loader) == by_torch
+        assert [loader.dataset[0]._fields[0], loader.dataset[-1]._fields[0]] == ["image", "photo"]
+
+
+def test_a_user_function_gets_the_samples_of_one_dataset(scenes, captioned):
+    data = scenes_and_captions(scenes, captioned, epoch_length=16)
+    options = {"num_workers": 0, "batch_size": 4, "collate_fn": lambda samples: {one._fields for one in samples}}
+    with wt.make_loader(data, **options) as loader:
+        assert {len(names) for names in loader} == {1}
+        assert {next(iter(names))[1] for names in loader} == {"mask", "caption"}
+
+
+def test_tiles_of_a_mosaic_and_substitutes_are_of_the_dataset_of_the_batch(scenes, few_copy):
+    shard = sorted(few_copy.glob("*.tar"))[0]
+    shard.write_bytes(bytes(byte ^ 1 for byte in shard.read_bytes()))
+    fields = [
+        {"image": wt.Image(view=wt.Mosaic(64)), "boxes": wt.Boxes("json", path="objects.bbox", like="image")},
+        {"image": wt.Image(view=wt.CenterCrop(24, resize=32)), "key": wt.Key()},
+    ]
+    data = wt.Mixture([scenes, few_copy], [1, 1], batches="single", fields=fields, epoch_length=160)
+    with wt.make_loader(data, batch_size=8, shuffle=True, num_workers=0, on_error="replace", max_errors=1.0) as loader:
+        keys = [key for batch in loader if "key" in batch._fields for key in batch.key]
+        with wt.make_loader(few_copy, batch_size=8, fields="__key__", num_workers=0) as names:
+            known = {key for batch in names for key in batch}
+        assert loader.errors
+        assert len(keys) == 80
+        assert set(keys) < known
+        steps = [loader.explain(step) for step in range(20)]
+        assert all((step.partners < 40).all() for step in steps if step.ids[0] < 40)
+
+
+def test_labels_of_datasets_with_fields_of_their_own_may_have_other_classes(photos, tmp_path):
+    for number, names in enumerate((("cat", "fig"), ("fig", "rocket"))):
+        for name in names:
+            (tmp_path / str(number) / name).mkdir(parents=True)
+            for path in sorted((photos / name).glob("*"))[:4]:
+                (tmp_path / str(number) / name / path.name).symlink_to(path)
+        wt.pack(tmp_path / str(number), tmp_path / f"packed{number}", workers=1)
+    both = [tmp_path / "packed0", tmp_path / "packed1"]
+    with pytest.raises(LabelError, match="different classes"):
+        make(wt.Mixture(both, [1, 1], batches="single"))
+    own = wt.Mixture(both, [1, 1], batches="single", fields=[["label"], {"number": "label"}])
+    with wt.make_loader(own, batch_size=8, num_workers=0) as loader:
+        assert [(batch._fields, sorted(batch[0].tolist())) for batch in loader] == [
+            ((name,), [0] * 4 + [1] * 4) for name in ("label", "number")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ({"fields": ["image", "label"]}, {}, "a list with the fields"),
+        ({"fields": [["image"]]}, {}, "each of the 2 datasets"),
+        ({"fields": [["image"], ["label"]]}, {"fields": "image"}, "both give the fields"),
+        ({"fields": [["__key__"], ["nothing"]]}, {}, "no 'nothing'"),
+        ({"fields": [{"image": wt.Image(view=wt.MultiScale([wt.Resize(8), wt.Resize(9)]))}, ["label"]]}, {}, "MultiSc"),
+        ({"fields": [["image"], ["label"]], "same_source_on_ranks": False}, {}, "requires same_source_on_ranks"),
+        ({"fields": [["image"], ["label"]], "batches": "mixed"}, {}, "fields= are for batches='single'"),
+    ],
+)
+def test_invalid_fields_of_datasets_are_refused(packed, few, given, options, message):
+    with pytest.raises((OptionError, MissingFieldError), match=message):
+        wt.make_loader(
+            wt.Mixture([packed, few], [1, 1], **{"batches": "single", **given}), batch_size=8, num_workers=0, **options
+        )

@@ -31,7 +31,7 @@ from wds_tools.storage import upload
 from wds_tools.storage.requests.retry import RetryPolicy
 
 REPOSITORY = Path(__file__).parents[2]
-PUTS = 1 + 3 * 5 + 1 + 3  # plan; index, shard and report; report of the empty one; skipped files, card, manifest
+PUTS = 2 + 3 * 5 + 1 + 3  # plan and its manifest; index, shard and report; report of the empty one; skipped files, card, manifest
 OPTIONS: dict[str, Any] = {"shard_bytes": 12_000, "workers": 1, "images": "keep"}
 
 
@@ -518,6 +518,105 @@ def test_a_second_packer_on_this_machine_is_refused(src, bucket):
 
     Bucketful.fault = staticmethod(second)
     wt.pack(src, url_of(bucket), **OPTIONS)
+    assert said
+
+
+# Tasks
+
+
+def test_tasks_killed_at_any_upload_and_run_again_write_the_objects_of_one_process(tmp_path):
+    src, dst = tmp_path / "src", tmp_path / "dst"
+    src.mkdir()
+    for number in range(9):  # three shards
+        (src / f"{number}.jpg").write_bytes(image_bytes(number))
+    wt.pack(src, dst, **OPTIONS)
+    script = f"""
+    import os
+    for number in range(1, 100):
+        ends = []
+        for index in (0, 1):
+            child = os.fork()
+            if not child:
+                Bucketful.fault = staticmethod(lambda n, _: "kill" if n == number else None)
+                pack({str(tmp_path)!r} + f"/{{number}}", workers=1, task=(index, 2))
+                os._exit(0)
+            ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        if not any(ends):
+            break
+    print(number)
+    """
+    done = run(script, src)
+    assert done.returncode == 0, done.stderr
+    kills = int(done.stdout) - 1
+    assert kills == 1 + 2 * 3  # the plan and two shards of the first task
+    for number in range(1, kills + 1):
+        url = url_of(tmp_path / str(number))
+        for index in (1, 0):
+            assert not wt.pack(src, url, **OPTIONS, task=(index, 2)).complete
+        wt.pack(src, url, **OPTIONS, finish=True)
+        assert contents(tmp_path / str(number) / "train") == contents(dst), f"after a kill at upload {number}"
+    assert not spooled(tmp_path)
+
+
+def test_each_of_two_tasks_packs_its_shards_once_and_finishing_too_early_names_a_missing_one(src, bucket, whole):
+    part = wt.pack(src, url_of(bucket), **OPTIONS, task=(1, 2))
+    assert [entry.name for entry in part.manifest.shards] == ["shard-000001.tar", "shard-000003.tar"]  # 5 is empty
+    with pytest.raises(DestinationError, match=r"3 of 6 shards are missing in bucket://.*such as shard-000000\.tar"):
+        wt.pack(src, url_of(bucket), **OPTIONS, finish=True)
+    Bucketful.reset()
+    assert wt.pack(src, url_of(bucket), **OPTIONS, task=(1, 2)).kept == 3
+    assert Bucketful.log == []
+    wt.pack(src, url_of(bucket), **OPTIONS, task=(0, 2))
+    assert wt.pack(src, url_of(bucket), **OPTIONS, finish=True).kept == 6
+    assert contents(bucket / "train") == whole
+
+
+def test_a_task_that_fails_removes_nothing_of_another_task(src, bucket, whole, tmp_path):
+    wt.pack(src, url_of(bucket), **OPTIONS, task=(0, 2))
+    before = contents(bucket)
+    with pytest.raises(SourceError, match=r"none\.jpg"):
+        wt.pack(src, url_of(bucket), **OPTIONS, task=(1, 2), strict=True)
+    assert contents(bucket) == before
+    assert not spooled(tmp_path)
+    Bucketful.fault = staticmethod(lambda _, path: "forbidden" if path.endswith("shard-000003.tar") else None)
+    with pytest.raises(DestinationError, match=r"run the same command again"):
+        wt.pack(src, url_of(bucket), **OPTIONS, task=(1, 2))
+    assert contents(bucket).items() >= before.items()
+    Bucketful.reset()
+    wt.pack(src, url_of(bucket), **OPTIONS)
+    assert contents(bucket / "train") == whole
+
+
+def test_shards_of_another_plan_that_a_task_began_at_the_same_moment_are_not_used(src, bucket, whole):
+    other = {**OPTIONS, "seed": 1}
+
+    def overtake(number: int, _path: str) -> None:
+        if number == 1:  # the upload of the plan, which the other task has not found
+            wt.pack(src, url_of(bucket), **other, task=(1, 2))
+
+    Bucketful.fault = staticmethod(overtake)
+    wt.pack(src, url_of(bucket), **OPTIONS, task=(0, 2))
+    Bucketful.reset()
+    with pytest.raises(DestinationError, match=r"unfinished pack of something else"):
+        wt.pack(src, url_of(bucket), **other, task=(1, 2))
+    with pytest.raises(DestinationError, match=r"3 of 6 shards are missing"):
+        wt.pack(src, url_of(bucket), **OPTIONS, finish=True)
+    wt.pack(src, url_of(bucket), **OPTIONS, task=(1, 2))
+    wt.pack(src, url_of(bucket), **OPTIONS, finish=True)
+    assert contents(bucket / "train") == whole
+
+
+def test_the_same_task_twice_on_this_machine_is_refused(src, bucket):
+    said = []
+
+    def second(number: int, _path: str) -> None:
+        if number == 2:
+            with pytest.raises(DestinationError, match=r"another packer is writing into bucket://") as caught:
+                wt.pack(src, url_of(bucket), **OPTIONS, task=(0, 2))
+            said.append(caught.value)
+
+    Bucketful.fault = staticmethod(second)
+    wt.pack(src, url_of(bucket), **OPTIONS, task=(0, 2))
     assert said
 
 

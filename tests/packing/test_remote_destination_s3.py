@@ -59,6 +59,20 @@ def test_the_objects_are_the_files_of_a_local_pack_and_every_command_reads_them(
     assert wt.pack(photos, "s3://bucket/train", **OPTIONS).kept == len(report.manifest.shards)
 
 
+def test_tasks_that_read_a_bucket_and_write_to_it_write_the_objects_of_one_process(photos, s3, tmp_path):
+    few = sorted(photos.rglob("*.jpg"))[:9]
+    for photo in few:
+        s3.put_file(str(photo), f"bucket/raw/{photo.name}")
+    options = {**OPTIONS, "shard_bytes": sum(photo.stat().st_size for photo in few) // 2}
+    whole = wt.pack("s3://bucket/raw", tmp_path / "whole", **options)
+    assert len(whole.manifest.shards) > 2
+    for index in (1, 0):
+        wt.pack("s3://bucket/raw", "s3://bucket/train", **options, task=(index, 2))
+        assert "manifest.json" not in objects(s3)
+    wt.pack("s3://bucket/raw", "s3://bucket/train", **options, finish=True)
+    assert objects(s3) == contents(tmp_path / "whole")
+
+
 def test_a_missing_bucket_is_an_error_and_is_not_created(photos, s3):
     with pytest.raises(DestinationError, match=r"specified bucket does not exist.*check that the bucket exists"):
         wt.pack(photos, "s3://none/train", **OPTIONS)

@@ -37,10 +37,11 @@ def warn_of_many_workers(num_workers: int | str | None) -> None:
 def warn_of_image_lists(opened: OpenedDataset, options: LoaderOptions) -> None:
     """Warn if a batch will contain a list of images instead of a tensor, because their sizes differ."""
     images = opened.shards.manifest.images
-    if isinstance(options.fields, Mapping) or "image" not in opened.recipe.fields:
-        return
-    view = opened.recipe.view
-    if options.transform is not None or isinstance(view, Buckets) or (view and view.shape):
+    pairs = zip(options.fields_by_dataset, opened.recipe.columns_by_dataset, strict=True)
+    plain = [one for fields, columns in pairs if not isinstance(fields, Mapping) for one in columns]
+    views = [one.geometry.views[0] if one.geometry else None for one in plain if one.name == "image"]
+    views = [view for view in views if not isinstance(view, Buckets) and not (view and view.shape)]
+    if not views or options.transform is not None:
         return
     if options.where is not None or options.batch_size == 1:
         return
@@ -48,7 +49,7 @@ def warn_of_image_lists(opened: OpenedDataset, options: LoaderOptions) -> None:
         return
     sizes = f"{images.min_width}x{images.min_height} to {images.max_width}x{images.max_height}" if images else "unknown"
     _warn(
-        f"images will come as a list of tensors: their sizes differ ({sizes}), and view={view} does not make "
+        f"images will come as a list of tensors: their sizes differ ({sizes}), and view={views[0]} does not make "
         "them equal. For one tensor per batch use view=wds_tools.RandomResizedCrop(224), "
         "CenterCrop(224, resize=256) or Resize((224, 224)), or a transform= that returns images of one size; to pad "
         "them, use fields={'image': wds_tools.Image(view=..., pad=0), ...}"

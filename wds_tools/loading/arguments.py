@@ -19,8 +19,8 @@ import torch
 
 from wds_tools.errors import OptionError
 from wds_tools.images.schedule import is_view
-from wds_tools.loading.fields.base import FieldSpec
 from wds_tools.loading.mixture import Mixture
+from wds_tools.loading.samples.columns import are_fields
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -143,15 +143,6 @@ def _is_one_dataset(value: Any) -> bool:
     return all(map(_is_path, value)) if isinstance(value, list | tuple) else _is_path(value)
 
 
-def _are_fields(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return bool(value) and all(
-            isinstance(name, str) and isinstance(spec, str | FieldSpec) for name, spec in value.items()
-        )
-    names = (value,) if isinstance(value, str) else value
-    return isinstance(names, list | tuple) and bool(names) and all(isinstance(name, str) for name in names)
-
-
 def _is_batch_transform(value: Any) -> bool:
     return callable(value) or isinstance(value, list | tuple) or hasattr(value, "needs_labels")
 
@@ -194,7 +185,7 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "device_prefetch": (_is_integer_from(1), "whole numbers of 1 and more"),
     "fields": (
-        _are_fields,
+        are_fields,
         (
             "'image', 'label', '__key__' or a stored field, lists of them, and mappings from the name in the batch to "
             "such a name or to wds_tools.Image(...), Frames(...), Mask(...), Array(...), Boxes(...), Keypoints(...), "

@@ -82,7 +82,8 @@ class SampleDataset(Dataset[Any]):
             for (epoch, bucket), group in groupby(positions, key=lambda position: (position.epoch, position.bucket))
             for sample in self._load(epoch, bucket, list(group))
         ]
-        return PositionedSamples(samples, positions[0].epoch, [one.position for one in positions])
+        first = positions[0]
+        return PositionedSamples(samples, first.epoch, [one.position for one in positions], first.bucket)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_assembler": None}
@@ -92,7 +93,9 @@ class SampleDataset(Dataset[Any]):
         if not -samples <= index < samples:
             raise IndexError(f"sample {index} is out of range: there are {samples} samples")
         position = index % samples
-        return SamplePosition(0, position, int(self._stored_ids[position]), valid=True)
+        number = int(self._stored_ids[position])
+        bucket = self._orders.of(0).bucket_of(np.array([number])) if self._recipe.is_by_dataset else 0
+        return SamplePosition(0, position, number, valid=True, bucket=bucket)
 
     @cached_property
     def _stored_ids(self) -> Sequence[int] | NDArray[np.int64]:
@@ -114,11 +117,10 @@ class SampleDataset(Dataset[Any]):
         order = self._orders.of(epoch)
         one: Any = {"order": order, "epoch": epoch, "positions": positions, "ids": ids}
         values = values_of(self._assembler, self._errors, **one, bucket=bucket)
+        fields = self._recipe.fields_of(bucket)
         if not self._has_valid:
-            return samples_of(values, self._recipe.fields, is_bare=self._is_bare)
-        return samples_of(
-            [*values, [sample.valid for sample in samples]], (*self._recipe.fields, "valid"), is_bare=False
-        )
+            return samples_of(values, fields, is_bare=self._is_bare)
+        return samples_of([*values, [sample.valid for sample in samples]], (*fields, "valid"), is_bare=False)
 
 
 class RankSampler(DistributedSampler[SamplePosition]):

@@ -21,7 +21,6 @@ from wds_tools.loading.load_options import StreamOptions
 from wds_tools.loading.request import check_plan, open_dataset
 from wds_tools.loading.samples.assemble import Assembler, samples_of
 from wds_tools.loading.samples.bad_samples import ErrorLog, Unreadable, is_sample_error, replace_unreadable
-from wds_tools.loading.samples.columns import choices_of
 from wds_tools.loading.samples.handover import Handover
 from wds_tools.order import resuming, saved_state
 from wds_tools.order.epoch import EpochOrder
@@ -257,7 +256,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
                 ids=step.ids[part],
                 bucket=self._opened.recipe.bucket_of(plan, step),
             )
-            yield from samples_of(values, self._opened.recipe.fields, is_bare=self._opened.is_bare)
+            yield from samples_of(values, self._opened.recipe.fields_of(None), is_bare=self._opened.is_bare)
 
     def _collate_fn(self) -> Callable[[list[Any]], Any]:
         recipe = self._opened.recipe
@@ -329,21 +328,20 @@ def values_of(
     Returns:
         One value per field, as returned by `Assembler.batch`.
     """
-    partners, choices = assembler.recipe.partners(order, positions), choices_of(assembler.recipe.columns)
+    partners = assembler.recipe.partners(order, positions)
+    bucket = bucket if assembler.recipe.has_kinds_of_batches else None  # those of Buckets follow from the samples
     try:
-        return assembler.batch(
-            epoch=epoch, positions=positions, ids=ids, partners=partners, out=None, bucket=bucket if choices else None
-        )
+        return assembler.batch(epoch=epoch, positions=positions, ids=ids, partners=partners, out=None, bucket=bucket)
     except WdsToolsError as error:
         if not errors.policy.replaces or not is_sample_error(error):
             raise
 
     def load(row: int, sources: NDArray[np.int64]) -> list[Any] | Unreadable:
         one: Any = {"positions": positions[row : row + 1], "ids": sources[:, 0], "partners": sources[:, 1:]}
-        return assembler.samples_or_errors(epoch=epoch, **one, out=None, bucket=bucket if choices else None)[0]
+        return assembler.samples_or_errors(epoch=epoch, **one, out=None, bucket=bucket)[0]
 
     samples = assembler.samples_or_errors(
-        epoch=epoch, positions=positions, ids=ids, partners=partners, out=None, bucket=bucket if choices else None
+        epoch=epoch, positions=positions, ids=ids, partners=partners, out=None, bucket=bucket
     )
     sources = np.column_stack([ids, partners])
     replace_unreadable(samples, load, errors, order=order, epoch=epoch, positions=positions, sources=sources)

@@ -189,7 +189,7 @@ class Epochs:
             "trainer_epoch": self._trainer_epoch,
             "compiled": native.is_enabled(),
             **self._history.state_dict(orders.first_epoch, self._orders, self._opened.prefix),
-            "views": views_of(self._opened.recipe.columns),
+            "views": views_of(self._opened.recipe.columns_by_dataset),
             **orders.state_dict(self._cursor),
             **({} if self._opened.schedule is None else {"schedule": schedule_to_list(self._opened.schedule)}),
         }
@@ -301,7 +301,7 @@ class Epochs:
         self._trainer_epoch = trainer_epoch
         self._plan_weights(cursor)
         _warn_of_different_pixels(compiled)
-        _warn_of_other_views(state.get("views"), views_of(self._opened.recipe.columns))
+        _warn_of_other_views(state.get("views"), views_of(self._opened.recipe.columns_by_dataset))
         self._is_loaded = self._is_counted = True
 
     def _next_start(self) -> Cursor:

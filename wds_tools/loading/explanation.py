@@ -215,7 +215,8 @@ class StepExplanation:
 
     def _part_of(self, rows: slice) -> Part:
         found = Rows(self._reader, self.ids[rows])
-        return self._recipe.part(found, epoch=self.epoch, positions=self.positions[rows], partners=self.partners[rows])
+        samples: Any = {"positions": self.positions[rows], "partners": self.partners[rows]}
+        return self._recipe.part(found, self._columns, epoch=self.epoch, **samples)
 
     def _by_sample(self, function: _Function[_Value], column: Column) -> list[tuple[_Value, ...]]:
         """Apply a function to a column of each sample, and return the results; empty for an unreadable sample."""

@@ -14,8 +14,7 @@ import torch
 
 from wds_tools.errors import OptionError
 from wds_tools.format.sample import record_type
-from wds_tools.images.schedule import AnyView, MultiScale, Schedule
-from wds_tools.images.views import View
+from wds_tools.images.schedule import AnyView, Schedule
 from wds_tools.loading.fields.base import Column
 from wds_tools.loading.fields.user_functions import Transform
 from wds_tools.loading.mixture import Mixture
@@ -78,8 +77,11 @@ class LoadOptions:
     errors: ErrorPolicy = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.views is not None and self.view is not None:
+        mixture = self.dataset if isinstance(self.dataset, Mixture) else None
+        if mixture and mixture.views is not None and self.view is not None:
             raise OptionError("view= and the views= of the Mixture both give the views: remove one of them")
+        if mixture and mixture.fields is not None and self.fields != LoadOptions.fields:
+            raise OptionError("fields= of the loader and of the Mixture both give the fields: remove one of them")
         object.__setattr__(self, "ranks", RankOptions(self.rank, self.world_size, self.group))
         object.__setattr__(self, "errors", ErrorPolicy(on_error=self.on_error, max_errors=self.max_errors))
         remote = RemoteOptions.of(
@@ -90,19 +92,30 @@ class LoadOptions:
             storage_options=self.storage_options,
         )
         object.__setattr__(self, "remote", remote)
-        record_type(tuple(column.name for column in self.columns))
-        check_sample_transform(self.sample_transform, self.columns)
+        for columns in self.columns_by_dataset:
+            record_type(tuple(column.name for column in columns))
+            check_sample_transform(self.sample_transform, columns)
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """The fields of a batch."""
-        view = self.view if self.views is None else MultiScale(self.views)
-        return columns_of(self.fields, view=view, transform=self.transform)
+    def columns_by_dataset(self) -> tuple[tuple[Column, ...], ...]:
+        """The fields of a batch; those of each dataset of a `Mixture` that has fields or views of its own for them."""
+        fields = self.fields_by_dataset
+        own = self.dataset.views if isinstance(self.dataset, Mixture) else None
+        views: Sequence[AnyView | None] = [self.view] * len(fields) if own is None else own
+        pairs = zip(fields, views, strict=True)
+        return tuple(columns_of(one, view=view, transform=self.transform) for one, view in pairs)
 
     @property
-    def views(self) -> Sequence[View] | None:
-        """The view of each dataset of a `Mixture`."""
-        return self.dataset.views if isinstance(self.dataset, Mixture) else None
+    def fields_by_dataset(self) -> Sequence[Fields]:
+        """The values of ``fields=`` for the `columns_by_dataset`."""
+        if not isinstance(self.dataset, Mixture) or not self.dataset.has_own_columns:
+            return [self.fields]
+        return self.dataset.fields or [self.fields] * len(self.dataset.datasets)
+
+    def columns_of(self, number: int) -> tuple[Column, ...]:
+        """Return the fields of a batch with samples of one dataset."""
+        found = self.columns_by_dataset
+        return found[number if len(found) > 1 else 0]
 
     @property
     def choice(self) -> Choice:

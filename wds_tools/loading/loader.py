@@ -30,7 +30,7 @@ from wds_tools.loading.pipeline.statistics import LoaderStats, Meter
 from wds_tools.loading.ranks import Agreement
 from wds_tools.loading.request import OpenedDataset
 from wds_tools.loading.samples.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
-from wds_tools.loading.samples.handover import BatchTransform, Handover
+from wds_tools.loading.samples.handover import BatchTransform, Handover, Handovers
 from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
 from wds_tools.reading.weights import SampleWeights
@@ -92,14 +92,19 @@ class Loader(OnlyIterable):
         self._errors = ErrorLog(errors)
         self._packing = packing
         self._epochs = Epochs(opened, batch_size=options.batch_size, tail=tail, packing=packing)
-        self._handover = Handover(
-            opened.recipe.columns,
-            is_bare=opened.is_bare,
-            tail=tail,
-            batch_transform=batch_transform,
-            collate_fn=collate_fn,
-            has_sample_transform=opened.recipe.sample_transform is not None,
-            seed=opened.recipe.seed,
+        self._handovers = Handovers(
+            [
+                Handover(
+                    columns,
+                    is_bare=opened.is_bare,
+                    tail=tail,
+                    batch_transform=batch_transform,
+                    collate_fn=collate_fn,
+                    has_sample_transform=opened.recipe.sample_transform is not None,
+                    seed=opened.recipe.seed,
+                )
+                for columns in opened.recipe.columns_by_dataset
+            ]
         )
         self._pipeline: Pipeline | None = None
         self._close_count = 0  # to notice that another thread closed the loader while workers were started
@@ -111,7 +116,7 @@ class Loader(OnlyIterable):
         self.dataset = SampleDataset(opened, errors=errors, has_valid=tail == "mask")
         self.sampler = RankSampler(self._epochs, self.dataset, options.device)
         self.batch_sampler = RankBatchSampler(self.sampler, options.batch_size)
-        self.collate_fn = self._handover.collate
+        self.collate_fn = self._handovers.collate
 
     def __repr__(self) -> str:
         return (
@@ -452,7 +457,7 @@ class Loader(OnlyIterable):
         return pipeline
 
     def _new_pipeline(self, autoscaler: Autoscaler, errors: ErrorLog, meter: Meter) -> Pipeline:
-        collate = self._handover.collated if self._handover.collates else None
+        collate = self._handovers.collated if self._handovers.collates else None
         return Pipeline(self._opened.recipe, autoscaler, self._options, errors, meter, collate, self._packing)
 
     def _next(self, plan: EpochPlan, batches: Iterator[FinishedBatch | None]) -> tuple[Any, int] | None:
@@ -473,7 +478,7 @@ class Loader(OnlyIterable):
         return batch, len(finished.step.ids)
 
     def _hand_over(self, plan: EpochPlan, finished: FinishedBatch) -> Any:
-        return self._handover.batch(finished.values, plan.cursor.epoch, finished.step.positions)
+        return self._handovers.batch(finished.values, plan.cursor.epoch, finished.step)
 
     def _first_batch(self) -> Any:
         """Load the first batch of the current epoch in this process; another iteration may be running."""

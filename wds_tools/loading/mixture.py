@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from wds_tools.errors import OptionError
 from wds_tools.images.schedule import Schedule, is_plain_view
 from wds_tools.images.views import View
+from wds_tools.loading.samples.columns import Fields, are_fields
 from wds_tools.order.mixture import Stop
 
 
@@ -32,6 +33,8 @@ class Mixture:
         same_source_on_ranks: With ``batches="single"``, whether the batches of all ranks in a step are of the same
             dataset. If not, which rank gets which batch of a step is drawn at random.
         views: With ``batches="single"``, the view of each dataset, instead of ``view=``.
+        fields: With ``batches="single"``, the fields of each dataset, instead of ``fields=``. A batch has those of its
+            dataset, and is always a named tuple.
 
     Raises:
         OptionError: There is not one positive weight for each dataset, or another attribute is invalid.
@@ -48,6 +51,7 @@ class Mixture:
     batches: Literal["mixed", "single"] = "mixed"
     same_source_on_ranks: bool = True
     views: Sequence[View] | None = None
+    fields: Sequence[Fields] | None = None
 
     def __post_init__(self) -> None:
         count = len(self.datasets) if _is_list(self.datasets) else 0
@@ -65,14 +69,24 @@ class Mixture:
             raise OptionError(f"epoch_length={length} ends the epoch, so stop={self.stop!r} has no effect: remove it")
         if self.batches not in ("mixed", "single"):
             raise OptionError(f"batches={self.batches!r}; allowed are 'mixed' and 'single'")
-        if self.batches == "mixed" and (self.views is not None or not self.same_source_on_ranks):
-            raise OptionError("views= and same_source_on_ranks= are for batches='single': add it, or remove them")
-        if self.views is None:
-            return
-        if not _is_list(self.views) or len(self.views) != count or not all(map(is_plain_view, self.views)):
-            raise OptionError(f"views={self.views!r}; allowed is a list of one view for each of the {count} datasets")
-        if not self.same_source_on_ranks:
-            raise OptionError("views= requires same_source_on_ranks=True: all ranks have the same view in a step")
+        self._check_own(count)
+
+    def _check_own(self, count: int) -> None:
+        """Check the lists that have an entry for each dataset."""
+        own = {name: value for name in _OF_DATASETS if (value := getattr(self, name)) is not None}
+        if self.batches == "mixed" and (own or not self.same_source_on_ranks):
+            names = [f"{name}=" for name in (*own, *([] if self.same_source_on_ranks else ["same_source_on_ranks"]))]
+            raise OptionError(f"{' and '.join(names)} are for batches='single': add it, or remove them")
+        for name, values in own.items():
+            is_allowed, noun = _OF_DATASETS[name]
+            if not isinstance(values, list | tuple) or len(values) != count or not all(map(is_allowed, values)):
+                raise OptionError(
+                    f"{name}={values!r}; allowed is a list with the {noun} of each of the {count} datasets"
+                )
+            if not self.same_source_on_ranks:
+                raise OptionError(
+                    f"{name}= requires same_source_on_ranks=True: all ranks have the same {noun} in a step"
+                )
 
     def _has_weights(self, count: int) -> bool:
         if isinstance(self.weights, Schedule):
@@ -81,10 +95,21 @@ class Mixture:
         return _is_list(self.weights) and len(self.weights) == count and all(map(_is_weight, self.weights))
 
     @property
+    def has_own_columns(self) -> bool:
+        """Whether datasets have fields or views of their own."""
+        return self.views is not None or self.fields is not None
+
+    @property
     def first_weights(self) -> Sequence[float]:
         """Share of each dataset at the start of a run."""
         first: Sequence[float] = self.weights.at(0) if isinstance(self.weights, Schedule) else self.weights
         return first
+
+
+_OF_DATASETS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "views": (is_plain_view, "view"),
+    "fields": (lambda value: not isinstance(value, str) and are_fields(value), "fields, such as ['image'],"),
+}
 
 
 def _are_numbers(values: Any) -> bool:

@@ -356,7 +356,7 @@ def _nothing() -> None:
 def _needs_all(options: LoaderOptions) -> bool:
     """Return whether options need all indexes before the first sample."""
     choice = (options.where, options.subset, options.class_weights, options.ban)
-    return any(one is not None for one in choice) or buckets_of(options.columns) is not None
+    return any(one is not None for one in choice) or buckets_of(options.columns_of(0)) is not None
 
 
 def _exists(src: Any) -> bool:

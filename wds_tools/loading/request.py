@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,11 @@ from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import views_in
 from wds_tools.images.views import View
+from wds_tools.loading.fields.base import Column
 from wds_tools.loading.load_options import LoadOptions
 from wds_tools.loading.mixture import Mixture
 from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_machine
-from wds_tools.loading.samples.columns import buckets_of
+from wds_tools.loading.samples.columns import buckets_of, choices_of
 from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.options import use_native
 from wds_tools.order.buckets import BucketOrder
@@ -138,7 +139,7 @@ def open_dataset(options: LoadOptions, *, unfinished: UnfinishedShards | None = 
         MissingFieldError: The dataset lacks a field.
         OptionError: An invalid option.
     """
-    columns, world = options.columns, options.ranks.find().world
+    world = options.ranks.find().world
     dataset = options.dataset
     mixture = dataset if isinstance(dataset, Mixture) else Mixture([dataset], weights=[1])
     if len(mixture.datasets) > 1 and options.class_weights is not None:
@@ -171,15 +172,21 @@ def open_dataset(options: LoadOptions, *, unfinished: UnfinishedShards | None = 
             step if is_single else None,
             is_of_rank=not mixture.same_source_on_ranks,
         )
-    check_same(shards.class_lists, fields=[column.spec.field for column in columns])
-    columns = tuple(replace(column, spec=column.spec.opened(shards)) for column in columns)
+    columns_by_dataset = tuple(
+        _opened_columns(columns, shards if mixture.fields is None else part.shards)
+        for columns, part in zip(options.columns_by_dataset, parts, strict=False)
+    )
+    columns = tuple(chain.from_iterable(columns_by_dataset))
     if unfinished is None:
         _start_reading_indexes(shards, plain, options.batch_size * world.world_size)
     if mixture.batches == "single" and buckets_of(columns):
         raise OptionError("Buckets divide the samples of all datasets: use views= of the Mixture, or batches='mixed'")
+    if mixture.has_own_columns and choices_of(columns):
+        raise OptionError(
+            "MultiScale chooses one of several views for any batch: use it without views= and fields= of the Mixture"
+        )
     order, order_of_first = _in_buckets(plain, prefix, shards, buckets_of(columns), options.batch_size)
-    recipe = Recipe(shards, block, options.seed, columns, options.sample_transform, options.errors.replaces)
-    recipe = replace(recipe, has_views_by_dataset=options.views is not None)
+    recipe = Recipe(shards, block, options.seed, columns_by_dataset, options.sample_transform, options.errors.replaces)
     if any(column.geometry for column in columns) and use_native() and not recipe.compiled:
         _warn_of_missing_module()
     window_bytes = sum(part.window_bytes for part in parts if part.shards.is_remote) // default_lanes(world)
@@ -189,7 +196,7 @@ def open_dataset(options: LoadOptions, *, unfinished: UnfinishedShards | None = 
         options.ranks,
         recipe,
         read_ahead_bytes(options.remote, window_bytes),
-        isinstance(options.fields, str),
+        isinstance(options.fields, str) and mixture.fields is None,
         has_default_lanes=options.lanes is None,
         banned=() if options.ban is None else tuple(banned_ids(shards, options.ban, plain.first_ids)),
         schedule=options.schedule,
@@ -198,11 +205,17 @@ def open_dataset(options: LoadOptions, *, unfinished: UnfinishedShards | None = 
     )
 
 
+def _opened_columns(columns: Sequence[Column], shards: ShardSet) -> tuple[Column, ...]:
+    """Return columns with what only the dataset knows."""
+    check_same(shards.class_lists, fields=[column.spec.field for column in columns])
+    return tuple(replace(column, spec=column.spec.opened(shards)) for column in columns)
+
+
 def _packed_order(shards: ShardSet, options: LoadOptions) -> PackedOrder | None:
     """Return the order in which a dataset was packed, or is being packed, if a loader may have it."""
     source = shards.manifest.source or {}
     choice = (options.where, options.subset, options.class_weights)
-    chooses = any(one is not None for one in choice) or buckets_of(options.columns) is not None
+    chooses = any(one is not None for one in choice) or buckets_of(options.columns_of(0)) is not None
     if chooses or not source.get("digest") or is_beginning(source):
         return None
     packed = shards if isinstance(shards, UnfinishedShards) else PackedShards(shards)
@@ -250,13 +263,14 @@ def _open_part(
     """Open one dataset and check the options against it."""
     shards = unfinished or open_shards(name, remote=options.remote, for_training=True)
     manifest = shards.manifest
-    names = tuple(name for column in options.columns for name in column.spec.stored_names(manifest.all_fields))
+    columns = options.columns_of(number)
+    names = tuple(name for column in columns for name in column.spec.stored_names(manifest.all_fields))
     check_fields(names, manifest.all_fields, has_labels=manifest.has_labels)
     shards = shards.with_fields(names)
-    geometries = [column.geometry for column in options.columns if column.geometry]
+    geometries = [column.geometry for column in columns if column.geometry]
     views = [view for geometry in geometries if geometry.field == "image" for view in geometry.views]
-    for view in (options.view, *views) if options.views is None else (options.views[number],):
-        for one in views_in(view) if view is not None else ():
+    for view in views if options.view is None else (options.view, *views):
+        for one in views_in(view):
             _check_view(one, shards)
             if unfinished is not None:
                 unfinished.checks.append(partial(_check_view, one, shards))

@@ -27,7 +27,7 @@ from wds_tools.lru_cache import LRUCache
 from wds_tools.order.changes import Ban, Change, Progress, Reweight, Weights
 from wds_tools.order.identity import Identity
 from wds_tools.order.selection import Balance
-from wds_tools.order.shares import Ints, Part
+from wds_tools.order.shares import Ints, Part, Pattern
 from wds_tools.order.tally import Tally, tally
 from wds_tools.order.weights import Chain, Draws, Marks, Rates, Regime, Scan, SourcePosition
 
@@ -176,6 +176,11 @@ class PlainOrder(RunOrder):
     @abstractmethod
     def source_positions(self, epoch: int, position: int) -> tuple[SourcePosition, ...]:
         """Return where the `scans` of each dataset have its next sample at a position of an epoch, and its lag."""
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """Which dataset has each row, if each batch has samples of one dataset; None if there is no such rule."""
+        return None
 
     @property
     @abstractmethod
@@ -434,7 +439,12 @@ class EpochOrder:
     def substitute(self, position: int, number: int) -> int:
         """Return a sample that can take the place of the one in a row, chosen by a random number."""
         first, stop = self.rows_like(position)
-        row = first + number % (stop - first)
+        pattern, row = self.run.pattern, first + number % (stop - first)
+        if pattern is not None:
+            piece = self.piece_at(position)
+            before = piece.row(0) if piece else self.epoch * (self.run.epoch_length or 0)
+            pattern = piece.regime.pattern if piece else pattern
+            row = pattern.row_like(position + before, first + before, stop + before, number) - before
         return int(self.ids(row, row + 1)[0])
 
 

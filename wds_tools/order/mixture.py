@@ -151,6 +151,11 @@ class MixtureOrder(PlainOrder):
         return self._parts
 
     @property
+    def pattern(self) -> Pattern | None:
+        """Which dataset has each row, if each batch has samples of one dataset; None if batches are mixed."""
+        return self._pattern if self._unit else None
+
+    @property
     def scans(self) -> tuple[Order, ...]:
         """The orders of the datasets that weights go through: without repetitions by ``class_weights=``."""
         return tuple(part.scans[0] for part in self.parts)

@@ -1,8 +1,9 @@
 """Partners: further samples that the image of a sample shows, such as the other tiles of a mosaic. No I/O.
 
-They are chosen among the samples shortly before it in the order, of the same lane. So their blocks have been read
-already, and a machine reads only the blocks of its own lanes. The choice depends on the seed, the epoch, the
-position, and the changes up to it, and not on the number of ranks or workers.
+They are chosen among the samples shortly before it in the order, of the same lane, and of the same dataset if each
+batch has samples of one dataset. So their blocks have been read already, and a machine reads only the blocks of its own
+lanes. The choice depends on the seed, the epoch, the position, and the changes up to it, and not on the number of ranks
+or workers.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def _partners_in(order: EpochOrder, positions: NDArray[np.int64], count: int) ->
     base = int(first.min())
     ids, lanes = order.slice(base, max(int(stop.max()), int(rows.max()) + 1))
     own = rows - base
+    if order.run.pattern is not None:  # the samples of each dataset have partners of that dataset
+        lanes = lanes + order.identity.lanes * np.searchsorted(order.run.first_ids, ids, side="right")
     # Rows of one lane follow each other in `by_lane`, so the candidates of a sample are a range of it.
     by_lane = np.argsort(lanes, kind="stable")
     by_lane = by_lane[~np.isin(ids[by_lane], order.left_out)]

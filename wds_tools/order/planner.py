@@ -352,7 +352,7 @@ class EpochOrders:
     @property
     def _needs_weights(self) -> bool:
         """Whether bans are changes of weights: without some rows of the plain epochs, groups would mix datasets."""
-        return self.order.plain.identity.group > 1
+        return self.order.plain.pattern is not None
 
     @property
     def _plain_weights(self) -> Entries:

@@ -126,6 +126,12 @@ class Pattern:
         periods, rest = divmod(units, self.shares[number])
         return (periods * self._period + int(np.flatnonzero(self._pattern == number)[rest])) * self.unit + rows
 
+    def row_like(self, position: int, start: int, stop: int, number: int) -> int:
+        """Return a row from ``start`` to ``stop`` of the dataset that a position has, chosen by a random number."""
+        source = int(self._pattern[position // self.unit % self._period])
+        first, last = (self.count_before(source, edge) for edge in (start, stop))
+        return self.position_of(source, first + number % (last - first))
+
     def merged(self, start: int, stop: int, lanes: int, part_slice: Callable[[int, int, int], Part]) -> Part:
         """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start].
 

@@ -382,7 +382,7 @@ class Regime:
         unit: int = 1,
     ) -> None:
         self.draws, self.drawn_before = draws, drawn_before
-        self._pattern = Pattern(draws[0], unit, lags)
+        self.pattern = Pattern(draws[0], unit, lags)
         self._chains, self._first_ids, self._lanes = chains, first_ids, lanes
 
     @property
@@ -396,7 +396,7 @@ class Regime:
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
-        return self._pattern.merged(start, stop, self._lanes, self._slice_part)
+        return self.pattern.merged(start, stop, self._lanes, self._slice_part)
 
     def _slice_part(self, number: int, start: int, stop: int) -> Part:
         ids, lanes = self._chains[number].slice(start, stop)
@@ -404,7 +404,7 @@ class Regime:
 
     def passes(self, start: int, stop: int) -> Ints:
         """Return the pass through its dataset of the rows ``start`` to ``stop``: int64 [stop - start]."""
-        return self._pattern.merged(start, stop, 1, self._passes_of_part)[0]
+        return self.pattern.merged(start, stop, 1, self._passes_of_part)[0]
 
     def _passes_of_part(self, number: int, start: int, stop: int) -> Part:
         passes = self._chains[number].passes(start, stop)
@@ -413,13 +413,13 @@ class Regime:
     def source_positions(self, row: int) -> tuple[SourcePosition, ...]:
         """Return where the plain orders of each dataset have its next sample, and its lag."""
         return tuple(
-            (*chain.scan_position(self._pattern.count_before(number, row)), self._pattern.lag(number, row))
+            (*chain.scan_position(self.pattern.count_before(number, row)), self.pattern.lag(number, row))
             for number, chain in enumerate(self._chains)
         )
 
     def marks(self, row: int) -> Marks:
         """Return the mark of each dataset, see `Chain.mark`."""
-        return tuple(chain.mark(self._pattern.count_before(number, row)) for number, chain in enumerate(self._chains))
+        return tuple(chain.mark(self.pattern.count_before(number, row)) for number, chain in enumerate(self._chains))
 
     def set_marks(self, marks: Sequence[tuple[int, int]]) -> None:
         """Take the marks of a state, so that nothing before them has to be computed."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from wds_tools.format.totals import merge_stats
 from wds_tools.packing.card import CARD_NAME, card, commit_card, remove_card
 from wds_tools.packing.plan import Plan, begins, differences, has_all, is_beginning, is_source
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
+from wds_tools.packing.worker import Place
 from wds_tools.sources.base import Skip, Source
 from wds_tools.storage.commit import commit_bytes, sync_folder
 from wds_tools.storage.lock import PLAN_NAME, WORK_NAME
@@ -99,11 +101,17 @@ class Destination(Protocol):
     def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
         """Start or resume packing ``source``. See `start_or_resume`."""
 
-    def finished_shards(self) -> dict[int, ShardReport]:
-        """Return the reports of shards that an earlier run has finished, by number."""
+    def finished_shards(self, numbers: Iterable[int]) -> dict[int, ShardReport]:
+        """Return the reports of those of these shards that an earlier run has finished, by number."""
 
     def add_shard(self, report: ShardReport) -> None:
         """Add a shard that is finished in ``folder``."""
+
+    def place(self) -> Place:
+        """Return where tasks on other machines write their shards. `add_shard` is not called for these shards."""
+
+    def finish_task(self) -> None:
+        """Wait until the shards of this task have arrived. What belongs to other tasks stays."""
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
         """Complete the dataset: write list of skipped files, card and manifest; remove the work area."""
@@ -283,6 +291,13 @@ class FolderDestination(WorkFolder):
     def add_shard(self, report: ShardReport) -> None:
         """Do nothing: the shard is already in the folder."""
 
+    def place(self) -> Place:
+        """Return the folder for tasks on other machines, which must share it."""
+        return _SharedFolder(self.folder.absolute(), self.read_plan() or {})
+
+    def finish_task(self) -> None:
+        """Do nothing: the shards are already in the folder."""
+
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
         """Complete the dataset."""
         lines = skipped_lines(skipped)
@@ -331,6 +346,23 @@ class FolderDestination(WorkFolder):
         for path in sorted(self.work.iterdir(), key=lambda path: path.name == PLAN_NAME):
             if path.name != "lock":
                 path.unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedFolder:
+    """A folder that all machines share, as a `Place`."""
+
+    folder: Path
+    plan: dict[str, Any]
+
+    def put(self, pack: Callable[[Path], ShardReport]) -> ShardReport:
+        """Pack a shard into the folder, if this machine has the folder of the packer and not another of its name."""
+        if WorkFolder(self.folder, str(self.folder)).read_plan() != self.plan:
+            raise DestinationError(
+                f"{self.folder} is not the folder of this pack there ({_PLAN} is missing or different): mount the "
+                "shared folder on all machines, or pack to a URL"
+            )
+        return pack(self.folder)
 
 
 def read_manifest(folder: Path) -> Manifest | None:

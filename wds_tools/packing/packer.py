@@ -112,10 +112,11 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
             ``first``, or with a larger number, continues: it keeps the finished shards. Until it ends, the folder is
             unfinished. Only for local folders.
         task: (index, count) with a zero-based index: pack only every count-th shard, as one of several tasks that
-            share ``dst``, such as the tasks of a Slurm array. A last call with ``finish`` completes the dataset.
+            share ``dst``, a folder or a URL, such as the tasks of a Slurm array. A last call with ``finish`` completes
+            the dataset.
         finish: Pack nothing; complete the dataset from the shards that the tasks have packed.
-        engine: ``local`` for processes on this machine, or ``ray`` for tasks of Ray Core. With Ray, all machines must
-            share the folder ``dst``.
+        engine: ``local`` for processes on this machine, or ``ray`` for tasks of Ray Core on all machines of a cluster.
+            All of them must have this package and reach ``src`` and ``dst``: URLs, or folders that they share.
         progress: Whether to show a progress bar on stderr; by default, only if stderr is a terminal.
         storage_options: Options for the URLs of ``src`` and ``dst``, by the names of fsspec, such as
             ``{"anon": True}``, or by scheme, as ``{"s3": {"anon": True}}``. They are not saved, so repeat them to
@@ -138,8 +139,6 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
     location = parse_destination(options.dst)
     if options.first is not None and isinstance(location, str):
         raise OptionError(f"first={options.first} needs a local folder to look at; {location} is a URL")
-    if options.engine == "ray" and isinstance(location, str):
-        raise OptionError(f"engine='ray' needs a folder that all its machines share; {location} is a URL")
     source = open_input(options.src, location, options)
     listing = list_inputs(source, options.progress)
     if not options.dry_run:
@@ -158,10 +157,9 @@ def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
     check_place(src, dst, options)
     with nothing_written():
         source = open_source(src, kind=options.kind, options=options.source)
-    if source.in_process and (options.workers or 1) > 1:
-        raise OptionError(
-            f"workers={options.workers}, but a Python object can be packed only in this process: leave workers out"
-        )
+    if source.in_process and ((options.workers or 1) > 1 or options.engine != "local"):
+        given = f"workers={options.workers}" if options.engine == "local" else f"engine={options.engine!r}"
+        raise OptionError(f"{given}, but a Python object can be packed only in this process: omit {given}")
     return source
 
 
@@ -238,7 +236,9 @@ def pack_listing(
         skipped = destination.skipped()
         account = old.account or listing.account
         return PackReport(old, dst, old.samples, skipped, len(old.shards), time.monotonic() - started, account)
-    with destination, ProgressBar(len(plan.inputs), options.progress, dataset=destination.name) as bar:
+    ranges = [plan.range_of(number) for number in plan.numbers if options.finish or options.packs(number)]
+    total = sum(stop - start for start, stop in ranges)
+    with destination, ProgressBar(total, options.progress, dataset=destination.name) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
         manifest, skipped = job.run(listing)
     return PackReport(

@@ -233,6 +233,11 @@ class Plan:
         return replace(self, inputs=self.inputs[:samples], boundaries=boundaries, first=samples)
 
     @property
+    def id(self) -> str:
+        """Short text that is the same only for equal sources."""
+        return xxhash.xxh3_64_hexdigest(json.dumps(self.source, sort_keys=True).encode())
+
+    @property
     def packed_source(self) -> dict[str, Any]:
         """The source of the dataset that has these inputs."""
         return self.source if self.first is None else {**self.source, _FIRST: self.first}

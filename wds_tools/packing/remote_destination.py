@@ -3,18 +3,22 @@
 The spool is locked during the run. It holds few shards at a time: if uploads are slower than packing, packing waits.
 Everything that is needed to resume is at the URL, so a rerun can be on another machine: ``.packing/`` there holds
 ``plan.json`` and one report per shard, uploaded after the shard and its index. The manifest is uploaded last; then
-``.packing/`` is removed.
+``.packing/`` is removed. Each of several tasks has a spool of its own.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import mmap
 import os
+import platform
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -45,10 +49,11 @@ from wds_tools.packing.work_folder import (
     remove_shard,
     report_path,
 )
+from wds_tools.packing.worker import Place
 from wds_tools.sources.base import Skip
 from wds_tools.storage import StoredFile, is_url, whole_file
 from wds_tools.storage.cache.blocks import BlockCache
-from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, parse_plan
+from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, is_locked, parse_plan
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.upload import Bucket, StopUploadError
 from wds_tools.wording import broken_url_remedy
@@ -95,19 +100,15 @@ def open_destination(
         spool: Folder for the spools of URLs; None uses a folder in the user's cache directory.
         progress: Show a progress bar of the uploads.
         remote: How URLs are read and written.
-        task: (index, count) if this is one of several tasks. Only for folders.
+        task: (index, count) if this is one of several tasks.
         cache: How a loader reads the URL meanwhile: uploaded shards are put into its cache. None without a loader.
 
     Raises:
-        OptionError: An invalid URL, a task with a URL, or a spool with a folder.
+        OptionError: An invalid URL, or a spool with a folder.
         StoreError: The package for the URL is not installed.
     """
     if isinstance(location, str):
-        if task is not None:
-            raise OptionError(
-                f"tasks need a folder that they share; {location} is a URL: pack into a folder, or without task"
-            )
-        return BucketDestination(location, spool_folder(location, spool), progress=progress, remote=remote, cache=cache)
+        return BucketDestination(location, spool, progress=progress, remote=remote, task=task, cache=cache)
     if spool is not None:
         raise OptionError(
             f"spool={str(spool)!r} is for URLs such as s3://bucket/train; the folder {location} needs none: omit spool"
@@ -115,10 +116,10 @@ def open_destination(
     return FolderDestination(location, task=task)
 
 
-def spool_folder(url: str, spool: str | Path | None) -> Path:
-    """Return the spool folder of a URL. Each URL has its own."""
+def spool_folder(url: str, spool: str | Path | None, user: str = "") -> Path:
+    """Return the spool folder of a URL. Each URL has its own, and so has each user of it: a task, or a process."""
     root = RemoteOptions.of().cache_folder / "spool" if spool is None else Path(spool).expanduser()
-    return root / xxhash.xxh3_128_hexdigest(url.encode())
+    return root / (xxhash.xxh3_128_hexdigest(url.encode()) + (user and f"-{user}"))
 
 
 class BucketDestination:
@@ -129,23 +130,36 @@ class BucketDestination:
 
     Args:
         url: URL of the dataset.
-        spool: Local folder for shards that are not uploaded yet; removed when it is empty.
+        spool: As for `open_destination`. Shards that are not uploaded yet are in a subfolder; it is removed when it is
+            empty.
         progress: Show a progress bar of the uploads.
         remote: How URLs are read and written.
+        task: (index, count) if this is one of several tasks.
+        user: What else has a spool of its own, such as a process.
         cache: How a loader reads the URL meanwhile, see `open_destination`.
     """
 
     is_bounded = True
 
     def __init__(
-        self, url: str, spool: Path, *, progress: bool, remote: RemoteOptions, cache: RemoteOptions | None = None
+        self,
+        url: str,
+        spool: str | Path | None,
+        *,
+        progress: bool,
+        remote: RemoteOptions,
+        task: tuple[int, int] | None = None,
+        user: str = "",
+        cache: RemoteOptions | None = None,
     ) -> None:
         self._cache = cache and BlockCache(
             cache.cache_folder, cache.cache_bytes, url=url, without="the first epoch reads them from the URL"
         )
         self.name = clean_url(url)
-        self.folder = spool
-        self._spool = WorkFolder(spool, self.name, keep_empty=False)
+        self.folder = spool_folder(url, spool, user if task is None else f"task-{task[0]}-of-{task[1]}")
+        self._place = _BucketPlace(url, spool, remote)
+        self._task = task
+        self._spool = WorkFolder(self.folder, self.name, keep_empty=False)
         self._bucket = Bucket(url, remote=remote)
         self._uploads = _Uploads(self._upload_shard)
         self._progress = progress
@@ -198,12 +212,14 @@ class BucketDestination:
             self._clear_spool()
             self._spool.write_plan(json.dumps(source).encode())
 
-    def finished_shards(self) -> dict[int, ShardReport]:
+    def finished_shards(self, numbers: Iterable[int]) -> dict[int, ShardReport]:
         """Return the reports of shards that are at the URL or in the spool, by number. The latter are uploaded."""
+        names = {report_path(self.folder, number).name: number for number in numbers}
         sizes = self._bucket.sizes()
-        arrived = filter(None, (_parse_report(*found) for found in self._bucket.read_all(WORK_NAME).items()))
+        arrived = filter(None, (_parse_report(*found) for found in self._bucket.read_all(WORK_NAME, names).items()))
         reports = {r.number: r for r in arrived if r.entry is None or _is_there(r.entry, sizes)}
-        waiting = {number: r for number, r in self._spool.finished_shards().items() if number not in reports}
+        in_spool = self._spool.finished_shards(names.values())
+        waiting = {number: report for number, report in in_spool.items() if number not in reports}
         self._keep_only(waiting)
         for report in waiting.values():
             self.add_shard(report)
@@ -216,6 +232,20 @@ class BucketDestination:
             StoreError: An earlier upload failed, even after retries.
         """
         self._uploads.add(report)
+
+    def place(self) -> Place:
+        """Return the URL for tasks on other machines. Each uploads its shard itself."""
+        return self._place
+
+    def finish_task(self) -> None:
+        """Wait until the shards of this task have arrived, and remove its spool.
+
+        Raises:
+            StoreError: An upload failed, even after retries.
+        """
+        self._uploads.finish()
+        self._clear_spool()
+        self._spool.remove_work()
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
         """Complete the dataset: check that all shards exist, then write the list of skipped files, card and manifest.
@@ -248,8 +278,9 @@ class BucketDestination:
         self._bucket.remove([report_path(self.folder, report.number).name for report in packed], WORK_NAME)
         self._bucket.remove(names)
         self._spool.remove_shards(packed)
-        if self._plan_is_new:
+        if self._plan_is_new and self._task is None:
             self._bucket.remove_folder(WORK_NAME)
+        if self._plan_is_new or self._task is not None:
             self._spool.remove_work()
 
     def read_plan(self) -> dict[str, Any] | None:
@@ -319,6 +350,30 @@ class BucketDestination:
         for path in list(self._spool.work.glob("shard-*.json")):
             if path.name not in reports:
                 path.unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class _BucketPlace:
+    """A URL as a `Place`: a shard is packed into a spool of this process, then uploaded."""
+
+    url: str
+    spool: str | Path | None
+    remote: RemoteOptions
+
+    def put(self, pack: Callable[[Path], ShardReport]) -> ShardReport:
+        """Pack a shard and upload it. Spools of processes of this machine that have died are removed."""
+        machine = f"on-{platform.node()}-"
+        spool = spool_folder(self.url, self.spool)
+        for folder in spool.parent.glob(f"{glob.escape(f'{spool.name}-{machine}')}*"):
+            pid = folder.name.rpartition("-")[2]
+            if not Path("/proc", pid).exists() and not is_locked(folder / WORK_NAME / "lock"):
+                shutil.rmtree(folder, ignore_errors=True)
+        user = f"{machine}{os.getpid()}"
+        with BucketDestination(self.url, self.spool, progress=False, remote=self.remote, user=user) as destination:
+            report = pack(destination.folder)
+            destination.add_shard(report)
+            destination.finish_task()
+        return report
 
 
 def _put_into(cache: BlockCache, folder: Path, entry: ShardEntry) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +31,7 @@ from wds_tools.packing.estimate import garbage_collection_paused, nothing_writte
 from wds_tools.packing.plan import Plan, shard_name
 from wds_tools.packing.ray_engine import run_on_ray
 from wds_tools.packing.work_folder import ShardReport, report_path
-from wds_tools.packing.worker import ShardTask, bad_inputs, run_tasks
+from wds_tools.packing.worker import ShardTask, bad_inputs, pack_part, run_tasks
 from wds_tools.reporting import dataset_label, identity, reporter_of
 from wds_tools.sources.base import FileState, Listing, Skip, Source, SourceChangedError, SourceStoreError
 from wds_tools.sources.files import shown_path
@@ -97,6 +97,7 @@ class PackJob:
                 self.destination.roll_back(self.packed)
                 raise bad_files_error(skipped, strict=strict)
             if self.options.task is not None:
+                self.destination.finish_task()
                 return manifest, tuple(skipped)
             self._refuse_missing(len(reports))
             manifest = manifest if onto is None else _appended_manifest(onto, manifest)
@@ -147,10 +148,19 @@ class PackJob:
             )
 
     def _find_kept(self) -> None:
-        """Find the shards that are finished. Reports of shorter ones, the last ones of ``first=``, are removed."""
-        found = self.destination.finished_shards()
-        sizes = {number: stop - start for number in self.plan.numbers for start, stop in [self.plan.range_of(number)]}
-        self.kept = {number: found[number] for number in sizes.keys() & found if found[number].inputs == sizes[number]}
+        """Find the shards of this task that are finished. Reports of other ones are removed.
+
+        These are of shorter shards, the last ones of ``first=``, or of another plan, which a task found that started
+        at the same time.
+        """
+        wanted = [number for number in self.plan.numbers if self.options.finish or self.options.packs(number)]
+        found = self.destination.finished_shards(wanted)
+        sizes = {number: stop - start for number in wanted for start, stop in [self.plan.range_of(number)]}
+        self.kept = {
+            number: found[number]
+            for number in sizes.keys() & found
+            if found[number].inputs == sizes[number] and found[number].plan in ("", self.plan.id)
+        }
         for number in sizes.keys() & found - self.kept.keys():
             report_path(self.destination.folder, number).unlink(missing_ok=True)
 
@@ -160,21 +170,33 @@ class PackJob:
         if missing and self.options.policy.notice:
             self.bar.clear()
             _warn_once(self.options.policy.notice)
+        if missing and self.options.engine == "ray":
+            self._pack_on_ray(missing, files)
+            return
         processes = min(self.processes, len(missing))
         # Converting images takes a core per shard. If there are more cores than shards, the rest helps with threads.
-        keep, ray = self.options.policy.images == "keep", self.options.engine == "ray"
-        threads = 1 if keep or ray else max(1, available_cores() // max(1, processes))
+        threads = 1 if self.options.policy.images == "keep" else max(1, available_cores() // max(1, processes))
         _log.debug(
             "packing %d of %d shards (processes: %d, threads in each: %d, usable cores: %d); the compiled module is %s",
             *(len(missing), self.plan.shards, processes, threads, available_cores()),
             "there" if native.is_available() else "missing",
         )
         tasks = (self._task(number, threads, files) for number in missing)
-        run = run_on_ray if ray else partial(run_tasks, processes=processes, bounded=self.destination.is_bounded)
-        with closing(run(tasks, advance=self.bar.advance)) as reports:
+        run = run_tasks(tasks, processes=processes, advance=self.bar.advance, bounded=self.destination.is_bounded)
+        with closing(run) as reports:
             for report in reports:
                 self.packed.append(report)
                 self.destination.add_shard(report)
+
+    def _pack_on_ray(self, missing: Sequence[int], files: tuple[FileState, ...]) -> None:
+        common = replace(self._task(missing[0], 1, files), inputs=()), self.destination.place()
+        tasks = (self._task(number, 1, files) for number in missing)
+        parts = ((task.number, (task.number, task.start, task.inputs)) for task in tasks)
+        with closing(run_on_ray(pack_part, common, parts)) as results:
+            for number, report in results:
+                self.packed.append(report)
+                inputs = self.plan.inputs[slice(*self.plan.range_of(number))]
+                self.bar.advance(len(inputs), sum(entry.size for entry in inputs))
 
     def _task(self, number: int, threads: int, files: tuple[FileState, ...]) -> ShardTask:
         start, stop = self.plan.range_of(number)
@@ -189,6 +211,7 @@ class PackJob:
             threads=threads,
             deep=self.plan.deep,
             files=files,
+            plan=self.plan.id,
         )
 
     def _write_error(self, error: OSError) -> DestinationError:

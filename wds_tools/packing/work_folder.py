@@ -45,6 +45,7 @@ class ShardReport:
         skipped: Inputs that could not be packed.
         sixteen_bit: Number of images with 16 bits per channel.
         remarks: Remark of `Record` -> number of samples.
+        plan: `Plan.id` of the plan that the shard belongs to; empty in the reports of other commands and old versions.
     """
 
     number: int
@@ -54,6 +55,7 @@ class ShardReport:
     skipped: tuple[Skip, ...]
     sixteen_bit: int = 0
     remarks: dict[str, int] = field(default_factory=dict)
+    plan: str = ""
 
     @property
     def inputs(self) -> int:
@@ -76,6 +78,7 @@ class ShardReport:
             tuple(Skip(*pair) for pair in raw["skipped"]),
             raw.get("sixteen_bit", 0),
             raw.get("remarks", {}),
+            raw.get("plan", ""),
         )
 
 
@@ -147,10 +150,13 @@ class WorkFolder:
         """Record the source that is being packed."""
         commit_bytes(self.work / PLAN_NAME, data)
 
-    def finished_shards(self) -> dict[int, ShardReport]:
-        """Return the reports of finished shards whose files are still in the folder, by number."""
+    def finished_shards(self, numbers: Iterable[int]) -> dict[int, ShardReport]:
+        """Return the reports of those of these shards that are finished and still in the folder, by number."""
+        names = {report_path(self.folder, number).name for number in numbers}
         reports = {}
         for path in self.work.glob("shard-*.json"):
+            if path.name not in names:
+                continue
             report = ShardReport.from_json(path.read_text())
             if report.entry is None or entry_exists(self.folder, report.entry):
                 reports[report.number] = report

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerError
 from wds_tools.format.image_header import ImageInfo
@@ -54,6 +54,7 @@ class ShardTask:
         threads: Number of samples that are encoded at the same time.
         deep: Whether images with 16 bits per channel are packed, as in `Plan`.
         files: `Listing.files`.
+        plan: `Plan.id`.
     """
 
     number: int
@@ -66,6 +67,27 @@ class ShardTask:
     threads: int
     deep: bool = True
     files: tuple[FileState, ...] = ()
+    plan: str = ""
+
+
+class Place(Protocol):
+    """Where a task on another machine writes its shard. It can be pickled."""
+
+    def put(self, pack: Callable[[Path], ShardReport]) -> ShardReport:
+        """Call ``pack`` with a local folder for the shard, its index and its report; bring them to the destination."""
+
+
+def pack_part(common: tuple[ShardTask, Place], part: tuple[int, int, tuple[Input, ...]]) -> ShardReport:
+    """Pack a shard on another machine.
+
+    Args:
+        common: What all shards have: a task without inputs, and where they are written.
+        part: ``number``, ``start`` and ``inputs`` of the task.
+    """
+    task, place = common
+    number, start, inputs = part
+    task = replace(task, number=number, start=start, inputs=inputs)
+    return place.put(lambda folder: pack_shard(replace(task, folder=folder)))
 
 
 def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
@@ -93,7 +115,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
                 if advance is not None:
                     advance(1, entry.size)
         check_unchanged(task.files)
-        report = replace(_report(task.number, shard, tuple(skipped)), remarks=dict(remarks))
+        report = replace(_report(task.number, shard, tuple(skipped)), remarks=dict(remarks), plan=task.plan)
         if report.entry is None:
             remove_shard(task.folder, task.number)  # an earlier run may have packed inputs that cannot be read any more
         save_report(task.folder, report)

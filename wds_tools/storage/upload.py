@@ -6,7 +6,7 @@ import inspect
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -120,9 +120,9 @@ class Bucket:
         except FileNotFoundError:
             return None
 
-    def read_all(self, folder: str) -> dict[str, bytes]:
-        """Return object name to content for a subfolder, read in parallel if the file system can."""
-        names = list(self.sizes(folder))
+    def read_all(self, folder: str, wanted: Container[str]) -> dict[str, bytes]:
+        """Return name to content of the wanted objects of a subfolder, read in parallel if the file system can."""
+        names = [name for name in self.sizes(folder) if name in wanted]
         if not names:
             return {}
         root = self._path(folder)

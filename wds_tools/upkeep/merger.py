@@ -183,7 +183,7 @@ class _MergeRun:
 
     def run(self, source: dict[str, Any], progress: bool | None) -> Manifest:
         """Add the shards that are missing, then write the manifest."""
-        finished = self.destination.finished_shards()
+        finished = self.destination.finished_shards(range(len(self.shards.manifest.shards)))
         self.kept = len(finished)
         show = shows_progress(progress)
         total = self.shards.manifest.bytes

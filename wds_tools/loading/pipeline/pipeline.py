@@ -41,7 +41,7 @@ from wds_tools.order.planner import EpochPlan, Step
 from wds_tools.reading.read_ahead import ReadAhead, end_of_step
 from wds_tools.reading.reader import Reader
 
-Collate: TypeAlias = Callable[[list[list[Any]], int, NDArray[np.int64]], Any]
+Collate: TypeAlias = Callable[[list[list[Any]], int, Step], Any]
 
 _DRAIN_SECONDS = 5.0  # to finish the batches of an iteration that was left early; slower workers are replaced
 _log = logging.getLogger("wds_tools")
@@ -98,8 +98,8 @@ class Pipeline:
         options: Batch size, device, and start method of the workers.
         errors: Log of the replaced samples.
         meter: Measures what the training loop waits for.
-        collate: Function of the values of the samples by field, the epoch and the positions, which returns the batch;
-            None for the usual batch.
+        collate: Function of the values of the samples by field, the epoch and the step, which returns the batch; None
+            for the usual batch.
         packing: The packer of the dataset, if it is packed meanwhile.
 
     Raises:
@@ -324,7 +324,7 @@ class Pipeline:
             if self._collate is None:
                 yield FinishedBatch(sent.step, [as_tensors(value) for value in joined], replaced), sent.slot
             else:
-                batch = self._collate(self._by_sample(joined, sent.slot), plan.cursor.epoch, sent.step.positions)
+                batch = self._collate(self._by_sample(joined, sent.slot), plan.cursor.epoch, sent.step)
                 yield FinishedBatch(sent.step, [batch], replaced), None
 
     def _result(self, task_number: int) -> Any:
@@ -354,8 +354,7 @@ class Pipeline:
         """Let a worker find out what slots hold, if it depends on stored types or on the user's transform."""
         if self._ring is None or self._ring.is_open:
             return
-        step = plan.step(0)
-        task = LayoutTask(step.positions, step.ids, self._recipe.partners(plan.order, step.positions))
+        task = LayoutTask(self._recipe.first_samples(plan))
         layouts: tuple[SlotLayout, ...] | None = self._result(self.pool.submit(task))
         if layouts:
             self._ring.open(*layouts)

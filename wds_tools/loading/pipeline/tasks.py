@@ -17,7 +17,7 @@ from wds_tools.loading.pipeline.ring import Ring
 from wds_tools.loading.samples.assemble import Assembler, rows_of
 from wds_tools.loading.samples.bad_samples import Unreadable, is_sample_error
 from wds_tools.loading.samples.batch_padding import BatchPadding
-from wds_tools.loading.samples.recipe import Recipe
+from wds_tools.loading.samples.recipe import Recipe, Samples
 from wds_tools.order.planner import Step
 
 
@@ -53,11 +53,9 @@ class BatchTask:
 
 @dataclass(frozen=True, slots=True)
 class LayoutTask:
-    """Find out what slots hold by loading one sample; it has the attributes of `BatchTask`."""
+    """Find out what slots hold by loading one of some samples, see `Recipe.first_samples`."""
 
-    positions: NDArray[np.int64]
-    ids: NDArray[np.int64]
-    partners: NDArray[np.int64]
+    samples: tuple[Samples, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ class BatchRunner:
 
     def __init__(self, recipe: Recipe, ring: Ring | None) -> None:
         self._recipe = recipe
-        self._padding = BatchPadding(recipe.columns)
+        self._paddings = list(map(BatchPadding, recipe.columns_by_dataset))
         self._ring = ring
         self._assembler: Assembler | None = None
         self._recorder = stages.Recorder()
@@ -138,7 +136,7 @@ class BatchRunner:
 
     def read_ahead(self, task: BatchTask | LayoutTask) -> None:
         """Start reading the samples of a task. Remote blocks are announced by the main process."""
-        if not self._recipe.shards.is_remote:
+        if isinstance(task, BatchTask) and not self._recipe.shards.is_remote:
             with self._recorder, stages.READ:  # it waits if the queue of the disk is full
                 self._get_assembler().read_ahead(np.append(task.ids, task.partners))
 
@@ -158,7 +156,7 @@ class BatchRunner:
     def _run(self, task: BatchTask | LayoutTask) -> list[Any] | SampleResults | tuple[SlotLayout, ...] | None:
         assembler = self._get_assembler()
         if isinstance(task, LayoutTask):
-            return assembler.layouts(positions=task.positions, ids=task.ids, partners=task.partners)
+            return assembler.layouts(task.samples)
         samples: Any = {"epoch": task.epoch, "positions": task.positions, "ids": task.ids, "partners": task.partners}
         samples["bucket"] = task.bucket
         out = None
@@ -169,16 +167,17 @@ class BatchRunner:
             tensors = [tensor[task.start : task.rows.stop] for tensor in self._ring.tensors(task.slot)]
             out = self._ring.layout_of(task.slot).by_column(tensors)
         # Padded values are written after the batch is complete, by `stacked`.
-        direct = out and [None if one.padding else held for one, held in zip(self._recipe.columns, out, strict=True)]
+        columns, padding = self._recipe.columns_of(task.bucket), self._paddings[self._recipe.number_of(task.bucket)]
+        direct = out and [None if one.padding else held for one, held in zip(columns, out, strict=True)]
         try:
-            return self._padding.stacked(assembler.batch(**samples, out=direct), out)
+            return padding.stacked(assembler.batch(**samples, out=direct), out)
         except WdsToolsError as error:
             if not self._recipe.replaces or not is_sample_error(error):
                 raise
         results = assembler.samples_or_errors(**samples, out=direct)
         return SampleResults(
             [
-                one if isinstance(one, Unreadable) else self._padding.stacked(one, rows_of(out, slice(i, i + 1)))
+                one if isinstance(one, Unreadable) else padding.stacked(one, rows_of(out, slice(i, i + 1)))
                 for i, one in enumerate(results)
             ]
         )

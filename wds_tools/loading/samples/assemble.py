@@ -21,7 +21,7 @@ from wds_tools.loading.fields.slots import SlotLayout, column_spec, write_values
 from wds_tools.loading.fields.user_functions import call_for_sample, seeded
 from wds_tools.loading.samples.bad_samples import Unreadable, is_sample_error
 from wds_tools.loading.samples.batch_padding import fit_values, padded_values
-from wds_tools.loading.samples.recipe import Recipe
+from wds_tools.loading.samples.recipe import Recipe, Samples
 from wds_tools.loading.samples.sample_transform import call_sample_transform
 from wds_tools.order.keyed_random import key_of
 from wds_tools.reading.reader import Reader
@@ -51,14 +51,13 @@ class Assembler:
         """Start reading the samples of a later batch."""
         self.reader.read_ahead(ids)
 
-    def layouts(
-        self, *, positions: NDArray[np.int64], ids: NDArray[np.int64], partners: NDArray[np.int64]
-    ) -> tuple[SlotLayout, ...] | None:
+    def layouts(self, samples: Sequence[Samples]) -> tuple[SlotLayout, ...] | None:
         """Return what slots hold in each variant of a batch; None if no column has tensors of one shape and dtype.
 
-        The first readable sample of ``ids`` is loaded to find out.
+        The first readable one of the `Recipe.first_samples` is loaded to find out.
         """
-        found = [self._layout(variant, positions, ids, partners) for variant in range(len(self.recipe.variants))]
+        kinds = len(samples)
+        found = [self._layout(variant, *samples[variant % kinds]) for variant in range(len(self.recipe.variants))]
         known = tuple(layout for layout in found if layout is not None)
         return known if len(known) == len(found) and any(layout.specs for layout in known) else None
 
@@ -73,9 +72,9 @@ class Assembler:
                 samples = {"positions": positions[one], "ids": ids[one], "partners": partners[one]}
                 values = self.batch(epoch=epoch, bucket=bucket, **samples, out=None)
             except WdsToolsError as error:
-                if not self.recipe.replaces or not is_sample_error(error):
+                if not is_sample_error(error):
                     raise
-                continue
+                continue  # it is raised, or the sample replaced, where the sample is in a batch
             specs = [
                 column_spec(padded_values(column, value)[0]) if column.shapes else None
                 for column, value in zip(self._columns_in(variant), values, strict=True)
@@ -118,12 +117,12 @@ class Assembler:
             )
         self.reader.begin(epoch)
         columns = self._columns_in(self.recipe.variant_at(epoch, bucket))
-        part = self.recipe.part(Rows(self.reader, ids), epoch=epoch, positions=positions, partners=partners)
+        part = self.recipe.part(Rows(self.reader, ids), columns, epoch=epoch, positions=positions, partners=partners)
         out = [None] * len(columns) if out is None else out
         if self.recipe.sample_transform is None:
             values = [column.spec.load_into(part, column, held) for column, held in zip(columns, out, strict=True)]
         else:
-            values = self._transformed(part, [column.spec.load(part, column) for column in columns])
+            values = self._transformed(part, columns, [column.spec.load(part, column) for column in columns])
             values = [None if write_values(one, held) else one for one, held in zip(values, out, strict=True)]
         return [
             value if column.padding is None else fit_values(part, column, value)
@@ -188,9 +187,9 @@ class Assembler:
             self._columns[variant] = self.recipe.columns_in(variant)
         return self._columns[variant]
 
-    def _transformed(self, part: Part, values: list[Any]) -> list[list[Any]]:
+    def _transformed(self, part: Part, columns: Sequence[Column], values: list[Any]) -> list[list[Any]]:
         """Return the values of each field after ``sample_transform=`` was called for each sample."""
-        function, columns = self.recipe.sample_transform, self.recipe.columns
+        function = self.recipe.sample_transform
         assert function is not None
         lists = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
         results = []

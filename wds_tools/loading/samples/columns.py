@@ -27,6 +27,16 @@ _STORED_AS = ("field", "path", "format", "normalized")  # options that say where
 _GIVEN_BY = {"region": "Image", "entries": "Boxes"}
 
 
+def are_fields(value: Any) -> bool:
+    """Return whether this is a value of ``fields=``: the name of a field, a list of names, or a mapping."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(
+            isinstance(name, str) and isinstance(spec, str | FieldSpec) for name, spec in value.items()
+        )
+    names = (value,) if isinstance(value, str) else value
+    return isinstance(names, list | tuple) and bool(names) and all(isinstance(name, str) for name in names)
+
+
 def columns_of(
     fields: Fields, *, view: AnyView | None = None, transform: Transform | None = None
 ) -> tuple[Column, ...]:
@@ -173,11 +183,16 @@ def buckets_of(columns: Sequence[Column]) -> Buckets | None:
     return found
 
 
-def views_of(columns: Sequence[Column]) -> dict[str, Any]:
+def views_of(columns_by_dataset: Sequence[Sequence[Column]]) -> dict[str, Any]:
     """Return the images and frames of a batch as plain values for a state.
 
-    By name, they are the stored field, the views, and the stored objects by which views choose their regions.
+    By name, they are the stored field, the views, and the stored objects by which views choose their regions. If
+    datasets have fields or views of their own, the names have their numbers.
     """
+    if len(columns_by_dataset) > 1:
+        found = enumerate(views_of([columns]) for columns in columns_by_dataset)
+        return {f"{name} of dataset {number}": view for number, views in found for name, view in views.items()}
+    (columns,) = columns_by_dataset
     return {
         column.name: {
             **column.spec.state(),

@@ -20,7 +20,7 @@ from wds_tools.loading.fields.user_functions import described, seeded, tensors_n
 from wds_tools.loading.samples.batch_padding import BatchPadding
 from wds_tools.loading.samples.batch_steps import BatchStep, BatchSteps, SampleKeys
 from wds_tools.order.keyed_random import key_of
-from wds_tools.order.planner import Tail
+from wds_tools.order.planner import Step, Tail
 
 BatchTransform: TypeAlias = Callable[..., Any] | BatchStep | Sequence[BatchStep | Callable[..., Any]]
 
@@ -32,11 +32,12 @@ class PositionedSamples(list[Any]):
         samples: The samples in order.
         epoch: Zero-based epoch.
         positions: Positions of the samples in the epoch. They determine random numbers.
+        bucket: See `Recipe.bucket_of`.
     """
 
-    def __init__(self, samples: Iterable[Any], epoch: int, positions: Sequence[int]) -> None:
+    def __init__(self, samples: Iterable[Any], epoch: int, positions: Sequence[int], bucket: int | None = None) -> None:
         super().__init__(samples)
-        self.epoch = epoch
+        self.epoch, self.bucket = epoch, bucket
         self.positions = np.array(positions, np.int64)
 
 
@@ -231,6 +232,37 @@ class Handover:
                 f"batch_transform= cannot take the {len(self._fields)} values of a batch, {', '.join(self._fields)}: "
                 f"{error}; it must take either the images only, or all of these"
             ) from error
+
+
+class Handovers:
+    """The handover of the batches of each dataset; one if all batches have the same fields.
+
+    Args:
+        handovers: One for each of the ``columns_by_dataset`` of `Recipe`.
+    """
+
+    def __init__(self, handovers: Sequence[Handover]) -> None:
+        self._handovers = handovers
+
+    def _of(self, bucket: int | None) -> Handover:
+        return self._handovers[(bucket or 0) if len(self._handovers) > 1 else 0]
+
+    @property
+    def collates(self) -> bool:
+        """Whether the user's ``collate_fn=`` makes the batches."""
+        return self._handovers[0].collates
+
+    def collated(self, columns: list[list[Any]], epoch: int, step: Step) -> Any:
+        """Return what the user's ``collate_fn=`` makes of the samples of a step, see `Handover.collated`."""
+        return self._of(step.bucket).collated(columns, epoch, step.positions)
+
+    def batch(self, values: list[Any], epoch: int, step: Step) -> Any:
+        """Return the batch of a step for the training loop, see `Handover.batch`."""
+        return self._of(step.bucket).batch(values, epoch, step.positions)
+
+    def collate(self, samples: list[Any]) -> Any:
+        """Return the batch for a list of samples: the ``collate_fn`` of a ``DataLoader``."""
+        return self._of(samples.bucket if isinstance(samples, PositionedSamples) else None).collate(samples)
 
 
 def takes_whole_batch(function: Callable[..., Any]) -> bool:

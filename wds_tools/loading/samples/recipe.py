@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +30,20 @@ if TYPE_CHECKING:
     from wds_tools.reading.shardset import ShardSet
 
 
+class Samples(NamedTuple):
+    """Samples that are loaded together.
+
+    Attributes:
+        positions: int64 [n], positions in the epoch.
+        ids: int64 [n], sample ids.
+        partners: int64 [n, k], ids of further samples that the images show.
+    """
+
+    positions: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    partners: NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Options that determine the content of a batch. They are pickled to every worker.
@@ -37,26 +52,42 @@ class Recipe:
         shards: The dataset.
         block: Samples per block: one number, or int64 [shards].
         seed: Seed of crops, flips and transforms.
-        columns: The fields of a batch.
+        columns_by_dataset: The fields of a batch; those of each dataset if batches are of one dataset that has fields
+            or a view of its own.
         sample_transform: The user's function of all fields of a sample.
         replaces: Whether unreadable samples are replaced. They are then reported one by one.
-        has_views_by_dataset: Whether each batch is of one dataset, which has a view of its own.
         compiled: Whether the process that creates the recipe has the compiled module. Its workers must have it too.
     """
 
     shards: ShardSet
     block: int | NDArray[np.int64]
     seed: int
-    columns: tuple[Column, ...]
+    columns_by_dataset: tuple[tuple[Column, ...], ...]
     sample_transform: Transform | None = None
     replaces: bool = False
-    has_views_by_dataset: bool = False
     compiled: bool = field(default_factory=native.is_available)
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """Names of the fields of a sample."""
-        return tuple(column.name for column in self.columns)
+    def columns(self) -> tuple[Column, ...]:
+        """The fields of all batches."""
+        return tuple(chain.from_iterable(self.columns_by_dataset))
+
+    @property
+    def is_by_dataset(self) -> bool:
+        """Whether the fields or views of a batch depend on its dataset, which is its bucket."""
+        return len(self.columns_by_dataset) > 1
+
+    def number_of(self, bucket: int | None) -> int:
+        """Return which of `columns_by_dataset` a batch of a bucket has, see `bucket_of`."""
+        return bucket if self.is_by_dataset and bucket is not None else 0
+
+    def columns_of(self, bucket: int | None) -> tuple[Column, ...]:
+        """Return the fields of a batch of a bucket."""
+        return self.columns_by_dataset[self.number_of(bucket)]
+
+    def fields_of(self, bucket: int | None) -> tuple[str, ...]:
+        """Return the names of the fields of a sample in a batch of a bucket."""
+        return tuple(column.name for column in self.columns_of(bucket))
 
     @property
     def phases(self) -> tuple[int, ...]:
@@ -71,28 +102,37 @@ class Recipe:
     @property
     def variants(self) -> list[tuple[int, int | None]]:
         """First epoch and bucket of each variant of a batch. Batches of one variant have the same columns and views."""
-        return [(epoch, bucket) for epoch in self.phases for bucket in (None, *range(self._choices))]
+        return [(epoch, bucket) for epoch in self.phases for bucket in self._kinds]
 
     def variant_at(self, epoch: int, bucket: int | None = None) -> int:
         """Return which of the `variants` a batch has."""
-        return (bisect_right(self.phases, epoch) - 1) * (1 + self._choices) + (0 if bucket is None else 1 + bucket)
+        kinds = self._kinds
+        return (bisect_right(self.phases, epoch) - 1) * len(kinds) + kinds.index(bucket)
 
     @property
-    def _choices(self) -> int:
-        return len(self.buckets.sizes) if self.buckets else choices_of(self.columns)
+    def _kinds(self) -> tuple[int | None, ...]:
+        """The values of `bucket_of`, and None if there are batches without one."""
+        if self.is_by_dataset:
+            return tuple(range(len(self.columns_by_dataset)))
+        return (None, *range(len(self.buckets.sizes) if self.buckets else choices_of(self.columns)))
+
+    @property
+    def has_kinds_of_batches(self) -> bool:
+        """Whether batches differ in their fields or views by a bucket that samples alone do not have."""
+        return self.is_by_dataset or choices_of(self.columns) > 0
 
     def bucket_of(self, plan: EpochPlan, step: Step) -> int | None:
-        """Return the bucket of a step, or which view of several it has; None if there are neither."""
+        """Return the bucket or dataset of a step, or which view of several it has; None if there is no such rule."""
         count = choices_of(self.columns)
-        if self.has_views_by_dataset or not count:
-            return step.bucket if self._choices else None
+        if not count:
+            return step.bucket if self.is_by_dataset or self.buckets else None
         start = plan.cursor.position + step.number * plan.global_batch
         return choose(self.seed, plan.cursor.epoch, start, count)
 
     def columns_in(self, variant: int) -> tuple[Column, ...]:
         """Return the columns of a variant, with plain views."""
         epoch, bucket = self.variants[variant]
-        return tuple(column.at(epoch, bucket) for column in self.columns)
+        return tuple(column.at(epoch, bucket) for column in self.columns_of(bucket))
 
     @property
     def has_partners(self) -> bool:
@@ -105,18 +145,37 @@ class Recipe:
         tiles = [column.geometry.tiles_at(order.epoch) for column in self.columns if column.geometry]
         return partners_of(order, positions, max(tiles, default=1) - 1)
 
+    def first_samples(self, plan: EpochPlan) -> tuple[Samples, ...]:
+        """Return samples from which it is found out what slots hold; some of each dataset with fields of its own."""
+        step = plan.step(0)
+        if not self.is_by_dataset:
+            return (Samples(step.positions, step.ids, self.partners(plan.order, step.positions)),)
+        run, count = plan.order.run, self.partners(plan.order, step.positions).shape[1]
+        found = []
+        for scan, first in zip(run.scans, run.first_ids, strict=False):
+            ids = first + scan.slice(plan.order.epoch, 0, min(len(step.ids), scan.samples))[0]
+            found.append(Samples(np.arange(len(ids)), ids, np.repeat(ids[:, None], count, axis=1)))
+        return tuple(found)
+
     def part(
-        self, rows: Rows, *, epoch: int, positions: NDArray[np.int64], partners: NDArray[np.int64] | None = None
+        self,
+        rows: Rows,
+        columns: Sequence[Column],
+        *,
+        epoch: int,
+        positions: NDArray[np.int64],
+        partners: NDArray[np.int64] | None = None,
     ) -> Part:
         """Return samples that are loaded together.
 
         Args:
             rows: The n samples.
+            columns: The fields that are loaded.
             epoch: Zero-based epoch.
             positions: int64 [n], positions in the epoch.
             partners: int64 [n, k], see `partners`.
         """
-        unchanged = {column.spec.field for column in self.columns if column.spec.is_unchanged}
+        unchanged = {column.spec.field for column in columns if column.spec.is_unchanged}
         return Part(rows, unchanged, seed=self.seed, epoch=epoch, positions=positions, partners=partners)
 
     @property
