@@ -31,7 +31,8 @@ from wds_tools.storage import upload
 from wds_tools.storage.requests.retry import RetryPolicy
 
 REPOSITORY = Path(__file__).parents[2]
-PUTS = 2 + 3 * 5 + 1 + 3  # plan and its manifest; index, shard and report; report of the empty one; skipped files, card, manifest
+# Plan and its manifest; index, shard and report of five; report of the empty one; skipped files, card, manifest.
+PUTS = 2 + 3 * 5 + 1 + 3
 OPTIONS: dict[str, Any] = {"shard_bytes": 12_000, "workers": 1, "images": "keep"}
 
 
