@@ -18,11 +18,10 @@ from wds_tools.format.sample import split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import Source, SourceOptions, as_source_error
 from wds_tools.sources.chunks import INDEX, has_index_of
-from wds_tools.sources.compressed import CODECS, TarFiles, is_tar
-from wds_tools.sources.files import SplitsError, find_remote_files
+from wds_tools.sources.files import CODECS, SplitsError, TarFiles, find_remote_files, is_tar
 from wds_tools.sources.layouts import is_image_name, is_shard_table, is_split_name
+from wds_tools.sources.objects import is_stream
 from wds_tools.sources.other_formats import HEAD_BYTES, OtherFormat, refused_format
-from wds_tools.sources.streams import is_stream
 from wds_tools.sources.tree import ClassFolders, TreeSource, imported
 from wds_tools.sources.trees import is_zip
 from wds_tools.storage import is_url
@@ -407,7 +406,7 @@ KINDS: dict[str, Kind] = {
     "zarr": Kind("zarrs:ZarrSource", _is_zarr, "a folder, version 2 or 3, with or without groups"),
     "lmdb": Kind("lmdb:LmdbSource", _is_lmdb, "a folder with `data.mdb`, or the file"),
     "mds": Kind(
-        "mds:MdsSource",
+        "chunks:MdsSource",
         has_index_of("shards"),
         "MosaicML Streaming: `index.json` and `.mds` shards, plain or compressed",
     ),
@@ -474,7 +473,7 @@ KINDS: dict[str, Kind] = {
         "each item is read twice",
     ),
     "stream": Kind(
-        "streams:StreamSource", _not_detected, 'only in Python: `datasets.load_dataset(..., streaming=True)["train"]`'
+        "objects:StreamSource", _not_detected, 'only in Python: `datasets.load_dataset(..., streaming=True)["train"]`'
     ),
 }
 """In the order in which they are tried."""

@@ -34,8 +34,18 @@ from wds_tools.sources.base import (
     file_states,
     stamp_files,
 )
-from wds_tools.sources.compressed import CODECS, TarFiles, is_tar, tar_stem
-from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path, stamp_of, states_of
+from wds_tools.sources.files import (
+    CODECS,
+    MappedFiles,
+    TarFiles,
+    find_files,
+    is_tar,
+    locate,
+    shown_path,
+    stamp_of,
+    states_of,
+    tar_stem,
+)
 from wds_tools.sources.layouts import hidden_root, is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
