@@ -20,9 +20,10 @@ from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import PLACE
 from wds_tools.sources import coco, layouts, masks, voc, yolo
+from wds_tools.sources.about_images import RowNames
 from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, File, Record
-from wds_tools.sources.row_names import RowNames, split_folder
+from wds_tools.sources.layouts import split_folder
 from wds_tools.sources.tree import Files, Layout, image_size
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample

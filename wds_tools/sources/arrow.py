@@ -30,10 +30,10 @@ from wds_tools.sources.arrow_columns import Columns, file_names, lengths, renumb
 from wds_tools.sources.base import Collector, Input, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.columns import LABEL, not_finite
 from wds_tools.sources.files import find_files
+from wds_tools.sources.layouts import first_folders
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import Excluded, Kind, cell, is_text
 from wds_tools.sources.records import RecordSource
-from wds_tools.sources.row_names import first_folders
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"

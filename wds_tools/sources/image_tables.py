@@ -18,23 +18,17 @@ from wds_tools.sources.about_images import (
     ENOUGH,
     LOOKED_AT,
     About,
+    RowNames,
     about,
     are_lists_of_images,
+    are_most,
     candidates,
     share_of_names,
 )
 from wds_tools.sources.base import File, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
 from wds_tools.sources.label_choice import ambiguous, some_of
-from wds_tools.sources.row_names import (
-    RowNames,
-    are_most,
-    first_folders,
-    names_a_file,
-    split_folder,
-    split_of,
-    split_of_table,
-)
+from wds_tools.sources.layouts import first_folders, names_a_file, split_folder, split_of, split_of_table
 from wds_tools.sources.text_table import Row, TextTable
 from wds_tools.sources.tree import Files, Layout
 

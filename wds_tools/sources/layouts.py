@@ -5,10 +5,11 @@ Pure functions of names, the same for folders, archives and URLs.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
@@ -30,6 +31,7 @@ SPLIT_OF = {
 
 SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
 _SPLIT = re.compile(rf"([a-z0-9]+[-_])*({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
+_WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
 _PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  # a class may have such a name too
 _PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
 _FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
@@ -48,6 +50,11 @@ _ROLE = re.compile(
 def is_image_name(name: str) -> bool:
     """Return whether a file name has the extension of an image."""
     return name.lower().endswith(EXTENSIONS)
+
+
+def names_a_file(value: Any) -> bool:
+    """Return whether a value has the extension of an image."""
+    return isinstance(value, str) and is_image_name(value.strip())
 
 
 def is_mask_field(field: str) -> bool:
@@ -114,6 +121,38 @@ def is_split_name(folder: str) -> bool:
     (True, True, True, False)
     """
     return _SPLIT.fullmatch(folder) is not None
+
+
+def split_of(path: str) -> str:
+    """Return the split that a file belongs to, by its folders: "train", "val", "test", or the name of the folder.
+
+    >>> split_of("photos/train_images/1.jpg"), split_of("valid/a/1.jpg"), split_of("images/1.jpg")
+    ('train', 'val', '')
+    """
+    folder = split_folder(path)
+    return split_in(folder) or folder
+
+
+def split_folder(path: str) -> str:
+    """Return the folder of a file that is named like a split; empty without one."""
+    return next(filter(is_split_name, path.split("/")[:-1]), "")
+
+
+def split_of_table(path: str) -> str:
+    """Return the split that a table is about: by its folders, or by a word in its name.
+
+    >>> split_of_table("train/labels.csv"), split_of_table("ISIC_Training_Truth.csv"), split_of_table("valLabels.csv")
+    ('train', 'train', 'val')
+    >>> split_of_table("labels.csv"), split_of_table("train_test_split.csv")
+    ('', '')
+    """
+    return split_of(path) or split_in(posixpath.splitext(posixpath.basename(path))[0])
+
+
+def split_in(text: str) -> str:
+    """Return the split that is a word of a text; empty if none is, or several are."""
+    found = {SPLIT_OF[word.lower()] for word in _WORD.findall(text) if word.lower() in SPLIT_OF}
+    return found.pop() if len(found) == 1 else ""
 
 
 class Arrangement(NamedTuple):
@@ -202,6 +241,21 @@ def splits_with_classes(paths: Iterable[str]) -> list[str]:
         folders = {folder[1:] for folder in folders}
     are_splits = all(folder and is_split_name(folder[0]) for folder in folders)
     return sorted({folder[0] for folder in folders}) if are_splits and any(folder[1:] for folder in folders) else []
+
+
+def first_folders(paths: Iterable[str]) -> list[str]:
+    """Return the first folders in which images differ, without those that are splits; none if there is one at most.
+
+    >>> first_folders(["a/train/cat/1.jpg", "a/train/dog/1.jpg"])
+    ['cat', 'dog']
+    >>> first_folders(["a/train/1.jpg", "a/test/1.jpg"])
+    []
+    """
+    folders = {tuple(name for name in path.split("/")[:-1] if not is_split_name(name)) for path in paths}
+    while folders and all(folders) and len({folder[0] for folder in folders}) == 1:
+        folders = {folder[1:] for folder in folders}
+    names = sorted({folder[0] for folder in folders if folder})
+    return names if len(names) > 1 else []
 
 
 def common_folder(folders: Iterable[tuple[str, ...]]) -> str:

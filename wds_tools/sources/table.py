@@ -33,13 +33,12 @@ from wds_tools.sources.base import (
     field_bytes,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, is_text_field, names_image, no_image_error, usual_columns
-from wds_tools.sources.flags import check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import Kind
 from wds_tools.sources.records import RecordSource
-from wds_tools.sources.text_table import MORE, Row, TextTable
+from wds_tools.sources.text_table import MORE, Row, TextTable, check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.trees import client_of
 from wds_tools.storage import is_url, split_folder
 from wds_tools.storage.base import MAX_FILE_BYTES
