@@ -1,8 +1,9 @@
 """Files next to images that may have their labels or other values: the one rule of all layouts and sources.
 
 A file is about images if its rows, keys or lines name them, if it has as many values as there are images, if it has the
-name of an image, or if its own name says so, as ``labels.xlsx``. It is packed, an error, or named in a note. Which image
-a name means is one rule too, `RowNames`: for tables, COCO files and these.
+name of an image, or if its own name says so, as ``labels.xlsx``. It is packed, an error, or named in a note.
+
+Which image a name means is one rule too, `RowNames`: for tables, COCO files and these.
 """
 
 from __future__ import annotations
@@ -131,9 +132,6 @@ class RowNames:
             value: A text, or a number that is an id.
             table: Path of the file with the value.
             folder: Name of a folder, such as that of a split.
-
-        Raises:
-            SourceError: Several files have this name.
         """
         name = _text(value)
         found = self._candidates(name)

@@ -319,11 +319,7 @@ class Yolo(Annotated):
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
-        """Return the layout if the files have it.
-
-        Raises:
-            SourceError: There are label files, and no class names.
-        """
+        """Return the layout if the files have it."""
         if cls.matches(files):
             return cls()
         labels = _first_labels(files)
@@ -545,11 +541,7 @@ class Masks(Annotated):
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
-        """Return the layout if at least half of the images have a mask.
-
-        Raises:
-            SourceError: Names do not show which image has which mask.
-        """
+        """Return the layout if at least half of the images have a mask."""
         paths = [file.path for file in files.images]
         found = masks.pairs(paths if masks.may_have_masks(paths) else ())
         is_most = 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0

@@ -47,11 +47,7 @@ class Annotations:
 
 
 def text_of(data: bytes, where: str) -> str:
-    """Return the text of a file.
-
-    Raises:
-        SourceError: It is not UTF-8.
-    """
+    """Return the text of a file."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -83,9 +79,6 @@ def completed(facts: dict[str, Any], width: int, height: int) -> dict[str, Any]:
         facts: What `unpacked` returned.
         width: Width of the image in pixels, as it is shown: its EXIF orientation is applied.
         height: Height of the image.
-
-    Raises:
-        SourceError: The annotations are for an image of another size.
     """
     facts = dict(facts)
     where = f", in {facts.pop(_FILE)}" if _FILE in facts else ""

@@ -127,11 +127,7 @@ class ArrowSource(RecordSource):
             return self.row_values(file, {name: table.column(name)[row].as_py() for name in table.schema.names})
 
     def row_values(self, file: int, cells: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a row of a file, by column.
-
-        Raises:
-            SourceError: A value of a column of images is not an image.
-        """
+        """Return the values of a row of a file, by column."""
         values = self.partitions[file] | {
             name: bytes(value) if name in self.byte_lists and isinstance(value, list) else cell(value)
             for name, value in renumbered(cells, self.changes[file]).items()

@@ -59,10 +59,6 @@ class Columns:
             schemas: Of each file.
             names: Name of each file.
             where: Name of the source.
-
-        Raises:
-            SourceError: A column has another type in another file, or class names only in some, or a file has two
-                columns with the same name.
         """
         columns = cls(where)
         for schema, file in zip(schemas, names, strict=True):

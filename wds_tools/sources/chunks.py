@@ -108,11 +108,7 @@ class ChunkSource(RecordSource):
         return -1 if self._files[number].codec is None else number
 
     def locations(self, number: int) -> Iterator[tuple[int, ...]]:
-        """Yield where each item of a file is, (start, stop): a number of items, their offsets, then their bytes.
-
-        Raises:
-            SourceError: The table of offsets is damaged.
-        """
+        """Yield where each item of a file is, (start, stop): a number of items, their offsets, then their bytes."""
         file, data = self._files[number], self.content(number)
         count = int.from_bytes(data[:4], "little")
         if count != file.length or len(data) < 4 * (count + 2):
@@ -126,11 +122,7 @@ class ChunkSource(RecordSource):
         yield from pairwise(offsets)
 
     def content(self, number: int) -> memoryview:
-        """Return the content of a file: mapped, or decompressed as a whole.
-
-        Raises:
-            SourceError: It is truncated or damaged.
-        """
+        """Return the content of a file: mapped, or decompressed as a whole."""
         file = self._files[number]
         is_plain = file.codec is None
         data = self._mapped[number] if is_plain else self._cache.load(number, lambda: self._decompress(number), len)
@@ -195,9 +187,6 @@ def read_index(folder: Path, what: str) -> dict[str, Any]:
     Args:
         folder: The folder.
         what: Name of the format, for error messages.
-
-    Raises:
-        SourceError: There is none, or it is damaged.
     """
     path = folder / INDEX
     if not path.is_file():

@@ -43,9 +43,6 @@ def usual_columns(
         names: All columns.
         columns: The user's mapping from role to column; an empty name means that there is none.
         where: Name of the source, for error messages.
-
-    Raises:
-        SourceError: The column that the user named does not exist.
     """
     names = list(names)
     if role in columns:
@@ -65,11 +62,7 @@ def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, 
 
 
 def check_unique(names: Sequence[str], *, where: str) -> None:
-    """Check the header of a table. Columns without a name may occur several times.
-
-    Raises:
-        SourceError: Two columns have the same name.
-    """
+    """Check the header of a table. Columns without a name may occur several times."""
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         raise SourceError(f"{where} has two columns named {twice!r}: rename one of them")

@@ -54,10 +54,6 @@ def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | N
         src: A path, a URL, a pattern, an object with ``len()`` and ``[]``, or a stream of ``datasets``.
         kind: A name in `KINDS`, or one of its aliases; None detects it.
         options: What the user states about the source.
-
-    Raises:
-        OptionError: There is no such kind, or ``src`` cannot be of this kind.
-        SourceError: There is nothing at the path.
     """
     src = without_file_scheme(src)
     kind = _without_alias(kind)
@@ -82,10 +78,6 @@ def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | N
         src: As for `open_source`.
         kind: As for `open_source`.
         options: As for `open_source`.
-
-    Raises:
-        OptionError: As for `open_source`.
-        SourceError: As for `open_source`; or ``src`` has no splits.
     """
     folders = _split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
     if folders and (kind or detect(folders[0])) not in (*_TREES, *_IN_TREES):
@@ -184,11 +176,7 @@ def _check_exists(path: Path, kind: str | None) -> None:
 
 
 def detect(path: Path) -> str:
-    """Return the kind of a file or folder; ``"folder"`` for a folder that fits no other kind.
-
-    Raises:
-        SourceError: A file that fits no kind, or a format that is known and not read.
-    """
+    """Return the kind of a file or folder; ``"folder"`` for a folder that fits no other kind."""
     if not path.exists() and has_pattern(str(path)):
         files = list(map(Path, expand_pattern(str(path))))
         if all(is_tar(file.name) for file in files):
@@ -219,11 +207,7 @@ def detect(path: Path) -> str:
 
 
 def _check_images_decide(path: Path, images: Sequence[str]) -> None:
-    """Check that images are more than a few next to files that contain images.
-
-    Raises:
-        SourceError: They are not.
-    """
+    """Check that images are more than a few next to files that contain images."""
     files = sorted(
         name for name in _file_names(path) if name.lower().endswith(_WITH_IMAGES) and not is_shard_table(name)
     )

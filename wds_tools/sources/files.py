@@ -72,9 +72,6 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
         root: A file, a folder, or a pattern with braces or globs.
         matches: Returns for a file name whether the file belongs to the source. Used for folders only.
         what: Name of the format, for error messages.
-
-    Raises:
-        SourceError: No file was found, or the folder contains several splits, which must not be mixed by accident.
     """
     if not root.exists() and has_pattern(str(root)):
         matched = expand_pattern(str(root))
@@ -152,10 +149,6 @@ def find_remote_files(
         matches: Returns for a file name whether the file belongs to the source. Used for folders only.
         what: Name of the format, for error messages.
         remote: How URLs are read.
-
-    Raises:
-        SourceError: No file was found, or the folder contains several splits.
-        StoreError: The storage fails.
     """
     try:
         files = [file for name in expand_pattern(root) for file in _find(name, matches, remote)]
@@ -290,12 +283,7 @@ class MappedFiles:
         return -1
 
     def slice(self, number: int, start: int, stop: int) -> memoryview:
-        """Return the bytes from ``start`` to ``stop`` of file ``number``.
-
-        Raises:
-            SourceStoreError: The file cannot be read.
-            SourceChangedError: It has become shorter.
-        """
+        """Return the bytes from ``start`` to ``stop`` of file ``number``."""
         path = self.paths[number]
         with as_read_error(f"{path} cannot be read"):
             if number not in self._open:
@@ -426,13 +414,7 @@ class DecompressedFiles:
         return 1 << 60 | number << 30 | offset // WINDOW_BYTES
 
     def slice(self, number: int, start: int, stop: int) -> memoryview:
-        """Return the bytes from ``start`` to ``stop`` of an archive.
-
-        Raises:
-            SourceError: The archive is damaged.
-            SourceStoreError: Its storage fails.
-            SourceChangedError: It has become shorter.
-        """
+        """Return the bytes from ``start`` to ``stop`` of an archive."""
         codec = self._codecs[number]
         if codec is None:
             return self._files.slice(number, start, stop)

@@ -183,10 +183,6 @@ def arrangement(paths: Iterable[str], *, where: str, in_archive: bool = False) -
         paths: Paths of the images.
         where: Name of the tree, for messages.
         in_archive: Whether this is an archive, where a folder that contains all class folders is not a class.
-
-    Raises:
-        SourceError: Some folders are named like splits, and others are not classes next to them; or all are named like
-            parts of a dataset, such as ``labeled`` and ``unlabeled``.
     """
     counts = Counter(tuple(path.split("/")[:-1]) for path in paths if "/" in path)
     images = counts.total()
@@ -344,9 +340,6 @@ def check_stems(paths: Sequence[str], *, where: str) -> None:
     Args:
         paths: Paths of the images.
         where: Name of the tree, for messages.
-
-    Raises:
-        SourceError: Half of the images or more have the name of another in their folder, with another extension.
     """
     if len({path.rpartition(".")[0] for path in paths}) == len(paths):
         return
@@ -418,11 +411,7 @@ def wrapper(paths: Iterable[str], *, parent: str) -> str | None:
 
 
 def check_classes(paths: Iterable[str], *, where: str) -> None:
-    """Check that the first folders of images can be classes.
-
-    Raises:
-        SourceError: There is only one, and it has folders; or several have the same folders.
-    """
+    """Check that the first folders of images can be classes."""
     below: dict[str, set[str]] = {}  # folder -> folders in it
     for path in paths:
         parts = path.split("/")[:-1]

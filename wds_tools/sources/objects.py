@@ -94,11 +94,7 @@ class ObjectSource(RecordSource):
         found.stamp = xxhash.xxh3_128(repr(sorted(self._digests.items())).encode()).hexdigest()
 
     def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:
-        """Return the class names of the object, unless its attribute ``targets`` shows that labels mean others.
-
-        Raises:
-            LabelError: Labels differ from ``targets``, and no class names were given.
-        """
+        """Return the class names of the object, unless its attribute ``targets`` shows that labels mean others."""
         targets: Any = getattr(self._items, "targets", None)
         is_list = hasattr(targets, "__getitem__") and hasattr(targets, "__len__")
         if not self._classes or not is_list or len(targets) != len(self._items):

@@ -74,11 +74,7 @@ class TableRows(RecordSource):
         return names
 
     def divided(self, row: Row, roles: Roles, table: TextTable) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the values of a row that are texts or entries of ``json``, and the names of files that are fields.
-
-        Raises:
-            SourceError: The row has more values than there are columns.
-        """
+        """Return the values of a row that are texts or entries of ``json``, and the names of files that are fields."""
         if MORE in row:
             count = len(table.columns)
             raise SourceError(
@@ -314,12 +310,7 @@ class TableSource(TableRows):
 
 
 def fetch(url: str, remote: RemoteOptions) -> bytes:
-    """Read the bytes at a URL; failed requests are repeated for `RemoteOptions.retry_seconds`.
-
-    Raises:
-        SourceError: There is no such file, or the URL is not supported.
-        SourceStoreError: The storage fails.
-    """
+    """Read the bytes at a URL; failed requests are repeated for `RemoteOptions.retry_seconds`."""
     if "::" in url:
         raise SourceError(f"URL {url!r} is a chain of file systems; allowed are plain URLs")
     shown = clean_url(url)

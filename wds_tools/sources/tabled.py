@@ -73,11 +73,7 @@ class _Columns:
         self.names.account(found, self.roles)
 
     def content(self, row: Row) -> tuple[Record, dict[str, File]]:
-        """Return the texts and entries of ``json`` of a row, and the files that are fields.
-
-        Raises:
-            SourceError: A file is missing, or the row has more values than there are columns.
-        """
+        """Return the texts and entries of ``json`` of a row, and the files that are fields."""
         values, named = self._source.divided(row, self.roles, self.table.rows)
         values = {name: value for name, value in values.items() if name in self.names.kinds}
         files = {}

@@ -125,11 +125,7 @@ class TextTable:
         return f"{self.path.name}, row {location[1]:,}" if self.is_whole else f"{self.path.name} at byte {location[0]}"
 
     def check_encoding(self, row: Mapping[str, Any], location: tuple[int, ...]) -> None:
-        """Check that the texts of a row are valid.
-
-        Raises:
-            SourceError: A text is not UTF-8.
-        """
+        """Check that the texts of a row are valid."""
         for value in row.values():
             if isinstance(value, str) and not value.isascii() and _INVALID.search(value):
                 raise SourceError(
@@ -354,11 +350,7 @@ def states_classes(table: TextTable) -> bool:
 
 
 def check_only_label(table: TextTable, image: str, hot: Sequence[str]) -> None:
-    """Check that besides two columns of 0 and 1 no column has texts that occur several times, as names of classes do.
-
-    Raises:
-        SourceError: One has.
-    """
+    """Check that besides two columns of 0 and 1 no column has texts that recur, as names of classes do."""
     rows = [row for _, row in table.rows()]
     others = {name: [row.get(name) for row in rows] for name in table.columns if name not in {image, *hot}}
     found = {name: some_of(values) for name, values in others.items() if could_be_classes(values)}

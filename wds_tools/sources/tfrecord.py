@@ -98,9 +98,6 @@ def records(data: Bytes, path: Path) -> Iterator[tuple[int, int]]:
     Args:
         data: The file, decompressed. Its length may be known only at its end.
         path: Its path, for messages.
-
-    Raises:
-        SourceError: The file is truncated or damaged, so that the following records cannot be found.
     """
     position = 0
     while head := data[position : position + 12]:

@@ -430,12 +430,7 @@ class TreeSource(Source):
         return parts
 
     def collect(self, found: Collector) -> None:
-        """Add the images of the tree, or of one split.
-
-        Raises:
-            SourceError: There is no image, there are several splits, or the tree is damaged.
-            StoreError: The storage fails.
-        """
+        """Add the images of the tree, or of one split."""
         files = self._files()
         layout = self._layout_of(files)
         are_folders = isinstance(layout, ClassFolders)

@@ -138,9 +138,6 @@ class Tree:
             archive: Its name.
             files: Its files by path.
             always: Whether backslashes separate folders even if another name has a slash.
-
-        Raises:
-            SourceError: Two files have the same path with slashes.
         """
         separated = next((name for name in files if "\\" in name), None)
         if separated is not None and (always or not any("/" in name for name in files)):

@@ -98,11 +98,7 @@ class WebDatasetSource(Source):
         self._earlier = manifest.account if manifest else None
 
     def collect(self, found: Collector) -> None:
-        """Add the samples of all shards, with their labels.
-
-        Raises:
-            SourceError: A shard is damaged or truncated, or no sample has an image, or the label that was chosen.
-        """
+        """Add the samples of all shards, with their labels."""
         states = states_of((*self.paths, *(self._added.paths if self._added else ())))
         inputs: list[Input] = []
         labels: list[Any] = []
@@ -152,11 +148,7 @@ class WebDatasetSource(Source):
         found.shuffled = self._is_shuffled
 
     def _check_labels(self, labels: Iterable[Any], names: NamesOfNumbers) -> None:
-        """Check that there are labels if the user chose them, and that class numbers agree with class names.
-
-        Raises:
-            SourceError: No sample has the label; or shards without a manifest were merged.
-        """
+        """Check that there are labels if the user chose them, and that class numbers agree with class names."""
         if LABEL in self.columns and all(label is None for label in labels):
             raise SourceError(
                 f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
@@ -173,12 +165,7 @@ class WebDatasetSource(Source):
         return None if path.partition("/")[0] in self._own else super().why_left_out(path)
 
     def read(self, entry: Input) -> Record:
-        """Read a sample.
-
-        Raises:
-            SourceError: The sample cannot be packed.
-            SourceStoreError: The shard cannot be read, or has changed since it was listed.
-        """
+        """Read a sample."""
         number, start, stop, *ends = entry.location
         with as_read_error("cannot be read", ShardError):
             found = list(
@@ -250,12 +237,7 @@ class WebDatasetSource(Source):
         return None if has_pattern(self.path) or is_tar(self.path) else self._read_manifest(self.path)
 
     def _manifest_of_shards(self) -> Manifest | None:
-        """Return the manifest of the folder of the shards that a path or pattern names; None without one.
-
-        Raises:
-            SourceError: The shards are of several folders, whose manifests state other labels or classes; or the
-                manifest does not list one of them.
-        """
+        """Return the manifest of the folder of the shards that a path or pattern names; None without one."""
         folders = {split_folder(path.url if isinstance(path, RemoteFile) else str(path))[0] for path in self.paths}
         found = {folder: manifest for folder in sorted(folders) if (manifest := self._read_manifest(folder))}
         if not found:
@@ -519,11 +501,7 @@ class AddedFields:
             self._parts.append((TarFiles(paths, remote), {name: number for number, name in enumerate(names)}))
 
     def spans(self, shard: str) -> list[dict[str, tuple[Span, int]]]:
-        """Return for each addition: key -> (span, bytes that the fields take in a shard), of the samples of a shard.
-
-        Raises:
-            SourceError: A shard is damaged.
-        """
+        """Return for each addition: key -> (span, bytes that the fields take in a shard), of the samples of a shard."""
         found = []
         for archives, numbers in self._parts:
             part: dict[str, tuple[Span, int]] = {}
@@ -538,11 +516,7 @@ class AddedFields:
         return found
 
     def fields(self, shard: str, spans: list[Span]) -> dict[str, bytes]:
-        """Return the added fields of a sample.
-
-        Raises:
-            SourceError: A shard has changed since it was listed.
-        """
+        """Return the added fields of a sample."""
         found = {}
         for (archives, numbers), (start, stop) in zip(self._parts, spans, strict=True):
             if stop:

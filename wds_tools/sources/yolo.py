@@ -47,12 +47,7 @@ class DataYaml(NamedTuple):
 
 
 def parse_yaml(data: bytes, where: str) -> DataYaml:
-    """Return what ``data.yaml`` states. All its values are read as text, so that a class may be called ``no``.
-
-    Raises:
-        SourceError: It is not such a file, or names do not match ``nc``.
-        OptionError: PyYAML is not installed.
-    """
+    """Return what ``data.yaml`` states. All its values are read as text, so that a class may be called ``no``."""
     raw = _loaded(data, where)
     names = _names(raw, where)
     paths = raw.get("path") or ""
@@ -183,9 +178,6 @@ def annotations_of(
             which is an image without objects.
         yaml: Names and shape of key points.
         where: Name of the file with the names, for messages.
-
-    Raises:
-        SourceError: A class number is beyond the names.
     """
     result = Collected()
     result.found.names = yaml.names
@@ -226,9 +218,6 @@ def parse(data: bytes, where: str, *, keypoints: tuple[int, int] | None = None) 
         data: The file.
         where: Its name, for messages.
         keypoints: (number of points, numbers per point) of ``kpt_shape``.
-
-    Raises:
-        SourceError: A line is not an object.
     """
     objects = []
     for number, line in enumerate(text_of(data, where).splitlines(), 1):
