@@ -53,13 +53,7 @@ class Columns:
 
     @classmethod
     def of(cls, schemas: Sequence[pa.Schema], names: Sequence[str], where: str) -> Columns:
-        """Return the columns of several files.
-
-        Args:
-            schemas: Of each file.
-            names: Name of each file.
-            where: Name of the source.
-        """
+        """Return the columns of several files."""
         columns = cls(where)
         for schema, file in zip(schemas, names, strict=True):
             check_unique(schema.names, where=file)

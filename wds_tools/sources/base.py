@@ -1,8 +1,8 @@
 """The interface between the sources and the packer.
 
-What is wrong with a source is a SourceError, in all modules of this folder; while a record is read, it skips the record. A
-SourceStoreError or SourceChangedError ends packing. Labels that contradict each other are a LabelError, and what the user
-stated wrongly an OptionError. Docstrings name errors only where the code below does not show them.
+What is wrong with a source is a SourceError, in all modules of this folder; while a record is read, it skips the
+record. A SourceStoreError or SourceChangedError ends packing. Labels that contradict each other are a LabelError, and
+what the user stated wrongly an OptionError. Docstrings name errors only where the code below does not show them.
 """
 
 from __future__ import annotations
@@ -362,11 +362,7 @@ class Source:
         return Path(self.name)
 
     def why_left_out(self, path: str) -> str | None:
-        """Return why a file below the root from which no record is read is not packed; None for a part of the format.
-
-        Args:
-            path: Its path below the root, with slashes.
-        """
+        """Return why a file below the root with no record in it is not packed; None for a part of the format."""
         return layouts.SHARD_TABLE if layouts.is_shard_table(path) else _NEXT_TO_IT
 
     def image_names(self, found: Collector) -> Iterable[str]:
@@ -428,12 +424,7 @@ class Source:
 
 
 def import_optional(library: str, what: str) -> Any:
-    """Import a library of the extra ``sources``.
-
-    Args:
-        library: Name of the module.
-        what: Name of the format that needs it, for the error message.
-    """
+    """Import a library of the extra ``sources``."""
     try:
         return import_module(library)
     except ImportError as error:

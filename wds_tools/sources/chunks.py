@@ -182,12 +182,7 @@ class ChunkSource(RecordSource):
 
 
 def read_index(folder: Path, what: str) -> dict[str, Any]:
-    """Return the content of the index of a folder.
-
-    Args:
-        folder: The folder.
-        what: Name of the format, for error messages.
-    """
+    """Return the content of the index of a folder."""
     path = folder / INDEX
     if not path.is_file():
         if below := datasets_in(folder):

@@ -38,11 +38,7 @@ def usual_columns(
 ) -> list[str]:
     """Return the column that the user named for a role, otherwise all with a usual name, the most usual one first.
 
-    Args:
-        role: `IMAGE` or `LABEL`.
-        names: All columns.
-        columns: The user's mapping from role to column; an empty name means that there is none.
-        where: Name of the source, for error messages.
+    An empty name in ``columns`` means that there is none.
     """
     names = list(names)
     if role in columns:

@@ -72,13 +72,7 @@ def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | N
 
 
 def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | None = None) -> dict[str, Source]:
-    """Return the source of each split by its name.
-
-    Args:
-        src: As for `open_source`.
-        kind: As for `open_source`.
-        options: As for `open_source`.
-    """
+    """Return the source of each split by its name."""
     folders = _split_folders(Path(without_file_scheme(src))) if isinstance(src, (str, Path)) else []
     if folders and (kind or detect(folders[0])) not in (*_TREES, *_IN_TREES):
         return {_value(folder): open_source(folder, kind=kind, options=options) for folder in folders}

@@ -68,10 +68,7 @@ class SplitsError(SourceError):
 def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[Path, ...]:
     """Return the files of a source, sorted.
 
-    Args:
-        root: A file, a folder, or a pattern with braces or globs.
-        matches: Returns for a file name whether the file belongs to the source. Used for folders only.
-        what: Name of the format, for error messages.
+    ``matches`` tests the names of files in a folder; ``what`` is the name of the format, for messages.
     """
     if not root.exists() and has_pattern(str(root)):
         matched = expand_pattern(str(root))
@@ -93,10 +90,7 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
 def _check_splits(root: str, names: Sequence[str], *, given: str = "") -> None:
     """Check that the files belong to one split, unless the user named all of them.
 
-    Args:
-        root: A folder or its URL; empty if the user gave a pattern.
-        names: Paths of the files below it, with slashes.
-        given: The pattern.
+    ``root`` is empty if the user gave a pattern, ``given``. Names are paths below it.
     """
     found: dict[str, list[str]] = {}
     for name in names:
@@ -142,14 +136,7 @@ def _name_with_split(name: str) -> str:
 def find_remote_files(
     root: str, matches: Callable[[str], bool], what: str, remote: RemoteOptions
 ) -> tuple[RemoteFile, ...]:
-    """Return the files of a source at a URL, as `find_files` does for a local one.
-
-    Args:
-        root: URL of a file or a folder, or a pattern with braces, or with globs in its last component.
-        matches: Returns for a file name whether the file belongs to the source. Used for folders only.
-        what: Name of the format, for error messages.
-        remote: How URLs are read.
-    """
+    """Return the files of a source at a URL, as `find_files` does for a local one."""
     try:
         files = [file for name in expand_pattern(root) for file in _find(name, matches, remote)]
     except FileNotFoundError as error:
@@ -189,12 +176,7 @@ def locate(
 ) -> tuple[Path | RemoteFile, ...]:
     """Return the files of a source, local or at a URL.
 
-    Args:
-        path: The source: a file, a folder or a pattern.
-        matches: Returns for a file name whether the file belongs to the source. Used for folders only.
-        what: Name of the format, for error messages.
-        remote: How URLs are read; None if the source is local.
-        names: Names of the files in the folder, if they are known.
+    ``remote`` is None if the source is local. ``names`` are those of the files in the folder, if they are known.
     """
     if names is None:
         found = (

@@ -335,12 +335,7 @@ def _is_field(field: str) -> bool:
 
 
 def check_stems(paths: Sequence[str], *, where: str) -> None:
-    """Check that images are not in pairs such as ``1.jpg`` and ``1.png``, an image and its mask.
-
-    Args:
-        paths: Paths of the images.
-        where: Name of the tree, for messages.
-    """
+    """Check that images are not in pairs such as ``1.jpg`` and ``1.png``, an image and its mask."""
     if len({path.rpartition(".")[0] for path in paths}) == len(paths):
         return
     stems: dict[str, list[str]] = {}
@@ -360,11 +355,6 @@ def notes_about_names(paths: Iterable[str], classes: Iterable[str], others: Iter
 
     >>> notes_about_names(["cat/1.jpg"], ["cat"], ["fig"])
     ["1 folder without an image: not a class, such as 'fig'"]
-
-    Args:
-        paths: Paths of the images.
-        classes: Class folders.
-        others: Folders next to them.
     """
     notes = []
     if same := _only_case(paths):
@@ -400,10 +390,6 @@ def wrapper(paths: Iterable[str], *, parent: str) -> str | None:
 
     >>> wrapper(["images/1.jpg", "images/2.jpg"], parent=""), wrapper(["cat/1.jpg"], parent="")
     ('images', None)
-
-    Args:
-        paths: Paths of the images.
-        parent: Name of the folder above.
     """
     names = {folder for path in paths if (folder := class_folder(path)) is not None}
     only = names.pop() if len(names) == 1 else None
@@ -435,11 +421,7 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
 def splits_error(where: str, splits: Iterable[str], *, are_folders: bool, given: str | None = None) -> SourceError:
     """Return the error for a tree of several splits; if they are only folders, these may also be classes.
 
-    Args:
-        where: Name of the tree.
-        splits: The splits.
-        are_folders: Whether they are only folders.
-        given: An option that is needed as well, if they cannot be classes; None if they can.
+    ``given`` is an option that is needed as well, if they cannot be classes.
     """
     names = ", ".join(splits)
     found, also = f"several splits ({names})", ", which packs a dataset for each"

@@ -330,8 +330,7 @@ _ZERO, _SIGNED = ("0", "0.0", "1", "1.0"), ("-1", "-1.0", "1", "1.0")  # CelebA 
 def one_hot(given: Iterable[tuple[TextTable, str]]) -> list[str]:
     """Return the columns that have 0 or 1 for each class, if the tables have no others of this kind.
 
-    Args:
-        given: Tables with the same classes, such as those of splits, and their columns of images.
+    The tables have the same classes, such as those of splits, and are given with their columns of images.
 
     Roboflow's ``_classes.csv`` has them by its name; in others, exactly one in each row must be 1, unless the columns
     have -1 and 1.

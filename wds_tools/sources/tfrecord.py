@@ -93,12 +93,7 @@ class TfRecordSource(RecordSource):
 
 
 def records(data: Bytes, path: Path) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of the data of each record.
-
-    Args:
-        data: The file, decompressed. Its length may be known only at its end.
-        path: Its path, for messages.
-    """
+    """Yield (offset, length) of the data of each record."""
     position = 0
     while head := data[position : position + 12]:
         if not _is_head(head):

@@ -92,11 +92,7 @@ class Files:
         return self.about[path].reason if path in self.about else why_not_packed(path)
 
     def divided(self, claimed: Mapping[str, Set[str]]) -> dict[str, list[File]]:
-        """Return the files of each split by its name. Files of no split are in the first.
-
-        Args:
-            claimed: Paths of the files of each split.
-        """
+        """Return the files of each split by its name. Files of no split are in the first."""
         everywhere = set[str]().union(*claimed.values())
         first = next(iter(claimed))
         return {
@@ -157,10 +153,7 @@ class Layout:
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
         """Return what is packed for an image.
 
-        Args:
-            image: Content of the image file.
-            parts: Content of the further files of the sample, by field.
-            facts: Entries for the ``json`` field, known from the listing.
+        ``parts`` has the content of further files by field, ``facts`` are entries for ``json`` from the listing.
 
         Raises:
             SourceError: The content is damaged.

@@ -134,10 +134,7 @@ class Tree:
     def _with_slashes(self, archive: str, files: dict[str, File], *, always: bool = False) -> dict[str, File]:
         """Return the files of an archive with slashes in their paths: programs on Windows may write backslashes.
 
-        Args:
-            archive: Its name.
-            files: Its files by path.
-            always: Whether backslashes separate folders even if another name has a slash.
+        ``always``: backslashes separate folders even if another name has a slash.
         """
         separated = next((name for name in files if "\\" in name), None)
         if separated is not None and (always or not any("/" in name for name in files)):

@@ -320,12 +320,7 @@ class _Seen:
     def add(self, key: str, sample: str, fields: _Fields, image: str, facts: dict[str, Any] | None) -> None:
         """Add a sample.
 
-        Args:
-            key: Its key.
-            sample: Its name, for messages.
-            fields: Its fields.
-            image: The one that is the image.
-            facts: The entries of its field ``json``; None if that is not an object.
+        ``facts`` are the entries of its field ``json``; None if that is not an object.
         """
         for name in fields:
             role = "image" if name == image else "entries of json" if name == "json" else f"field {name}"
