@@ -9,7 +9,6 @@ Which image a name means is one rule too, `RowNames`: for tables, COCO files and
 from __future__ import annotations
 
 import io
-import json
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.label import quoted
 from wds_tools.sources.base import File
-from wds_tools.sources.columns import IMAGE, usual_columns
+from wds_tools.sources.columns import IMAGE, json_or, usual_columns
 from wds_tools.sources.label_choice import is_x, names_in, some_of
 from wds_tools.sources.layouts import (
     ARRAY_EXTENSIONS,
@@ -340,7 +339,7 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
         found = _in_texts(data, names, images)
     elif not found and not is_table and b"\0" not in data[:_HEAD]:
         found = _in_lines(path, data, names, images)
-    value = _json_of(data) if is_json and not found else None
+    value = json_or({}, data) if is_json and not found else None
     if isinstance(value, dict) and len(classes := names_in(value)) > 1:
         return f"{_NAMES} ({quoted(classes)}), {_NEXT}: pass them with --classes (classes=) if they are the classes"
     if found or len(images) < 2 or not _has_as_many(value, data, len(images), is_table=is_table):
@@ -428,14 +427,6 @@ def _pair_in(line: str) -> tuple[str, str] | None:
         name, rest = rest[-1], [name, *rest[:-1]]
     is_value = any(rest) and _CHECKSUM.fullmatch(rest[0]) is None
     return (name, " ".join(rest)) if is_value else None
-
-
-def _json_of(data: bytes) -> Any:
-    """Return what is in JSON; an empty object if it is not valid."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
 
 
 def _has_as_many(value: Any, data: bytes, count: int, *, is_table: bool) -> bool:

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from wds_tools.errors import SourceError
-from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import field_bytes
 
 IMAGE = "image"
@@ -84,16 +83,6 @@ def field_name(column: str) -> str | None:
     return name if len(name) <= _MAX_FIELD_NAME and _EXTENSION.fullmatch(name) else None
 
 
-def names_image(text: str) -> bool:
-    """Return whether a text is the name or URL of an image, by its extension.
-
-    >>> names_image("a/1.JPG"), names_image("mask.png"), names_image("jpg")
-    (True, True, False)
-    """
-    _, dot, extension = text.strip().lower().rpartition(".")
-    return bool(dot) and extension in IMAGE_FIELDS
-
-
 def is_text_field(field: str) -> bool:
     """Return whether a value of a table is the content of a field itself, not the name of a file with it.
 
@@ -117,12 +106,17 @@ def fact_name(name: str) -> str:
     return f"{name}_" if name in ("path", "class") else name
 
 
+def json_or(otherwise: Any, data: bytes | memoryview) -> Any:
+    """Return the value in JSON, or something else if it is not valid."""
+    try:
+        return json.loads(bytes(data))
+    except (ValueError, RecursionError):
+        return otherwise
+
+
 def json_object(data: bytes | memoryview) -> dict[str, Any] | None:
     """Return the object in JSON; None if it is something else. Of invalid JSON, the text is the entry ``json``."""
-    try:
-        found = json.loads(bytes(data))
-    except (ValueError, RecursionError):
-        return {"json": bytes(data).decode("utf-8", "replace")}
+    found = json_or({"json": bytes(data).decode("utf-8", "replace")}, data)
     return found if isinstance(found, dict) else None
 
 

@@ -32,8 +32,9 @@ from wds_tools.sources.base import (
     check_size,
     field_bytes,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, is_text_field, names_image, no_image_error, usual_columns
+from wds_tools.sources.columns import IMAGE, LABEL, is_text_field, no_image_error, usual_columns
 from wds_tools.sources.label_choice import ambiguous, some_of
+from wds_tools.sources.layouts import names_a_file
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import Kind
@@ -224,7 +225,7 @@ class TableSource(TableRows):
             raise self._no_image()
         if len(found) == 1:
             return found[0]
-        for fits in (self._exists, names_image):
+        for fits in (self._exists, names_a_file):
             those = [name for name in found if any(isinstance(value, str) and fits(value) for value in values[name])]
             if those and all(values[name] == values[those[0]] for name in those):
                 return those[0]
@@ -235,7 +236,7 @@ class TableSource(TableRows):
     def _no_image(self) -> SourceError:
         names = self.table.columns
         hint = ""
-        if any(names_image(name) or name.strip().isdigit() for name in names) and not self.table.is_json:
+        if any(names_a_file(name) or name.strip().isdigit() for name in names) and not self.table.is_json:
             hint = (
                 "; its first line must have the names of the columns, such as path,label: "
                 f"`sed -i '1i path,label' {self.path.name}` adds them"

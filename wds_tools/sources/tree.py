@@ -25,7 +25,7 @@ from wds_tools.sources import layouts, masks
 from wds_tools.sources.about_images import About, notes_on, why_not_packed
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
-from wds_tools.sources.columns import json_object
+from wds_tools.sources.columns import json_object, json_or
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
@@ -343,10 +343,7 @@ class ClassFolders(Layout):
         """
         if file is None:
             return NONE
-        try:
-            value = json.loads(files.read(file))
-        except (ValueError, RecursionError):
-            value = None
+        value = json_or(None, files.read(file))
         if not isinstance(value, list):
             raise SourceError(f"{file.path} is not a list of class numbers, such as [0, 2], or of names: correct it")
         is_known = all(type(number) is int and 0 <= number < len(names) for number in value)

@@ -6,7 +6,6 @@ gets those that it lacks of ``path`` (shard and old key), ``class``, and ``key``
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -325,7 +324,7 @@ class _Seen:
         for name in fields:
             role = "image" if name == image else "entries of json" if name == "json" else f"field {name}"
             self._roles.setdefault(name, set()).add(role)
-        if facts is not None and facts.keys() == {"json"} and not _is_json(fields["json"]):
+        if facts and facts.keys() == {"json"} and facts["json"] == str(fields["json"], "utf-8", "replace"):
             self._invalid.append(sample)
         self._several[image, tuple(other for other in _IMAGES if other in fields and other != image)] += 1
         self._folders.add(key.rpartition("/")[0])
@@ -454,14 +453,6 @@ def _extra_bytes(key: str, fields: _Fields, image: str, facts: dict[str, Any] | 
     others = {name: data for name, data in fields.items() if name not in excluded}
     size = sum(tar.member_bytes(f"000000000.{name}", len(data)) for name, data in others.items())
     return size if facts is None else size + facts_bytes({"key": key, **facts})
-
-
-def _is_json(data: memoryview) -> bool:
-    try:
-        json.loads(bytes(data))
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 Span = tuple[int, int]
