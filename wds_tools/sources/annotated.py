@@ -132,12 +132,6 @@ class Annotated(Layout):
         lists = {file.path for file in files.others if "ImageSets" in file.path.split("/")}
         return read | of_no_image | lists | super().files_read(files)
 
-    def collect(self, found: Collector, files: Files, split: str) -> None:
-        """Add the images of the split, and state what becomes of all other files."""
-        assert self._plan is not None, "`splits` was called before"
-        self._collect(found, files, self._plan[split])
-        self._plan = None
-
     def _collect(self, found: Collector, files: Files, split: _Split) -> None:
         self._state(found, files, split)
         reasons = {skip.path: skip.reason for skip in split.annotations.skipped}

@@ -147,15 +147,9 @@ class Table(Layout):
                 claimed[own].add(file.path)
         return files.divided(claimed)
 
-    def collect(self, found: Collector, files: Files, split: str) -> None:
-        """Add the rows of the split, and state what becomes of all other files."""
-        assert self._plan is not None, "`splits` was called before"
-        self._collect(found, files, self._plan[split], self._plan)
-        self._plan = None
-
-    def _collect(self, found: Collector, files: Files, split: Rows, plan: Mapping[str, Rows]) -> None:
+    def _collect(self, found: Collector, files: Files, split: Rows) -> None:
         _, parts = without_masks(files)
-        columns, values = self._state(found, files, split, plan)
+        columns, values = self._state(found, files, split)
         done = {file.path for file in (split.table.file, *split.table.further)}
         for (location, row, image), label in zip(split.rows(), values, strict=True):
             if image is None:
@@ -171,11 +165,9 @@ class Table(Layout):
                 reason = f"has no row in {split.table.file.path!r}" if is_image else files.why_not_packed(file.path)
                 self.skip(found, file, reason)
 
-    def _state(
-        self, found: Collector, files: Files, split: Rows, plan: Mapping[str, Rows]
-    ) -> tuple[_Columns, Sequence[Any]]:
+    def _state(self, found: Collector, files: Files, split: Rows) -> tuple[_Columns, Sequence[Any]]:
         """State what the table and its columns become; return the columns, and the label of each row of the split."""
-        table, columns = split.table, None
+        table, columns, plan = split.table, None, self._plan or {}
         found.account.attach("table", 1 + len(table.further))
         found.account.notes += split.notes
         tables = [(one.table.rows, one.table.image) for one in plan.values()]

@@ -144,6 +144,12 @@ class Layout:
 
     def collect(self, found: Collector, files: Files, split: str) -> None:
         """Add the images of the files of a split, and state what becomes of all others. `splits` was called before."""
+        assert self._plan is not None, "`splits` was called before"
+        self._collect(found, files, self._plan[split])
+        self._plan = None
+
+    def _collect(self, found: Collector, files: Files, split: Any) -> None:
+        """Do so for what `_plan` has of a split."""
         raise NotImplementedError
 
     def files_read(self, files: Files) -> Set[str]:

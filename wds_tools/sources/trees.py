@@ -147,7 +147,9 @@ class Tree:
                     found[path] = file._replace(path=path)
             files = found
             self.notes += (f"backslashes in names such as {separated!r} of {archive} are read as slashes",)
-        return {name: File(name, 0, (), _LEADS_OUT) if leads_out(name) else file for name, file in files.items()}
+        return {
+            name: File(name, 0, (), _LEADS_OUT) if ".." in name.split("/") else file for name, file in files.items()
+        }
 
 
 class FolderTree(Tree):
@@ -183,7 +185,7 @@ class FolderTree(Tree):
         while folders:
             folder, parents = folders.pop()
             try:
-                identity = _identity(root + b"/" + folder)
+                status = os.stat(root + b"/" + folder)  # noqa: PTH116 - Path does not accept bytes
                 entries = list(os.scandir(root + b"/" + folder))
             except OSError as error:
                 if not folder:
@@ -191,6 +193,7 @@ class FolderTree(Tree):
                 _raise_failure(error, root + b"/" + folder)
                 yield File(path_text(folder), 0, (), f"folder cannot be read: {error.strerror}")
                 continue
+            identity = status.st_dev, status.st_ino
             if identity in parents:
                 yield File(path_text(folder), 0, (), "is a link to a folder that contains it")
                 continue
@@ -349,11 +352,6 @@ def client_of(folder: RemoteFolder) -> Client:
     return _clients.load(key, lambda: open_client(folder), lambda _: 0)
 
 
-def leads_out(path: str) -> bool:
-    """Return whether a path leads out of its archive."""
-    return ".." in path.split("/")
-
-
 def is_zip(name: str) -> bool:
     """Return whether a file name is that of a zip archive."""
     return name.lower().endswith(".zip")
@@ -385,11 +383,6 @@ def _root_bytes(root: Path) -> bytes:
     if not is_folder:
         raise SourceError(f"{root} is not a folder; expected a folder of images")
     return os.fsencode(root)
-
-
-def _identity(folder: bytes) -> _Identity:
-    status = os.stat(folder)  # noqa: PTH116 - Path does not accept bytes
-    return status.st_dev, status.st_ino
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:
