@@ -75,9 +75,6 @@ def balance(label: NDArray[np.signedinteger], weights: NDArray[np.float64]) -> B
     Args:
         label: Whole numbers [n], class number of each sample.
         weights: float64 [classes], weight per sample of a class, as for ``WeightedRandomSampler``.
-
-    Raises:
-        OptionError: A weight is negative or not finite, or all samples have weight 0.
     """
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise OptionError(f"class_weights={weights.tolist()}; allowed are finite numbers of at least 0")
