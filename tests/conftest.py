@@ -18,6 +18,7 @@ from pathlib import Path
 import jpegtools
 import mounts
 import PIL
+import preloaded
 import pytest
 from _pytest.doctest import DoctestItem, DoctestModule
 from buckets import reset_s3, s3_server
@@ -45,9 +46,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=texts)
 
 
-def pytest_collection_finish() -> None:
-    """Exempt all that is imported now from garbage collection, which the tests of loaders call often."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Exempt all that is imported now from garbage collection, and make forks faster: tests of loaders often do both."""
     gc.freeze()
+    if len(session.items) > 1000:  # moving the memory takes as long as 20 forks
+        preloaded.use_huge_pages()
 
 
 @pytest.fixture(scope="session")
