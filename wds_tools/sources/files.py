@@ -12,7 +12,7 @@ import os
 import posixpath
 import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -34,6 +34,7 @@ from wds_tools.sources.base import (
     stamp_files,
 )
 from wds_tools.sources.layouts import SPLIT_WORDS, is_split_name
+from wds_tools.sources.other_formats import TABLES_WITH_LOGS
 from wds_tools.storage import Store, is_url, open_store, split_folder
 from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.patterns import expand_pattern, has_pattern
@@ -80,8 +81,18 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
     paths = sorted(path for path in found if not path.is_dir())
     if not paths:
         raise MissingSourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
+    _check_no_log(root, paths)
     _check_splits(str(root), [path.relative_to(root).as_posix() for path in paths])
     return tuple(paths)
+
+
+def _check_no_log(root: Path, paths: Iterable[Path]) -> None:
+    """Check that all files count: a table with a log also keeps those that were deleted or replaced."""
+    above = {folder for path in paths for folder in path.parents}
+    for folder in sorted(folder for folder in above if folder == root.parent or folder.is_relative_to(root)):
+        for pattern, found in TABLES_WITH_LOGS.items():
+            if any(folder.glob(pattern)):
+                raise SourceError(f"{folder} is {found.name}, which is not read: {found.remedy}")
 
 
 def _check_splits(root: str, names: Sequence[str], *, given: str = "") -> None:

@@ -15,7 +15,7 @@ from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.label import NONE, Label, parse, quoted
 from wds_tools.format.label_lists import items_of
 from wds_tools.sources.base import SourceOptions
-from wds_tools.sources.columns import LABEL, usual_names
+from wds_tools.sources.columns import LABEL, names_image, usual_names
 from wds_tools.sources.layouts import is_split_name
 from wds_tools.wording import counted
 
@@ -230,6 +230,9 @@ class _Column:
         has_names = any(isinstance(label, Label) and label.name for label in self.different)
         if self.fraction is not None and not self.has_lists and not has_names:
             return f"has numbers with fractions, such as {self.fraction}"
+        names = [label.name for label in self.different if isinstance(label, Label)]
+        if names and all(name is not None and names_image(name) for name in names):
+            return f"has names of images, such as {min(filter(None, names))!r}"
         return None
 
     def _several(self, value: Any) -> Any | None:

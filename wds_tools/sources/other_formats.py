@@ -39,6 +39,20 @@ _CIFAR = OtherFormat(
 _IDX = OtherFormat(
     "idx (MNIST)", "read the arrays with numpy.frombuffer and pack them: docs/packing.md shows the lines"
 )
+_LOG = "whose log states which of its Parquet files count"
+_PATTERN = "or give a pattern of files, to pack these as they are"
+TABLES_WITH_LOGS = {
+    "_delta_log": OtherFormat(
+        f"a Delta Lake table, {_LOG}",
+        f"write it as Parquet with deltalake.DeltaTable(PATH).to_pyarrow_table(), {_PATTERN}",
+    ),
+    ".hoodie": OtherFormat(f"a Hudi table, {_LOG}", f"write it as Parquet with Spark, {_PATTERN}"),
+    "metadata/*.metadata.json": OtherFormat(
+        f"an Iceberg table, {_LOG}", f"write it as Parquet with pyiceberg's scan().to_arrow(), {_PATTERN}"
+    ),
+}
+"""What a folder of Parquet files has if only some of them count, as a pattern -> the format."""
+
 _BY_NAME = {
     r"(data|test)_batch(_\d)?(\.bin)?|batches\.meta(\.txt)?": _CIFAR,
     r".*-idx\d-u?(byte|int)(\.gz)?": _IDX,

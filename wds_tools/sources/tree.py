@@ -341,6 +341,7 @@ class ClassFolders(Layout):
             parent = wrapper
         if not self.given:
             layouts.check_classes(paths.values(), where=files.where)
+            found.account.notes += layouts.notes_about_levels(paths.values())
         return {path: layouts.class_folder(below) for path, below in paths.items()}
 
     def _list_of(self, files: Files, file: File | None, names: Sequence[str]) -> Any:
