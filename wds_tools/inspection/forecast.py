@@ -264,9 +264,6 @@ def parse_shuffle(text: str) -> bool | int | float:
 
     >>> parse_shuffle("yes"), parse_shuffle("20_000"), parse_shuffle("0.95")
     (True, 20000, 0.95)
-
-    Raises:
-        OptionError: The text is invalid.
     """
     words: dict[str, bool] = {"yes": True, "true": True, "no": False, "false": False}
     if text.lower() in words:

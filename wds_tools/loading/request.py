@@ -321,11 +321,7 @@ def _check_view(view: View, shards: ShardSet) -> None:
 
 
 def check_plan(plan: EpochPlan) -> None:
-    """Check that an epoch has at least one step.
-
-    Raises:
-        OptionError: The batches of all ranks together have more samples than the dataset.
-    """
+    """Check that an epoch has at least one step."""
     if plan.tail == "drop" and plan.global_batch > plan.end:
         if plan.order.identity.buckets:
             raise OptionError(

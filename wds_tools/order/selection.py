@@ -47,9 +47,6 @@ def balance(label: NDArray[np.int64], weights: NDArray[np.float64]) -> Balance:
     Args:
         label: int64 [n], class number of each sample.
         weights: float64 [classes], weight per sample of a class, as for ``WeightedRandomSampler``.
-
-    Raises:
-        OptionError: A weight is negative or not finite, or all samples have weight 0.
     """
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise OptionError(f"class_weights={weights.tolist()}; allowed are finite numbers of at least 0")

@@ -87,9 +87,6 @@ def parse_weights(text: str) -> Weights:
 
     >>> parse_weights("balanced"), parse_weights("cat=2,dog=0.5")
     ('balanced', {'cat': 2.0, 'dog': 0.5})
-
-    Raises:
-        OptionError: A weight is not a number.
     """
     if "=" not in text:
         return text
@@ -248,11 +245,7 @@ def _subset(ids: NDArray[np.int64], subset: Any, *, total: int, seed: int) -> ND
 
 
 def checked_ids(subset: Any, total: int) -> NDArray[np.int64]:
-    """Return the sample ids of ``subset=`` as int64 [n].
-
-    Raises:
-        OptionError: They are not a list of numbers below ``total``.
-    """
+    """Return the sample ids of ``subset=`` as int64 [n]."""
     ids = np.asarray(subset)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise OptionError(f"subset={subset!r}; allowed is a fraction such as 0.1, or a list of sample ids")

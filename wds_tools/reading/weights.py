@@ -85,11 +85,7 @@ class WeightFinder:
         return found
 
     def save(self, entries: Entries) -> bool:
-        """Write the weights of samples to the file of ``save_to=``; return whether there is one.
-
-        Raises:
-            OptionError: The file cannot be written.
-        """
+        """Write the weights of samples to the file of ``save_to=``; return whether there is one."""
         path, digest = (entries.get("samples", {}).get(name) for name in ("file", "xxh3"))
         if path is None or (factors := self._unsaved.get(digest)) is None:
             return False
@@ -340,11 +336,7 @@ def schedule_to_list(schedule: WeightSchedule) -> list[Any]:
 
 
 def schedule_of_state(entry: Any) -> WeightSchedule:
-    """Return the schedule of a state.
-
-    Raises:
-        ResumeError: It is damaged.
-    """
+    """Return the schedule of a state."""
     try:
         argument, unit, linear, values = entry
         return argument, Schedule({int(number): value for number, value in values.items()}, unit, linear)

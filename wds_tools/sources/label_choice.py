@@ -15,8 +15,8 @@ from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.label import NONE, Label, parse, quoted
 from wds_tools.format.label_lists import items_of
 from wds_tools.sources.base import SourceOptions
-from wds_tools.sources.columns import LABEL, names_image, usual_names
-from wds_tools.sources.layouts import is_split_name
+from wds_tools.sources.columns import LABEL, usual_names
+from wds_tools.sources.layouts import is_split_name, names_a_file
 from wds_tools.wording import counted
 
 _List = tuple[Any, ...]  # labels of a sample that has several
@@ -231,7 +231,7 @@ class _Column:
         if self.fraction is not None and not self.has_lists and not has_names:
             return f"has numbers with fractions, such as {self.fraction}"
         names = [label.name for label in self.different if isinstance(label, Label)]
-        if names and all(name is not None and names_image(name) for name in names):
+        if names and all(map(names_a_file, names)):
             return f"has names of images, such as {min(filter(None, names))!r}"
         return None
 
@@ -298,12 +298,8 @@ def with_matching_names(
 ) -> LabelChoice:
     """Return a choice with the class names in another column, if its values match the numbers of the label.
 
-    Args:
-        choice: The label.
-        texts: Values of the columns of texts.
-        options: What the user states.
-        part: What a column is called in messages.
-        known: The column that has the class names if that is known; empty if not, None if there is none.
+    ``texts`` are the values of columns of texts. ``known`` is the column of class names if that is known; empty
+    if not, None if there is none.
     """
     label = choice.label
     are_known = choice.names or choice.classes or options.classes or options.label_type == "number"
