@@ -131,8 +131,6 @@ storage_option = click.option(
 PATH_OR_URL = NonEmptyPath()
 LOCAL_PATH = NonEmptyPath(path_type=Path)
 
-_MAX_NAMES = 5  # files or shards that a summary names; the rest is counted
-
 
 @dataclass(slots=True)
 class Run:
@@ -168,12 +166,6 @@ def amount(samples: int, shards: int, size: int, *, noun: str = "sample") -> str
     from wds_tools.wording import counted, human_bytes
 
     return f"{counted(samples, noun)} in {counted(shards, 'shard')}, {human_bytes(size)}"
-
-
-def first_names(names: Sequence[str]) -> str:
-    """Return the first names as text, and how many more there are."""
-    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def check_writable(path: Path | None) -> None:
