@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from wds_tools.errors import DestinationError, ManifestError
@@ -82,9 +81,7 @@ class Destination(Protocol):
 
     def __enter__(self) -> Destination: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
 
     def manifest(self) -> Manifest | None:
         """Return the manifest at the destination, or None."""
