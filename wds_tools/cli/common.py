@@ -177,13 +177,7 @@ def check_writable(path: Path | None) -> None:
 
 
 def next_steps(datasets: Sequence[str], manifest: Manifest, indexes: Iterable[Index]) -> str:
-    """Return what to do with new datasets: commands that describe them, and a statement that loads the first one.
-
-    Args:
-        datasets: Paths or URLs.
-        manifest: Manifest of the first one.
-        indexes: Its indexes that are local.
-    """
+    """Return what to do with new datasets: commands that describe them, and a statement that loads the first one."""
     from wds_tools.packing.snippet import IMPORT, first_call
 
     commands = "\n      ".join(f"wds-tools info {shlex.quote(dataset)}" for dataset in datasets)

@@ -92,10 +92,6 @@ class Account:
     def close(self, packed: int, reasons: Iterable[str]) -> None:
         """Set the numbers of packed and skipped units, and check that nothing is missing.
 
-        Args:
-            packed: Number of inputs.
-            reasons: The reason of each skipped unit.
-
         Raises:
             AssertionError: A part or a unit is neither used nor left out: an error of the source.
         """
@@ -113,11 +109,7 @@ class Account:
         return replace(self, given=given, packed=packed, skipped=skipped, attached=Counter())
 
     def after_reading(self, reasons: Iterable[str]) -> Account:
-        """Return the account after inputs were skipped because they could not be read.
-
-        Args:
-            reasons: The reason of each of them.
-        """
+        """Return the account after inputs were skipped because they could not be read."""
         more = Counter(reasons)
         return replace(self, packed=self.packed - more.total(), skipped=self.skipped + more)
 

@@ -370,12 +370,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def parse_manifest(data: bytes, *, where: str) -> Manifest:
-    """Parse a manifest.
-
-    Args:
-        data: Its bytes.
-        where: Folder or URL of the manifest, for messages.
-    """
+    """Parse a manifest."""
     try:
         return manifests.from_json(data)
     except ManifestError as error:

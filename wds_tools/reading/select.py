@@ -203,14 +203,7 @@ def _parse(shards: ShardSet, first_shards: int, where: Where) -> tuple[Any, list
 def with_columns(
     table: pa.Table, index: Index, names: Sequence[str], read: Callable[[Sequence[str]], pa.Table]
 ) -> pa.Table:
-    """Return a table with further columns of an index; those that it lacks are null.
-
-    Args:
-        table: Columns of the index.
-        index: The index.
-        names: Names of the further columns.
-        read: Reads those that the index has.
-    """
+    """Return a table with further columns of an index; those that it lacks are null."""
     known = [name for name in names if name in index.columns]
     further = read(known) if known else None
     for name in names:

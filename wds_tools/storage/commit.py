@@ -103,12 +103,7 @@ def final_name(name: str) -> str | None:
 
 @contextlib.contextmanager
 def write_errors(where: Path | str, advice: str) -> Iterator[None]:
-    """Let an error of the system, such as a full disk, state what cannot be written and what to do.
-
-    Args:
-        where: The file or folder.
-        advice: What to do next.
-    """
+    """Let an error of the system, such as a full disk, state what cannot be written and what to do."""
     try:
         yield
     except OSError as error:
