@@ -25,7 +25,8 @@ from wds_tools.order.changes import DatasetWeights, Entries, Planned, Weights
 from wds_tools.order.epoch import PlainOrder
 from wds_tools.order.shares import whole_shares
 from wds_tools.order.weights import Phases, Scan
-from wds_tools.reading.select import ids_by_key, labels_of, matching, weights_by_class
+from wds_tools.reading.columns import labels_of
+from wds_tools.reading.select import ids_by_key, matching, weights_by_class
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage.commit import CommitFile
 
@@ -159,8 +160,8 @@ class WeightFinder:
         return Weights(shares, tuple(datasets))
 
     @property
-    def labels(self) -> NDArray[np.int64]:
-        """Class number of each sample: int64 [stored]; negative for none."""
+    def labels(self) -> NDArray[np.signedinteger]:
+        """Class number of each sample: [stored]; negative for none, see `labels_of`."""
         return labels_of(self._shards)
 
     @cached_property
@@ -382,7 +383,7 @@ def _bytes_of(path: str | os.PathLike[str], kind: Callable[[str], Exception]) ->
 
 
 def _selected(scan: Scan) -> NDArray[np.int64] | None:
-    return scan.selection.selected_ids if scan.selection else None
+    return None if scan.selection is None or scan.selection.has_all else scan.selection.selected_ids
 
 
 def _header(factors: NDArray[np.float32]) -> bytes:
