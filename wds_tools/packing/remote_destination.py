@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import xxhash
@@ -152,9 +151,8 @@ class BucketDestination:
         user: str = "",
         cache: RemoteOptions | None = None,
     ) -> None:
-        self._cache = cache and BlockCache(
-            cache.cache_folder, cache.cache_bytes, url=url, without="the first epoch reads them from the URL"
-        )
+        without = "the first epoch reads them from the URL"
+        self._cache = BlockCache(cache.cache_folder, cache.cache_bytes, url=url, without=without) if cache else None
         self.name = clean_url(url)
         self.folder = spool_folder(url, spool, user if task is None else f"task-{task[0]}-of-{task[1]}")
         self._place = _BucketPlace(url, spool, remote)
@@ -172,9 +170,7 @@ class BucketDestination:
         )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self._uploads.stop()
         finally:
