@@ -29,6 +29,7 @@ from wds_tools.packing.packer import check_place
 from wds_tools.packing.plan import packed_source
 from wds_tools.packing.remote_destination import parse_destination, spool_folder
 from wds_tools.packing.unfinished import UnfinishedShards, plan_of, read_complete, read_plan
+from wds_tools.reporting import reporting_environment
 from wds_tools.storage import open_store
 from wds_tools.storage.cache.remote import is_known_elsewhere
 from wds_tools.storage.lock import WORK_NAME
@@ -152,7 +153,7 @@ class Packing:
         return replace(open_dataset(options), begins_packed=not _needs_all(options))
 
     def _find_shards(self) -> None:
-        """Wait for the plan and the first shard."""
+        """Wait for the plan and the first samples."""
         plans: list[Manifest] = []
         self.wait(lambda: plans.extend(self._plan()) or bool(plans), is_listing=True)
         plan = plans[0]
@@ -160,7 +161,15 @@ class Packing:
         self._shards = UnfinishedShards(self._store, replace(plan, shards=(), fields={}, images=None, source=source))
         self._shards.grow()
         self._begun = time.monotonic(), self._shards.done
-        self.wait(lambda: bool(self._shards and (self._shards.locations or self.look())))
+        self.wait(self._has_samples)
+
+    def _has_samples(self) -> bool:
+        """Return whether a shard with samples is finished, or nothing more comes: all inputs of a shard may be skipped."""
+        if self._shards is None:
+            return False
+        if not self._shards.locations:
+            self.look()
+        return bool(self._shards.locations) or self._shards.is_complete
 
     def _plan(self) -> list[Manifest]:
         """Return the manifest of the plan of this source, which has no shards yet; none until it is known."""
@@ -213,7 +222,12 @@ class Packing:
         if self._is_verified:
             return
         if self._packer is None:
-            self._packer = BackgroundPacker(self._arguments, crop_ready=self._crop_ready, cache=self._options.remote)
+            self._packer = BackgroundPacker(
+                self._arguments,
+                crop_ready=self._crop_ready,
+                cache=self._options.remote,
+                environment=reporting_environment(self._options.report_to),
+            )
             self._close_packer = weakref.finalize(self, self._packer.close)
         try:
             self._is_verified = self._packer.poll()

@@ -46,21 +46,27 @@ class BackgroundPacker:
         options: The arguments of `pack`.
         crop_ready: Make the images crop-ready when the dataset is complete, in place.
         cache: How the training reads a URL, see `open_destination`.
+        environment: Environment variables to set.
 
     Raises:
         WorkerError: The process cannot be started.
     """
 
     def __init__(
-        self, options: Mapping[str, Any], *, crop_ready: bool = False, cache: RemoteOptions | None = None
+        self,
+        options: Mapping[str, Any],
+        *,
+        crop_ready: bool = False,
+        cache: RemoteOptions | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        path = os.pathsep.join(filter(None, sys.path))
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the program is this package
                 [sys.executable, "-c", _PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=environment,
+                env={**os.environ, **(environment or {}), "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C is for the training; this process ends when its input is closed
             )
         except OSError as error:
