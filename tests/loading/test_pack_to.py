@@ -26,6 +26,7 @@ from wds_tools.errors import (
     MissingSourceError,
     OptionError,
     ResumeError,
+    SourceError,
     StoreError,
     WorkerError,
 )
@@ -294,6 +295,29 @@ def test_ctrl_c_ends_the_packer_with_the_training(source, tmp_path):
         assert "KeyboardInterrupt" in training.stderr
         pid = json.loads((tmp_path / "state").read_text())["packer"]
         wait_for(lambda: not is_running(pid))
+
+
+def test_progress_shows_the_packer_and_the_epoch(source, tmp_path, capfd):
+    with make(source, tmp_path / "out", progress=True) as loader:
+        keys_of(loader)
+    shown = capfd.readouterr().err
+    assert "packing:   " in shown
+    assert "/42 [" in shown  # images
+    assert "epoch 0:" in shown
+    assert "/10 [" in shown  # batches
+
+
+def test_a_first_shard_of_which_nothing_could_be_packed(source, tmp_path):
+    (tmp_path / "photos").mkdir()
+    for number in range(30):
+        (tmp_path / "photos" / f"{number}.jpg").write_bytes(b"not an image" * 10_000)
+    pack = {"shard_bytes": "200kB", "shuffle": False}
+    with pytest.raises(SourceError, match="30 files cannot be packed"):
+        make(tmp_path / "photos", tmp_path / "none", pack=pack, shuffle=False)
+    shutil.copy(next((source / "fig").glob("001.*")), tmp_path / "photos" / "a.jpg")  # the last one
+    with make(tmp_path / "photos", tmp_path / "out", pack=pack, shuffle=False, batch_size=1, fields=["image"]) as loader:
+        assert len([*loader]) == 31
+        assert str(loader.epoch_proof()) == "epoch 0: 1 sample, each once"
 
 
 def test_options_that_need_all_samples_wait_for_the_whole_dataset(source, packed, tmp_path):

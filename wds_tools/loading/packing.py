@@ -10,12 +10,15 @@ import inspect
 import logging
 import math
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from wds_tools.errors import DestinationError, MissingSourceError, OptionError, WdsToolsError, WorkerError
 from wds_tools.format.manifest import Manifest
@@ -34,6 +37,7 @@ from wds_tools.storage import open_store
 from wds_tools.storage.cache.remote import is_known_elsewhere
 from wds_tools.storage.lock import WORK_NAME
 from wds_tools.storage.requests.failures import clean_url
+from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
 
 _POLL_SECONDS = 0.02
@@ -103,10 +107,12 @@ class Packing:
         self._restarts = 0
         self._shards: UnfinishedShards | None = None
         self._begun = (time.monotonic(), 0)  # time, and inputs that were packed then
+        is_shown = shows_progress(options.progress) and options.ranks.find().world.rank == 0
+        self._line = PackingLine() if is_shown else None
         self.was_complete = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_packer": None, "_close_packer": _nothing}  # another process starts its own
+        return {**self.__dict__, "_packer": None, "_close_packer": _nothing, "_line": None}  # another process starts its own
 
     def open(self) -> OpenedDataset:
         """Open the dataset when its first shard is finished, or when it is complete if the options need all of it.
@@ -189,7 +195,12 @@ class Packing:
 
     def look(self) -> bool:
         """Look for shards that were finished since; return whether there are any, or the dataset is complete now."""
-        return self._shards is not None and self._may_look() and self._shards.grow()
+        if self._shards is None or not self._may_look():
+            return False
+        is_new = self._shards.grow()
+        if self._line:
+            self._line.show(self._shards)
+        return is_new
 
     @property
     def is_complete(self) -> bool:
@@ -305,6 +316,31 @@ class Packing:
         """Stop the packer. The next iteration starts it again, unless the dataset is complete."""
         self._close_packer()
         self._packer = None
+        if self._line:
+            self._line.close()
+
+
+class PackingLine:
+    """A line on stderr with how far the packer is. It disappears when the dataset is complete."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def show(self, shards: UnfinishedShards) -> None:
+        """Show how many inputs are in finished shards."""
+        if shards.is_complete:
+            self.close()
+            return
+        if self._bar is None:
+            count = {"total": shards.inputs, "initial": shards.done}
+            self._bar = tqdm(**count, desc="packing", unit=" images", leave=False, file=sys.stderr)
+        self._bar.update(shards.done - self._bar.n)
+
+    def close(self) -> None:
+        """Remove the line."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
 
 def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path | str, bool]:
