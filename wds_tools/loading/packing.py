@@ -23,6 +23,7 @@ from tqdm import tqdm
 from wds_tools.errors import DestinationError, MissingSourceError, OptionError, WdsToolsError, WorkerError
 from wds_tools.format.manifest import Manifest
 from wds_tools.loading.load_options import LoaderOptions
+from wds_tools.loading.mixture import Mixture
 from wds_tools.loading.request import OpenedDataset, open_dataset
 from wds_tools.loading.samples.columns import buckets_of
 from wds_tools.options import launcher_number
@@ -112,7 +113,12 @@ class Packing:
         self.was_complete = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_packer": None, "_close_packer": _nothing, "_line": None}  # another process starts its own
+        return {
+            **self.__dict__,
+            "_packer": None,
+            "_close_packer": _nothing,
+            "_line": None,
+        }  # another process starts its own
 
     def open(self) -> OpenedDataset:
         """Open the dataset when its first shard is finished, or when it is complete if the options need all of it.
@@ -170,7 +176,7 @@ class Packing:
         self.wait(self._has_samples)
 
     def _has_samples(self) -> bool:
-        """Return whether a shard with samples is finished, or nothing more comes: all inputs of a shard may be skipped."""
+        """Return whether there are samples, or will be none: all inputs of a finished shard may have been skipped."""
         if self._shards is None:
             return False
         if not self._shards.locations:
@@ -259,7 +265,7 @@ class Packing:
         if self._restarts == _RESTARTS:
             raise WorkerError(
                 f"{error}, for the second time. Finished shards are kept: start the program again to continue, or "
-                f"find the cause with `wds-tools pack {self._options.dataset} {self._location}`"
+                f"find the cause with `wds-tools pack {_name(self._options.dataset)} {self._location}`"
             ) from None
         self._restarts += 1
         _log.warning("%s: it is started again, once; finished shards are kept", error)
@@ -270,7 +276,7 @@ class Packing:
             raise error
         if isinstance(error, DestinationError):
             raise OptionError(
-                f"pack_to={str(self._location)!r} is not the dataset of {self._options.dataset}: {error}"
+                f"pack_to={str(self._location)!r} is not the dataset of {_name(self._options.dataset)}: {error}"
             ) from error
         _log.info("%s: %s is used as it is", error, self._location)
         self._is_verified = True
@@ -307,7 +313,7 @@ class Packing:
                     )
                 _log.warning(
                     "still waiting for the list of %s, which %s makes: nothing is packed before",
-                    self._options.dataset,
+                    _name(self._options.dataset),
                     "the packer" if self._has_packer else "the packer of the process with LOCAL_RANK or rank 0",
                 )
                 since = now
@@ -351,10 +357,8 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path | str, bool]:
     """
     assert options.pack_to is not None
     src, given = options.dataset, dict(options.pack or {})
-    if not isinstance(src, str | os.PathLike):
-        raise OptionError(
-            "with pack_to=, the dataset must be one source, as a path or URL: pack other sources with wds_tools.pack"
-        )
+    if isinstance(src, list | tuple | Mixture):
+        raise OptionError("with pack_to=, the dataset must be one source: a path, a URL or a Dataset object")
     if refused := [name for name in given if name in _OF_LOADER]:
         raise OptionError(f"pack={{{refused[0]!r}: ...}}: the loader decides this option of pack; remove it")
     then = given.pop("then", None)
@@ -383,7 +387,8 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path | str, bool]:
             "shuffle= of the loader needs shards that are packed in random order: remove 'shuffle' from pack="
         )
     check_place(src, location, checked)
-    return {"src": os.fspath(src), "dst": location, **arguments}, location, then is not None
+    src = os.fspath(src) if isinstance(src, os.PathLike) else src
+    return {"src": src, "dst": location, **arguments}, location, then is not None
 
 
 def _check_url(url: str, then: str | None) -> None:
@@ -410,8 +415,12 @@ def _needs_all(options: LoaderOptions) -> bool:
 
 
 def _exists(src: Any) -> bool:
-    """Return whether a source may exist: a URL may."""
-    return "://" in str(src) or Path(src).exists()
+    """Return whether a source may exist: a URL or an object may."""
+    return not isinstance(src, str | os.PathLike) or "://" in str(src) or Path(src).exists()
+
+
+def _name(src: Any) -> str:
+    return str(src) if isinstance(src, str | os.PathLike) else f"the {type(src).__name__}"
 
 
 def _written(folder: Path) -> int:

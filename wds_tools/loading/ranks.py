@@ -289,8 +289,8 @@ class Agreement:
                 if other != own:
                     raise LoaderError(
                         f"call {number + 1} of loader.reweight() differs between ranks: on rank {dist.get_rank()} "
-                        f"{_change_as_text(own)}, on rank {member} {_change_as_text(other)}: all ranks must make the same "
-                        "calls after the same step"
+                        f"{_change_as_text(own)}, on rank {member} {_change_as_text(other)}: all ranks must make the "
+                        "same calls after the same step"
                     )
 
     def _check_missed(self, steps: int) -> None:

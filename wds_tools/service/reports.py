@@ -193,7 +193,9 @@ def runs_of(reports: Iterable[Report], *, now: float | None = None) -> list[dict
             key = (report.owner, report.values["run"], report.values["loader"], report.values["dataset"])
             groups.setdefault(key, []).append(report)
     packs = _packs(reports, now)
-    runs = [{**_run(group, now), "pack": next(iter(packs.get(_pack_key(group[0]), [])), None)} for group in groups.values()]
+    runs = [
+        {**_run(group, now), "pack": next(iter(packs.get(_pack_key(group[0]), [])), None)} for group in groups.values()
+    ]
     return sorted(runs, key=lambda run: (_STATUSES.index(run["status"]), -run["wait_share"], run["dataset"]))
 
 
