@@ -20,7 +20,7 @@ import PIL
 from wds_tools.errors import OptionError, WdsToolsError, WorkerError
 from wds_tools.images import native
 
-Advance = Callable[[int, int], None]
+Advance = Callable[[int, int], object]
 """Called with (samples, bytes) as they are finished. It can raise an error to stop the work."""
 
 ShardFunction = Callable[[Any, Any, Advance], Any]
