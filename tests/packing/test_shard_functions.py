@@ -58,7 +58,7 @@ def test_the_number_of_processes_follows_the_size_and_is_at_most_the_number_of_s
     assert engine_for("local", None, size=10**12, shards=100).processes == 8
     assert engine_for("local", 16, size=10**6, shards=10).processes == 10
     for wrong in ({"name": "steam", "workers": None}, {"name": "local", "workers": 0}):
-        with pytest.raises(OptionError, match="engine='steam'; allowed|workers=0"):
+        with pytest.raises(OptionError, match=r"engine='steam'; allowed|workers=0"):
             engine_for(**wrong, size=1, shards=1)
 
 
@@ -67,7 +67,9 @@ def engines(monkeypatch):
     """Return the list of engines that commands use from now on."""
     used = []
     original = Engine.run
-    monkeypatch.setattr(Engine, "run", lambda self, *given, **named: used.append(self) or original(self, *given, **named))
+    monkeypatch.setattr(
+        Engine, "run", lambda self, *given, **named: used.append(self) or original(self, *given, **named)
+    )
     return used
 
 

@@ -149,9 +149,10 @@ def run_on_ray(
     except ray.exceptions.RayError as error:
         raise WorkerError(f"a Ray task was lost ({' '.join(str(error).split())[:200]}): {after_loss}") from error
     finally:
-        tasks.cancel()
         if started_here:
-            ray.shutdown()
+            ray.shutdown()  # its tasks end with it
+        else:
+            tasks.cancel()
 
 
 def _start(ray: Any) -> None:
@@ -203,9 +204,9 @@ class _Tasks:
                 yield self._running.pop(reference), result
 
     def cancel(self) -> None:
-        """Cancel what is in flight."""
+        """Cancel what is in flight. With ``force``, Ray 2.60 may end this process if a task has just finished."""
         for reference in self._running:
-            self._ray.cancel(reference, force=True)
+            self._ray.cancel(reference)
 
     def _warn_of_few_cpus(self) -> None:
         most = max((node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0)
