@@ -359,9 +359,14 @@ def list_inputs(source: Source, progress: bool | None, *, is_split: bool = False
         listing = source.scan()
     if not is_split:
         check_labels(source.name, [listing], source.options.classes)
-    for note in listing.account.notes:
-        _log.warning("%s: %s", shown_path(source.name), note)
+    show_notes(source, listing.account.notes)
     return listing
+
+
+def show_notes(source: Source, notes: Iterable[str]) -> None:
+    """Log notes about a source as warnings."""
+    for note in notes:
+        _log.warning("%s: %s", shown_path(source.name), note)
 
 
 def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) -> None:

@@ -23,6 +23,7 @@ _USUAL_NAMES = {
 }
 _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\.(txt|json|png|jpg|webp|npy|cls|xml|bin)")
+_PATH_ENDINGS = ("_file_name", "_filename", "_path", "_file")
 _SHOWN = 12  # names that a message lists
 _MAX_FIELD_NAME = 64  # keeps the tar header of a member to one block
 _CHANGE_OF_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[\s-]+")  # as in ClassName and "class name"
@@ -99,6 +100,17 @@ def is_text_field(field: str) -> bool:
 def plain_name(name: str) -> str:
     """Return a name as part of a field name: at most 40 lower case letters, digits and underscores."""
     return re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")[:40] or "field"
+
+
+def image_field(column: str) -> str:
+    """Return the first part of the name of the field that a column of names of images becomes.
+
+    >>> image_field("mask_path"), image_field("Depth")
+    ('mask', 'depth')
+    """
+    name = plain_name(column)
+    ending = next((ending for ending in _PATH_ENDINGS if name.endswith(ending)), "")
+    return name.removesuffix(ending) or name
 
 
 def fact_name(name: str) -> str:

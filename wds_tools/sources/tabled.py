@@ -14,17 +14,15 @@ from wds_tools.format.label import NONE, quoted
 from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, RowNames, are_most, share_of_names
 from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, File, Record, SourceOptions, field_bytes
-from wds_tools.sources.columns import IMAGE, LABEL, field_name, plain_name
+from wds_tools.sources.columns import IMAGE, LABEL, field_name
 from wds_tools.sources.image_tables import Named, SplitRows, check_folders, planned, tables_of, without_masks
 from wds_tools.sources.layouts import is_image_name, names_a_file, split_folder, split_of, split_of_table
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.record_values import Kind
-from wds_tools.sources.table import TableRows
+from wds_tools.sources.table import TableRows, with_images
 from wds_tools.sources.text_table import MORE, Row, check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.tree import Files, Layout
 from wds_tools.wording import counted
-
-_PATH_ENDINGS = ("_file_name", "_filename", "_path", "_file")
 
 
 class _Columns:
@@ -64,8 +62,7 @@ class _Columns:
         more = [name for name in paths if share_of_names(name, self._head, self._names) >= ENOUGH]
         for name in more:
             self.names.declare(name, Kind.ENCODED)
-        roles = self.names.roles(self.table.image)
-        return replace(roles, fields={**roles.fields, **{name: _image_field(name) for name in more}})
+        return with_images(self.names.roles(self.table.image), more)
 
     def account(self, found: Collector) -> None:
         """State what becomes of the columns."""
@@ -89,13 +86,6 @@ class _Columns:
     @cached_property
     def _names(self) -> RowNames:
         return RowNames(self._files.files)
-
-
-def _image_field(column: str) -> str:
-    """Return the first part of the name of the field that a column of images becomes."""
-    name = plain_name(column)
-    ending = next((ending for ending in _PATH_ENDINGS if name.endswith(ending)), "")
-    return name.removesuffix(ending) or name
 
 
 class Table(Layout):
