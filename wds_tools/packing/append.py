@@ -23,6 +23,7 @@ from wds_tools.packing.destination import (
     read_manifest,
     read_skipped,
 )
+from wds_tools.packing.engines import EngineName
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.in_place import make_crop_ready
 from wds_tools.packing.packer import PackReport, open_input, pack
@@ -222,6 +223,10 @@ def reshard(
     images: str | None = "keep",
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
+    task: tuple[int, int] | None = None,
+    finish: bool = False,
+    engine: EngineName = "local",
+    num_cpus: int = 1,
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> PackReport:
@@ -251,6 +256,10 @@ def reshard(
         images: As for `pack`, but by default ``keep``: images are copied unchanged. None chooses as `pack` does.
         resize: New size of the images, as for `pack`.
         quality: JPEG quality of resized images, as for `pack`.
+        task: As for `pack`: this is one of several tasks.
+        finish: As for `pack`: complete the dataset after all tasks have ended.
+        engine: As for `pack`: ``local`` or ``ray``.
+        num_cpus: As for `pack`: CPUs of a Ray task.
         progress: Whether to show a progress bar, as for `pack`.
         storage_options: As for `pack`.
 
@@ -278,6 +287,9 @@ def reshard(
             "label_separator": label_separator is not None,
             "resize": resize is not None,
             "quality": quality is not None,
+            "task": task is not None,
+            "finish": finish,
+            "engine": engine != "local",
         }
         return make_crop_ready(_folder_in_place(dataset, images, given), workers=workers, progress=progress)
     if dst is None:
@@ -297,6 +309,10 @@ def reshard(
         resize=resize,
         quality=quality,
         shuffle=shuffle,
+        task=task,
+        finish=finish,
+        engine=engine,
+        num_cpus=num_cpus,
         progress=progress,
         storage_options=storage_options,
     )
