@@ -67,11 +67,12 @@ class OpenMaps:
     def __init__(self) -> None:
         self._kept = LRUCache[tuple[object, Hashable], mmap.mmap]()
         self._open = weakref.WeakSet[mmap.mmap]()  # those that are kept, and those that were evicted but have views
-        self._lock = threading.RLock()
+        self._freed: list[object] = []  # owners that were freed while the lock was held
+        self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._unlock)
 
     def _unlock(self) -> None:
-        self._lock = threading.RLock()  # a thread that held it does not exist in a forked process
+        self._lock = threading.Lock()  # a thread that held it does not exist in a forked process
 
     @cached_property
     def most(self) -> int:
@@ -91,6 +92,8 @@ class OpenMaps:
             OSError: The file cannot be mapped.
         """
         with self._lock:
+            while self._freed:
+                self._remove(self._freed.pop())
             found = self._kept.get((owner, key))
             if found is not None:
                 return found
@@ -116,14 +119,30 @@ class OpenMaps:
     def drop(self, owner: object, key: Hashable = None) -> None:
         """Drop one map of an owner; all of them without a key."""
         with self._lock:
-            for one in [(owner, key)] if key is not None else [one for one in self._kept if one[0] is owner]:
-                self._kept.pop(one)
+            if key is None:
+                self._remove(owner)
+            else:
+                self._kept.pop((owner, key))
 
     def owner(self, store: object) -> object:
         """Return an owner of maps that are dropped when a store is freed."""
         owner = object()  # not the store: its maps would keep it
-        weakref.finalize(store, self.drop, owner).atexit = False
+        weakref.finalize(store, self._drop_freed, owner).atexit = False
         return owner
+
+    def _drop_freed(self, owner: object) -> None:
+        """Drop the maps of a freed store. The garbage collector calls this at any time, also within `get`."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._remove(owner)
+            finally:
+                self._lock.release()
+        else:
+            self._freed.append(owner)
+
+    def _remove(self, owner: object) -> None:
+        for one in [one for one in self._kept if one[0] is owner]:
+            self._kept.pop(one)
 
 
 maps = OpenMaps()
