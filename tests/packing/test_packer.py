@@ -41,8 +41,8 @@ from wds_tools.packing.estimate import process_count
 from wds_tools.packing.packer import PackReport
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.splits import pack_splits
-from wds_tools.sources.base import Input
 from wds_tools.sources.detect import open_source
+from wds_tools.sources.inputs import Input
 from wds_tools.upkeep.resealer import reseal
 
 REPOSITORY = Path(__file__).parents[2]

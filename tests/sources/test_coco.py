@@ -12,7 +12,7 @@ from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.objects import rle_box, run_lengths
 from wds_tools.sources import coco
 from wds_tools.sources.annotations import completed, unpacked
-from wds_tools.sources.base import File
+from wds_tools.sources.inputs import File
 from wds_tools.sources.row_names import RowNames
 
 FOREIGN = Path(__file__).parent.parent / "foreign" / "coco"

@@ -36,6 +36,7 @@ from wds_tools.reading.shardset import classes_of
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.files import shown_path
+from wds_tools.sources.inputs import Inputs
 from wds_tools.storage.lock import why_unfinished
 
 _log = logging.getLogger("wds_tools")
@@ -150,7 +151,7 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     """List the inputs to append. Known classes keep their numbers, and new ones get the next numbers."""
     source = open_input(src, dst, options)
     listing = list_inputs(source, options.progress)
-    is_several = any(entry.labels is not None for entry in listing.inputs)
+    is_several = Inputs.of(listing.inputs).has("labels")
     if is_several != (LABELS in onto.fields):
         raise OptionError(
             f"the samples of {src if is_several else dst} have several labels each, those of "

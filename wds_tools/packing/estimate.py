@@ -17,7 +17,13 @@ from wds_tools.packing.config import PackOptions
 from wds_tools.packing.geometry import resized
 from wds_tools.packing.plan import Plan, extension_kind, make_plan
 from wds_tools.packing.transcode import ImageOptions, transcode
-from wds_tools.sources.base import Input, Listing, Record, Source, SourceStoreError
+from wds_tools.sources.base import (
+    Listing,
+    Record,
+    Source,
+    SourceStoreError,
+)
+from wds_tools.sources.inputs import Input
 
 _MAX_WORKERS = 8  # by default: with more, packing waits for the disk
 _BYTES_PER_WORKER = 500_000_000  # that one process packs in the 0.4 s in which another one starts

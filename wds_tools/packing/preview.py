@@ -15,8 +15,13 @@ from wds_tools.errors import DecodeError, SourceError
 from wds_tools.format import image_header
 from wds_tools.format.account import shown
 from wds_tools.format.label import Classes
-from wds_tools.sources.base import Input, Listing, Record, Source
+from wds_tools.sources.base import (
+    Listing,
+    Record,
+    Source,
+)
 from wds_tools.sources.files import shown_path
+from wds_tools.sources.inputs import Input
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted, human_bytes
 

@@ -24,6 +24,7 @@ from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import open_splits
 from wds_tools.sources.files import shown_path
+from wds_tools.sources.inputs import Inputs
 from wds_tools.sources.label_choice import names_by_number
 from wds_tools.storage import join
 from wds_tools.storage.commit import write_errors
@@ -127,8 +128,9 @@ def draw_splits(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> 
         SourceError: A split would get no input.
     """
     names = list(shares)
-    random = np.random.default_rng([seed, _SPLIT_STREAM]).permutation(len(listing.inputs))
-    labels = np.array([-1 if entry.label is None else entry.label for entry in listing.inputs], np.int64)
+    everything = Inputs.of(listing.inputs)
+    random = np.random.default_rng([seed, _SPLIT_STREAM]).permutation(len(everything))
+    labels = everything.numbers("label")
     order = random[np.argsort(labels[random], kind="stable")]  # sorted by class, in random order within each class
     split_of = np.empty(len(order), np.int64)
     # Input i of this order goes to the split whose range [start, stop) contains i / golden ratio mod 1. These fractions
@@ -139,7 +141,7 @@ def draw_splits(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> 
     split_of[order] = np.searchsorted(bounds, spread, side="right")
     parts = {}
     for position, name in enumerate(names):
-        inputs = [listing.inputs[index] for index in np.flatnonzero(split_of == position).tolist()]
+        inputs = everything.chosen(np.flatnonzero(split_of == position))
         if not inputs:
             raise SourceError(
                 f"split {name!r} gets none of {len(listing.inputs):,} records: give it a larger share, or omit it"
@@ -235,7 +237,7 @@ def _of_one_type(src: str, listed: Mapping[str, Listing]) -> dict[str, Listing]:
     Raises:
         LabelError: Samples have one label in a split and several in another.
     """
-    several = [split for split, listing in listed.items() if any(one.labels is not None for one in listing.inputs)]
+    several = [split for split, listing in listed.items() if Inputs.of(listing.inputs).has("labels")]
     single = [split for split, listing in listed.items() if listing.has_labels and split not in several]
     if not several:
         return dict(listed)

@@ -30,7 +30,15 @@ from wds_tools.packing.plan import json_field, labels_field, sample_key, shard_n
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
-from wds_tools.sources.base import FileState, Input, Record, Skip, Source, SourceStoreError, check_unchanged
+from wds_tools.sources.base import (
+    FileState,
+    Record,
+    Skip,
+    Source,
+    SourceStoreError,
+    check_unchanged,
+)
+from wds_tools.sources.inputs import Input
 
 Advance = Callable[[int, int], None]
 """Called with (samples, bytes) as they are finished. It can raise an error to stop the work."""

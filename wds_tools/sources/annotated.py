@@ -21,7 +21,11 @@ from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import PLACE
 from wds_tools.sources import coco, layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed
-from wds_tools.sources.base import Collector, File, Record
+from wds_tools.sources.base import (
+    Collector,
+    Record,
+)
+from wds_tools.sources.inputs import File
 from wds_tools.sources.row_names import RowNames, split_folder
 from wds_tools.sources.tree import Files, Layout, image_size
 

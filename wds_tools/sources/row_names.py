@@ -9,7 +9,7 @@ from typing import Any
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
-from wds_tools.sources.base import File
+from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import SPLIT_OF, is_image_name, is_split_name
 
 _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")

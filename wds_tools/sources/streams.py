@@ -17,7 +17,12 @@ import pyarrow as pa
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import quoted
 from wds_tools.lru_cache import LRUCache
-from wds_tools.sources.base import WINDOW_BYTES, Collector, Input, SourceOptions
+from wds_tools.sources.base import (
+    WINDOW_BYTES,
+    Collector,
+    SourceOptions,
+)
+from wds_tools.sources.inputs import Input
 from wds_tools.sources.label_choice import class_lists_of
 from wds_tools.sources.objects import digest_of, stored_values
 from wds_tools.sources.records import Item, RecordSource

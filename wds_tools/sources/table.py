@@ -24,7 +24,6 @@ from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     Collector,
     FileTimes,
-    Input,
     Record,
     SourceOptions,
     SourceStoreError,
@@ -34,6 +33,7 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.columns import IMAGE, LABEL, is_text_field, names_image, no_image_error, usual_columns
 from wds_tools.sources.flags import check_only_label, flags_of, one_hot, states_classes
+from wds_tools.sources.inputs import Input
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.record_roles import Names, Roles

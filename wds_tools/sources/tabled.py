@@ -13,10 +13,16 @@ from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import NONE, quoted
 from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, share_of_names
 from wds_tools.sources.annotations import packed
-from wds_tools.sources.base import Collector, File, Record, SourceOptions, field_bytes
+from wds_tools.sources.base import (
+    Collector,
+    Record,
+    SourceOptions,
+    field_bytes,
+)
 from wds_tools.sources.columns import IMAGE, LABEL, field_name, plain_name
 from wds_tools.sources.flags import check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.image_tables import Named, Rows, check_folders, planned, tables_of, without_masks
+from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import is_image_name
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.record_values import Kind

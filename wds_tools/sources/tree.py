@@ -24,9 +24,17 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.about_images import About, notes_on, why_not_packed
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
-from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
+from wds_tools.sources.base import (
+    Collector,
+    Record,
+    Source,
+    SourceOptions,
+    as_source_error,
+    field_bytes,
+)
 from wds_tools.sources.columns import json_object
 from wds_tools.sources.files import shown_path
+from wds_tools.sources.inputs import File, Input, Inputs
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
@@ -462,7 +470,7 @@ class TreeSource(Source):
         if not found.inputs:
             raise MissingSourceError(layouts.no_images_error(self.name, found.skipped))
         if isinstance(self.tree, TarTree):
-            found.inputs = [entry._replace(group=self.tree.group(entry.location)) for entry in found.inputs]
+            found.inputs = Inputs(e._replace(group=self.tree.group(e.location)) for e in found.inputs)
 
     def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:
         """Return the files of a local folder whose modification time is later, of those that inputs are read from."""

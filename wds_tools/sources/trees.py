@@ -24,7 +24,6 @@ from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
-    File,
     FileState,
     FileTimes,
     SourceStoreError,
@@ -36,6 +35,7 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar, tar_stem
 from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path, stamp_of, states_of
+from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import hidden_root, is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES

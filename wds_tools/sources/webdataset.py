@@ -30,7 +30,6 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources.added_fields import AddedFields
 from wds_tools.sources.base import (
     Collector,
-    Input,
     Record,
     Source,
     SourceChangedError,
@@ -42,6 +41,7 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, json_object, usual_columns, usual_names
 from wds_tools.sources.compressed import TarFiles, is_tar
 from wds_tools.sources.files import locate, shown_path, stamp_of, states_of
+from wds_tools.sources.inputs import Input
 from wds_tools.sources.layouts import are_shard_folders
 from wds_tools.storage import is_url, join, open_store, split_folder
 from wds_tools.storage.patterns import has_pattern
