@@ -1,0 +1,332 @@
+"""What a source lists: one row for each image, in columns of Arrow. Millions of rows take about 50 bytes each."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+BATCH_ROWS = 1 << 16
+"""Number of rows of a batch; only these are Python objects at the same time."""
+
+
+class File(NamedTuple):
+    """A file of a tree: of a folder, or in an archive.
+
+    Attributes:
+        path: Path below the root, with slashes; bytes that are not UTF-8 are surrogate escapes.
+        size: Length in bytes.
+        location: Numbers with which the tree finds the file again.
+        reason: Why it cannot be read; empty if it can.
+    """
+
+    path: str
+    size: int
+    location: tuple[int, ...] = ()
+    reason: str = ""
+
+
+class Input(NamedTuple):
+    """One image to pack, without its bytes.
+
+    Attributes:
+        path: Name in the source: a path, UTF-8 with surrogate escapes, or ``file#row``.
+        size: Length of the image in bytes: exact, an upper bound, or an estimate where the docstring of
+            the source states that.
+        label: Class number; None in a source without labels.
+        location: Numbers with which the source finds the record again.
+        group: Number of a chunk or row group, whose records are cheap to read together; -1 without
+            groups.
+        extra: Bytes that the other fields take in a shard, as exact as ``size``.
+        parts: Field -> further file of this sample, if the source is a tree of files.
+        facts: Entries for the ``json`` field that are known from the listing, as compressed JSON; empty without any.
+        labels: Class numbers, in a source whose samples may have several labels; otherwise None.
+    """
+
+    path: str
+    size: int
+    label: int | None
+    location: tuple[int, ...] = ()
+    group: int = -1
+    extra: int = 0
+    parts: tuple[tuple[str, File], ...] = ()
+    facts: bytes = b""
+    labels: tuple[int, ...] | None = None
+
+
+_DEFAULTS: dict[str, Any] = dict(Input._field_defaults)
+_TYPES: dict[str, pa.DataType] = {
+    "path": pa.binary(),
+    "size": pa.int64(),
+    "label": pa.int64(),
+    "location": pa.list_(pa.int64()),
+    "group": pa.int64(),
+    "extra": pa.int64(),
+    "parts": pa.binary(),
+    "facts": pa.binary(),
+    "labels": pa.list_(pa.int64()),
+}
+"""Columns of a batch. Those of fields with a default are missing if all rows have the default."""
+
+_LARGE = {pa.binary(): pa.large_binary(), pa.list_(pa.int64()): pa.large_list(pa.int64())}
+
+
+class InputRows(Sequence[Input]):
+    """Inputs as rows of Arrow batches. A slice is a list."""
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Yield these rows as batches of at most `BATCH_ROWS`."""
+
+    @overload
+    def __getitem__(self, index: int) -> Input: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Input]: ...
+    def __getitem__(self, index: int | slice) -> Input | list[Input]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return [self[number] for number in range(start, stop, step)]
+            return [entry for batch in self.rows(start, max(start, stop)) for entry in to_inputs(batch)]
+        number = range(len(self))[index]
+        return next(to_inputs(next(self.rows(number, number + 1))))
+
+    def __iter__(self) -> Iterator[Input]:
+        for batch in self.rows(0, len(self)):
+            yield from to_inputs(batch)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it can grow
+
+    def numbers(self, column: str) -> NDArray[np.int64]:
+        """Return a column of numbers: int64 [n], -1 where a row has none."""
+        default = _DEFAULTS.get(column)
+        parts = [
+            batch.column(column).fill_null(-1).to_numpy()
+            if column in batch.schema.names
+            else np.full(len(batch), default, np.int64)
+            for batch in self.rows(0, len(self))
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def has(self, column: str) -> bool:
+        """Return whether any input has another value than the default in a column; None, for ``label``."""
+        return any(
+            column in batch.schema.names and batch.column(column).null_count < len(batch)
+            for batch in self.rows(0, len(self))
+        )
+
+
+class Inputs(InputRows):
+    """Inputs in the order in which they are appended.
+
+    Args:
+        inputs: The first of them.
+    """
+
+    def __init__(self, inputs: Iterable[Input] = ()) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._starts = [0]
+        self._last: list[Input] = []  # they are not in a batch yet
+        for entry in inputs:
+            self.append(entry)
+
+    @classmethod
+    def of(cls, inputs: Sequence[Input]) -> Inputs:
+        """Return inputs as such a sequence."""
+        return inputs if isinstance(inputs, Inputs) else cls(inputs)
+
+    @classmethod
+    def of_batches(cls, batches: Iterable[pa.RecordBatch]) -> Inputs:
+        """Return the rows of batches."""
+        inputs = cls()
+        for batch in batches:
+            inputs.add_batch(batch)
+        return inputs
+
+    def __len__(self) -> int:
+        return self._starts[-1] + len(self._last)
+
+    def append(self, entry: Input) -> None:
+        """Add an input."""
+        self._last.append(entry)
+        if len(self._last) == BATCH_ROWS:
+            self._flush()
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        self._flush()
+        self._batches.append(batch)
+        self._starts.append(self._starts[-1] + len(batch))
+
+    def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Yield these rows as batches."""
+        self._flush()
+        number = bisect_right(self._starts, start) - 1
+        while start < stop:
+            first, end = self._starts[number], min(stop, self._starts[number + 1], start + BATCH_ROWS)
+            yield self.batch(number).slice(start - first, end - start)
+            start, number = end, number + (end == self._starts[number + 1])
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Return a batch."""
+        return self._batches[number]
+
+    def with_labels(self, numbers: NDArray[np.int64], several: Sequence[tuple[int, ...] | None] | None) -> Inputs:
+        """Return inputs with other labels.
+
+        Args:
+            numbers: Class number of each, int64 [n]; -1 for none.
+            several: Class numbers of each, where samples may have several labels.
+        """
+        result = Inputs()
+        start = 0
+        for batch in self.rows(0, len(self)):
+            stop = start + len(batch)
+            part = numbers[start:stop]
+            columns = {name: batch.column(name) for name in batch.schema.names if name not in ("label", "labels")}
+            columns["label"] = pa.array(part, pa.int64(), mask=part < 0)
+            if several is not None:
+                columns["labels"] = pa.array(several[start:stop], _TYPES["labels"])
+            result.add_batch(pa.RecordBatch.from_pydict(columns))
+            start = stop
+        return result
+
+    def chosen(self, numbers: NDArray[np.int64]) -> Inputs:
+        """Return some inputs, by their positions: int64 [n]."""
+        ordered = Ordered(self, numbers)
+        return Inputs.of_batches(ordered.rows(0, len(ordered)))
+
+    def combined(self) -> pa.RecordBatch:
+        """Return all rows as one batch, from which rows are taken in any order. It replaces the smaller ones."""
+        self._flush()
+        if len(self._batches) == 1 and self._batches[0].schema.field("path").type == pa.large_binary():
+            return self._batches[0]
+        names = [name for name in _TYPES if any(name in batch.schema.names for batch in self._batches)]
+        columns = {}
+        for name in names:
+            kind = _LARGE.get(_TYPES[name], _TYPES[name])
+            chunks = [_column(batch, name).cast(kind) for batch in self._batches]
+            columns[name] = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks or [pa.array([], kind)])
+        batch = pa.RecordBatch.from_pydict(columns)
+        self._batches, self._starts = [batch], [0, len(batch)]
+        return batch
+
+    def _flush(self) -> None:
+        if self._last:
+            last, self._last = self._last, []
+            self.add_batch(to_batch(last))
+
+
+class Ordered(InputRows):
+    """Inputs in another order.
+
+    Args:
+        inputs: The inputs.
+        order: Positions of inputs, int64 [n].
+    """
+
+    def __init__(self, inputs: Inputs, order: NDArray[np.int64]) -> None:
+        self._all = inputs.combined() if len(inputs) else pa.RecordBatch.from_pydict({})
+        self._order = order
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Yield these rows as batches."""
+        while start < stop:
+            end = min(stop, start + BATCH_ROWS)
+            taken = self._all.take(pa.array(self._order[start:end]))
+            columns = {name: taken.column(name).cast(_TYPES[name]) for name in taken.schema.names}
+            yield pa.RecordBatch.from_pydict(columns)
+            start = end
+
+
+def to_batch(inputs: Sequence[Input]) -> pa.RecordBatch:
+    """Return inputs as rows. Columns in which all have the default are missing."""
+    columns = {}
+    for name, values in zip(Input._fields, zip(*inputs, strict=True), strict=True):
+        if name not in _DEFAULTS or any(value != _DEFAULTS[name] for value in values):
+            encoded = map(_ENCODED[name], values) if name in _ENCODED else values
+            columns[name] = pa.array(encoded, _TYPES[name], size=len(values))
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def to_inputs(batch: pa.RecordBatch) -> Iterator[Input]:
+    """Yield the inputs of rows."""
+    columns: list[Iterable[Any]] = []
+    for name in Input._fields:
+        if name in batch.schema.names:
+            values = batch.column(name).to_pylist()
+            columns.append(map(_DECODED[name], values) if name in _DECODED else values)
+        else:
+            columns.append(repeat(_DEFAULTS[name]))
+    return map(Input._make, zip(*columns, strict=False))
+
+
+def same_columns(batches: Iterable[pa.RecordBatch], names: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    """Yield batches that all have these columns."""
+    names = list(names)
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({name: _column(batch, name) for name in names})
+
+
+def schema_of(names: Iterable[str]) -> pa.Schema:
+    """Return the schema of batches with these columns."""
+    return pa.schema([(name, _TYPES[name]) for name in names])
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    if name in batch.schema.names:
+        return batch.column(name)
+    default = _DEFAULTS[name]
+    if name in ("location", "labels", "parts"):
+        return pa.nulls(len(batch), _TYPES[name])
+    return pa.array([default], _TYPES[name]).take(pa.array(np.zeros(len(batch), np.int64)))
+
+
+def _path_bytes(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
+
+
+def _path_text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+def _parts_bytes(parts: tuple[tuple[str, File], ...]) -> bytes | None:
+    return json.dumps(parts).encode() if parts else None
+
+
+def _parts(data: bytes | None) -> tuple[tuple[str, File], ...]:
+    if data is None:
+        return ()
+    return tuple(
+        (field, File(path, size, tuple(location), reason)) for field, (path, size, location, reason) in json.loads(data)
+    )
+
+
+def _location(numbers: list[int] | None) -> tuple[int, ...]:
+    return tuple(numbers or ())
+
+
+def _labels(numbers: list[int] | None) -> tuple[int, ...] | None:
+    return None if numbers is None else tuple(numbers)
+
+
+_ENCODED: dict[str, Callable[[Any], Any]] = {"path": _path_bytes, "parts": _parts_bytes}
+_DECODED: dict[str, Callable[[Any], Any]] = {
+    "path": _path_text,
+    "parts": _parts,
+    "location": _location,
+    "labels": _labels,
+}
