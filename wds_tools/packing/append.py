@@ -151,7 +151,7 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     """List the inputs to append. Known classes keep their numbers, and new ones get the next numbers."""
     source = open_input(src, dst, options)
     listing = list_inputs(source, options.progress)
-    is_several = Inputs.of(listing.inputs).has("labels")
+    is_several = Inputs.of(listing.inputs).have_several_labels
     if is_several != (LABELS in onto.fields):
         raise OptionError(
             f"the samples of {src if is_several else dst} have several labels each, those of "

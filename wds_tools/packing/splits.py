@@ -237,7 +237,7 @@ def _of_one_type(src: str, listed: Mapping[str, Listing]) -> dict[str, Listing]:
     Raises:
         LabelError: Samples have one label in a split and several in another.
     """
-    several = [split for split, listing in listed.items() if Inputs.of(listing.inputs).has("labels")]
+    several = [split for split, listing in listed.items() if Inputs.of(listing.inputs).have_several_labels]
     single = [split for split, listing in listed.items() if listing.has_labels and split not in several]
     if not several:
         return dict(listed)

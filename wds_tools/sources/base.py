@@ -117,7 +117,7 @@ class Listing:
     def has_labels(self) -> bool:
         """Whether any input has a label."""
         inputs = Inputs.of(self.inputs)
-        return inputs.has("label") or inputs.has("labels")
+        return inputs.have_labels or inputs.have_several_labels
 
     @property
     def label_classes(self) -> Classes:

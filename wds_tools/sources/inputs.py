@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import repeat
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from wds_tools.format.index import number_array
 
 BATCH_ROWS = 1 << 16
 """Number of rows of a batch; only these are Python objects at the same time."""
@@ -61,21 +63,20 @@ class Input(NamedTuple):
     labels: tuple[int, ...] | None = None
 
 
+_NO_LABEL = -1  # in the column ``label``
 _DEFAULTS: dict[str, Any] = dict(Input._field_defaults)
 _TYPES: dict[str, pa.DataType] = {
-    "path": pa.binary(),
+    "path": pa.large_binary(),
     "size": pa.int64(),
     "label": pa.int64(),
-    "location": pa.list_(pa.int64()),
+    "location": pa.large_list(pa.int64()),
     "group": pa.int64(),
     "extra": pa.int64(),
-    "parts": pa.binary(),
-    "facts": pa.binary(),
-    "labels": pa.list_(pa.int64()),
+    "parts": pa.large_binary(),
+    "facts": pa.large_binary(),
+    "labels": pa.large_list(pa.int64()),
 }
 """Columns of a batch. Those of fields with a default are missing if all rows have the default."""
-
-_LARGE = {pa.binary(): pa.large_binary(), pa.list_(pa.int64()): pa.large_list(pa.int64())}
 
 
 class InputRows(Sequence[Input]):
@@ -109,21 +110,18 @@ class InputRows(Sequence[Input]):
 
     def numbers(self, column: str) -> NDArray[np.int64]:
         """Return a column of numbers: int64 [n], -1 where a row has none."""
-        default = _DEFAULTS.get(column)
-        parts = [
-            batch.column(column).fill_null(-1).to_numpy()
-            if column in batch.schema.names
-            else np.full(len(batch), default, np.int64)
-            for batch in self.rows(0, len(self))
-        ]
+        parts = [np.from_dlpack(_column(batch, column)) for batch in self.rows(0, len(self))]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
-    def has(self, column: str) -> bool:
-        """Return whether any input has another value than the default in a column; None, for ``label``."""
-        return any(
-            column in batch.schema.names and batch.column(column).null_count < len(batch)
-            for batch in self.rows(0, len(self))
-        )
+    @property
+    def have_labels(self) -> bool:
+        """Whether any input has one label."""
+        return bool((self.numbers("label") != _NO_LABEL).any())
+
+    @property
+    def have_several_labels(self) -> bool:
+        """Whether any input may have several labels."""
+        return any("labels" in batch.schema.names for batch in self.rows(0, len(self)))
 
 
 class Inputs(InputRows):
@@ -194,10 +192,10 @@ class Inputs(InputRows):
             stop = start + len(batch)
             part = numbers[start:stop]
             columns = {name: batch.column(name) for name in batch.schema.names if name not in ("label", "labels")}
-            columns["label"] = pa.array(part, pa.int64(), mask=part < 0)
+            columns["label"] = number_array(np.ascontiguousarray(part, np.int64))
             if several is not None:
-                columns["labels"] = pa.array(several[start:stop], _TYPES["labels"])
-            result.add_batch(pa.RecordBatch.from_pydict(columns))
+                columns["labels"] = _lists(several[start:stop])
+            result.add_batch(_batch_of(columns))
             start = stop
         return result
 
@@ -209,15 +207,11 @@ class Inputs(InputRows):
     def combined(self) -> pa.RecordBatch:
         """Return all rows as one batch, from which rows are taken in any order. It replaces the smaller ones."""
         self._flush()
-        if len(self._batches) == 1 and self._batches[0].schema.field("path").type == pa.large_binary():
+        if len(self._batches) == 1:
             return self._batches[0]
         names = [name for name in _TYPES if any(name in batch.schema.names for batch in self._batches)]
-        columns = {}
-        for name in names:
-            kind = _LARGE.get(_TYPES[name], _TYPES[name])
-            chunks = [_column(batch, name).cast(kind) for batch in self._batches]
-            columns[name] = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks or [pa.array([], kind)])
-        batch = pa.RecordBatch.from_pydict(columns)
+        columns = {name: pa.concat_arrays([_column(batch, name) for batch in self._batches]) for name in names}
+        batch = _batch_of(columns)
         self._batches, self._starts = [batch], [0, len(batch)]
         return batch
 
@@ -236,7 +230,7 @@ class Ordered(InputRows):
     """
 
     def __init__(self, inputs: Inputs, order: NDArray[np.int64]) -> None:
-        self._all = inputs.combined() if len(inputs) else pa.RecordBatch.from_pydict({})
+        self._all: Any = inputs.combined() if len(inputs) else None
         self._order = order
 
     def __len__(self) -> int:
@@ -246,9 +240,7 @@ class Ordered(InputRows):
         """Yield these rows as batches."""
         while start < stop:
             end = min(stop, start + BATCH_ROWS)
-            taken = self._all.take(pa.array(self._order[start:end]))
-            columns = {name: taken.column(name).cast(_TYPES[name]) for name in taken.schema.names}
-            yield pa.RecordBatch.from_pydict(columns)
+            yield self._all.take(number_array(self._order[start:end]))
             start = end
 
 
@@ -257,9 +249,8 @@ def to_batch(inputs: Sequence[Input]) -> pa.RecordBatch:
     columns = {}
     for name, values in zip(Input._fields, zip(*inputs, strict=True), strict=True):
         if name not in _DEFAULTS or any(value != _DEFAULTS[name] for value in values):
-            encoded = map(_ENCODED[name], values) if name in _ENCODED else values
-            columns[name] = pa.array(encoded, _TYPES[name], size=len(values))
-    return pa.RecordBatch.from_pydict(columns)
+            columns[name] = _ENCODED[name](values)
+    return _batch_of(columns)
 
 
 def to_inputs(batch: pa.RecordBatch) -> Iterator[Input]:
@@ -278,7 +269,7 @@ def same_columns(batches: Iterable[pa.RecordBatch], names: Iterable[str]) -> Ite
     """Yield batches that all have these columns."""
     names = list(names)
     for batch in batches:
-        yield pa.RecordBatch.from_pydict({name: _column(batch, name) for name in names})
+        yield _batch_of({name: _column(batch, name) for name in names})
 
 
 def schema_of(names: Iterable[str]) -> pa.Schema:
@@ -286,47 +277,87 @@ def schema_of(names: Iterable[str]) -> pa.Schema:
     return pa.schema([(name, _TYPES[name]) for name in names])
 
 
+def _batch_of(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    if name in batch.schema.names:
-        return batch.column(name)
-    default = _DEFAULTS[name]
-    if name in ("location", "labels", "parts"):
-        return pa.nulls(len(batch), _TYPES[name])
-    return pa.array([default], _TYPES[name]).take(pa.array(np.zeros(len(batch), np.int64)))
+    """Return a column, with the default in each row if the batch lacks it."""
+    return batch.column(name) if name in batch.schema.names else _ENCODED[name]([_DEFAULTS[name]] * len(batch))
 
 
-def _path_bytes(path: str) -> bytes:
-    return path.encode("utf-8", "surrogateescape")
+# pa.array() would import pandas if it is installed, which takes 0.2 s in every process that packs.
+def _numbers(values: Sequence[int]) -> pa.Array:
+    return number_array(np.fromiter(values, np.int64, len(values)))
 
 
-def _path_text(path: bytes) -> str:
-    return path.decode("utf-8", "surrogateescape")
+def _label_numbers(labels: Sequence[int | None]) -> pa.Array:
+    return _numbers([_NO_LABEL if label is None else label for label in labels])
 
 
-def _parts_bytes(parts: tuple[tuple[str, File], ...]) -> bytes | None:
-    return json.dumps(parts).encode() if parts else None
+def _paths(paths: Sequence[str]) -> pa.Array:
+    return _texts([path.encode("utf-8", "surrogateescape") for path in paths])
 
 
-def _parts(data: bytes | None) -> tuple[tuple[str, File], ...]:
-    if data is None:
+def _texts(data: Sequence[bytes]) -> pa.Array:
+    buffers = [None, _ends(data), pa.py_buffer(b"".join(data))]
+    return pa.Array.from_buffers(pa.large_binary(), len(data), buffers)
+
+
+def _all_parts(values: Sequence[tuple[tuple[str, File], ...]]) -> pa.Array:
+    return _texts([json.dumps(parts).encode() if parts else b"" for parts in values])
+
+
+def _lists(values: Sequence[tuple[int, ...] | None]) -> pa.Array:
+    present = np.array([value is not None for value in values], np.bool_)
+    valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    lists = [value or () for value in values]
+    numbers = _numbers([number for numbers in lists for number in numbers])
+    buffers = [valid, _ends(lists)]
+    return pa.Array.from_buffers(_TYPES["labels"], len(lists), buffers, children=[numbers])
+
+
+def _ends(values: Sequence[Sized]) -> pa.Buffer:
+    return pa.py_buffer(np.cumsum([0, *map(len, values)], dtype=np.int64))
+
+
+_ENCODED: dict[str, Callable[[Any], pa.Array]] = {
+    "path": _paths,
+    "size": _numbers,
+    "label": _label_numbers,
+    "location": _lists,
+    "group": _numbers,
+    "extra": _numbers,
+    "parts": _all_parts,
+    "facts": _texts,
+    "labels": _lists,
+}
+
+
+def _path(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _label(number: int) -> int | None:
+    return None if number == _NO_LABEL else number
+
+
+def _parts(data: bytes) -> tuple[tuple[str, File], ...]:
+    if not data:
         return ()
     return tuple(
         (field, File(path, size, tuple(location), reason)) for field, (path, size, location, reason) in json.loads(data)
     )
 
 
-def _location(numbers: list[int] | None) -> tuple[int, ...]:
-    return tuple(numbers or ())
-
-
-def _labels(numbers: list[int] | None) -> tuple[int, ...] | None:
+def _tuple(numbers: list[int] | None) -> tuple[int, ...] | None:
     return None if numbers is None else tuple(numbers)
 
 
-_ENCODED: dict[str, Callable[[Any], Any]] = {"path": _path_bytes, "parts": _parts_bytes}
 _DECODED: dict[str, Callable[[Any], Any]] = {
-    "path": _path_text,
+    "path": _path,
+    "label": _label,
+    "location": _tuple,
     "parts": _parts,
-    "location": _location,
-    "labels": _labels,
+    "labels": _tuple,
 }
