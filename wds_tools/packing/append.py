@@ -27,7 +27,7 @@ from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.in_place import make_crop_ready
 from wds_tools.packing.packer import PackReport, open_input, pack
 from wds_tools.packing.plan import Plan, is_source
-from wds_tools.packing.preview import show_account
+from wds_tools.packing.preview import account_lines, show_account
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
 from wds_tools.reading.names import why_not_a_dataset
@@ -85,7 +85,7 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
             "append with the same --images and --resize, or reshard the dataset first"
         )
     source, listing = _list_new_inputs(src, dst, options, onto)
-    show_account(source, listing, progress=options.progress)
+    show_account(account_lines(source, listing), progress=options.progress)
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
     if any(is_source(part, plan.source) for part in parts):  # an earlier call has appended it

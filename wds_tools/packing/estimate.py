@@ -172,7 +172,7 @@ def process_count(plan: Plan, source: Source, options: PackOptions) -> int:
         return 1
     if options.workers is not None:
         return options.workers
-    size, cores = sum(entry.size for entry in plan.inputs), available_cores()
+    size, cores = plan.input_bytes, available_cores()
     if options.policy.images == "keep":  # each reads on one core and writes on another
         return min(_MAX_WORKERS, -(-cores // 2), 1 + size // _BYTES_PER_WORKER)
     return min(cores, 1 + size // _BYTES_PER_TRANSCODER)

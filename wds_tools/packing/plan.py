@@ -221,6 +221,7 @@ class Plan:
             8 bits, one of them would be an error.
         field_classes: Class lists of fields, for the manifest.
         first: Number of inputs, if these are only the first ones of the plan that ``source`` describes; otherwise None.
+        input_bytes: Size of all images before packing, in bytes.
     """
 
     inputs: Sequence[Input]
@@ -233,13 +234,16 @@ class Plan:
     deep: bool = True
     field_classes: FieldClasses = field(default_factory=dict)
     first: int | None = None
+    input_bytes: int = 0
 
     def beginning(self, samples: int | None) -> Plan:
         """Return the plan of only the first inputs. Its shards are those of this plan; the last one may be shorter."""
         if samples is None or samples >= len(self.inputs):
             return self
         boundaries = [*(start for start in self.boundaries if start < samples), samples]
-        return replace(self, inputs=self.inputs[:samples], boundaries=boundaries, first=samples)
+        inputs = self.inputs[:samples]
+        size = sum(entry.size for entry in inputs)
+        return replace(self, inputs=inputs, boundaries=boundaries, first=samples, input_bytes=size)
 
     @property
     def id(self) -> str:
@@ -316,6 +320,7 @@ def make_plan(
         source,
         shuffled=mixed,
         field_classes=listing.field_classes,
+        input_bytes=int(listed.numbers("size").sum()),
     )
 
 

@@ -17,7 +17,7 @@ from wds_tools.packing.config import PackOptions, SplitOptions
 from wds_tools.packing.estimate import packs_deep
 from wds_tools.packing.output_folder import open_folder
 from wds_tools.packing.packer import PackReport, check_place, open_input, pack_listing
-from wds_tools.packing.preview import show_account
+from wds_tools.packing.preview import account_lines, show_account
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import check_labels, check_strict, list_inputs
 from wds_tools.signatures import takes
@@ -76,7 +76,7 @@ def pack_splits(given: SplitOptions) -> dict[str, PackReport]:  # noqa: D417 - c
         shown = [(source, listing)]
         parts = {name: (source, part) for name, part in draw_splits(listing, shares, options.seed).items()}
     for source, listing in () if options.dry_run else shown:
-        show_account(source, listing, progress=options.progress)
+        show_account(account_lines(source, listing), progress=options.progress)
     check_strict(list(parts.values()), options)
     # One decision for all splits, however small one of them is.
     deep = packs_deep([(source, listing.inputs) for source, listing in parts.values()], options)

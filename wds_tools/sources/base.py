@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -262,6 +262,7 @@ class Source:
         kind: Name of the format, as for ``--from``.
         unit: What one input is, see `Account.unit`.
         in_process: The source cannot be pickled, so it is packed in this process.
+        detected: Its kind for `open_source`, given or detected.
         roles: Roles that ``columns`` may name.
         reads_text: The source is a text file, which has an encoding.
         no_splits: Why `splits` is empty, and what to do.
@@ -270,6 +271,7 @@ class Source:
     kind: str
     unit: ClassVar[str] = "record"
     in_process: ClassVar[bool] = False
+    detected: str = ""
     roles: tuple[str, ...] = ("image", "label")
     reads_text: bool = False
     no_splits: str = "it has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
@@ -333,6 +335,22 @@ class Source:
     def image_names(self, found: Collector) -> Iterable[str]:
         """Return the names by which a table can name the images."""
         return (entry.path for entry in found.inputs)
+
+    def state(self) -> dict[str, Any] | None:
+        """Return what `read` needs besides the arguments of the source, as JSON; None if it must be listed again."""
+        return None
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Make an open source that was not listed ready to be read, by what `state` returned after listing."""
+        raise NotImplementedError
+
+    def checksum(self, is_stopped: Callable[[], bool] | None) -> str | None:
+        """Return a checksum of the paths, lengths and versions of all files; None if it must be listed again.
+
+        Args:
+            is_stopped: Lists the files again, until it returns True. None uses the last listing.
+        """
+        raise NotImplementedError
 
     def splits(self) -> Mapping[str, Source]:
         """Return the splits, such as train and val, by name, in a fixed order; empty if the source has none."""
@@ -472,6 +490,17 @@ class FileTimes:
         self.newest_ns = 0
         self.future: dict[str, int] = {}
         self.started_ns = time.time_ns()
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> FileTimes:
+        """Return the times that `state` returned."""
+        times = cls()
+        times.newest_ns, times.started_ns, times.future = *state[:2], dict(state[2])
+        return times
+
+    def state(self) -> list[Any]:
+        """Return all times as JSON."""
+        return [self.newest_ns, self.started_ns, self.future]
 
     def add(self, name: str, status: os.stat_result) -> None:
         """Take note of the times of a file."""

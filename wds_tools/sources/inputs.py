@@ -27,12 +27,14 @@ class File(NamedTuple):
         size: Length in bytes.
         location: Numbers with which the tree finds the file again.
         reason: Why it cannot be read; empty if it can.
+        version: Text that changes with the content, if the storage has one.
     """
 
     path: str
     size: int
     location: tuple[int, ...] = ()
     reason: str = ""
+    version: str = ""
 
 
 class Input(NamedTuple):
@@ -112,6 +114,11 @@ class InputRows(Sequence[Input]):
         """Return a column of numbers: int64 [n], -1 where a row has none."""
         parts = [np.from_dlpack(_column(batch, column)) for batch in self.rows(0, len(self))]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns in which any input has another value than the default."""
+        return [name for name in _TYPES if any(name in batch.schema.names for batch in self.rows(0, len(self)))]
 
     @property
     def have_labels(self) -> bool:
@@ -346,7 +353,7 @@ def _parts(data: bytes) -> tuple[tuple[str, File], ...]:
     if not data:
         return ()
     return tuple(
-        (field, File(path, size, tuple(location), reason)) for field, (path, size, location, reason) in json.loads(data)
+        (field, File(path, size, tuple(location), *more)) for field, (path, size, location, *more) in json.loads(data)
     )
 
 

@@ -26,6 +26,7 @@ from wds_tools.sources.about_images import About, notes_on, why_not_packed
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import (
     Collector,
+    FileTimes,
     Record,
     Source,
     SourceOptions,
@@ -422,6 +423,28 @@ class TreeSource(Source):
 
     def root(self) -> Path:
         return Path(self.tree.name)
+
+    def state(self) -> dict[str, Any] | None:
+        assert self.layout is not None, "a source is listed before"
+        layout = next(name for name, found in LAYOUTS.items() if imported(found) is type(self.layout))
+        times = self.tree.times
+        return {
+            "kind": self.kind,
+            "layout": layout,
+            "given": self.layout.given,
+            "base": self.layout.base,
+            "times": None if times is None else times.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.kind = state["kind"]
+        self.layout = imported(LAYOUTS[state["layout"]])(given=state["given"], options=self.options)
+        assert self.layout is not None
+        self.layout.base = state["base"]
+        self.tree.times = None if state["times"] is None else FileTimes.of(state["times"])
+
+    def checksum(self, is_stopped: Callable[[], bool] | None) -> str | None:
+        return self.tree.checksum if is_stopped is None else self.tree.listed_again(is_stopped)
 
     def splits(self) -> Mapping[str, TreeSource]:
         """Return a source for each split. They share the listing of the tree."""

@@ -13,10 +13,12 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 from wds_tools.errors import ShardError, SourceError, StoreError
 from wds_tools.format import tar
@@ -34,7 +36,7 @@ from wds_tools.sources.base import (
     stamp_files,
 )
 from wds_tools.sources.compressed import CODECS, TarFiles, is_tar, tar_stem
-from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path, stamp_of, states_of
+from wds_tools.sources.files import MappedFiles, content_of, find_files, locate, shown_path, stamp_of, states_of
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import hidden_root, is_image_name
 from wds_tools.storage import is_url
@@ -61,6 +63,22 @@ _clients = LRUCache[str, Client](max_items=16)
 """Clients of recently used folders in this process, so that their connections are used again."""
 
 
+class _Tally:
+    """A checksum of files in any order: the sum of their hashes."""
+
+    def __init__(self) -> None:
+        self._sum = self._count = 0
+
+    def add(self, file: File) -> None:
+        """Add a file."""
+        text = f"{file.path}\0{file.size}\0{file.version}\0{file.reason}"
+        self._sum += xxhash.xxh3_128_intdigest(text.encode("utf-8", "surrogateescape"))
+        self._count += 1
+
+    def __str__(self) -> str:
+        return f"{self._count}-{self._sum % 2**128:032x}"
+
+
 class Tree:
     """Files below a root. It is pickled for worker processes: attributes that start with ``_`` are not.
 
@@ -72,6 +90,7 @@ class Tree:
         empty_folders: After listing: folders without files, of a local folder.
         times: After listing: modification times of the files of a local folder.
         notes: After listing: what a user should know about the names.
+        checksum: After listing: a checksum of the paths, lengths and versions of all files.
     """
 
     name: str
@@ -81,6 +100,7 @@ class Tree:
     empty_folders: tuple[str, ...] = ()
     times: FileTimes | None = None
     notes: tuple[str, ...] = ()
+    checksum: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
@@ -92,9 +112,10 @@ class Tree:
             SourceError: There is no such tree, or it is damaged.
             StoreError: The storage fails.
         """
-        files, hidden = [], set()
+        files, hidden, tally = [], set(), _Tally()
         self.notes = ()
         for file in self._files():
+            tally.add(file)
             if (root := hidden_root(file.path)) is None:
                 files.append(file)
             elif root != file.path or is_image_name(root):
@@ -102,7 +123,20 @@ class Tree:
             else:
                 hidden.add(root.rpartition("/")[2])  # a .DS_Store in each folder is stated once
         self.hidden = frozenset(hidden)
+        self.checksum = self._checksum(tally)
         return sorted(files, key=lambda file: path_bytes(file.path))
+
+    def listed_again(self, is_stopped: Callable[[], bool]) -> str | None:
+        """List all files without keeping them, and return their checksum; None if ``is_stopped`` returned True."""
+        tally = _Tally()
+        for file in self._files():
+            tally.add(file)
+            if is_stopped():
+                return None
+        return self._checksum(tally)
+
+    def _checksum(self, tally: _Tally) -> str:
+        return str(tally)
 
     def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:
         """Return the content of a file, given as in `File`.
@@ -155,6 +189,8 @@ class FolderTree(Tree):
 
     def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:  # noqa: ARG002 - found by its path
         """Read a file with one call."""
+        if leads_out(path):
+            raise SourceStoreError(f"{path!r} leads out of {self.name}: the plan is damaged, pack with --fresh")
         full = os.fsencode(self.root) + b"/" + path_bytes(path)
         with as_read_error(f"{path_text(full)} cannot be read"):
             data, status = _read_all(full, size)
@@ -173,8 +209,8 @@ class FolderTree(Tree):
         root = _root_bytes(self.root)
         if (reason := why_unfinished(self.name, lambda name: (self.root / name).read_bytes())) is not None:
             raise SourceError(reason)
-        self.empty_folders = ()
-        self.times = times = FileTimes()
+        empty_folders: list[str] = []
+        times = FileTimes()
         folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
         while folders:
             folder, parents = folders.pop()
@@ -191,7 +227,7 @@ class FolderTree(Tree):
                 yield File(path_text(folder), 0, (), "is a link to a folder that contains it")
                 continue
             if folder and not entries:
-                self.empty_folders += (path_text(folder),)
+                empty_folders.append(path_text(folder))
             for entry in entries:
                 path = folder + b"/" + entry.name if folder else entry.name
                 if hidden_root(path_text(entry.name)) is not None:
@@ -201,6 +237,7 @@ class FolderTree(Tree):
                     folders.append((path, (*parents, identity)))
                 else:
                     yield _local_file(entry, path_text(path), times)
+        self.empty_folders, self.times = tuple(empty_folders), times
 
 
 class RemoteTree(Tree):
@@ -229,7 +266,7 @@ class RemoteTree(Tree):
         self.stamp = stamp_of([file for _, file in shown])
         for path, file in objects:
             if not path.endswith("/"):  # some tools create an object for each folder
-                yield File(path, file.size)
+                yield File(path, file.size, version=file.version)
 
 
 class TarTree(Tree):
@@ -259,6 +296,14 @@ class TarTree(Tree):
         archives = [self._members(number, path) for number, path in enumerate(self.paths)]
         yield from _joined([tar_stem(path.name) for path in self.paths], archives)
         self.stamp = stamp_of(self.paths)
+
+    def listed_again(self, is_stopped: Callable[[], bool]) -> str:  # noqa: ARG002 - this is quick
+        """Return the checksum of the archives, without looking into them."""
+        self.states = states_of(self.paths)
+        return self._checksum()
+
+    def _checksum(self, tally: _Tally | None = None) -> str:  # noqa: ARG002 - that of members
+        return content_of(self.paths, self.states)
 
     def _members(self, number: int, path: Path | RemoteFile) -> dict[str, File]:
         """Return the files of an archive by path. A name may occur again after `tar -r`: the last one counts."""
@@ -333,6 +378,14 @@ class ZipTree(Tree):
             archives.append(self._with_slashes(path.name, files, always=True))
         yield from _joined([path.stem for path in self.paths], archives)
         self.stamp = stamp_files(self.paths)
+
+    def listed_again(self, is_stopped: Callable[[], bool]) -> str:  # noqa: ARG002 - this is quick
+        """Return the checksum of the archives, without looking into them."""
+        self.states = file_states(self.paths)
+        return self._checksum()
+
+    def _checksum(self, tally: _Tally | None = None) -> str:  # noqa: ARG002 - that of members
+        return content_of(self.paths, self.states)
 
     @cached_property
     def _mapped(self) -> MappedFiles:
