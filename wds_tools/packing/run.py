@@ -86,12 +86,7 @@ class PackJob:
         try:
             self.destination.start(self.plan.source, fresh=self.options.fresh, onto=onto)
             self._find_kept()
-            if onto is None and self.plan.first is None:
-                self.destination.write_planned(empty_manifest(self.plan))
-            if self.listed is not None:
-                self.destination.write_listing(self.listed)
-            if self.written is not None:
-                self.written()
+            self._record_plan(onto)
             self._pack_missing(listing.files)
             reports = sorted([*self.kept.values(), *self.packed], key=lambda report: report.number)
             skipped = _sorted([*listing.skipped, *(skip for report in reports for skip in report.skipped)])
@@ -134,6 +129,15 @@ class PackJob:
             if self.check is not None:
                 self.check.stop()
         return manifest, tuple(skipped)
+
+    def _record_plan(self, onto: Manifest | None) -> None:
+        """Write what loaders, restarts and other tasks need of the plan."""
+        if onto is None and self.plan.first is None:
+            self.destination.write_planned(empty_manifest(self.plan))
+        if self.listed is not None:
+            self.destination.write_listing(self.listed)
+        if self.written is not None:
+            self.written()
 
     def _account(self, listing: Listing, reports: Sequence[ShardReport]) -> Account:
         """Return the account for the manifest, with what was skipped during packing and by an earlier pack."""

@@ -486,10 +486,10 @@ class FileTimes:
         future: Times in the future, by file.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, started_ns: int | None = None) -> None:
         self.newest_ns = 0
         self.future: dict[str, int] = {}
-        self.started_ns = time.time_ns()
+        self.started_ns = time.time_ns() if started_ns is None else started_ns
 
     @classmethod
     def of(cls, state: Sequence[Any]) -> FileTimes:
@@ -501,6 +501,11 @@ class FileTimes:
     def state(self) -> list[Any]:
         """Return all times as JSON."""
         return [self.newest_ns, self.started_ns, self.future]
+
+    def merge(self, other: FileTimes) -> None:
+        """Take note of the times of other files, listed at the same time."""
+        self.newest_ns = max(self.newest_ns, other.newest_ns)
+        self.future |= other.future
 
     def add(self, name: str, status: os.stat_result) -> None:
         """Take note of the times of a file."""

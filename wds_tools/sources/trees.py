@@ -14,9 +14,12 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -52,6 +55,8 @@ _LINK = "is a link and has no content: write the archive with `tar --dereference
 # gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
 _LEADS_OUT = "has a path that leads out of the archive"
+_LISTING_THREADS = 16  # of a local folder, which may be on a network
+_ENTRIES = 1000  # of a folder, that one thread looks at
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
 _UTF8 = 0x800
@@ -211,33 +216,12 @@ class FolderTree(Tree):
             raise SourceError(reason)
         empty_folders: list[str] = []
         times = FileTimes()
-        folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
-        while folders:
-            folder, parents = folders.pop()
-            try:
-                identity = _identity(root + b"/" + folder)
-                entries = list(os.scandir(root + b"/" + folder))
-            except OSError as error:
-                if not folder:
-                    raise SourceError(f"{self.name} cannot be read: {error.strerror}") from error
-                _raise_failure(error, root + b"/" + folder)
-                yield File(path_text(folder), 0, (), f"folder cannot be read: {error.strerror}")
-                continue
-            if identity in parents:
-                yield File(path_text(folder), 0, (), "is a link to a folder that contains it")
-                continue
-            if folder and not entries:
-                empty_folders.append(path_text(folder))
-            for entry in entries:
-                path = folder + b"/" + entry.name if folder else entry.name
-                if hidden_root(path_text(entry.name)) is not None:
-                    # A slash at its end tells a folder, whose content is not listed, from a file.
-                    yield File(path_text(path) + ("/" if _is_folder(entry) else ""), 0, ())
-                elif _is_folder(entry):
-                    folders.append((path, (*parents, identity)))
-                else:
-                    yield _local_file(entry, path_text(path), times)
-        self.empty_folders, self.times = tuple(empty_folders), times
+        for found in _in_threads(partial(_scan, root, _Folder(b""), times.started_ns)):
+            times.merge(found.times)
+            if found.is_empty and found.path:
+                empty_folders.append(path_text(found.path))
+            yield from found.files
+        self.empty_folders, self.times = tuple(sorted(empty_folders)), times
 
 
 class RemoteTree(Tree):
@@ -453,6 +437,90 @@ def _raise_failure(error: OSError, path: bytes) -> None:
     """Raise an error if storage fails. A file that cannot be listed for another reason is skipped."""
     if error.errno not in _NOT_LISTED:
         raise SourceStoreError(f"{path_text(path)} cannot be listed: {error.strerror or error}") from error
+
+
+class _Folder(NamedTuple):
+    """A folder to list: its path, and the identities of its parents."""
+
+    path: bytes
+    parents: tuple[_Identity, ...] = ()
+
+
+@dataclass(slots=True)
+class _Scanned:
+    """A part of a folder.
+
+    Attributes:
+        path: The folder.
+        times: Times of its files.
+        files: Its files.
+        more: Lists further parts, and the folders in it.
+        is_empty: Whether nothing is in the folder.
+    """
+
+    path: bytes
+    times: FileTimes
+    files: list[File] = field(default_factory=list)
+    more: list[Callable[[], _Scanned]] = field(default_factory=list)
+    is_empty: bool = False
+
+
+def _in_threads(first: Callable[[], _Scanned]) -> Iterator[_Scanned]:
+    """Yield the results of functions that name further ones, called in threads: a network takes its time for each."""
+    results: SimpleQueue[Future[_Scanned]] = SimpleQueue()
+    pool = ThreadPoolExecutor(_LISTING_THREADS)
+    try:
+        pool.submit(first).add_done_callback(results.put)
+        pending = 1
+        while pending:
+            found = results.get().result()
+            pending += len(found.more) - 1
+            for function in found.more:
+                pool.submit(function).add_done_callback(results.put)
+            yield found
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _scan(root: bytes, folder: _Folder, started_ns: int) -> _Scanned:
+    """List a folder; of a large one, only the first entries."""
+    path, parents = folder
+    found = _Scanned(path, FileTimes(started_ns))
+    try:
+        identity = _identity(root + b"/" + path)
+        entries = list(os.scandir(root + b"/" + path))
+    except OSError as error:
+        if not path:
+            raise SourceError(f"{path_text(root)} cannot be read: {error.strerror}") from error
+        _raise_failure(error, root + b"/" + path)
+        found.files.append(File(path_text(path), 0, (), f"folder cannot be read: {error.strerror}"))
+        return found
+    if identity in parents:
+        found.files.append(File(path_text(path), 0, (), "is a link to a folder that contains it"))
+        return found
+    found.is_empty = not entries
+    inside = _Folder(path, (*parents, identity))
+    for start in range(_ENTRIES, len(entries), _ENTRIES):
+        found.more.append(partial(_look_at, root, inside, entries[start : start + _ENTRIES], started_ns))
+    first = _look_at(root, inside, entries[:_ENTRIES], started_ns)
+    found.files, found.times = first.files, first.times
+    found.more += first.more
+    return found
+
+
+def _look_at(root: bytes, folder: _Folder, entries: Iterable[os.DirEntry[bytes]], started_ns: int) -> _Scanned:
+    """Return the files among entries of a folder, with their lengths and times."""
+    found = _Scanned(folder.path, FileTimes(started_ns))
+    for entry in entries:
+        path = folder.path + b"/" + entry.name if folder.path else entry.name
+        if hidden_root(path_text(entry.name)) is not None:
+            # A slash at its end tells a folder, whose content is not listed, from a file.
+            found.files.append(File(path_text(path) + ("/" if _is_folder(entry) else ""), 0, ()))
+        elif _is_folder(entry):
+            found.more.append(partial(_scan, root, _Folder(path, folder.parents), started_ns))
+        else:
+            found.files.append(_local_file(entry, path_text(path), found.times))
+    return found
 
 
 def _local_file(entry: os.DirEntry[bytes], path: str, times: FileTimes) -> File:
