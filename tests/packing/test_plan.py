@@ -29,9 +29,7 @@ from wds_tools.packing.plan import (
     unify_head,
 )
 from wds_tools.packing.shard_file import ShardFile
-from wds_tools.sources.base import (
-    Listing,
-)
+from wds_tools.sources.base import Listing
 from wds_tools.sources.inputs import Input, Inputs
 
 CLASSES = ("cat", 'dog "x"', "caf\udce9", "日本")

@@ -17,12 +17,7 @@ from wds_tools.packing.config import PackOptions
 from wds_tools.packing.geometry import resized
 from wds_tools.packing.plan import Plan, extension_kind, make_plan
 from wds_tools.packing.transcode import ImageOptions, transcode
-from wds_tools.sources.base import (
-    Listing,
-    Record,
-    Source,
-    SourceStoreError,
-)
+from wds_tools.sources.base import Listing, Record, Source, SourceStoreError
 from wds_tools.sources.inputs import Input
 
 _MAX_WORKERS = 8  # by default: with more, packing waits for the disk

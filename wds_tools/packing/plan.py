@@ -19,11 +19,7 @@ from numpy.typing import NDArray
 
 from wds_tools.format.field_classes import FieldClasses, to_raw
 from wds_tools.format.tar import END
-from wds_tools.sources.base import (
-    WINDOW_BYTES,
-    Listing,
-    field_bytes,
-)
+from wds_tools.sources.base import WINDOW_BYTES, Listing, field_bytes
 from wds_tools.sources.inputs import Input, InputRows, Inputs, Ordered
 
 HEAD = 5

@@ -30,14 +30,7 @@ from wds_tools.packing.plan import json_field, labels_field, sample_key, shard_n
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import ImageOptions, transcode
 from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
-from wds_tools.sources.base import (
-    FileState,
-    Record,
-    Skip,
-    Source,
-    SourceStoreError,
-    check_unchanged,
-)
+from wds_tools.sources.base import FileState, Record, Skip, Source, SourceStoreError, check_unchanged
 from wds_tools.sources.inputs import Input
 
 Advance = Callable[[int, int], None]

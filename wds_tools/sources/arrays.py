@@ -22,12 +22,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format import codecs
 from wds_tools.sources.array_kinds import cells_of, kind_of, to_bytes
 from wds_tools.sources.array_roles import Contents, Roles, Unusable
-from wds_tools.sources.base import (
-    Collector,
-    Record,
-    as_read_error,
-    as_source_error,
-)
+from wds_tools.sources.base import Collector, Record, as_read_error, as_source_error
 from wds_tools.sources.columns import IMAGE
 from wds_tools.sources.files import map_file
 from wds_tools.sources.inputs import Input

@@ -38,8 +38,19 @@ from wds_tools.sources.base import (
     file_states,
     stamp_files,
 )
-from wds_tools.sources.compressed import CODECS, TarFiles, is_tar, tar_stem
-from wds_tools.sources.files import MappedFiles, content_of, find_files, locate, shown_path, stamp_of, states_of
+from wds_tools.sources.files import (
+    CODECS,
+    MappedFiles,
+    TarFiles,
+    content_of,
+    find_files,
+    is_tar,
+    locate,
+    shown_path,
+    stamp_of,
+    states_of,
+    tar_stem,
+)
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import hidden_root, is_image_name
 from wds_tools.storage import is_url
@@ -163,13 +174,7 @@ class Tree:
     def _with_slashes(self, archive: str, files: dict[str, File], *, always: bool = False) -> dict[str, File]:
         """Return the files of an archive with slashes in their paths: programs on Windows may write backslashes.
 
-        Args:
-            archive: Its name.
-            files: Its files by path.
-            always: Whether backslashes separate folders even if another name has a slash.
-
-        Raises:
-            SourceError: Two files have the same path with slashes.
+        ``always``: backslashes separate folders even if another name has a slash.
         """
         separated = next((name for name in files if "\\" in name), None)
         if separated is not None and (always or not any("/" in name for name in files)):
@@ -182,7 +187,9 @@ class Tree:
                     found[path] = file._replace(path=path)
             files = found
             self.notes += (f"backslashes in names such as {separated!r} of {archive} are read as slashes",)
-        return {name: File(name, 0, (), _LEADS_OUT) if leads_out(name) else file for name, file in files.items()}
+        return {
+            name: File(name, 0, (), _LEADS_OUT) if ".." in name.split("/") else file for name, file in files.items()
+        }
 
 
 class FolderTree(Tree):
@@ -194,7 +201,7 @@ class FolderTree(Tree):
 
     def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:  # noqa: ARG002 - found by its path
         """Read a file with one call."""
-        if leads_out(path):
+        if ".." in path.split("/"):
             raise SourceStoreError(f"{path!r} leads out of {self.name}: the plan is damaged, pack with --fresh")
         full = os.fsencode(self.root) + b"/" + path_bytes(path)
         with as_read_error(f"{path_text(full)} cannot be read"):
@@ -382,11 +389,6 @@ def client_of(folder: RemoteFolder) -> Client:
     return _clients.load(key, lambda: open_client(folder), lambda _: 0)
 
 
-def leads_out(path: str) -> bool:
-    """Return whether a path leads out of its archive."""
-    return ".." in path.split("/")
-
-
 def is_zip(name: str) -> bool:
     """Return whether a file name is that of a zip archive."""
     return name.lower().endswith(".zip")
@@ -418,11 +420,6 @@ def _root_bytes(root: Path) -> bytes:
     if not is_folder:
         raise SourceError(f"{root} is not a folder; expected a folder of images")
     return os.fsencode(root)
-
-
-def _identity(folder: bytes) -> _Identity:
-    status = os.stat(folder)  # noqa: PTH116 - Path does not accept bytes
-    return status.st_dev, status.st_ino
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:
@@ -487,7 +484,7 @@ def _scan(root: bytes, folder: _Folder, started_ns: int) -> _Scanned:
     path, parents = folder
     found = _Scanned(path, FileTimes(started_ns))
     try:
-        identity = _identity(root + b"/" + path)
+        status = os.stat(root + b"/" + path)  # noqa: PTH116 - Path does not accept bytes
         entries = list(os.scandir(root + b"/" + path))
     except OSError as error:
         if not path:
@@ -495,6 +492,7 @@ def _scan(root: bytes, folder: _Folder, started_ns: int) -> _Scanned:
         _raise_failure(error, root + b"/" + path)
         found.files.append(File(path_text(path), 0, (), f"folder cannot be read: {error.strerror}"))
         return found
+    identity = status.st_dev, status.st_ino
     if identity in parents:
         found.files.append(File(path_text(path), 0, (), "is a link to a folder that contains it"))
         return found
