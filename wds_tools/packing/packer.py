@@ -313,7 +313,9 @@ def pack_listing(
         if whole and stored is None and (request := request_of(options.src, options)) and source.state() is not None:
             lines = account_lines(source, listing)
             job.listed = lambda file: write(file, request, source, listing, complete, lines)
-        job.written, job.check = written, stored.check if stored is not None else None
+        if stored is not None:
+            job.check, job.is_restored = stored.check, True
+        job.written = written
         manifest, skipped = job.run(listing)
     return PackReport(
         manifest=manifest,

@@ -59,6 +59,7 @@ class PackJob:
         listed: Writes the files of the plan, see `Destination.write_listing`; None if an earlier run has.
         written: Called when the plan is written.
         check: Compares the source with an earlier listing.
+        is_restored: Whether an earlier run has written the plan.
     """
 
     plan: Plan
@@ -72,6 +73,7 @@ class PackJob:
     listed: Callable[[BinaryIO], bytes] | None = field(default=None, init=False)
     written: Callable[[], object] | None = field(default=None, init=False)
     check: SourceCheck | None = field(default=None, init=False)
+    is_restored: bool = field(default=False, init=False)
 
     def run(self, listing: Listing, *, onto: Manifest | None = None) -> tuple[Manifest, tuple[Skip, ...]]:
         """Pack the missing shards, and complete the dataset unless this is one of several tasks.
@@ -132,7 +134,7 @@ class PackJob:
 
     def _record_plan(self, onto: Manifest | None) -> None:
         """Write what loaders, restarts and other tasks need of the plan."""
-        if onto is None and self.plan.first is None:
+        if onto is None and self.plan.first is None and not self.is_restored:
             self.destination.write_planned(empty_manifest(self.plan))
         if self.listed is not None:
             self.destination.write_listing(self.listed)
