@@ -477,6 +477,8 @@ class TreeSource(Source):
             raise MissingSourceError(layouts.no_images_error(self.name, found.skipped))
         if isinstance(self.tree, TarTree):
             found.inputs = Inputs(e._replace(group=self.tree.group(e.location)) for e in found.inputs)
+        if self.split is None:
+            self._listed = None  # other splits would use it
 
     def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:
         """Return the files of a local folder whose modification time is later, of those that inputs are read from."""
