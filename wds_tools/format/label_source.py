@@ -60,10 +60,6 @@ class LabelSource:
 
         If the label is a folder, this is its whole path in the key, which `resolved` shortens.
 
-        Args:
-            key: Key of the sample.
-            content: Content of the field, if there is one.
-
         Raises:
             ValueError: The field is not JSON or npy, as its name states, or its entry is an object.
         """

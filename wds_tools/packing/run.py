@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 from tqdm import tqdm
@@ -299,9 +298,7 @@ class ProgressBar:
             self._reporter.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._reporter:
             self._reporter.stop()
         self._bar.close()
@@ -397,9 +394,14 @@ def list_inputs(source: Source, progress: bool | None, *, is_split: bool = False
         listing = source.scan()
     if not is_split:
         check_labels(source.name, [listing], source.options.classes)
-    for note in listing.account.notes:
-        _log.warning("%s: %s", shown_path(source.name), note)
+    show_notes(source, listing.account.notes)
     return listing
+
+
+def show_notes(source: Source, notes: Iterable[str]) -> None:
+    """Log notes about a source as warnings."""
+    for note in notes:
+        _log.warning("%s: %s", shown_path(source.name), note)
 
 
 def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) -> None:

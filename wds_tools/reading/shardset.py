@@ -215,12 +215,7 @@ class ShardSet:
             return location.store.fetch(location.entry.name, ranges, total_bytes=location.entry.bytes)
 
     def fetch_extents(self, shards: Sequence[int], extents: Sequence[Extent]) -> list[memoryview]:
-        """Return parts of cached blocks, in the order of ``extents``; raises as `fetch` does.
-
-        Args:
-            shards: Index of the shard of each extent.
-            extents: The parts.
-        """
+        """Return parts of cached blocks, in the order of ``extents``; raises as `fetch` does."""
         found: list[memoryview] = [memoryview(b"")] * len(extents)
         for store, positions in self._by_store(shards):
             with self.replacement_reported(shards):
@@ -230,12 +225,7 @@ class ShardSet:
         return found
 
     def read_ahead(self, shards: Sequence[int], blocks: Sequence[Block]) -> None:
-        """Start reading blocks that will be fetched soon, if the store can; raises as `fetch` does.
-
-        Args:
-            shards: Index of the shard of each block.
-            blocks: The blocks.
-        """
+        """Start reading blocks that will be fetched soon, if the store can; raises as `fetch` does."""
         for store, positions in self._by_store(shards):
             with self.replacement_reported(shards):
                 store.read_ahead([blocks[position] for position in positions])
