@@ -138,6 +138,17 @@ def test_given_classes_in_another_order_are_matched_by_name_when_packing(tmp_pat
     assert found == {(photo.data, photo.label) for photo in photos}
 
 
+def test_a_new_class_that_looks_like_a_known_one_is_noted(photos, tmp_path):
+    first = min(photos.glob("*/*"))
+    for place in ("old/Cat", "old/dog", "new/cat", "new/dog"):
+        (tmp_path / place).mkdir(parents=True)
+        shutil.copy(first, tmp_path / place)
+    wt.pack(tmp_path / "old", tmp_path / "dst", **KEEP)
+    report = wt.append(tmp_path / "new", tmp_path / "dst", **KEEP)
+    assert report.manifest.classes == ("Cat", "dog", "cat")
+    assert report.account.notes == ["the classes 'Cat' and 'cat' differ only in upper and lower case, or look the same"]
+
+
 def test_labels_without_names_stay_when_shards_are_packed_again(tmp_path):
     items = NamedItems((photo.data, number) for number, photo in enumerate(photos_of(3)))
     wt.pack(items, tmp_path / "one", images="keep")

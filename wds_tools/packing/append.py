@@ -11,7 +11,7 @@ from typing import Any
 
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError
 from wds_tools.format.field_classes import DatasetClasses, check_same
-from wds_tools.format.label import Classes, LabelType
+from wds_tools.format.label import Classes, LabelType, notes_on_similar
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.packing.config import AppendOptions, PackOptions
@@ -30,7 +30,7 @@ from wds_tools.packing.packer import PackReport, open_input, pack
 from wds_tools.packing.plan import Plan, is_source
 from wds_tools.packing.preview import show_account
 from wds_tools.packing.remote_destination import parse_destination
-from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
+from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs, show_notes
 from wds_tools.reading.names import why_not_a_dataset
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import classes_of
@@ -173,6 +173,9 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     if listing.classes == onto.classes:
         return source, listing
     union, _ = Classes(onto.classes).united(listing.classes)
+    notes = notes_on_similar(union)[len(notes_on_similar(onto.classes)) :]  # about the new classes
+    listing.account.notes += notes
+    show_notes(source, notes)
     return source, listing.with_classes(union)
 
 
