@@ -14,16 +14,14 @@ from wds_tools.cli.common import (
     PATH_OR_URL,
     Run,
     amount,
-    column_option,
-    encoding_option,
     example,
-    from_option,
     indexes_of,
     label_option,
     label_separator_option,
     label_type_option,
     next_steps,
     parse_columns,
+    source_options,
     storage_option,
 )
 from wds_tools.errors import OptionError
@@ -65,12 +63,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
 @_seed
 @_workers
-@from_option
-@column_option
-@label_option
-@label_type_option
-@label_separator_option
-@encoding_option
+@source_options
 @click.option(
     "--split",
     metavar="SPLITS",
@@ -241,12 +234,7 @@ def _pack_summary(report: PackReport) -> str:
 @_shard_bytes(None, "Maximum size of a new shard; by default as in the dataset.")
 @_seed
 @_workers
-@from_option
-@column_option
-@label_option
-@label_type_option
-@label_separator_option
-@encoding_option
+@source_options
 @_strict
 @click.option("--fresh", is_flag=True, help="Remove what an interrupted append left, and start again.")
 @click.option("--images", type=_IMAGES, help="The same value as when the dataset was packed.")

@@ -16,13 +16,12 @@ from wds_tools.cli.common import (
     as_json_option,
     check_writable,
     example,
-    first_names,
     source_given,
     source_options,
     storage_option,
 )
 from wds_tools.terminal import shows_progress
-from wds_tools.wording import one_line
+from wds_tools.wording import first_few, one_line
 
 if TYPE_CHECKING:
     from wds_tools.inspection.doctor import Finding
@@ -80,14 +79,14 @@ def _verify_text(report: VerifyReport) -> str:
     lines += [f"note: {one_line(note)}" for note in report.notes]
     if report.objects:
         found = f"{counted(len(report.objects), 'object')} in images that are strange or wrong, but not damaged"
-        lines.append(f"{found} (--json lists all): {first_names(report.objects)}")
+        lines.append(f"{found} (--json lists all): {first_few(report.objects)}")
     if report.strangers:
-        lines.append(f"not part of the dataset and never read: {first_names(report.strangers)}")
+        lines.append(f"not part of the dataset and never read: {first_few(report.strangers)}")
     checked = amount(report.samples, report.shards, report.bytes)
     if report.damage_count:
         count = counted(report.damage_count, "damaged part")
         lines.append(
-            f"{report.dataset} is damaged: {count} in {first_names(report.damaged_shards)}; copy these files again, or "
+            f"{report.dataset} is damaged: {count} in {first_few(report.damaged_shards)}; copy these files again, or "
             f"pack again (checked: {checked})"
         )
     elif report.unchecked:

@@ -93,11 +93,7 @@ def sniff(data: bytes | bytearray | memoryview) -> str | None:
 
 
 def probe_array(data: bytes | memoryview) -> ImageInfo:
-    """Read the header of an image as `probe` does, or that of an ``.npy`` array of any dtype and channels.
-
-    Raises:
-        DecodeError: As for `probe`, or the array is not [height, width] or [height, width, channels].
-    """
+    """Read the header of an image as `probe` does, or that of an ``.npy`` array of any dtype and channels."""
     if sniff(data) != "npy":
         return probe(data)
     try:
@@ -140,15 +136,7 @@ def reason_of(error: Exception, data: bytes | bytearray | memoryview) -> str:
 
 
 def check_size(width: int, height: int) -> None:
-    """Refuse an image that is too large, before memory is allocated for it.
-
-    Args:
-        width: Width in pixels.
-        height: Height in pixels.
-
-    Raises:
-        DecodeError: The image has more than `MAX_PIXELS`, or more than `MAX_SIDE` along a side.
-    """
+    """Refuse an image that is too large, before memory is allocated for it."""
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         raise DecodeError(
             f"is {width}x{height} = {width * height:,} pixels; allowed are {MAX_PIXELS:,}, and {MAX_SIDE:,} per side"

@@ -38,11 +38,7 @@ class LabelSource:
 
     @classmethod
     def parse(cls, text: str) -> LabelSource:
-        """Parse ``cls``, ``y.txt``, ``json:label``, ``json:meta.label`` or ``folder``.
-
-        Raises:
-            OptionError: The text is none of these.
-        """
+        """Parse ``cls``, ``y.txt``, ``json:label``, ``json:meta.label`` or ``folder``."""
         if text == FOLDER:
             return cls(None)
         field, colon, path = text.strip().partition(":")
@@ -63,10 +59,6 @@ class LabelSource:
         """Return the label of a sample as it is stored: a value or a list for `Labels.add`, or None.
 
         If the label is a folder, this is its whole path in the key, which `resolved` shortens.
-
-        Args:
-            key: Key of the sample.
-            content: Content of the field, if there is one.
 
         Raises:
             ValueError: The field is not JSON or npy, as its name states, or its entry is an object.

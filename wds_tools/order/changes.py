@@ -41,10 +41,6 @@ class Ban:
 def bans_of(state: Any, stored: int) -> tuple[Ban, ...]:
     """Return the bans of a state, see `Ban.to_dict`.
 
-    Args:
-        state: The entry of the state.
-        stored: Number of samples of the dataset.
-
     Raises:
         ResumeError: They are damaged.
     """
@@ -168,11 +164,7 @@ class FindWeights(Protocol):
 
 
 def reweights_of(state: Any) -> tuple[Reweight, ...]:
-    """Return the changes of weights of a state, see `Reweight.to_list`.
-
-    Raises:
-        ResumeError: They are damaged.
-    """
+    """Return the changes of weights of a state, see `Reweight.to_list`."""
     try:
         return tuple(_reweight_of(*entries_of(one, "weights")) for one in entries_of(state, "weights"))
     except (TypeError, ValueError) as error:

@@ -45,16 +45,7 @@ def predicted(*, batch: int, block: int, window: int, shuffled: bool) -> float:
 
 
 def window_for(quality: float, *, batch: int, block: int) -> int:
-    """Return the window, in samples, that has the requested quality on input sorted by class.
-
-    Args:
-        quality: Requested quality, above 0 and below 1.
-        batch: Samples of a step over all ranks.
-        block: Samples per block.
-
-    Raises:
-        OptionError: The quality is out of range.
-    """
+    """Return the window, in samples, that has the requested quality on input sorted by class."""
     if not 0 < quality < 1:
         raise OptionError(
             f"shuffle={quality}; allowed are a quality above 0 and below 1, and a window as a whole number of samples"
@@ -68,10 +59,6 @@ def packed_window(*, block: int, samples: int) -> int:
     Such a dataset has full quality with any window. The window only determines how often the same
     samples share a batch in several epochs. For small batches, ``1 + (block - 1) * samples /
     window**2`` times as many pairs as with a full shuffle share a batch in two epochs.
-
-    Args:
-        block: Samples per block.
-        samples: Samples of the dataset.
 
     >>> packed_window(block=19, samples=1_281_167), packed_window(block=200, samples=1_281_167)
     (15186, 50493)
@@ -130,9 +117,6 @@ def measured_quality(order: Order, labels: NDArray[np.int64], *, batch: int, epo
     Returns:
         Variance of the class counts of a batch after a full shuffle, divided by the variance with this order; about 1
         is best.
-
-    Raises:
-        OptionError: The dataset is smaller than a batch.
     """
     if batch > order.samples:
         raise OptionError(f"batch={batch} is larger than the dataset of {order.samples:,} samples")

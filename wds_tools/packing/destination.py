@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from wds_tools.errors import DestinationError, ManifestError
@@ -82,9 +81,7 @@ class Destination(Protocol):
 
     def __enter__(self) -> Destination: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
 
     def manifest(self) -> Manifest | None:
         """Return the manifest at the destination, or None."""
@@ -154,11 +151,7 @@ def check_startable(destination: Destination, source: dict[str, Any], *, fresh: 
 
 
 def check_times(destination: Destination, plan: Plan, source: Source) -> None:
-    """Check that no file of a source was changed after a local folder began to be packed from it.
-
-    Raises:
-        DestinationError: A file was.
-    """
+    """Check that no file of a source was changed after a local folder began to be packed from it."""
     unfinished = destination.read_plan() or {}
     unfinished = {key: value for key, value in unfinished.items() if key != "onto"}  # of the dataset for `append`
     if unfinished == plan.source and (later := later_files(destination, plan, source, since=_PLAN)):
@@ -366,11 +359,7 @@ class _SharedFolder:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of a folder, or None if there is none.
-
-    Raises:
-        DestinationError: The file cannot be read, is not a manifest, or is damaged.
-    """
+    """Return the manifest of a folder, or None if there is none."""
     try:
         data = (folder / MANIFEST_NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -381,15 +370,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def parse_manifest(data: bytes, *, where: str) -> Manifest:
-    """Parse a manifest.
-
-    Args:
-        data: Its bytes.
-        where: Folder or URL of the manifest, for messages.
-
-    Raises:
-        DestinationError: The data are not a manifest, or are damaged.
-    """
+    """Parse a manifest."""
     try:
         return manifests.from_json(data)
     except ManifestError as error:

@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tqdm import tqdm
@@ -259,9 +258,7 @@ class ProgressBar:
             self._reporter.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._reporter:
             self._reporter.stop()
         self._bar.close()
@@ -334,11 +331,7 @@ def _appended_manifest(onto: Manifest, new: Manifest) -> Manifest:
 
 
 def check_labels(name: str, listings: Iterable[Listing], classes: Sequence[str] | None) -> None:
-    """Check that there are labels if class names were given. A split may have none.
-
-    Raises:
-        LabelError: There are none.
-    """
+    """Check that there are labels if class names were given. A split may have none."""
     if classes and not any(listing.has_labels for listing in listings):
         raise LabelError(
             f"{shown_path(name)} has no labels, but class names were given ({quoted(classes)}): name the label "
@@ -361,9 +354,14 @@ def list_inputs(source: Source, progress: bool | None, *, is_split: bool = False
         listing = source.scan()
     if not is_split:
         check_labels(source.name, [listing], source.options.classes)
-    for note in listing.account.notes:
-        _log.warning("%s: %s", shown_path(source.name), note)
+    show_notes(source, listing.account.notes)
     return listing
+
+
+def show_notes(source: Source, notes: Iterable[str]) -> None:
+    """Log notes about a source as warnings."""
+    for note in notes:
+        _log.warning("%s: %s", shown_path(source.name), note)
 
 
 def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) -> None:

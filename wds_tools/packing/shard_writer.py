@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -205,9 +204,7 @@ class ShardWriter:
     def __enter__(self) -> ShardWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
         elif self.manifest is None and self._closed_reason is None:
@@ -393,11 +390,7 @@ def _refuse_unsupported(**given: object) -> None:
 
 
 def _with_label(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sample whose ``cls`` is text: 3.0 is 3, True is "true"; without ``cls`` if that is no label (NaN).
-
-    Raises:
-        SampleError: It is not a label, or a list of labels.
-    """
+    """Return a sample whose ``cls`` is text: 3.0 is 3, True is "true"; without ``cls`` if that is no label (NaN)."""
     value = values["cls"]
     if items_of(value, None) is not None:
         raise SampleError(

@@ -20,9 +20,10 @@ from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import PLACE
 from wds_tools.sources import coco, layouts, masks, voc, yolo
+from wds_tools.sources.about_images import RowNames
 from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, File, Record
-from wds_tools.sources.row_names import RowNames, split_folder
+from wds_tools.sources.layouts import split_folder
 from wds_tools.sources.tree import Files, Layout, image_size
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
@@ -128,14 +129,9 @@ class Annotated(Layout):
         folders = {posixpath.dirname(file.path) for split in splits for file in split.own.values()}
         like = [path for file in files.others if posixpath.dirname(path := file.path) in folders]
         of_no_image = {path for path in like if path.lower().endswith(self.annotation_ending)}
-        lists = {file.path for file in files.others if "ImageSets" in file.path.split("/")}
+        has_lists = any(layouts.is_image_set(file.path) for split in splits for file in split.used)
+        lists = {file.path for file in files.others if has_lists and layouts.is_image_set(file.path)}
         return read | of_no_image | lists | super().files_read(files)
-
-    def collect(self, found: Collector, files: Files, split: str) -> None:
-        """Add the images of the split, and state what becomes of all other files."""
-        assert self._plan is not None, "`splits` was called before"
-        self._collect(found, files, self._plan[split])
-        self._plan = None
 
     def _collect(self, found: Collector, files: Files, split: _Split) -> None:
         self._state(found, files, split)
@@ -201,7 +197,7 @@ class Annotated(Layout):
     def _why_skipped(self, files: Files, file: File, split: _Split) -> str:
         if layouts.is_image_name(file.path):
             return f"is not listed in {split.source}"
-        if file.path.endswith(".txt") and "ImageSets" in file.path.split("/"):
+        if layouts.is_image_set(file.path) and any(layouts.is_image_set(used.path) for used in split.used):
             return "is a list of images, and another list is used instead"
         if file.path.lower().endswith(self.annotation_ending):
             return "belongs to no image that is packed"
@@ -318,11 +314,7 @@ class Yolo(Annotated):
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
-        """Return the layout if the files have it.
-
-        Raises:
-            SourceError: There are label files, and no class names.
-        """
+        """Return the layout if the files have it."""
         if cls.matches(files):
             return cls()
         labels = _first_labels(files)
@@ -544,11 +536,7 @@ class Masks(Annotated):
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
-        """Return the layout if at least half of the images have a mask.
-
-        Raises:
-            SourceError: Names do not show which image has which mask.
-        """
+        """Return the layout if at least half of the images have a mask."""
         paths = [file.path for file in files.images]
         found = masks.pairs(paths if masks.may_have_masks(paths) else ())
         is_most = 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0

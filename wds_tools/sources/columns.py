@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from wds_tools.errors import SourceError
-from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import field_bytes
+from wds_tools.wording import first_few
 
 IMAGE = "image"
 LABEL = "label"
@@ -23,6 +23,8 @@ _USUAL_NAMES = {
 }
 _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\.(txt|json|png|jpg|webp|npy|cls|xml|bin)")
+_PATH_ENDINGS = ("_file_name", "_filename", "_path", "_file")
+_SHOWN = 12  # names that a message lists
 _MAX_FIELD_NAME = 64  # keeps the tar header of a member to one block
 _CHANGE_OF_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[\s-]+")  # as in ClassName and "class name"
 _encoder = json.JSONEncoder(separators=(",", ":"))
@@ -38,14 +40,7 @@ def usual_columns(
 ) -> list[str]:
     """Return the column that the user named for a role, otherwise all with a usual name, the most usual one first.
 
-    Args:
-        role: `IMAGE` or `LABEL`.
-        names: All columns.
-        columns: The user's mapping from role to column; an empty name means that there is none.
-        where: Name of the source, for error messages.
-
-    Raises:
-        SourceError: The column that the user named does not exist.
+    An empty name in ``columns`` means that there is none.
     """
     names = list(names)
     if role in columns:
@@ -53,7 +48,9 @@ def usual_columns(
             return []
         if columns[role] in names:
             return [columns[role]]
-        raise SourceError(f"{where} has no {columns[role]!r} for the {role}; it has {_listed(names)}")
+        raise SourceError(
+            f"{where} has no {columns[role]!r} for the {role}; it has {first_few(map(repr, names), _SHOWN) or 'none'}"
+        )
     by_words = {_CHANGE_OF_WORD.sub("_", name).lower(): name for name in reversed(names)}
     found = {**by_words, **{name.lower(): name for name in reversed(names)}}
     return list(dict.fromkeys(found[usual] for usual in _USUAL_NAMES[role].split() if usual in found))
@@ -65,11 +62,7 @@ def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, 
 
 
 def check_unique(names: Sequence[str], *, where: str) -> None:
-    """Check the header of a table. Columns without a name may occur several times.
-
-    Raises:
-        SourceError: Two columns have the same name.
-    """
+    """Check the header of a table. Columns without a name may occur several times."""
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         raise SourceError(f"{where} has two columns named {twice!r}: rename one of them")
@@ -78,7 +71,7 @@ def check_unique(names: Sequence[str], *, where: str) -> None:
 def no_image_error(where: str, names: Iterable[str], what: str = "column", hint: str = "") -> SourceError:
     """Return the error that no image was found among ``names``."""
     return SourceError(
-        f"{where} has no {what} of images with a known name; it has {_listed(list(names))}: "
+        f"{where} has no {what} of images with a known name; it has {first_few(map(repr, names), _SHOWN) or 'none'}: "
         f"name the {what}, as in --column image=NAME (columns={{'image': 'NAME'}}){hint}"
     )
 
@@ -95,16 +88,6 @@ def field_name(column: str) -> str | None:
     return name if len(name) <= _MAX_FIELD_NAME and _EXTENSION.fullmatch(name) else None
 
 
-def names_image(text: str) -> bool:
-    """Return whether a text is the name or URL of an image, by its extension.
-
-    >>> names_image("a/1.JPG"), names_image("mask.png"), names_image("jpg")
-    (True, True, False)
-    """
-    _, dot, extension = text.strip().lower().rpartition(".")
-    return bool(dot) and extension in IMAGE_FIELDS
-
-
 def is_text_field(field: str) -> bool:
     """Return whether a value of a table is the content of a field itself, not the name of a file with it.
 
@@ -119,6 +102,17 @@ def plain_name(name: str) -> str:
     return re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")[:40] or "field"
 
 
+def image_field(column: str) -> str:
+    """Return the first part of the name of the field that a column of names of images becomes.
+
+    >>> image_field("mask_path"), image_field("Depth")
+    ('mask', 'depth')
+    """
+    name = plain_name(column)
+    ending = next((ending for ending in _PATH_ENDINGS if name.endswith(ending)), "")
+    return name.removesuffix(ending) or name
+
+
 def fact_name(name: str) -> str:
     """Return the key of a column in the ``json`` field, where ``path`` and ``class`` are reserved.
 
@@ -128,12 +122,17 @@ def fact_name(name: str) -> str:
     return f"{name}_" if name in ("path", "class") else name
 
 
+def json_or(otherwise: Any, data: bytes | memoryview) -> Any:
+    """Return the value in JSON, or something else if it is not valid."""
+    try:
+        return json.loads(bytes(data))
+    except (ValueError, RecursionError):
+        return otherwise
+
+
 def json_object(data: bytes | memoryview) -> dict[str, Any] | None:
     """Return the object in JSON; None if it is something else. Of invalid JSON, the text is the entry ``json``."""
-    try:
-        found = json.loads(bytes(data))
-    except (ValueError, RecursionError):
-        return {"json": bytes(data).decode("utf-8", "replace")}
+    found = json_or({"json": bytes(data).decode("utf-8", "replace")}, data)
     return found if isinstance(found, dict) else None
 
 
@@ -154,8 +153,3 @@ def null_note(name: str, count: int) -> str:
 def facts_bytes(facts: Mapping[str, Any]) -> int:
     """Return an upper bound of the bytes that facts add to the ``json`` field in a shard."""
     return field_bytes(len(_encoder.encode(facts))) - field_bytes(0) if facts else 0
-
-
-def _listed(names: list[str], limit: int = 12) -> str:
-    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
-    return (", ".join(map(repr, names[:limit])) or "none") + more

@@ -18,23 +18,17 @@ from wds_tools.sources.about_images import (
     ENOUGH,
     LOOKED_AT,
     About,
+    RowNames,
     about,
     are_lists_of_images,
+    are_most,
     candidates,
     share_of_names,
 )
 from wds_tools.sources.base import File, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
 from wds_tools.sources.label_choice import ambiguous, some_of
-from wds_tools.sources.row_names import (
-    RowNames,
-    are_most,
-    first_folders,
-    names_a_file,
-    split_folder,
-    split_of,
-    split_of_table,
-)
+from wds_tools.sources.layouts import first_folders, names_a_file, split_folder, split_of, split_of_table
 from wds_tools.sources.text_table import Row, TextTable
 from wds_tools.sources.tree import Files, Layout
 
@@ -58,7 +52,7 @@ class Named:
     further: tuple[File, ...] = ()
 
 
-class Rows(NamedTuple):
+class SplitRows(NamedTuple):
     """The rows of a split.
 
     Attributes:
@@ -120,11 +114,7 @@ def _joined(tables: Sequence[Named]) -> list[Named]:
 
 
 def _named(files: Files, options: SourceOptions, file: File, images: Sequence[File], names: RowNames) -> Named | None:
-    """Return a table with the image of each row; None if its rows do not name images.
-
-    Raises:
-        SourceError: It cannot be read, or two images have the name in a row.
-    """
+    """Return a table with the image of each row; None if its rows do not name images."""
     data = files.read(file)
     is_json = file.path.lower().endswith(".json")
     if is_json and data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"[", b"{"):
@@ -168,11 +158,7 @@ def without_masks(files: Files) -> tuple[list[File], dict[str, dict[str, File]]]
 def _image_column(
     table: str, columns: Sequence[str], head: Sequence[Row], names: RowNames, options: SourceOptions
 ) -> str | None:
-    """Return the column that names images; None if there is none.
-
-    Raises:
-        SourceError: Several columns name different images.
-    """
+    """Return the column that names images; None if there is none."""
     if IMAGE in options.columns:
         return options.columns[IMAGE] if options.columns[IMAGE] in columns else None
     if posixpath.splitext(posixpath.basename(table))[0] == "metadata" and "file_name" in columns:
@@ -191,11 +177,7 @@ def _image_column(
 
 
 def check_folders(files: Files, tables: Sequence[Named]) -> None:
-    """Check that the folders of images cannot be classes.
-
-    Raises:
-        SourceError: They can.
-    """
+    """Check that the folders of images cannot be classes."""
     named = [image.path for table in tables for image in table.found if image is not None]
     if folders := first_folders(named):
         table = max(tables, key=lambda table: len(table.found))
@@ -225,11 +207,7 @@ def _packing_of_folders(files: Files, images: Sequence[str]) -> str:
 
 
 def about_images(files: Files, layout: Layout) -> dict[str, About]:
-    """Return what files that a layout does not read have to do with the images, by path.
-
-    Raises:
-        SourceError: Images would be packed without labels, or without what another file states about them.
-    """
+    """Return what files that a layout does not read have to do with the images, by path."""
     used = layout.files_read(files) if files.others else set()
     others = [file for file in files.others if file.path not in used and not file.reason]
     every = without_masks(files)[0] if others else []
@@ -258,12 +236,8 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
     return found
 
 
-def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> dict[str, Rows]:
-    """Return the rows of each split by its name; of a tree without splits, one with an empty name.
-
-    Raises:
-        SourceError: It is not known which of several tables is meant.
-    """
+def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> dict[str, SplitRows]:
+    """Return the rows of each split by its name; of a tree without splits, one with an empty name."""
     by_split = _by_split(tables)
     if by_split is None:  # the user may have named a label that only one of them has
         tables = [table for table in tables if options.columns.get(LABEL) in table.rows.columns] or tables
@@ -288,11 +262,11 @@ def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> di
         )
         note = f"there is a table of {next(iter(by_split))!r} only, and none of {quoted(others)}" if others else ""
         reason = f"{note}: add a table that names the images of each, or pack without --split folders" if others else ""
-        return {"": Rows(tables[0], [True] * len(tables[0].found), (note,) if others else (), reason)}
+        return {"": SplitRows(tables[0], [True] * len(tables[0].found), (note,) if others else (), reason)}
     plan = {}
     for split, table in sorted(by_split.items()):
         own = [folder for folder in folders.get(split, {}) if folder]
-        plan[own[0] if len(own) == 1 else split] = Rows(table, [True] * len(table.found))
+        plan[own[0] if len(own) == 1 else split] = SplitRows(table, [True] * len(table.found))
     return plan
 
 
@@ -315,24 +289,20 @@ def _by_split(tables: Sequence[Named]) -> dict[str, Named] | None:
     return None if len(found) < len(tables) or ("" in found and len(found) > 1) else found
 
 
-def _by_folder(table: Named) -> dict[str, Rows]:
+def _by_folder(table: Named) -> dict[str, SplitRows]:
     """Return the rows of a table by the folder of their image that is named like a split, if there are several.
 
-    Rows without an image are in the first.
+    SplitRows without an image are in the first.
     """
     own = [None if image is None else split_folder(image.path) for image in table.found]
     names = sorted({name for name in own if name is not None})
     if len(names) < 2 or "" in names:
-        return {"": Rows(table, [True] * len(own))}
-    return {name: Rows(table, [(names[0] if one is None else one) == name for one in own]) for name in names}
+        return {"": SplitRows(table, [True] * len(own))}
+    return {name: SplitRows(table, [(names[0] if one is None else one) == name for one in own]) for name in names}
 
 
 def _check_once(table: Named) -> None:
-    """Check that no image has several rows.
-
-    Raises:
-        SourceError: One has.
-    """
+    """Check that no image has several rows."""
     counts = Counter(image.path for image in table.found if image is not None)
     path, count = next(iter(counts.most_common(1)), ("", 0))
     if count > 1:

@@ -32,14 +32,22 @@ from wds_tools.sources.base import (
     check_size,
     field_bytes,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, is_text_field, names_image, no_image_error, usual_columns
-from wds_tools.sources.flags import check_only_label, flags_of, one_hot, states_classes
+from wds_tools.sources.columns import (
+    IMAGE,
+    LABEL,
+    field_name,
+    image_field,
+    is_text_field,
+    no_image_error,
+    usual_columns,
+)
 from wds_tools.sources.label_choice import ambiguous, some_of
+from wds_tools.sources.layouts import names_a_file, stored_name
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import Kind
 from wds_tools.sources.records import RecordSource
-from wds_tools.sources.text_table import MORE, Row, TextTable
+from wds_tools.sources.text_table import MORE, Row, TextTable, check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.trees import client_of
 from wds_tools.storage import is_url, split_folder
 from wds_tools.storage.base import MAX_FILE_BYTES
@@ -56,6 +64,11 @@ _HINT_ROWS = 1000  # that are looked at for a label with an unusual name
 _PROBED_ROWS = 20  # whose files are looked for if several columns could have the images
 URL_BYTES = 150_000
 """Estimated length of an image at a URL. Requesting the real length would take as long as reading it."""
+
+
+def with_images(roles: Roles, more: Iterable[str]) -> Roles:
+    """Return roles in which columns that name images are fields, called like the column, and later the image type."""
+    return replace(roles, fields={**roles.fields, **{name: image_field(name) for name in more}})
 
 
 class TableRows(RecordSource):
@@ -75,11 +88,7 @@ class TableRows(RecordSource):
         return names
 
     def divided(self, row: Row, roles: Roles, table: TextTable) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the values of a row that are texts or entries of ``json``, and the names of files that are fields.
-
-        Raises:
-            SourceError: The row has more values than there are columns.
-        """
+        """Return the values of a row that are texts or entries of ``json``, and the names of files that are fields."""
         if MORE in row:
             count = len(table.columns)
             raise SourceError(
@@ -115,7 +124,10 @@ class TableSource(TableRows):
         self.times = FileTimes()
         self.table = TextTable(self.path, self.options.encoding)
         image, names = self._image_column(), self.seen(self.table)
-        roles = names.record_roles(image)
+        more = self._further_images(image)
+        for name in more:
+            names.declare(name, Kind.ENCODED)
+        roles = with_images(names.record_roles(image), more)
         entries: list[Input | None] = []
         short = 0
         for location, row in self.table.rows():
@@ -128,7 +140,7 @@ class TableSource(TableRows):
             if names.kinds[name].total() == 1:
                 names.kinds[name] = Counter(["has neither a name nor values"])
         labels = self._flags(found, names, image)
-        self.found_roles = roles = names.roles(image)
+        self.found_roles = roles = with_images(names.roles(image), more)
         found.account.notes += (
             []
             if labels
@@ -156,6 +168,8 @@ class TableSource(TableRows):
         further = {}
         for column, file in files.items():
             field, data = self.found_roles.fields[column], self._bytes(str(file))
+            if "." not in field:
+                field = stored_name(f"{field}{os.path.splitext(str(file).strip())[1].lower()}")  # noqa: PTH122
             further[field] = as_png(data) if field.endswith(".png") else data
         record = self.to_record(values, self.found_roles, converted(image))
         return record._replace(fields={**record.fields, **further})
@@ -229,7 +243,7 @@ class TableSource(TableRows):
             raise self._no_image()
         if len(found) == 1:
             return found[0]
-        for fits in (self._exists, names_image):
+        for fits in (self._exists, names_a_file):
             those = [name for name in found if any(isinstance(value, str) and fits(value) for value in values[name])]
             if those and all(values[name] == values[those[0]] for name in those):
                 return those[0]
@@ -237,10 +251,22 @@ class TableSource(TableRows):
                 raise ambiguous(IMAGE, where, {name: some_of(values[name]) for name in those})
         return found[0]
 
+    def _further_images(self, image: str) -> list[str]:
+        """Return the columns whose values name other images that exist on this machine."""
+        rows = [row for _, row in islice(self.table.rows(), _PROBED_ROWS)]
+        found = []
+        for name in self.table.columns:
+            values = [row[name] for row in rows if row.get(name) not in (None, "")]
+            is_free = name not in (image, *self.columns.values()) and not field_name(name)
+            if is_free and values and all(names_a_file(one) for one in values):
+                are_others = any(row.get(name) != row.get(image) for row in rows)
+                found += [name] if are_others and not is_url(values[0]) and any(map(self._exists, values)) else []
+        return found
+
     def _no_image(self) -> SourceError:
         names = self.table.columns
         hint = ""
-        if any(names_image(name) or name.strip().isdigit() for name in names) and not self.table.is_json:
+        if any(names_a_file(name) or name.strip().isdigit() for name in names) and not self.table.is_json:
             hint = (
                 "; its first line must have the names of the columns, such as path,label: "
                 f"`sed -i '1i path,label' {self.path.name}` adds them"
@@ -315,12 +341,7 @@ class TableSource(TableRows):
 
 
 def fetch(url: str, remote: RemoteOptions) -> bytes:
-    """Read the bytes at a URL; failed requests are repeated for `RemoteOptions.retry_seconds`.
-
-    Raises:
-        SourceError: There is no such file, or the URL is not supported.
-        SourceStoreError: The storage fails.
-    """
+    """Read the bytes at a URL; failed requests are repeated for `RemoteOptions.retry_seconds`."""
     if "::" in url:
         raise SourceError(f"URL {url!r} is a chain of file systems; allowed are plain URLs")
     shown = clean_url(url)

@@ -470,14 +470,7 @@ def _hashes(keys: Iterable[str]) -> NDArray[np.uint64]:
 
 
 def _list_addition(path: Path, expected: Manifest, addition: Addition, classes: tuple[str, ...]) -> None:
-    """Add an addition to the manifest, which must be the one that was opened.
-
-    Args:
-        path: The manifest.
-        expected: The manifest that was opened.
-        addition: The addition.
-        classes: Class names of the field `LABELS` in it.
-    """
+    """Add an addition to the manifest, which must be the one that was opened."""
     current = _read_manifest(path)
     if current.checksum != expected.checksum:
         raise DestinationError(f"{path} was changed while fields were added: run the same command again")
