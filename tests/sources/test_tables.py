@@ -616,3 +616,15 @@ def test_names_of_images_that_do_not_exist_are_not_labels(tmp_path: Path) -> Non
     [note] = account.notes
     assert "'label' is not the label, because it has names of images, such as 'elsewhere/0.png'" in note
     assert parts(src / "t.csv")["label"] == "entries of json"
+
+
+def test_a_second_column_with_the_same_images_is_not_a_field(tmp_path: Path) -> None:
+    src = beside_images(tmp_path / "src")
+    names = [f"{row}.png" for row in range(COUNT)]
+    columns = {"file_name": names, "absolute": [str(src / name) for name in names], "similar": [*names[1:], names[0]]}
+    pd.DataFrame(columns).to_csv(src / "t.csv", index=False)
+    assert {name: parts(src / "t.csv")[name] for name in columns} == {
+        "file_name": "image",
+        "absolute": "entries of json",
+        "similar": "entries of json",
+    }

@@ -128,6 +128,17 @@ storage_option = click.option(
     "no secrets: these come from the environment or from files. Repeatable.",
 )
 
+workers_option = click.option(
+    "--workers", type=int, help="Worker processes; by default automatic, at most one per core."
+)
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Work in local processes, or in Ray tasks, one for each shard.",
+)
+
 PATH_OR_URL = NonEmptyPath()
 LOCAL_PATH = NonEmptyPath(path_type=Path)
 

@@ -15,10 +15,12 @@ from wds_tools.cli.common import (
     amount,
     as_json_option,
     check_writable,
+    engine_option,
     example,
     source_given,
     source_options,
     storage_option,
+    workers_option,
 )
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import first_few, one_line
@@ -49,10 +51,12 @@ def info(run: Run, dataset: str, as_json: bool) -> None:
 
 @click.command(epilog=example("wds-tools verify shards/photos && python train.py"))
 @click.argument("dataset", type=PATH_OR_URL)
+@workers_option
+@engine_option
 @as_json_option
 @storage_option
 @click.pass_obj
-def verify(run: Run, dataset: str, as_json: bool) -> int:
+def verify(run: Run, /, dataset: str, as_json: bool, **options: Any) -> int:
     """Check every byte of a dataset against its checksums.
 
     Checks indexes, shards, tar headers and fields of DATASET, and whether image sizes and labels match
@@ -62,7 +66,7 @@ def verify(run: Run, dataset: str, as_json: bool) -> int:
     from wds_tools.upkeep.verifier import verify as verify_dataset
 
     run.failure_code = 2
-    report = verify_dataset(dataset, storage_options=run.storage_options)
+    report = verify_dataset(dataset, storage_options=run.storage_options, **options)
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else _verify_text(report))
     if report.damage_count:
         return 1

@@ -12,11 +12,13 @@ from wds_tools.cli.common import (
     PATH_OR_URL,
     Run,
     amount,
+    engine_option,
     example,
     indexes_of,
     label_type_option,
     next_steps,
     storage_option,
+    workers_option,
 )
 from wds_tools.errors import OptionError
 
@@ -48,6 +50,8 @@ from wds_tools.errors import OptionError
     is_flag=True,
     help="Read a.b.jpg as field b.jpg of key a; by default an error if the dots seem to belong to the keys.",
 )
+@workers_option
+@engine_option
 @storage_option
 @click.pass_obj
 def index(run: Run, /, patterns: tuple[str, ...], manifest: str | None, **options: Any) -> None:
@@ -146,6 +150,8 @@ def reseal(run: Run, dataset: str) -> None:
     help="What the keys in SRC are: keys of samples, or the path in their field json.",
 )
 @click.option("--strict", is_flag=True, help="Add nothing if a key is unknown or a sample gets no field.")
+@workers_option
+@engine_option
 @click.option("--remove", metavar="NAME", help="Remove fields that were added with this name.")
 @click.pass_obj
 def add_fields(

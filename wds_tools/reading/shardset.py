@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,16 @@ class ShardSet:
         """A message if shards are being appended or this was interrupted, with what to do; None for a URL."""
         store = self.locations[0].store
         return unfinished_append(store.folder, store.read) if isinstance(store, LocalStore) else None
+
+    @property
+    def local_files(self) -> list[Path]:
+        """A file of each local folder with shards: another machine that has these files shares the folders."""
+        entries = {location.store.folder: location.entry for location in self.locations}
+        return [
+            Path(folder, MANIFEST_NAME if Path(folder, MANIFEST_NAME).exists() else entries[folder].index)
+            for folder in (store.folder for store in self.stores if isinstance(store, LocalStore))
+            if folder in entries
+        ]
 
     @property
     def has_manifest(self) -> bool:

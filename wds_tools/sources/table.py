@@ -258,9 +258,10 @@ class TableSource(TableRows):
         for name in self.table.columns:
             values = [row[name] for row in rows if row.get(name) not in (None, "")]
             is_free = name not in (image, *self.columns.values()) and not field_name(name)
-            if is_free and values and all(names_a_file(one) for one in values):
-                are_others = any(row.get(name) != row.get(image) for row in rows)
-                found += [name] if are_others and not is_url(values[0]) and any(map(self._exists, values)) else []
+            if is_free and values and all(names_a_file(one) and not is_url(one) for one in values):
+                own = {self._path(str(row.get(image))).absolute() for row in rows}
+                others = [one for one in values if self._path(one).absolute() not in own]
+                found += [name] if any(map(self._exists, others)) else []
         return found
 
     def _no_image(self) -> SourceError:
