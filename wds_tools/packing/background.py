@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,10 +25,9 @@ from wds_tools.errors import DestinationError, OptionError, WdsToolsError, Worke
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.in_place import make_crop_ready
-from wds_tools.packing.packer import open_input, pack_listing
+from wds_tools.packing.packer import list_or_restore, pack_listing
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.remote_destination import open_destination, parse_destination
-from wds_tools.packing.run import list_inputs
 from wds_tools.packing.unfinished import plan_of
 from wds_tools.storage.lock import WORK_NAME, is_locked
 
@@ -207,8 +207,7 @@ def _wait_for_others(folder: Path) -> None:
 def _pack(options: PackOptions, cache: RemoteOptions | None, output: int) -> Path | str:
     """Pack, and return the folder or URL."""
     location = parse_destination(options.dst)
-    source = open_input(options.src, location, options)
-    listing = list_inputs(source, progress=False)
+    source, listing, stored = list_or_restore(location, replace(options, progress=False))
     is_told = False
 
     def tell(plan: Plan) -> None:
@@ -221,7 +220,7 @@ def _pack(options: PackOptions, cache: RemoteOptions | None, output: int) -> Pat
     while True:
         was_complete = destination.manifest() is not None
         try:
-            pack_listing(source, listing, location, options, planned=tell, cache=cache)
+            pack_listing(source, listing, location, options, planned=tell, cache=cache, whole=True, stored=stored)
         except DestinationError as error:
             is_taken = isinstance(error.__cause__, BlockingIOError)
             if not is_taken and (was_complete or destination.manifest() is None):
