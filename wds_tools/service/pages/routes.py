@@ -270,7 +270,7 @@ class PageRoutes:
 
     async def _glance_page(self, opened: Opened, state: State) -> web.Response:
         await self._browser.summary(opened)
-        return self._render("glance.html", **_common(opened, state), glance=glance.glance(opened, state))
+        return self.render("glance.html", **_common(opened, state), glance=glance.glance(opened, state))
 
     async def _health_page(self, opened: Opened, state: State) -> web.Response:
         shards = opened.manifest.shards
