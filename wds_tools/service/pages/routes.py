@@ -22,13 +22,15 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from wds_tools import __version__
+from wds_tools.format.manifest import ShardEntry
+from wds_tools.format.objects import PLACE
 from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, dataset_after
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
-from wds_tools.service.pages import glance, thumbnail_cache, views
+from wds_tools.service.pages import glance, overlays, thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
-from wds_tools.service.pages.helpers import HelperPool
+from wds_tools.service.pages.helpers import HelperError, HelperPool
 from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image
 from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
@@ -46,6 +48,7 @@ _MAX_PROBLEMS = 50
 _DATASETS_PER_PAGE = 100
 _PREVIEW_BYTES = 1 << 20
 _MAX_FIELDS = 200
+_OBJECT_BYTES = 8 << 20  # longest JSON whose objects are drawn
 _DOWNLOAD_SECONDS = 30.0
 _PIECE_BYTES = 256 << 10
 
@@ -84,6 +87,7 @@ class PageRoutes:
         self._static = {path.name: path.read_bytes() for path in (_FOLDER / "static").iterdir() if path.is_file()}
         self._templates = _templates()
         self._downloads = asyncio.Semaphore(MAX_VALUES)
+        self._reading = asyncio.Semaphore(MAX_VALUES)
         self._warming: asyncio.Task[None] | None = None
 
     def routes(self) -> list[Route]:
@@ -255,6 +259,7 @@ class PageRoutes:
             is_shown = may_hold_image(one["name"]) and not one["name"].endswith("npy")
             fields.append({**one, "status": status, "text": text, "link": link, "may_hold_image": is_shown})
         main = image_field_of(stored)
+        objects, problem = await self._objects(opened, shard, row, stored)
         return self.render(
             "sample.html",
             **_common(opened, state),
@@ -265,8 +270,33 @@ class PageRoutes:
             fields=fields,
             hidden_fields=max(0, len(stored) - _MAX_FIELDS),
             main=main["name"] if main else "",
+            objects=objects,
+            objects_problem=problem,
+            frame=overlays.frame_of(row["width"], row["height"]) if objects else None,
             code=views.python_of(_data_url(request, opened), opened, sample=sample),
         )
+
+    async def _objects(
+        self, opened: Opened, shard: ShardEntry, row: dict[str, Any], stored: list[dict[str, Any]]
+    ) -> tuple[dict[str, Any] | None, str]:
+        """Return the objects of a sample as they are drawn, and why they are not.
+
+        As for `wt.Boxes`, the order of the numbers of a box is known if the dataset has the class list of objects.
+        """
+        field, lists = PLACE.partition(":")[0], opened.manifest.field_classes
+        one = next((one for one in stored if one["name"] == field), None)
+        if one is None or PLACE not in lists or min(row["width"], row["height"]) <= 0:
+            return None, ""
+        if one["size"] > _OBJECT_BYTES:
+            return None, f"its JSON has {one['size']:,} bytes; allowed are {_OBJECT_BYTES:,}"
+        size = {"width": row["width"], "height": row["height"]}
+        try:
+            async with self._reading:
+                data = await self._browser.value(opened, shard, one)
+                answer, _ = await self._decoders.ask({"question": "objects", **size}, data)
+        except (BrowseError, HelperError) as error:
+            return None, str(error)
+        return overlays.objects_view(answer, lists, **size), ""
 
     async def _glance_page(self, opened: Opened, state: State) -> web.Response:
         await self._browser.summary(opened)
