@@ -173,7 +173,7 @@ def transcoder_that_writes(monkeypatch: pytest.MonkeyPatch):
     """Return a function that replaces the output of the compiled module."""
 
     def write(answer: bytes | None) -> None:
-        monkeypatch.setattr(native, "transcode_jpeg", lambda _data, _restart: answer)
+        monkeypatch.setattr(native, "transcode_jpeg", lambda *_: None if answer is None else (answer, None))
 
     return write
 

@@ -124,7 +124,7 @@ class ShardSet:
         return self._all[shard].entry
 
     def follow(self, error: RewrittenError) -> None:
-        """Go on with the new shards whose images were rewritten in place since the dataset was opened."""
+        """Go on with the new shards and indexes that were rewritten in place since the dataset was opened."""
         self._go_on(error.entries)
 
     def refresh(self) -> None:
@@ -297,6 +297,10 @@ class ShardSet:
         """Return further columns of the index of a shard, see `Index.columns`; raises as `index` does."""
         data, location = self._index_bytes(shard)
         return read_columns(data, names, name=join(location.store.folder, location.entry.index))
+
+    def index_file(self, shard: int) -> bytes:
+        """Return the file of the index of a shard; raises as `index` does."""
+        return self._index_bytes(shard)[0]
 
     def headers(self, shard: int, index: Index) -> dict[str, NDArray[np.int32] | None]:
         """Return the bytes of the tar headers of each field, see `header_bytes`; raises as `index` does."""
