@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "batch.h"
+#include "cluster.h"
 #include "decoder.h"
 #include "huffman.h"
 #include "kernels.h"
@@ -480,6 +481,43 @@ static PyObject *sign_pixels(PyObject *module, PyObject *arguments)
     return result;
 }
 
+/* Returns whether no hash has a parent after itself. */
+static int are_parents(const uint32_t *parents, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (parents[i] > (uint32_t)i)
+            return 0;
+    return 1;
+}
+
+static PyObject *join_clusters_of(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer hashes, parents;
+    int distance, first, step, failed;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*iiiw*", &hashes, &distance, &first, &step, &parents))
+        return NULL;
+    Py_ssize_t count = hashes.len / (Py_ssize_t)sizeof(uint64_t);
+    if (count > INT32_MAX || !has_items(&hashes, count, sizeof(uint64_t), _Alignof(uint64_t)) ||
+        !has_items(&parents, count, sizeof(uint32_t), _Alignof(uint32_t)) || !are_parents(parents.buf, count) ||
+        distance < 1 || distance > MAX_DISTANCE || first < 0 || step < 1)
+        PyErr_Format(
+            PyExc_ValueError,
+            "%zd bytes of hashes and %zd of parents do not match, a parent is too large, or distance (%d), first (%d) "
+            "or step (%d) is",
+            hashes.len, parents.len, distance, first, step);
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        failed = join_clusters(hashes.buf, (uint32_t)count, distance, first, step, parents.buf);
+        Py_END_ALLOW_THREADS
+        result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
+    }
+    PyBuffer_Release(&parents);
+    PyBuffer_Release(&hashes);
+    return result;
+}
+
 static PyObject *simd(PyObject *module, PyObject *arguments)
 {
     (void)module;
@@ -510,6 +548,8 @@ static PyMethodDef methods[] = {
      "sign_jpeg(file, orientation, max_pixels) -> (hash, brightness, contrast, sharpness), or None"},
     {"sign_pixels", sign_pixels, METH_VARARGS,
      "sign_pixels(luma, height, width, orientation) -> (hash, brightness, contrast, sharpness)"},
+    {"join_clusters", join_clusters_of, METH_VARARGS,
+     "join_clusters(hashes, distance, first, step, parents): joins the clusters of hashes that differ in few bits"},
     {"simd", simd, METH_VARARGS,
      "simd([enable]) -> the instruction set in use: avx2, neon or none. Changes it if `enable` is given."},
     {"copy_pixels", copy_pixels, METH_VARARGS,
