@@ -16,7 +16,7 @@ import pytest
 
 import wds_tools
 from wds_tools.images import native
-from wds_tools.inspection.datacheck import examine_dataset
+from wds_tools.inspection.datacheck import examine_datasets
 from wds_tools.inspection.doctor import (
     OPEN_SHARDS_PER_PROCESS,
     check_cache,
@@ -201,7 +201,7 @@ def test_a_cache_on_a_full_disk_is_a_note_and_one_that_cannot_be_written_a_probl
 
 def findings_of(dataset: Path) -> dict[str, tuple[str, str]]:
     """Return the status and the text of each finding."""
-    found = examine_dataset(str(dataset), remote=RemoteOptions.of())
+    found = examine_datasets([str(dataset)], remote=RemoteOptions.of())
     return {one.name: (one.status, one.found) for one in found}
 
 
@@ -215,7 +215,7 @@ def test_a_remote_dataset_that_is_larger_than_the_cache_is_a_note(packed: Path) 
     memory = fsspec.filesystem("memory")
     memory.put(str(packed), "/examined", recursive=True)
     for limit, is_noted in ((100_000, True), (10**10, False)):
-        found = examine_dataset("memory://examined", remote=RemoteOptions.of(cache_bytes=limit))
+        found = examine_datasets(["memory://examined"], remote=RemoteOptions.of(cache_bytes=limit))
         notes = [one for one in found if one.name == "reading"]
         assert [one.status for one in notes] == ["note"] * is_noted
         assert all("WDS_TOOLS_CACHE_BYTES=" in one.remedy for one in notes)

@@ -174,6 +174,13 @@ def _signature(values: tuple[int, float, float, float] | None) -> Signature | No
     return None if values is None else Signature(*values)
 
 
+def join_clusters(
+    hashes: NDArray[np.uint64], distance: int, first: int, step: int, parents: NDArray[np.uint32]
+) -> None:
+    """Join the clusters of different hashes that differ in few bits: `join_clusters` of ``cluster.h``."""
+    compiled.join_clusters(hashes, distance, first, step, parents)
+
+
 def change_hsv(pixels: NDArray[np.uint8], changes: NDArray[np.float32]) -> None:
     """Change hue, saturation and value of images in place; requires the module (see `is_available`).
 

@@ -32,8 +32,7 @@ def clusters_of(hashes: NDArray[np.uint64], distance: int, *, threads: int | Non
     count = min(threads or available_cores(), distance + 1)
     with ThreadPoolExecutor(count) as pool:
         calls = [
-            pool.submit(native.compiled.join_clusters, different, distance, first, count, parents)
-            for first in range(count)
+            pool.submit(native.join_clusters, different, distance, first, count, parents) for first in range(count)
         ]
     for call in calls:
         call.result()
