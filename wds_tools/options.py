@@ -41,9 +41,6 @@ def parse_bytes(value: int | float | str, *, what: str = "size") -> int:
 
     >>> parse_bytes("1GB"), parse_bytes("4 MiB"), parse_bytes("1.5k"), parse_bytes(512)
     (1000000000, 4194304, 1500, 512)
-
-    Raises:
-        OptionError: The value is not a size of 1 byte to 2**63 - 1 bytes.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\+?\d{1,2})?)\s*([kmgt]?i?)b?\s*", str(value).lower())
     # Decimal, because int(2.01 * 10**9) in floating point is one byte too small
@@ -59,9 +56,6 @@ def check_counts(counts: Mapping[str, int | None], *, least: int = 1) -> None:
     Args:
         counts: Name of the option → its value; None (not given) is allowed.
         least: Smallest allowed value.
-
-    Raises:
-        OptionError: A value is too small, or not a whole number.
     """
     for name, count in counts.items():
         if count is not None and (not isinstance(count, Integral) or count < least):
@@ -69,11 +63,7 @@ def check_counts(counts: Mapping[str, int | None], *, least: int = 1) -> None:
 
 
 def check_seconds(name: str, seconds: float | None) -> None:
-    """Check a duration in seconds; None (not given) is allowed.
-
-    Raises:
-        OptionError: The duration is not above 0.
-    """
+    """Check a duration in seconds; None (not given) is allowed."""
     if seconds is not None and not seconds > 0:
         raise OptionError(f"{name}={seconds}; allowed are numbers above 0")
 
@@ -214,9 +204,6 @@ def server_token(scheme: str, authority: str) -> str | None:
     Args:
         scheme: Scheme of a URL.
         authority: Its host and port, as in the URL.
-
-    Raises:
-        OptionError: A word has another form. The message does not contain it, as it may contain a token.
     """
     for word in os.environ.get("WDS_TOOLS_TOKEN", "").split():
         match = re.fullmatch(r"(https?)://([^/=@?#]+)/?=([!-~]+)", word, re.IGNORECASE)
@@ -254,11 +241,7 @@ def run_name() -> str | None:
 
 
 def launcher_number(variable: str) -> int | None:
-    """Return the number in an environment variable that torchrun sets, such as RANK; None if it is not set or empty.
-
-    Raises:
-        OptionError: It is not a number.
-    """
+    """Return the number in an environment variable that torchrun sets, such as RANK; None if it is not set or empty."""
     text = os.environ.get(variable)
     if text and not text.isdecimal():
         raise OptionError(f"the environment variable {variable}={text!r} is not a number; torchrun sets it")

@@ -130,9 +130,6 @@ def parse_origin(url: str) -> tuple[str, str]:
 
     >>> parse_origin("http://node1:8080/")
     ('http', 'node1:8080')
-
-    Raises:
-        OptionError: It is not such a URL. The message does not contain it, as it may contain a secret.
     """
     try:
         parts = urlsplit(url)

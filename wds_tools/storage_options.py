@@ -67,11 +67,7 @@ def parse_storage_options(words: Iterable[str]) -> dict[str, Any]:
 
 
 def check_storage_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a copy of options that were given in Python; None gives no options.
-
-    Raises:
-        OptionError: They are not a mapping from names to values.
-    """
+    """Return a copy of options that were given in Python; None gives no options."""
     if options is None:
         return {}
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):

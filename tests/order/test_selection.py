@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wds_tools.errors import OptionError
+from wds_tools.order.keyed_random import hashes, key_of, permute
 from wds_tools.order.selection import Selection, apportion, balance, draw, split_by_class
 from wds_tools.order.sequence import Order
 
@@ -110,3 +111,47 @@ def test_repetitions_of_a_sample_stay_within_the_window_of_their_block():
         positions = np.flatnonzero(ids == sample)
         assert len(positions) == 5
         assert np.ptp(positions) <= 2 * (50 + 10)
+
+
+def repeats_of_all(label, found, seed, epoch):
+    """Return how often each sample occurs, class by class."""
+    repeats = np.zeros(len(label), np.int64)
+    for number in np.flatnonzero(found.targets):
+        members = np.flatnonzero(label == number)
+        base, extra = divmod(int(found.targets[number]), len(members))
+        turn = permute(key_of("balance", seed), len(members), np.arange(len(members)))
+        repeats[members] = base + ((turn - epoch * extra) % len(members) < extra)
+    return repeats
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_the_samples_of_an_epoch_are_found_without_all_of_them(epoch):
+    label = np.minimum(np.random.default_rng(0).geometric(0.2, 300_000), 40).astype(np.int8)
+    found = balance(label, np.arange(41.0))
+    selection = Selection(range(len(label)), balance=found, seed=4)
+    repeats = repeats_of_all(label, found, 4, epoch)
+    assert (selection.repeats(epoch) == repeats).all()
+    expected = np.repeat(np.arange(len(label)), repeats)
+    assert (selection.ids(epoch) == expected).all()
+    items = np.random.default_rng(1).integers(0, len(expected), 10_000)
+    assert (selection.at(epoch, items) == expected[items]).all()
+    positions, ids = selection.find(epoch, np.array([5, 299_998]))
+    assert positions.tolist() == np.flatnonzero(np.isin(expected, [5, 299_998])).tolist()
+    assert ids.tolist() == expected[positions].tolist()
+
+
+def test_turns_and_digests_of_narrow_numbers_are_those_of_wide_ones():
+    label = np.arange(1000) % 7
+    weights = np.arange(1, 8.0)
+    wide = Selection(np.arange(1000), balance=balance(label, weights), seed=2)
+    narrow = Selection(range(1000), balance=balance(label.astype(np.int8), weights), seed=2)
+    assert wide.digest == narrow.digest
+    assert (wide.ids(5) == narrow.ids(5)).all()
+    assert Selection(np.arange(1000)).digest == Selection(np.arange(1000, dtype=np.int32)).digest
+
+
+@pytest.mark.parametrize("count", [1, 999, 70_000, 300_000])
+def test_those_with_the_smallest_hashes_are_drawn(count):
+    ids = np.arange(0, 900_000, 3)
+    by_hash = np.argsort(hashes(key_of("subset", 7), ids), kind="stable")
+    assert (draw(ids, count, seed=7, purpose="subset") == ids[np.sort(by_hash[:count])]).all()

@@ -20,7 +20,7 @@ from PIL import Image
 
 import wds_tools as wt
 from wds_tools.errors import OptionError, SourceError
-from wds_tools.sources import base, compressed
+from wds_tools.sources import base, files
 from wds_tools.sources.base import SourceChangedError
 from wds_tools.sources.detect import open_source
 
@@ -57,8 +57,8 @@ PLAIN = samples(20)
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let archives of a few kilobytes have many chunks and groups."""
-    monkeypatch.setattr(compressed, "CHUNK_BYTES", 3000)
-    monkeypatch.setattr(compressed, "WINDOW_BYTES", 12_000)
+    monkeypatch.setattr(files, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(files, "WINDOW_BYTES", 12_000)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_records_of_one_window_are_decompressed_once(tmp_path: Path, monkeypatch
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(PLAIN))
     opened = []
     stream = pa.CompressedInputStream
-    monkeypatch.setattr(compressed.pa, "CompressedInputStream", lambda *a: opened.append(a) or stream(*a))
+    monkeypatch.setattr(files.pa, "CompressedInputStream", lambda *a: opened.append(a) or stream(*a))
     source = open_source(tmp_path / "a.tar.gz")
     listing = source.scan()
     for entry in reversed(listing.inputs):
@@ -113,7 +113,7 @@ def test_a_chunk_that_was_evicted_is_decompressed_again(tmp_path: Path, small_ch
     paths = tuple(tmp_path / f"{number}.tar.gz" for number in range(2))
     for path, content in zip(paths, contents, strict=True):
         path.write_bytes(gzip.compress(content))
-    archives = compressed.TarFiles(paths)
+    archives = files.TarFiles(paths)
     for number, start in ((0, 39_500), (1, 0), (0, 39_500), (0, 0)):  # the cache has 24,000 bytes
         assert archives.slice(number, start, 40_000) == contents[number][start:]
 
@@ -167,7 +167,7 @@ def test_data_after_the_end_of_a_compressed_archive_is_an_error(tmp_path: Path) 
 
 
 def test_a_member_larger_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "MAX_RECORD_BYTES", 2000)
+    monkeypatch.setattr(files, "MAX_RECORD_BYTES", 2000)
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar_of({"a.jpg": bytes(4000), "a.cls": b"1"})))
     with pytest.raises(SourceError, match=r"has a member of 4,000 bytes; allowed are 2,000"):
         wt.reshard(tmp_path / "a.tar.gz", tmp_path / "dst")
@@ -194,4 +194,4 @@ def test_index_names_reshard_for_a_compressed_archive(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(PLAIN))
     with pytest.raises(OptionError, match=r"`wds-tools reshard`, which also reads compressed ones"):
         wt.index_shards(str(tmp_path / "a.tar.gz"))
-    assert base.WINDOW_BYTES == compressed.WINDOW_BYTES
+    assert base.WINDOW_BYTES == files.WINDOW_BYTES

@@ -17,7 +17,7 @@ from foreign_records import FOREIGN
 
 import wds_tools as wt
 from wds_tools.errors import MissingSourceError, SourceError
-from wds_tools.sources.other_formats import HEAD_BYTES, refused_format
+from wds_tools.sources.detect import HEAD_BYTES, refused_format
 
 DICOM = bytes(128) + b"DICM" + bytes(40)
 MATLAB = b"MATLAB 5.0 MAT-file Platform: posix, Created on: Mon Nov 23 12:00:00 2026".ljust(128)

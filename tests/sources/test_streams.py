@@ -18,7 +18,7 @@ from PIL import Image
 import wds_tools as wt
 from wds_tools.errors import DestinationError, OptionError, SourceError
 from wds_tools.packing.shard_file import ShardFile
-from wds_tools.sources import streams
+from wds_tools.sources import objects
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -93,10 +93,10 @@ def test_windows_are_read_from_the_state_of_the_stream(
 ) -> None:
     stream = load(write(tmp_path / "photos"))
     wt.pack(stream, tmp_path / "one", images="keep", shuffle=False)
-    monkeypatch.setattr(streams, "WINDOW_BYTES", 5 * len(jpeg(0)))
+    monkeypatch.setattr(objects, "WINDOW_BYTES", 5 * len(jpeg(0)))
     begun = []
-    read = streams.StreamSource._from  # noqa: SLF001 - counts how often the stream is read again
-    monkeypatch.setattr(streams.StreamSource, "_from", lambda self, group: begun.append(group) or read(self, group))
+    read = objects.StreamSource._from  # noqa: SLF001 - counts how often the stream is read again
+    monkeypatch.setattr(objects.StreamSource, "_from", lambda self, group: begun.append(group) or read(self, group))
     report = wt.pack(stream, tmp_path / "dst", images="keep", shuffle=shuffle)
     rows = [int(json.loads(sample["json"])["path"].rpartition("#")[2]) for sample in samples(tmp_path / "dst")]
     assert sorted(rows) == list(range(COUNT))
@@ -141,7 +141,7 @@ def test_every_column_of_a_stream_is_accounted_for_and_two_labels_are_an_error(
     import datasets
 
     stream = load(write(tmp_path / "photos"))
-    listing = streams.StreamSource(stream).scan()
+    listing = objects.StreamSource(stream).scan()
     assert {part.name: part.role for part in listing.account.parts} == {
         "file_name": "entries of json",
         "image": "image",
@@ -195,7 +195,7 @@ def test_a_stream_with_a_shuffle_buffer_is_refused(
     import datasets
 
     monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
-    monkeypatch.setattr(streams, "WINDOW_BYTES", 5 * len(jpeg(0)))
+    monkeypatch.setattr(objects, "WINDOW_BYTES", 5 * len(jpeg(0)))
     stream = load(write(tmp_path / "photos")).shuffle(seed=1, buffer_size=10)
     with pytest.raises(OptionError, match=r"differs when it is read again: pass the stream without shuffle\(\)"):
         wt.pack(stream, tmp_path / "dst")

@@ -14,11 +14,7 @@ TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def check_available() -> None:
-    """Check that this system has the files that the other functions read.
-
-    Raises:
-        OptionError: It does not, because it is not Linux.
-    """
+    """Check that this system has the files that the other functions read."""
     if not (_PROC / "self" / "smaps_rollup").exists():
         raise OptionError("CPU time and memory are read from /proc, which this system does not have; run it on Linux")
 

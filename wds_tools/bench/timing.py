@@ -69,9 +69,6 @@ def wait_for_workers(others: Collection[int] = ()) -> None:
 
     Args:
         others: Processes that are not workers of a loader.
-
-    Raises:
-        RuntimeError: Workers did not end in time.
     """
     gc.collect()  # a DataLoader ends its workers when its iterator is deleted
     deadline = time.monotonic() + _WORKER_EXIT_SECONDS

@@ -177,11 +177,7 @@ def first_names(names: Sequence[str]) -> str:
 
 
 def check_writable(path: Path | None) -> None:
-    """Refuse an output file without a folder, before the work that it is for.
-
-    Raises:
-        OptionError: Its folder does not exist.
-    """
+    """Refuse an output file without a folder, before the work that it is for."""
     from wds_tools.errors import OptionError
 
     if path is not None and not path.parent.is_dir():

@@ -49,10 +49,6 @@ def npy_header(data: bytes | memoryview) -> tuple[tuple[int, ...], bool, np.dtyp
 
     Returns:
         Shape, True for Fortran order, dtype, and the byte offset of the array.
-
-    Raises:
-        ObjectsError: The array has Python objects.
-        ValueError: The file is not npy of version 1.0 or 2.0, or has a length other than its header states.
     """
     size = 2 if bytes(data[6:7]) == b"\x01" else 4  # version 1.0 or 2.0
     start = 8 + size + int.from_bytes(data[8 : 8 + size], "little")
@@ -97,9 +93,6 @@ def stored_pixels(data: bytes | memoryview) -> NDArray[np.uint8]:
 
     Returns:
         uint8 [height, width, 3], a view of ``data``.
-
-    Raises:
-        ValueError: ``data`` is not an ``.npy`` file with such an array.
     """
     pixels = view_npy(data)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
@@ -152,9 +145,6 @@ def decode_field(field: str, data: bytes, *, shard: str, key: str) -> Any:
         data: The encoded field.
         shard: Name of the shard, for error messages.
         key: Key of the sample, for error messages.
-
-    Raises:
-        SampleError: The data is not of the field's type.
     """
     try:
         return codec_for(field).decode(data)

@@ -93,11 +93,7 @@ def sniff(data: bytes | bytearray | memoryview) -> str | None:
 
 
 def probe_array(data: bytes | memoryview) -> ImageInfo:
-    """Read the header of an image as `probe` does, or that of an ``.npy`` array of any dtype and channels.
-
-    Raises:
-        DecodeError: As for `probe`, or the array is not [height, width] or [height, width, channels].
-    """
+    """Read the header of an image as `probe` does, or that of an ``.npy`` array of any dtype and channels."""
     if sniff(data) != "npy":
         return probe(data)
     try:
@@ -145,9 +141,6 @@ def check_size(width: int, height: int) -> None:
     Args:
         width: Width in pixels.
         height: Height in pixels.
-
-    Raises:
-        DecodeError: The image has more than `MAX_PIXELS`, or more than `MAX_SIDE` along a side.
     """
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         raise DecodeError(

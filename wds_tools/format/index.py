@@ -7,6 +7,7 @@ specifies it. In memory each column is a numpy array, because the loader reads m
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ METADATA_KEY = b"wds_tools"
 
 CHECKSUM = "xxh3"  # in the metadata, because an index may be read without the manifest and its checksums
 _TEXT_COLUMNS = ["key", "mode"]
+_REQUIRED = frozenset({*_TEXT_COLUMNS, "label", "width", "height", "orientation"})
 _ROW_BYTES = 43  # memory of a row without the columns of fields; texts count as references
 _TEXT_BYTES = 49  # memory of a text without its characters
 _TEXTS_PER_UPDATE = 10_000
@@ -233,20 +235,7 @@ def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
         ManifestError: The data is not an index, is damaged, is of another version or number of
             samples, or has a field outside the shard.
     """
-    try:
-        _check_memory(data)
-        file = pq.ParquetFile(pa.BufferReader(data))
-        metadata = json.loads(file.schema_arrow.metadata[METADATA_KEY])
-        version = metadata["version"]
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ManifestError(
-            f"{name} is not an index of wds_tools ({one_line(error)}): rebuild it with `wds-tools index`"
-        ) from error
-    if version != FORMAT_VERSION:
-        raise ManifestError(
-            f"{name} is an index of version {version!r}; this release reads {FORMAT_VERSION}: "
-            "rebuild it with `wds-tools index`"
-        )
+    file, metadata = _open(data, name)
     try:
         _check_rows(file.metadata.num_rows, metadata, samples)
         columns = _columns_to_read(file, metadata)
@@ -258,13 +247,67 @@ def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
         checksum = content_checksum(index)
         if metadata.get(CHECKSUM, checksum) != checksum:  # older indexes have no checksum
             raise ValueError(f"its checksum is {checksum}, but it records {metadata[CHECKSUM]!r}: it was damaged")
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise ManifestError(
-            f"{name} breaks the format of an index ({type(error).__name__} {one_line(error)}): "
-            "rebuild it with `wds-tools index`"
-        ) from error
+    except _FORMAT_ERRORS as error:
+        raise _breaks_format(name, error) from error
     _check_ranges(index, name)
     return index
+
+
+def stored_columns(data: bytes, names: Collection[str], *, name: str, samples: int) -> tuple[pa.Table, list[str]]:
+    """Return some columns of an index as they are stored, without the others, which are neither read nor checked.
+
+    Args:
+        data: The Parquet file, whose checksum is known to be right.
+        names: Names of columns; those that the file lacks are left out.
+        name: Name of the file, for error messages.
+        samples: Expected number of samples.
+
+    Returns:
+        The columns, and the names of all further columns, see `Index.columns`.
+
+    Raises:
+        ManifestError: As for `from_bytes`.
+    """
+    file, metadata = _open(data, name)
+    try:
+        _check_rows(file.metadata.num_rows, metadata, samples)
+        if missing := _REQUIRED.intersection(names).difference(file.schema_arrow.names):
+            raise KeyError(min(missing))
+        table = file.read(columns=[one for one in file.schema_arrow.names if one in names], use_threads=False)
+        for column in table.columns:
+            column.validate(full=True)
+        return table, [str(one) for one in metadata.get("columns", ())]
+    except _FORMAT_ERRORS as error:
+        raise _breaks_format(name, error) from error
+
+
+_FORMAT_ERRORS = (pa.ArrowException, OSError, KeyError, TypeError, ValueError)
+
+
+def _breaks_format(name: str, error: Exception) -> ManifestError:
+    return ManifestError(
+        f"{name} breaks the format of an index ({type(error).__name__} {one_line(error)}): "
+        "rebuild it with `wds-tools index`"
+    )
+
+
+def _open(data: bytes, name: str) -> tuple[Any, dict[str, Any]]:
+    """Return the Parquet file of an index, of which only the footer was read, and its metadata."""
+    try:
+        _check_memory(data)
+        file = pq.ParquetFile(pa.BufferReader(data))
+        metadata = json.loads(file.schema_arrow.metadata[METADATA_KEY])
+        version = metadata["version"]
+    except (*_FORMAT_ERRORS, RecursionError) as error:
+        raise ManifestError(
+            f"{name} is not an index of wds_tools ({one_line(error)}): rebuild it with `wds-tools index`"
+        ) from error
+    if version != FORMAT_VERSION:
+        raise ManifestError(
+            f"{name} is an index of version {version!r}; this release reads {FORMAT_VERSION}: "
+            "rebuild it with `wds-tools index`"
+        )
+    return file, metadata
 
 
 def _check_memory(data: bytes) -> None:

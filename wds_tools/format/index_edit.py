@@ -107,9 +107,6 @@ def read_columns(data: bytes, names: Sequence[str], *, name: str) -> pa.Table:
         data: The Parquet file.
         names: Names of columns.
         name: Name of the file, for error messages.
-
-    Raises:
-        ManifestError: A column is missing or damaged.
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(data))

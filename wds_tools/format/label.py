@@ -73,9 +73,6 @@ def number(value: int) -> Label:
 
     >>> number(3), number(-1)
     (Label(number=3, name=None), Label(number=None, name=None))
-
-    Raises:
-        LabelError: The number does not fit int64.
     """
     if value > _LARGEST:
         raise LabelError(f"label {value} does not fit into 64 bits; allowed are 0 to {_LARGEST}")

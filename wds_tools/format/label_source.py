@@ -38,11 +38,7 @@ class LabelSource:
 
     @classmethod
     def parse(cls, text: str) -> LabelSource:
-        """Parse ``cls``, ``y.txt``, ``json:label``, ``json:meta.label`` or ``folder``.
-
-        Raises:
-            OptionError: The text is none of these.
-        """
+        """Parse ``cls``, ``y.txt``, ``json:label``, ``json:meta.label`` or ``folder``."""
         if text == FOLDER:
             return cls(None)
         field, colon, path = text.strip().partition(":")

@@ -35,9 +35,6 @@ def box_of(values: Any) -> Box:
 
     >>> box_of([1, 2.5, "3", 4])
     (1, 2.5, 3.0, 4)
-
-    Raises:
-        SourceError: They are not four finite numbers.
     """
     numbers = numbers_of(values, "a box")
     if len(numbers) != 4:
@@ -46,11 +43,7 @@ def box_of(values: Any) -> Box:
 
 
 def numbers_of(values: Any, what: str) -> list[float]:
-    """Return a list of finite numbers.
-
-    Raises:
-        SourceError: It is not a list, or not all of its values are finite numbers.
-    """
+    """Return a list of finite numbers."""
     if not isinstance(values, (list, tuple)):
         raise SourceError(f"{what} that is a {type(values).__name__}; allowed are lists of numbers")
     try:
@@ -77,11 +70,7 @@ def rounded(value: float) -> float:
 
 
 def polygons_of(values: Any) -> list[list[float]]:
-    """Return outlines [[x, y, x, y, ...], ...]; a single list of numbers is one outline.
-
-    Raises:
-        SourceError: There are other values, or an x without y.
-    """
+    """Return outlines [[x, y, x, y, ...], ...]; a single list of numbers is one outline."""
     lists = [values] if values and not isinstance(values[0], (list, tuple)) else values
     polygons = [numbers_of(points, "a polygon") for points in lists]
     for points in polygons:
@@ -251,11 +240,7 @@ def rle_box(rle: Mapping[str, Any]) -> Box:
 
 
 def run_lengths(rle: Mapping[str, Any]) -> list[int]:
-    """Return the run lengths of a mask, decompressed if they are text.
-
-    Raises:
-        SourceError: They are damaged, or their sum is not the number of pixels.
-    """
+    """Return the run lengths of a mask, decompressed if they are text."""
     size, counts = rle.get("size"), rle.get("counts")
     if not (isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) and side > 0 for side in size)):
         raise SourceError(f"a mask in run lengths of size {str(size)[:40]}; allowed is [height, width]")

@@ -21,11 +21,7 @@ _TRAILER_BYTES = 8  # length of the footer, and the magic number "PAR1"
 
 
 def memory_of(data: bytes) -> int:
-    """Return the estimated number of bytes that all columns of a Parquet file take in memory.
-
-    Raises:
-        ValueError: The data is not a Parquet file, is damaged, or has a footer that is too long.
-    """
+    """Return the estimated number of bytes that all columns of a Parquet file take in memory."""
     length = int.from_bytes(data[-_TRAILER_BYTES:-4], "little")
     if data[-4:] != b"PAR1" or length > len(data) - _TRAILER_BYTES:
         raise ValueError("not a Parquet file, or truncated")

@@ -79,9 +79,6 @@ def attribute_names(fields: tuple[str, ...]) -> tuple[str, ...]:
 
     >>> attribute_names(("image", "__key__", "mask.png"))
     ('image', 'key', 'mask_png')
-
-    Raises:
-        OptionError: Two fields would get the same attribute name.
     """
     names = []
     for name in fields:

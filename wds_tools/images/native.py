@@ -66,11 +66,7 @@ def why_missing() -> str:
 
 
 def check_worker(*, compiled_in_parent: bool) -> None:
-    """Check that a worker process has the compiled module if the process that started it has it.
-
-    Raises:
-        WorkerError: It does not.
-    """
+    """Check that a worker process has the compiled module if the process that started it has it."""
     if compiled_in_parent and not is_available():
         raise WorkerError(
             f"a worker process on {node() or 'this machine'} differs from the process that started it, which has the "

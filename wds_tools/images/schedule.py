@@ -255,11 +255,7 @@ def _view_to_dict(view: View) -> dict[str, Any]:
 
 
 def _view_from_dict(values: Mapping[str, Any]) -> View:
-    """Return a view from plain values.
-
-    Raises:
-        OptionError: It is not a view of this package.
-    """
+    """Return a view from plain values."""
     kinds: dict[Any, Callable[..., View]] = {kind.__name__: kind for kind in _KINDS}
     options = {name: _from_plain(value) for name, value in values.items()}
     kind = options.pop("kind", None)

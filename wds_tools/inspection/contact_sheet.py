@@ -26,11 +26,7 @@ _TEXT_COLOUR = (228, 228, 231)
 
 
 def view_named(name: str, size: int) -> View:
-    """Return the view for a name: ``train``, ``eval``, or ``whole``, which scales the complete image.
-
-    Raises:
-        OptionError: There is no such view.
-    """
+    """Return the view for a name: ``train``, ``eval``, or ``whole``, which scales the complete image."""
     if name == "train":
         return RandomResizedCrop(size, flip=True)
     if name == "eval":
@@ -41,11 +37,7 @@ def view_named(name: str, size: int) -> View:
 
 
 def check_count(count: int) -> None:
-    """Check the number of samples of a sheet.
-
-    Raises:
-        OptionError: It is out of range.
-    """
+    """Check the number of samples of a sheet."""
     if not 1 <= count <= 1024:
         raise OptionError(f"count={count}; allowed are 1 to 1,024")
 

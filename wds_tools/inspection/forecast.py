@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
-from wds_tools.format.index import NO_LABEL
 from wds_tools.format.manifest import order_fingerprint
 from wds_tools.loading.pipeline.autoscale import slots_for
 from wds_tools.options import check_counts
@@ -25,7 +24,8 @@ from wds_tools.order.quality import (
     window_of,
 )
 from wds_tools.order.sequence import Order, default_block
-from wds_tools.reading.select import Choice, labels_of
+from wds_tools.reading.columns import labels_of
+from wds_tools.reading.select import Choice
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage.cache.fetcher import DIRECT_SHARE, MAX_DIRECT_BYTES
 from wds_tools.wording import counted, human_bytes
@@ -236,7 +236,7 @@ def labels_to_measure(shards: ShardSet, order: Order, global_batch: int) -> NDAr
     if order.samples > _MAX_MEASURED_SAMPLES or not shards.manifest.has_labels or global_batch > order.samples:
         return None
     labels = labels_of(shards, progress=None)
-    return None if (labels == NO_LABEL).any() else labels
+    return None if (labels < 0).any() else labels.astype(np.int64)
 
 
 def _reading(order: Order, *, nodes: int, node_batch: int, tail: Tail) -> MeasuredReading:
@@ -264,9 +264,6 @@ def parse_shuffle(text: str) -> bool | int | float:
 
     >>> parse_shuffle("yes"), parse_shuffle("20_000"), parse_shuffle("0.95")
     (True, 20000, 0.95)
-
-    Raises:
-        OptionError: The text is invalid.
     """
     words: dict[str, bool] = {"yes": True, "true": True, "no": False, "false": False}
     if text.lower() in words:

@@ -117,11 +117,7 @@ def draw(panels: Sequence[Plot], *, title: str, description: str) -> str:
 
 
 def check_svg_name(path: Path) -> None:
-    """Check the extension of an SVG file, before long work is done for it.
-
-    Raises:
-        OptionError: The file has a different extension.
-    """
+    """Check the extension of an SVG file, before long work is done for it."""
     if path.suffix.lower() != ".svg":
         raise OptionError(f"cannot draw {path}: charts are written as SVG only, so the name must end in .svg")
 

@@ -114,11 +114,7 @@ class DeliveryCheck:
                 raise ProofError(str(proof))
 
     def proof(self, *, timeout_seconds: float) -> EpochProof:
-        """Return the proof of the last finished epoch; if none is finished, what is known about the current one.
-
-        Raises:
-            ProofError: No batch has been delivered yet, a rank did not finish in time, or the rank has changed.
-        """
+        """Return the proof of the last finished epoch; if none is finished, what is known about the current one."""
         record = self._finished or self._current
         if record is None or self._exchange is None:
             raise ProofError("nothing has been delivered yet: iterate over the loader first")

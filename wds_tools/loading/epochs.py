@@ -133,11 +133,7 @@ class Epochs:
             return None
 
     def check_running(self, plan: EpochPlan) -> None:
-        """Check that a plan is still the running one.
-
-        Raises:
-            LoaderError: Another plan has been started since, or this one was stopped.
-        """
+        """Check that a plan is still the running one."""
         if plan is not self._running:
             raise LoaderError(f"this iterator has ended because {self._end_reason}: create a new one with iter(loader)")
 

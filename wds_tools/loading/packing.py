@@ -154,7 +154,12 @@ class Packing:
     def _find_shards(self) -> None:
         """Wait for the plan and the first shard."""
         plans: list[Manifest] = []
-        self.wait(lambda: plans.extend(self._plan()) or bool(plans), is_listing=True)
+
+        def is_planned() -> bool:
+            plans.extend(self._plan())
+            return bool(plans)
+
+        self.wait(is_planned, is_listing=True)
         plan = plans[0]
         source = packed_source(plan.source or {})
         self._shards = UnfinishedShards(self._store, replace(plan, shards=(), fields={}, images=None, source=source))

@@ -9,6 +9,7 @@ from functools import cache, partial
 from itertools import chain, pairwise
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
@@ -36,12 +37,14 @@ from wds_tools.order.sequence import Order, default_block
 from wds_tools.order.shares import whole_shares
 from wds_tools.packing.plan import is_beginning
 from wds_tools.packing.unfinished import PackedShards, UnfinishedShards, plan_of
+from wds_tools.reading.columns import numbers, numbers_of
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.opening import join_sets, open_shards
 from wds_tools.reading.read_ahead import read_ahead_bytes
 from wds_tools.reading.select import Choice, banned_ids, checked_ids
 from wds_tools.reading.shardset import ShardSet, check_fields
 from wds_tools.reading.weights import WeightSchedule
+from wds_tools.storage.cache.arrays import Arrays
 
 _MAX_EARLY_INDEXES = 64
 _log = logging.getLogger("wds_tools")
@@ -248,13 +251,19 @@ def _warn_of_missing_module() -> None:
     _log.warning("%s. Until then, images load more slowly; WDS_TOOLS_NATIVE=0 hides this warning", native.why_missing())
 
 
-def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.int16]:
-    """Return the bucket of each sample, from the image sizes in the indexes: int16 [samples]."""
-    labels = []
-    for position in range(len(shards.locations)):
-        index = shards.index(position)
-        labels.append(buckets.bucket_of(index.width.astype(np.int64), index.height.astype(np.int64)).astype(np.int16))
-    return np.concatenate(labels)
+def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.signedinteger]:
+    """Return the bucket of each sample, from the image sizes in the indexes: int8 or int16 [samples]."""
+    kind = np.int8 if len(buckets.sizes) < 1 << 7 else np.int16
+
+    def compute() -> Arrays:
+        labels = []
+        for shard in numbers_of(shards, None):
+            table = shards.stored_columns(shard, ["width", "height"])[0]
+            sizes = [numbers(table[name].cast(pa.int64()), 0) for name in ("width", "height")]
+            labels.append(buckets.bucket_of(*sizes).astype(kind))
+        return Arrays({"bucket": np.concatenate(labels)})
+
+    return shards.computed(f"buckets {buckets.sizes}", compute).arrays["bucket"]
 
 
 def _open_part(
@@ -321,11 +330,7 @@ def _check_view(view: View, shards: ShardSet) -> None:
 
 
 def check_plan(plan: EpochPlan) -> None:
-    """Check that an epoch has at least one step.
-
-    Raises:
-        OptionError: The batches of all ranks together have more samples than the dataset.
-    """
+    """Check that an epoch has at least one step."""
     if plan.tail == "drop" and plan.global_batch > plan.end:
         if plan.order.identity.buckets:
             raise OptionError(

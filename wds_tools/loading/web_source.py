@@ -102,11 +102,7 @@ class WebSource(StreamingDataset):
         return sealed({"epoch": epoch, "samples": samples, "worker": worker, "num_workers": num_workers})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration continue at a position that `state_dict` returned.
-
-        Raises:
-            ResumeError: It is not such a state.
-        """
+        """Let the next iteration continue at a position that `state_dict` returned."""
         check_seal(state)
         try:
             names = ("epoch", "samples", "worker", "num_workers")
@@ -356,11 +352,7 @@ def _open_shard(url: str) -> tuple[Reader, Order]:
 
 
 def dataset_of(urls: Any) -> str | list[str]:
-    """Return what webdataset's argument ``urls`` names: a folder, URL or pattern, or a list of shards.
-
-    Raises:
-        OptionError: It is a specification of several datasets, or a command.
-    """
+    """Return what webdataset's argument ``urls`` names: a folder, URL or pattern, or a list of shards."""
     text = os.fspath(urls) if isinstance(urls, str | os.PathLike) else ""
     if isinstance(urls, dict) or text.endswith((".yaml", ".yml")):
         raise OptionError(
@@ -375,11 +367,7 @@ def dataset_of(urls: Any) -> str | list[str]:
 
 
 def local_path(url: str | os.PathLike[str]) -> str:
-    """Return a path or URL; of a ``file:`` URL, the path.
-
-    Raises:
-        OptionError: It is a command.
-    """
+    """Return a path or URL; of a ``file:`` URL, the path."""
     text = os.fspath(url)
     if text.startswith("pipe:"):
         raise OptionError(f"urls={text!r} is a command: pass the URL itself (https://, s3://, gs://, az://)")

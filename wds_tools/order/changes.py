@@ -168,11 +168,7 @@ class FindWeights(Protocol):
 
 
 def reweights_of(state: Any) -> tuple[Reweight, ...]:
-    """Return the changes of weights of a state, see `Reweight.to_list`.
-
-    Raises:
-        ResumeError: They are damaged.
-    """
+    """Return the changes of weights of a state, see `Reweight.to_list`."""
     try:
         return tuple(_reweight_of(*entries_of(one, "weights")) for one in entries_of(state, "weights"))
     except (TypeError, ValueError) as error:

@@ -102,11 +102,7 @@ class History:
         return found
 
     def load_state_dict(self, state: dict[str, Any], cursor: Cursor) -> None:
-        """Continue from a state, whose next step begins at a cursor.
-
-        Raises:
-            ResumeError: The entries are damaged. Nothing has changed then.
-        """
+        """Continue from a state, whose next step begins at a cursor."""
         steps = whole_number(state.get("step", 0), "step")
         try:
             sections = tuple(_section_of(*section) for section in entries_of(state.get("sections", ()), "sections"))

@@ -81,6 +81,28 @@ def permute(key: int, n: int, values: NDArray[np.int64], streams: Streams | None
     return _cycle_walk(key, n, values, streams, range(_ROUNDS))
 
 
+def permute_each(key: int, sizes: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return ``permute(key, size, value)`` for each value and the size of its domain: int64 [n].
+
+    >>> permute_each(5, np.array([4, 4, 9]), np.array([1, 2, 2])).tolist() == [
+    ...     int(permute(5, n, np.array([value]))[0]) for n, value in ((4, 1), (4, 2), (9, 2))
+    ... ]
+    True
+    """
+    result = np.empty(len(values), np.int64)
+    halves = (np.frexp(np.maximum(sizes - 1, 1).astype(np.float64))[1] + 1) // 2
+    for half in np.unique(halves).tolist():
+        rows = np.flatnonzero(halves == half)
+        limit = sizes[rows].astype(np.uint64)
+        found = _feistel(key, half, values[rows].astype(np.uint64), None, range(_ROUNDS))
+        outside = np.flatnonzero(found >= limit)
+        while len(outside):
+            found[outside] = _feistel(key, half, found[outside], None, range(_ROUNDS))
+            outside = outside[found[outside] >= limit[outside]]
+        result[rows] = found
+    return result
+
+
 def unpermute(key: int, n: int, values: NDArray[np.int64], streams: Streams | None = None) -> NDArray[np.int64]:
     """Return the inverse of `permute` for the same ``key``, ``n`` and ``streams``."""
     return _cycle_walk(key, n, values, streams, range(_ROUNDS - 1, -1, -1))

@@ -256,11 +256,7 @@ class EpochOrders:
         self.__init__(*state)  # type: ignore[misc]  # each process computes the orders that it needs
 
     def of(self, epoch: int) -> EpochOrder:
-        """Return the order of an epoch: the same object while it is in use.
-
-        Raises:
-            OptionError: All its samples are banned, or its weights are not known.
-        """
+        """Return the order of an epoch: the same object while it is in use."""
         if epoch < self.first_epoch:
             raise OptionError(
                 f"epoch={epoch}; the state that was loaded has the weights from epoch {self.first_epoch} on: begin at "

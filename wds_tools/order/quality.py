@@ -51,9 +51,6 @@ def window_for(quality: float, *, batch: int, block: int) -> int:
         quality: Requested quality, above 0 and below 1.
         batch: Samples of a step over all ranks.
         block: Samples per block.
-
-    Raises:
-        OptionError: The quality is out of range.
     """
     if not 0 < quality < 1:
         raise OptionError(
@@ -130,9 +127,6 @@ def measured_quality(order: Order, labels: NDArray[np.int64], *, batch: int, epo
     Returns:
         Variance of the class counts of a batch after a full shuffle, divided by the variance with this order; about 1
         is best.
-
-    Raises:
-        OptionError: The dataset is smaller than a batch.
     """
     if batch > order.samples:
         raise OptionError(f"batch={batch} is larger than the dataset of {order.samples:,} samples")

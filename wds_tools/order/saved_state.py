@@ -54,11 +54,7 @@ def check_seal(state: Any) -> None:
 
 
 def whole_number(value: Any, name: str, *, least: int = 0, most: int = MAX_NUMBER) -> int:
-    """Return an entry that is a whole number.
-
-    Raises:
-        ResumeError: It is not an integer from ``least`` to ``most``.
-    """
+    """Return an entry that is a whole number."""
     number = None if isinstance(value, bool | np.bool_) else _index(value)
     if number is None or not least <= number <= most:
         raise ResumeError(
@@ -69,11 +65,7 @@ def whole_number(value: Any, name: str, *, least: int = 0, most: int = MAX_NUMBE
 
 
 def entries_of(value: Any, name: str) -> list[Any] | tuple[Any, ...]:
-    """Return an entry that is a list.
-
-    Raises:
-        ResumeError: It is not.
-    """
+    """Return an entry that is a list."""
     if not isinstance(value, list | tuple):
         raise ResumeError(f"the entry {name!r} of the state is damaged: {str(value)[:80]!r} is not a list")
     return value

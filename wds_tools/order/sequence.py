@@ -152,7 +152,6 @@ class Order(PlainOrder):
         if selection is None:
             self.reach = window + 2 * min(block, max(shard_samples, default=0)) * lanes
         self._full_tally: Tally | None = None
-        self._selected_ids: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))  # (epoch, ids)
         self._epochs = LRUCache[int, _Epoch](max_items=_KEPT_SEGMENTS)
         self._segments = LRUCache[tuple[int, int], Part](max_items=_KEPT_SEGMENTS)
 
@@ -215,7 +214,7 @@ class Order(PlainOrder):
     def slice(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
         """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start]."""
         items, lanes = self._slice_items(epoch, start, stop)
-        return (self._ids_of_selection(epoch)[items] if self.selection else items), lanes
+        return (self.selection.at(epoch, items) if self.selection else items), lanes
 
     def _slice_items(self, epoch: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
         """Return the items and lanes at positions ``start`` to ``stop`` of an epoch."""
@@ -233,7 +232,7 @@ class Order(PlainOrder):
         """The orders that weights go through: without repetitions by ``class_weights=``."""
         if self.selection is None or self.balance is None:
             return (self,)
-        return (self.selecting(Selection(self.selection.selected_ids)),)
+        return (self.selecting(self.selection.without_balance),)
 
     def source_positions(self, epoch: int, position: int) -> tuple[SourcePosition, ...]:
         """Return the epoch and the position at which `scans` continue. There is no lag."""
@@ -252,9 +251,7 @@ class Order(PlainOrder):
     def find(self, epoch: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where some samples occur in an epoch, without computing the order; see `PlainOrder.find`."""
         if self.selection:
-            all_ids = self._ids_of_selection(epoch)
-            items = np.flatnonzero(np.isin(all_ids, ids))
-            ids = all_ids[items]
+            items, ids = self.selection.find(epoch, ids)
         else:
             items = ids = ids[ids < self.samples]
         _, samples = self._indices_in_lanes(epoch, items)
@@ -289,7 +286,7 @@ class Order(PlainOrder):
     def tally(self, epoch: int) -> Tally | None:
         """Return the tally of all samples of an epoch, without computing the order."""
         if self.selection:
-            return tally(self._ids_of_selection(epoch))
+            return sum(map(tally, self.selection.parts(epoch)), start=Tally())
         if self._full_tally is None:
             self._full_tally = tally_of_range(self.samples)
         return self._full_tally
@@ -304,14 +301,7 @@ class Order(PlainOrder):
 
     def stored_ids(self, epoch: int) -> NDArray[np.int64]:
         """Return the ids of all samples of an epoch in stored order: int64 [samples]."""
-        return self._ids_of_selection(epoch) if self.selection else np.arange(self.samples)
-
-    def _ids_of_selection(self, epoch: int) -> NDArray[np.int64]:
-        """Return the ids of the selection in an epoch: int64 [samples]."""
-        assert self.selection is not None
-        if self._selected_ids[0] != epoch:
-            self._selected_ids = epoch, self.selection.ids(epoch)
-        return self._selected_ids[1]
+        return self.selection.ids(epoch) if self.selection else np.arange(self.samples)
 
     def _epoch(self, epoch: int) -> _Epoch:
         known = self._epochs.get(epoch)

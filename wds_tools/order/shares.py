@@ -35,9 +35,6 @@ def whole_shares(weights: Sequence[float]) -> list[int]:
 
     If their sum would exceed `MAX_PERIOD`, the proportion is approximated by shares of `MAX_PERIOD`.
 
-    Raises:
-        OptionError: A weight is smaller than one part in `MAX_PERIOD`.
-
     >>> whole_shares([0.7, 0.3]), whole_shares([1, 1, 2])
     ([7, 3], [1, 1, 2])
     """

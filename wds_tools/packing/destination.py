@@ -154,11 +154,7 @@ def check_startable(destination: Destination, source: dict[str, Any], *, fresh: 
 
 
 def check_times(destination: Destination, plan: Plan, source: Source) -> None:
-    """Check that no file of a source was changed after a local folder began to be packed from it.
-
-    Raises:
-        DestinationError: A file was.
-    """
+    """Check that no file of a source was changed after a local folder began to be packed from it."""
     unfinished = destination.read_plan() or {}
     unfinished = {key: value for key, value in unfinished.items() if key != "onto"}  # of the dataset for `append`
     if unfinished == plan.source and (later := later_files(destination, plan, source, since=_PLAN)):
@@ -366,11 +362,7 @@ class _SharedFolder:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of a folder, or None if there is none.
-
-    Raises:
-        DestinationError: The file cannot be read, is not a manifest, or is damaged.
-    """
+    """Return the manifest of a folder, or None if there is none."""
     try:
         data = (folder / MANIFEST_NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -386,9 +378,6 @@ def parse_manifest(data: bytes, *, where: str) -> Manifest:
     Args:
         data: Its bytes.
         where: Folder or URL of the manifest, for messages.
-
-    Raises:
-        DestinationError: The data are not a manifest, or are damaged.
     """
     try:
         return manifests.from_json(data)

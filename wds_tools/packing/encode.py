@@ -48,9 +48,6 @@ def encode_field(name: str, value: Any) -> bytes:
 
     >>> encode_field("cls", 3), encode_field("boxes.json", [1, 2]), encode_field("txt", "hello")
     (b'3', b'[1,2]', b'hello')
-
-    Raises:
-        SampleError: The value cannot be encoded for this field.
     """
     plain = name.removesuffix(".gz")
     kind = plain.rpartition(".")[2].lower()

@@ -350,11 +350,7 @@ def _remove_leftovers(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_owner(folder: Path, manifest: Manifest) -> None:
-    """Check that no other dataset has the shards of this one.
-
-    Raises:
-        OptionError: Another manifest of the folder lists them, or they have fields that were added to a dataset.
-    """
+    """Check that no other dataset has the shards of this one."""
     if (manifest.source or {}).get("kind") == ADDED_FIELDS:
         raise OptionError(f"{folder} has fields that were added to another dataset: name the folder of that dataset")
     names = {entry.name for entry in manifest.shards}

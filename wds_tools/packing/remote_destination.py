@@ -152,9 +152,8 @@ class BucketDestination:
         user: str = "",
         cache: RemoteOptions | None = None,
     ) -> None:
-        self._cache = cache and BlockCache(
-            cache.cache_folder, cache.cache_bytes, url=url, without="the first epoch reads them from the URL"
-        )
+        without = "the first epoch reads them from the URL"
+        self._cache = BlockCache(cache.cache_folder, cache.cache_bytes, url=url, without=without) if cache else None
         self.name = clean_url(url)
         self.folder = spool_folder(url, spool, user if task is None else f"task-{task[0]}-of-{task[1]}")
         self._place = _BucketPlace(url, spool, remote)

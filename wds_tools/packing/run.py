@@ -334,11 +334,7 @@ def _appended_manifest(onto: Manifest, new: Manifest) -> Manifest:
 
 
 def check_labels(name: str, listings: Iterable[Listing], classes: Sequence[str] | None) -> None:
-    """Check that there are labels if class names were given. A split may have none.
-
-    Raises:
-        LabelError: There are none.
-    """
+    """Check that there are labels if class names were given. A split may have none."""
     if classes and not any(listing.has_labels for listing in listings):
         raise LabelError(
             f"{shown_path(name)} has no labels, but class names were given ({quoted(classes)}): name the label "

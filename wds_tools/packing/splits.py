@@ -231,9 +231,6 @@ def _of_one_type(src: str, listed: Mapping[str, Listing]) -> dict[str, Listing]:
     """Return the listings of splits with one label or several for each sample in all splits that have labels.
 
     Lists with 0 or 1 for each class are several labels if this is so in another split.
-
-    Raises:
-        LabelError: Samples have one label in a split and several in another.
     """
     several = [split for split, listing in listed.items() if any(one.labels is not None for one in listing.inputs)]
     single = [split for split, listing in listed.items() if listing.has_labels and split not in several]

@@ -31,12 +31,7 @@ def split_manifest(name: str) -> tuple[str, str]:
 
 
 def listed_shards(names: Sequence[str]) -> list[str]:
-    """Return the shards of a list of shards and patterns.
-
-    Raises:
-        NotADatasetError: The list is empty, or a pattern matches nothing.
-        OptionError: An element is not a shard.
-    """
+    """Return the shards of a list of shards and patterns."""
     if not names:
         raise NotADatasetError("the list of shards is empty: check the path or pattern that it was made of")
     for name in names:

@@ -20,6 +20,7 @@ from wds_tools.reading.locations import ShardLocation, added_shards, entry_from_
 from wds_tools.reading.names import Dataset, is_pattern, listed_shards, name_of_list, split_manifest, why_not_a_dataset
 from wds_tools.reading.shardset import ShardSet, classes_of
 from wds_tools.storage import Store, is_url, join, open_store, split_folder
+from wds_tools.storage.cache.arrays import ArrayCache
 from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.patterns import expand_pattern
 
@@ -63,7 +64,11 @@ def open_shards(spec: Dataset, *, remote: RemoteOptions | None = None, for_train
         raise NotADatasetError(f"{join(folder, manifest_name)} lists no samples: pack the dataset again")
     added = added_shards(store, manifest, remote, for_training=for_training)
     locations = [ShardLocation(store, entry, added=added.get(entry.first.name, ())) for entry in manifest.shards]
-    return ShardSet(manifest, locations, name=name)
+    return ShardSet(manifest, locations, name=name, array_cache=_array_cache(remote))
+
+
+def _array_cache(remote: RemoteOptions) -> ArrayCache:
+    return ArrayCache(remote.cache_folder, remote.cache_bytes)
 
 
 def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_training: bool) -> ShardSet:
@@ -93,7 +98,8 @@ def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_train
     fields = dict(Counter(combined.fields) + totals.fields)
     images = None if known else totals.images
     class_lists = [classes_of(found, folder) for folder, found in manifests.items() if found]
-    return ShardSet(replace(combined, fields=fields, images=images), locations, name=name, class_lists=class_lists)
+    manifest = replace(combined, fields=fields, images=images)
+    return ShardSet(manifest, locations, name=name, class_lists=class_lists, array_cache=_array_cache(remote))
 
 
 def join_sets(sets: Sequence[ShardSet]) -> ShardSet:
@@ -101,7 +107,8 @@ def join_sets(sets: Sequence[ShardSet]) -> ShardSet:
     locations = [location for shards in sets for location in shards.locations]
     manifest = _combine([shards.manifest for shards in sets], locations)
     class_lists = [classes for shards in sets for classes in shards.class_lists]
-    return ShardSet(manifest, locations, name=" + ".join(shards.name for shards in sets), class_lists=class_lists)
+    name = " + ".join(shards.name for shards in sets)
+    return ShardSet(manifest, locations, name=name, class_lists=class_lists, array_cache=sets[0].array_cache)
 
 
 def _combine(manifests: Sequence[Manifest], locations: Sequence[ShardLocation]) -> Manifest:

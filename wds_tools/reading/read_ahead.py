@@ -34,9 +34,6 @@ def read_ahead_bytes(remote: RemoteOptions, window_bytes: int) -> int:
     Args:
         remote: How URLs are read.
         window_bytes: Size of the shuffle window that this machine reads, in bytes.
-
-    Raises:
-        OptionError: The cache is smaller than the window, so blocks would be fetched several times.
     """
     needed = window_bytes * 17 // 16  # when the cache is full, a sixteenth is freed at once
     if needed > remote.cache_bytes:

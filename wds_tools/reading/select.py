@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import MissingFieldError, OptionError
-from wds_tools.format.index import ABSENT, NO_LABEL, Index
 from wds_tools.options import RemoteOptions, check_counts
-from wds_tools.order.selection import Balance, Selection, balance, draw, in_rounds, split_by_class
+from wds_tools.order.selection import Balance, Selection, balance, count_labels, draw, in_rounds, split_by_class
 from wds_tools.order.where import Where, WhereError, parse
+from wds_tools.reading.columns import columns_of, labels_of, numbers_of, table_of
 from wds_tools.reading.names import Dataset
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import ShardSet
-from wds_tools.terminal import phase_bar, shows_progress
+from wds_tools.storage.cache.arrays import Arrays
 
 Weights = str | Mapping[Any, float] | Sequence[float] | NDArray[np.floating[Any]]
 """``"balanced"``, weights by class name or class number, or one weight per class."""
@@ -67,19 +70,54 @@ class Choice:
         """
         if not self:
             return None
+        found = shards.computed(
+            f"selection {self.source(shards)}",
+            partial(self._compute, shards, first_shards, progress),
+            first_shards=first_shards,
+        )
+        arrays, values = found.arrays, found.values
+        samples = sum(entry.samples for entry in shards.manifest.shards[:first_shards])
+        balance, turns = None, arrays.get("turns")
+        if turns is not None:
+            label = arrays["label"] if "label" in arrays else labels_of(shards, first_shards)
+            balance = Balance(label, arrays["samples"], arrays["targets"])
+        known = str(values["digest"]), bool(values["once"])
+        return Selection(arrays.get("ids", range(samples)), balance=balance, seed=self.seed, turns=turns, known=known)
+
+    def source(self, shards: ShardSet) -> str:
+        """Return all that the selection depends on besides the indexes."""
+        where, subset, weights = self.where, cast(Any, self.subset), cast(Any, self.class_weights)
+        if isinstance(where, pc.Expression):
+            where = xxhash.xxh3_128_hexdigest(pickle.dumps(where)), pa.__version__
+        if subset is not None and not isinstance(subset, float):
+            subset = xxhash.xxh3_128_hexdigest(checked_ids(subset, shards.manifest.samples).tobytes())
+        if isinstance(weights, Mapping):
+            weights = list(weights.items())
+        elif weights is not None and not isinstance(weights, str):
+            weights = _as_numbers(weights).tolist()
+        classes = xxhash.xxh3_128_hexdigest("\0".join(shards.manifest.classes).encode("utf-8", "surrogatepass"))
+        return repr((where, subset, weights, self.seed, classes))
+
+    def _compute(self, shards: ShardSet, first_shards: int | None, progress: bool | None) -> Arrays:
+        """Return what `select` makes the selection of."""
         entries = shards.manifest.shards[:first_shards]
-        if self.where is None:
-            ids = _all_ids(sum(entry.samples for entry in entries))
-        else:
+        ids: NDArray[np.signedinteger] | range = range(sum(entry.samples for entry in entries))
+        if self.where is not None:
             ids = matching(shards, len(entries), self.where, progress)
         if self.subset is not None and len(ids):
             ids = _subset(ids, self.subset, total=shards.manifest.samples, seed=self.seed)
-        weights = self.class_weights
-        return Selection(
-            ids,
-            balance=None if weights is None or not len(ids) else _balance(shards, len(entries), ids, weights, progress),
-            seed=self.seed,
-        )
+        balance = None
+        if self.class_weights is not None and len(ids):
+            balance = _balance(shards, first_shards, ids, self.class_weights, progress)
+        selection = Selection(ids, balance=balance, seed=self.seed)
+        arrays: dict[str, NDArray[Any]] = {}
+        if not isinstance(ids, range):
+            arrays["ids"] = _narrow(ids, shards.manifest.samples)
+        if balance is not None and selection.turns is not None:
+            arrays |= {"turns": selection.turns, "samples": balance.samples, "targets": balance.targets}
+            if not isinstance(ids, range):
+                arrays["label"] = balance.label
+        return Arrays(arrays, {"digest": selection.digest, "once": selection.once})
 
 
 def parse_weights(text: str) -> Weights:
@@ -87,9 +125,6 @@ def parse_weights(text: str) -> Weights:
 
     >>> parse_weights("balanced"), parse_weights("cat=2,dog=0.5")
     ('balanced', {'cat': 2.0, 'dog': 0.5})
-
-    Raises:
-        OptionError: A weight is not a number.
     """
     if "=" not in text:
         return text
@@ -98,11 +133,6 @@ def parse_weights(text: str) -> Weights:
         return {name.strip(): float(weight) for name, _, weight in parts}
     except ValueError as error:
         raise OptionError(f"class_weights={text!r}; allowed are 'balanced' and name=weight,name=weight") from error
-
-
-def labels_of(shards: ShardSet, first_shards: int | None = None, progress: bool | None = False) -> NDArray[np.int64]:
-    """Return the class number of every sample of the first shards, by default of all: int64 [samples]."""
-    return np.concatenate([index.label for index in _indexes(shards, first_shards, progress)])
 
 
 def train_test_split(
@@ -142,52 +172,51 @@ def train_test_split(
         raise OptionError(f"test_size={test_size!r}; allowed are fractions, such as 0.2, and whole numbers of samples")
     check_counts({"seed": seed}, least=0)
     shards = open_shards(dataset, remote=RemoteOptions.of(storage_options=storage_options))
-    selection = Choice(where=where).select(shards)
-    ids = selection.selected_ids if selection else _all_ids(shards.manifest.samples)
-    count = int(test_size) if isinstance(test_size, Integral) else round(test_size * len(ids))
-    if not 0 < count < len(ids):
-        raise OptionError(
-            f"test_size={test_size} is {count:,} of {len(ids):,} samples; both parts must have at least one sample"
-        )
-    label = labels_of(shards)[ids] if stratify else None
-    return split_by_class(ids, label, count, seed=seed)
+    choice = Choice(where=where)
+
+    def compute() -> Arrays:
+        selection = choice.select(shards)
+        ids = selection.selected_ids if selection else np.arange(shards.manifest.samples)
+        count = int(test_size) if isinstance(test_size, Integral) else round(float(test_size) * len(ids))
+        if not 0 < count < len(ids):
+            raise OptionError(
+                f"test_size={test_size} is {count:,} of {len(ids):,} samples; both parts must have at least one sample"
+            )
+        labels = labels_of(shards) if stratify else None
+        label = labels if labels is None or selection is None else labels[ids]
+        train, test = split_by_class(ids, label, count, seed=seed)
+        return Arrays({"train": train, "test": test})
+
+    found = shards.computed(f"split {choice.source(shards)} {test_size!r} {seed} {stratify}", compute).arrays
+    return found["train"], found["test"]
 
 
-def _all_ids(samples: int) -> NDArray[np.int64]:
-    try:
-        return np.arange(samples, dtype=np.int64)
-    except MemoryError as error:
-        raise OptionError(
-            f"subset= and class_weights= take 8 bytes for each of {samples:,} samples, more than the available memory: "
-            "omit them, or select with where="
-        ) from error
+def _narrow(ids: NDArray[np.signedinteger], samples: int) -> NDArray[np.signedinteger]:
+    """Return ids in 4 bytes each, if these have all ids of the dataset."""
+    return ids.astype(np.int32 if samples <= 1 << 31 else np.int64, copy=False)
 
 
-def _indexes(shards: ShardSet, first_shards: int | None, progress: bool | None = False) -> Iterator[Index]:
-    numbers = range(len(shards.locations))[:first_shards]
-    shown = phase_bar("reading indexes", numbers, progress=progress) if shows_progress(progress) else numbers
-    return (shards.index(shard) for shard in shown)
-
-
-def matching(shards: ShardSet, first_shards: int, where: Where, progress: bool | None) -> NDArray[np.int64]:
-    """Return the ids of the samples that meet a condition: int64 [n]."""
+def matching(shards: ShardSet, first_shards: int, where: Where, progress: bool | None) -> NDArray[np.signedinteger]:
+    """Return the ids of the samples that meet a condition: int32 or int64 [n]. Only its columns are read."""
     found, start = [], 0
-    expression, further = _parse(shards, first_shards, where)
-    for position, index in enumerate(_indexes(shards, first_shards, progress)):
-        table = with_columns(columns_of(index, start), index, further, partial(shards.columns, position))
+    expression, columns, further = _parse(shards, first_shards, where)
+    for shard in numbers_of(shards, first_shards, progress):
+        table = table_of(shards, shard, start, columns, further)
         try:
-            found.append(table.filter(expression)["id"].to_numpy())
+            ids = table.filter(expression)["id"].to_numpy()
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            names = [*columns_of(shards.index(shard, keep=False), 0).column_names, *further]
             raise OptionError(
                 f"where={str(where)!r} cannot be applied ({' '.join(str(error).split())}); "
-                f"the index has {', '.join([*table.column_names, *index.columns])}"
+                f"the index has {', '.join(names)}"
             ) from error
-        start += len(index)
+        found.append(_narrow(ids, shards.manifest.samples))
+        start += shards.entry(shard).samples
     return np.concatenate(found)
 
 
-def _parse(shards: ShardSet, first_shards: int, where: Where) -> tuple[Any, list[str]]:
-    """Return a condition as an expression, and the further columns that it uses.
+def _parse(shards: ShardSet, first_shards: int, where: Where) -> tuple[Any, frozenset[str], list[str]]:
+    """Return a condition as an expression, the columns that it uses, and the further ones among them.
 
     Usually all shards have the columns of the first; the other indexes are read only if it lacks a column.
     """
@@ -197,62 +226,24 @@ def _parse(shards: ShardSet, first_shards: int, where: Where) -> tuple[Any, list
     try:
         condition = parse(where, columns=[*own, *further], classes=classes)
     except WhereError:
-        further = list(dict.fromkeys(name for index in _indexes(shards, first_shards) for name in index.columns))
+        names = (name for shard in numbers_of(shards, first_shards) for name in shards.stored_columns(shard, ())[1])
+        further = list(dict.fromkeys(names))
         condition = parse(where, columns=[*own, *further], classes=classes)
-    return condition.expression, [name for name in further if name in condition.columns]
+    return condition.expression, condition.columns, [name for name in further if name in condition.columns]
 
 
-def with_columns(
-    table: pa.Table, index: Index, names: Sequence[str], read: Callable[[Sequence[str]], pa.Table]
-) -> pa.Table:
-    """Return a table with further columns of an index; those that it lacks are null.
-
-    Args:
-        table: Columns of the index.
-        index: The index.
-        names: Names of the further columns.
-        read: Reads those that the index has.
-    """
-    known = [name for name in names if name in index.columns]
-    further = read(known) if known else None
-    for name in names:
-        column = pa.nulls(len(index)) if further is None or name not in known else further[name]
-        table = table.append_column(name, column)
-    return table
-
-
-def columns_of(index: Index, start: int) -> pa.Table:
-    """Return the columns that a condition may use; the first sample of the index has id ``start``."""
-    columns: dict[str, Any] = {
-        "id": np.arange(start, start + len(index)),
-        "key": index.keys,
-        "label": pa.array(index.label, mask=index.label == NO_LABEL),
-        "width": index.width.astype(np.int64),  # so that width * height does not overflow
-        "height": index.height.astype(np.int64),
-        "mode": index.mode,
-        "orientation": index.orientation,
-    }
-    for name, part in index.fields.items():
-        columns[f"{name}.size"] = pa.array(part.size, mask=part.offset == ABSENT)
-    return pa.table(columns)
-
-
-def _subset(ids: NDArray[np.int64], subset: Any, *, total: int, seed: int) -> NDArray[np.int64]:
+def _subset(ids: NDArray[np.signedinteger] | range, subset: Any, *, total: int, seed: int) -> NDArray[np.int64]:
     if isinstance(subset, float):
         if not 0 < subset <= 1:
             raise OptionError(f"subset={subset}; allowed is a fraction above 0 and up to 1, or sample ids")
         return draw(ids, max(1, round(subset * len(ids))), seed=seed, purpose="subset")
     wanted, counts = np.unique(checked_ids(subset, total), return_counts=True)
-    present = np.isin(wanted, ids, assume_unique=True)
+    present = wanted < len(ids) if isinstance(ids, range) else np.isin(wanted, ids, assume_unique=True)
     return in_rounds(wanted[present], counts[present])
 
 
 def checked_ids(subset: Any, total: int) -> NDArray[np.int64]:
-    """Return the sample ids of ``subset=`` as int64 [n].
-
-    Raises:
-        OptionError: They are not a list of numbers below ``total``.
-    """
+    """Return the sample ids of ``subset=`` as int64 [n]."""
     ids = np.asarray(subset)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise OptionError(f"subset={subset!r}; allowed is a fraction such as 0.1, or a list of sample ids")
@@ -262,9 +253,15 @@ def checked_ids(subset: Any, total: int) -> NDArray[np.int64]:
 
 
 def _balance(
-    shards: ShardSet, first_shards: int, ids: NDArray[np.int64], weights: Weights, progress: bool | None
+    shards: ShardSet,
+    first_shards: int | None,
+    ids: NDArray[np.signedinteger] | range,
+    weights: Weights,
+    progress: bool | None,
 ) -> Balance:
-    label = labels_of(shards, first_shards, progress)[ids]
+    label = labels_of(shards, first_shards, progress)
+    if not isinstance(ids, range):
+        label = label[ids]
     if (label < 0).any():
         raise MissingFieldError(
             "class_weights= requires a class number for every sample, but some have none; select those with a label "
@@ -272,7 +269,7 @@ def _balance(
         )
     names = shards.manifest.classes
     count = max(len(names), int(label.max()) + 1)
-    return balance(label, weights_by_class(weights, count, names, np.bincount(label, minlength=count)))
+    return balance(label, weights_by_class(weights, count, names, count_labels(label, count)))
 
 
 def weights_by_class(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import ChecksumError, ManifestError, MissingFieldError, MissingFileError
 from wds_tools.format.field_classes import DatasetClasses
-from wds_tools.format.index import Index, from_bytes
+from wds_tools.format.index import Index, from_bytes, stored_columns
 from wds_tools.format.index_edit import header_bytes, read_columns
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
@@ -33,12 +33,14 @@ from wds_tools.storage import (
     join,
     whole_file,
 )
+from wds_tools.storage.cache.arrays import ArrayCache, Arrays
 from wds_tools.storage.local import LocalStore
 from wds_tools.storage.lock import unfinished_append
 from wds_tools.storage.stream import ObjectStream, stream_object
 
 MAX_OPEN_INDEXES = 1024  # about 1.5 MB each at 10,000 samples a shard
 MAX_INDEX_BYTES = 2 << 30  # memory of all open indexes; an index may take far more memory than its file
+MIN_STORED_SAMPLES = 100_000  # of a dataset whose selections are stored: those of a smaller one take 0.1 s
 
 
 class ShardSet:
@@ -53,6 +55,7 @@ class ShardSet:
         name: The folder, URL, manifest or pattern that was opened; for a list of shards, the first and the last one.
         class_lists: The class lists of each of several datasets that are opened as one; by default those of
             ``manifest``.
+        array_cache: Where `computed` stores arrays; None stores none.
     """
 
     def __init__(
@@ -62,8 +65,10 @@ class ShardSet:
         *,
         name: str,
         class_lists: Sequence[DatasetClasses] | None = None,
+        array_cache: ArrayCache | None = None,
     ) -> None:
         self.manifest = manifest
+        self.array_cache = array_cache
         self.class_lists = tuple([classes_of(manifest, name)] if class_lists is None else class_lists)
         self.locations = tuple(locations)
         self.name = name
@@ -100,7 +105,11 @@ class ShardSet:
             replace(location, added=tuple(part for part in location.added if set(part.fields) & set(names)))
             for location in self.locations
         ]
-        return ShardSet(self.manifest, locations, name=self.name, class_lists=self.class_lists)
+        return self._with(locations)
+
+    def _with(self, locations: Sequence[ShardLocation]) -> ShardSet:
+        options: dict[str, Any] = {"class_lists": self.class_lists, "array_cache": self.array_cache}
+        return ShardSet(self.manifest, locations, name=self.name, **options)
 
     @property
     def unfinished_append(self) -> str | None:
@@ -147,7 +156,8 @@ class ShardSet:
             if location.entry in entries:
                 indexes.pop(shard)
         manifest = replace(self.manifest, shards=tuple(one.entry for one in locations))
-        ShardSet.__init__(self, manifest, locations, name=self.name, class_lists=self.class_lists)
+        options: dict[str, Any] = {"class_lists": self.class_lists, "array_cache": self.array_cache}
+        ShardSet.__init__(self, manifest, locations, name=self.name, **options)
         self._indexes, self._stamps = indexes, stamps
 
     def shard_name(self, shard: int) -> str:
@@ -186,8 +196,7 @@ class ShardSet:
     def reopened(self) -> ShardSet:
         """Return the same shards with stores of their own, for another thread."""
         stores = {id(store): copy.copy(store) for store in self.stores}
-        locations = [_with_stores(location, stores) for location in self.locations]
-        return ShardSet(self.manifest, locations, name=self.name, class_lists=self.class_lists)
+        return self._with([_with_stores(location, stores) for location in self.locations])
 
     @property
     def is_remote(self) -> bool:
@@ -301,6 +310,27 @@ class ShardSet:
     def index_file(self, shard: int) -> bytes:
         """Return the file of the index of a shard; raises as `index` does."""
         return self._index_bytes(shard)[0]
+
+    def stored_columns(self, shard: int, names: Collection[str]) -> tuple[pa.Table, list[str]]:
+        """Return some columns of the index of a shard, and the names of the further ones; see `stored_columns`."""
+        data, location = self._index_bytes(shard)
+        path = join(location.store.folder, location.entry.index)
+        return stored_columns(data, names, name=path, samples=location.entry.samples)
+
+    def computed(self, what: str, compute: Callable[[], Arrays], *, first_shards: int | None = None) -> Arrays:
+        """Return arrays that are computed from the indexes: once per machine, for a dataset with many samples.
+
+        Args:
+            what: All that they depend on besides the indexes.
+            compute: Computes them.
+            first_shards: They depend on the first n shards only; None for all.
+        """
+        if self.array_cache is None or self.manifest.samples < MIN_STORED_SAMPLES:
+            return compute()
+        digest = xxhash.xxh3_128()
+        for location in self.locations[:first_shards]:
+            digest.update(location.entry.index_xxh3.encode())
+        return self.array_cache.load(f"{what} of indexes {digest.hexdigest()}", compute)
 
     def headers(self, shard: int, index: Index) -> dict[str, NDArray[np.int32] | None]:
         """Return the bytes of the tar headers of each field, see `header_bytes`; raises as `index` does."""

@@ -25,7 +25,8 @@ from wds_tools.order.changes import DatasetWeights, Entries, Planned, Weights
 from wds_tools.order.epoch import PlainOrder
 from wds_tools.order.shares import whole_shares
 from wds_tools.order.weights import Phases, Scan
-from wds_tools.reading.select import ids_by_key, labels_of, matching, weights_by_class
+from wds_tools.reading.columns import labels_of
+from wds_tools.reading.select import ids_by_key, matching, weights_by_class
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage.commit import CommitFile
 
@@ -85,11 +86,7 @@ class WeightFinder:
         return found
 
     def save(self, entries: Entries) -> bool:
-        """Write the weights of samples to the file of ``save_to=``; return whether there is one.
-
-        Raises:
-            OptionError: The file cannot be written.
-        """
+        """Write the weights of samples to the file of ``save_to=``; return whether there is one."""
         path, digest = (entries.get("samples", {}).get(name) for name in ("file", "xxh3"))
         if path is None or (factors := self._unsaved.get(digest)) is None:
             return False
@@ -163,8 +160,8 @@ class WeightFinder:
         return Weights(shares, tuple(datasets))
 
     @property
-    def labels(self) -> NDArray[np.int64]:
-        """Class number of each sample: int64 [stored]; negative for none."""
+    def labels(self) -> NDArray[np.signedinteger]:
+        """Class number of each sample: [stored]; negative for none, see `labels_of`."""
         return labels_of(self._shards)
 
     @cached_property
@@ -340,11 +337,7 @@ def schedule_to_list(schedule: WeightSchedule) -> list[Any]:
 
 
 def schedule_of_state(entry: Any) -> WeightSchedule:
-    """Return the schedule of a state.
-
-    Raises:
-        ResumeError: It is damaged.
-    """
+    """Return the schedule of a state."""
     try:
         argument, unit, linear, values = entry
         return argument, Schedule({int(number): value for number, value in values.items()}, unit, linear)
@@ -390,7 +383,7 @@ def _bytes_of(path: str | os.PathLike[str], kind: Callable[[str], Exception]) ->
 
 
 def _selected(scan: Scan) -> NDArray[np.int64] | None:
-    return scan.selection.selected_ids if scan.selection else None
+    return None if scan.selection is None or scan.selection.has_all else scan.selection.selected_ids
 
 
 def _header(factors: NDArray[np.float32]) -> bytes:

@@ -137,11 +137,7 @@ class Catalogue:
             os.close(descriptor)
 
     def files(self, dataset: Located) -> dict[str, StoredFile]:
-        """Return the files of a dataset by name: the manifest, and the shards and indexes that it lists.
-
-        Raises:
-            DamagedFileError: The manifest cannot be read, or has changed since the last scan.
-        """
+        """Return the files of a dataset by name: the manifest, and the shards and indexes that it lists."""
         try:
             with self.folder(dataset) as folder:
                 data, _ = _read_manifest(folder)

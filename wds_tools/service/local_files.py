@@ -209,9 +209,6 @@ def read_into_memory(file: OpenFile, start: int, stop: int, end: int) -> None:
         start: First byte.
         stop: End of the range.
         end: End of what will be read soon: the kernel starts to read it too.
-
-    Raises:
-        OSError: The disk fails, or the file was truncated.
     """
     descriptor = file.fileno()
     if sys.platform == "linux":

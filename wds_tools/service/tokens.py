@@ -151,9 +151,6 @@ def parse_duration(text: str) -> int:
 
     >>> parse_duration("90d"), parse_duration("12h")
     (7776000, 43200)
-
-    Raises:
-        OptionError: The text is not a duration above 0.
     """
     match = re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip().lower())
     if not match or int(match[1]) == 0:

@@ -2,12 +2,13 @@
 
 A file is about images if its rows, keys or lines name them, if it has as many values as there are images, if it has the
 name of an image, or if its own name says so, as ``labels.xlsx``. It is packed, an error, or named in a note.
+
+Which image a name means is one rule too, `RowNames`: for tables, COCO files and these.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.label import quoted
 from wds_tools.sources.base import File
-from wds_tools.sources.columns import IMAGE, usual_columns
+from wds_tools.sources.columns import IMAGE, json_or, usual_columns
 from wds_tools.sources.label_choice import is_x, names_in, some_of
 from wds_tools.sources.layouts import (
     ARRAY_EXTENSIONS,
@@ -30,8 +31,10 @@ from wds_tools.sources.layouts import (
     TABLES,
     is_shard_table,
     is_split_name,
+    names_a_file,
+    split_of,
+    split_of_table,
 )
-from wds_tools.sources.row_names import RowNames, are_most, names_a_file
 from wds_tools.sources.text_table import Row, TextTable
 from wds_tools.wording import counted
 
@@ -78,6 +81,8 @@ _ABOUT_ALL = re.compile(
 )
 """Names of files about the dataset or its programs, which never have labels."""
 
+_ABOVE = re.compile(r"^(\.{1,2}/)+")
+_ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
 _CHECKSUM = re.compile("[0-9a-f]{32,}")
 _CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
 _ARRAY = "is an array with a value for each image"  # which is not read
@@ -95,6 +100,82 @@ _NOT_READ = (
     "in a layout that is not read: write boxes and outlines as COCO, YOLO or VOC, and class labels as CSV with a first "
     "line such as path,label"
 )
+
+
+class RowNames:
+    """Files by the names that others may have for them: a path, the end of a path, or these without extension."""
+
+    def __init__(self, files: Iterable[File]) -> None:
+        self._by_name: dict[str, list[File]] = {}
+        self._by_stem: dict[str, list[File]] = {}
+        for file in files:
+            name = posixpath.basename(file.path)
+            self._by_name.setdefault(name, []).append(file)
+            self._by_stem.setdefault(posixpath.splitext(name)[0], []).append(file)
+
+    def has(self, value: Any) -> bool:
+        """Return whether a value names one or more files."""
+        return bool(self._candidates(_text(value)))
+
+    def all_of(self, values: Iterable[Any]) -> list[File]:
+        """Return the first file that each value can mean, without values that name none."""
+        return [found[0] for value in values if (found := self._candidates(_text(value)))]
+
+    def find(self, value: Any, *, table: str, folder: str = "") -> File | None:
+        """Return the file that a value names; None if there is none.
+
+        Of several, it is the one at this path below the folder of the table, or else in a folder of the given name, or
+        else in the split of the table, or else below the folder of the table.
+
+        Args:
+            value: A text, or a number that is an id.
+            table: Path of the file with the value.
+            folder: Name of a folder, such as that of a split.
+        """
+        name = _text(value)
+        found = self._candidates(name)
+        if len(found) > 1:
+            above, split = posixpath.dirname(table), split_of_table(table)
+            path = posixpath.join(above, name)
+            for test in (
+                lambda file: path in (file.path, posixpath.splitext(file.path)[0]),
+                lambda file: folder in file.path.split("/")[:-1],
+                lambda file: bool(split) and split_of(file.path) == split,
+                lambda file: bool(above) and file.path.startswith(f"{above}/"),
+            ):
+                found = list(filter(test, found)) or found
+        if len(found) > 1:
+            raise SourceError(
+                f"{table} names {name!r}, which can be {quoted(file.path for file in found[:2])}: write paths into "
+                "it, or keep one of the files"
+            )
+        return found[0] if found else None
+
+    def _candidates(self, name: str) -> list[File]:
+        last = posixpath.basename(name)
+        if not last:
+            return []
+        exact = [file for file in self._by_name.get(last, ()) if _fits(file.path, name)]
+        return exact or [file for file in self._by_stem.get(last, ()) if _fits(posixpath.splitext(file.path)[0], name)]
+
+
+def _text(value: Any) -> str:
+    """Return a name as a path with slashes, without ``./`` and ``../`` before it; empty for any other value."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return ""
+    return _ABOVE.sub("", str(value).strip().replace("\\", "/"))
+
+
+def _fits(path: str, name: str) -> bool:
+    """Return whether a path ends with a name; or the name, as a path on another machine, with the path."""
+    is_longer = name.endswith(f"/{path}") and ("/" in path or _ABSOLUTE.match(name) is not None)
+    return is_longer or f"/{path}".endswith(f"/{name}")
+
+
+def are_most(named: Sequence[File], images: Sequence[File]) -> bool:
+    """Return whether half of the images are named, of those of the same splits."""
+    splits = {split_of(file.path) for file in named}
+    return 2 * len(named) >= sum(split_of(file.path) in splits for file in images)
 
 
 class About(NamedTuple):
@@ -258,7 +339,7 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
         found = _in_texts(data, names, images)
     elif not found and not is_table and b"\0" not in data[:_HEAD]:
         found = _in_lines(path, data, names, images)
-    value = _json_of(data) if is_json and not found else None
+    value = json_or({}, data) if is_json and not found else None
     if isinstance(value, dict) and len(classes := names_in(value)) > 1:
         return f"{_NAMES} ({quoted(classes)}), {_NEXT}: pass them with --classes (classes=) if they are the classes"
     if found or len(images) < 2 or not _has_as_many(value, data, len(images), is_table=is_table):
@@ -346,14 +427,6 @@ def _pair_in(line: str) -> tuple[str, str] | None:
         name, rest = rest[-1], [name, *rest[:-1]]
     is_value = any(rest) and _CHECKSUM.fullmatch(rest[0]) is None
     return (name, " ".join(rest)) if is_value else None
-
-
-def _json_of(data: bytes) -> Any:
-    """Return what is in JSON; an empty object if it is not valid."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
 
 
 def _has_as_many(value: Any, data: bytes, count: int, *, is_table: bool) -> bool:

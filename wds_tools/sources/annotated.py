@@ -20,9 +20,10 @@ from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import PLACE
 from wds_tools.sources import coco, layouts, masks, voc, yolo
+from wds_tools.sources.about_images import RowNames
 from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, File, Record
-from wds_tools.sources.row_names import RowNames, split_folder
+from wds_tools.sources.layouts import split_folder
 from wds_tools.sources.tree import Files, Layout, image_size
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
@@ -130,12 +131,6 @@ class Annotated(Layout):
         of_no_image = {path for path in like if path.lower().endswith(self.annotation_ending)}
         lists = {file.path for file in files.others if "ImageSets" in file.path.split("/")}
         return read | of_no_image | lists | super().files_read(files)
-
-    def collect(self, found: Collector, files: Files, split: str) -> None:
-        """Add the images of the split, and state what becomes of all other files."""
-        assert self._plan is not None, "`splits` was called before"
-        self._collect(found, files, self._plan[split])
-        self._plan = None
 
     def _collect(self, found: Collector, files: Files, split: _Split) -> None:
         self._state(found, files, split)
@@ -318,11 +313,7 @@ class Yolo(Annotated):
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
-        """Return the layout if the files have it.
-
-        Raises:
-            SourceError: There are label files, and no class names.
-        """
+        """Return the layout if the files have it."""
         if cls.matches(files):
             return cls()
         labels = _first_labels(files)
@@ -544,11 +535,7 @@ class Masks(Annotated):
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
-        """Return the layout if at least half of the images have a mask.
-
-        Raises:
-            SourceError: Names do not show which image has which mask.
-        """
+        """Return the layout if at least half of the images have a mask."""
         paths = [file.path for file in files.images]
         found = masks.pairs(paths if masks.may_have_masks(paths) else ())
         is_most = 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0

@@ -47,11 +47,7 @@ class Annotations:
 
 
 def text_of(data: bytes, where: str) -> str:
-    """Return the text of a file.
-
-    Raises:
-        SourceError: It is not UTF-8.
-    """
+    """Return the text of a file."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -79,13 +75,8 @@ def completed(facts: dict[str, Any], width: int, height: int) -> dict[str, Any]:
 
     Positions that are fractions of the image become pixels, and a missing size is added.
 
-    Args:
-        facts: What `unpacked` returned.
-        width: Width of the image in pixels, as it is shown: its EXIF orientation is applied.
-        height: Height of the image.
-
-    Raises:
-        SourceError: The annotations are for an image of another size.
+    ``facts`` are what `unpacked` returned, and the size is that of the image as it is shown: its EXIF orientation is
+    applied.
     """
     facts = dict(facts)
     where = f", in {facts.pop(_FILE)}" if _FILE in facts else ""

@@ -162,11 +162,7 @@ def is_stored(array: Any) -> bool:
 
 
 def texts_of(values: Any, what: str) -> list[str]:
-    """Return text as a list.
-
-    Raises:
-        SourceError: Bytes are not UTF-8.
-    """
+    """Return text as a list."""
     found = []
     for row, value in enumerate(values.tolist() if hasattr(values, "tolist") else values):
         try:
@@ -180,11 +176,7 @@ def texts_of(values: Any, what: str) -> list[str]:
 
 
 def labels_of(array: Any, what: str) -> list[Any]:
-    """Return the values of an array as labels: numbers, texts, names of an enumeration, or a list of them in each row.
-
-    Raises:
-        SourceError: Text is not UTF-8, or a number has no name in the enumeration.
-    """
+    """Return the values of an array as labels: numbers, texts, names of an enumeration, or a list in each row."""
     kind = kind_of(array)
     if kind in ("lists", "items"):
         return [np.asarray(array[row]).tolist() for row in range(array.shape[0])]

@@ -30,10 +30,10 @@ from wds_tools.sources.arrow_columns import Columns, file_names, lengths, renumb
 from wds_tools.sources.base import Collector, Input, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.columns import LABEL, not_finite
 from wds_tools.sources.files import find_files
+from wds_tools.sources.layouts import first_folders
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import Excluded, Kind, cell, is_text
 from wds_tools.sources.records import RecordSource
-from wds_tools.sources.row_names import first_folders
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -127,11 +127,7 @@ class ArrowSource(RecordSource):
             return self.row_values(file, {name: table.column(name)[row].as_py() for name in table.schema.names})
 
     def row_values(self, file: int, cells: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a row of a file, by column.
-
-        Raises:
-            SourceError: A value of a column of images is not an image.
-        """
+        """Return the values of a row of a file, by column."""
         values = self.partitions[file] | {
             name: bytes(value) if name in self.byte_lists and isinstance(value, list) else cell(value)
             for name, value in renumbered(cells, self.changes[file]).items()

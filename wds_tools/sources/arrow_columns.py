@@ -53,17 +53,7 @@ class Columns:
 
     @classmethod
     def of(cls, schemas: Sequence[pa.Schema], names: Sequence[str], where: str) -> Columns:
-        """Return the columns of several files.
-
-        Args:
-            schemas: Of each file.
-            names: Name of each file.
-            where: Name of the source.
-
-        Raises:
-            SourceError: A column has another type in another file, or class names only in some, or a file has two
-                columns with the same name.
-        """
+        """Return the columns of several files."""
         columns = cls(where)
         for schema, file in zip(schemas, names, strict=True):
             check_unique(schema.names, where=file)

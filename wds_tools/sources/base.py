@@ -1,4 +1,9 @@
-"""The interface between the sources and the packer."""
+"""The interface between the sources and the packer.
+
+What is wrong with a source is a SourceError, in all modules of this folder; while a record is read, it skips the
+record. A SourceStoreError or SourceChangedError ends packing. Labels that contradict each other are a LabelError, and
+what the user stated wrongly an OptionError. Docstrings name errors only where the code below does not show them.
+"""
 
 from __future__ import annotations
 
@@ -251,12 +256,7 @@ class Collector(Listing):
         self.skipped.append(Skip(path, reason))
 
     def listing(self) -> Listing:
-        """Return the listing: labels are numbered, and if only some inputs have one, the others are skipped.
-
-        Raises:
-            LabelError: Invalid labels, or labels that do not match the classes.
-            SourceError: There is no input.
-        """
+        """Return the listing: labels are numbered, and if only some inputs have one, the others are skipped."""
         given = self._options.classes
         numbered = self._labels.numbered(given, self.classes or None)
         self.numbered_by = self.numbered_by if self.classes else "order"
@@ -362,11 +362,7 @@ class Source:
         return Path(self.name)
 
     def why_left_out(self, path: str) -> str | None:
-        """Return why a file below the root from which no record is read is not packed; None for a part of the format.
-
-        Args:
-            path: Its path below the root, with slashes.
-        """
+        """Return why a file below the root with no record in it is not packed; None for a part of the format."""
         return layouts.SHARD_TABLE if layouts.is_shard_table(path) else _NEXT_TO_IT
 
     def image_names(self, found: Collector) -> Iterable[str]:
@@ -396,11 +392,7 @@ class Source:
             account.leave_out("file", path, reasons[path])
 
     def _about_images(self, found: Collector, root: Path, others: Sequence[str]) -> Mapping[str, Any]:
-        """Return which files next to what is packed are about the images, and name them in notes.
-
-        Raises:
-            SourceError: The rows, keys or lines of one name the images, and the user has not stated what to pack.
-        """
+        """Return which files next to what is packed are about the images, and name them in notes."""
         is_stated = self.options.kind is not None or "label" in self.columns
         rule = import_module("wds_tools.sources.about_images")  # it reads tables, which are sources too
         files = [File(path, (root / path).stat().st_size) for path in others if (root / path).is_file()]
@@ -432,15 +424,7 @@ class Source:
 
 
 def import_optional(library: str, what: str) -> Any:
-    """Import a library of the extra ``sources``.
-
-    Args:
-        library: Name of the module.
-        what: Name of the format that needs it, for the error message.
-
-    Raises:
-        OptionError: The library is not installed.
-    """
+    """Import a library of the extra ``sources``."""
     try:
         return import_module(library)
     except ImportError as error:
@@ -484,11 +468,7 @@ def is_system_error(error: Exception) -> bool:
 
 
 def check_size(name: str, size: int, listed: int) -> None:
-    """Check that a file that was read has the length with which it was listed.
-
-    Raises:
-        SourceChangedError: It has another one.
-    """
+    """Check that a file that was read has the length with which it was listed."""
     if size != listed:
         more = "more than" if size > listed else f"{size:,} of"
         raise SourceChangedError(
@@ -521,11 +501,7 @@ class FileTimes:
             self.newest_ns = max(self.newest_ns, time_ns)
 
     def check(self, name: str, status: os.stat_result, *, shown: str) -> None:
-        """Check the times of a file that was read; ``shown`` is its name in messages.
-
-        Raises:
-            SourceChangedError: They are later than when the file was listed.
-        """
+        """Check the times of a file that was read; ``shown`` is its name in messages."""
         time_ns = max(status.st_mtime_ns, status.st_ctime_ns)
         if time_ns > self.newest_ns and time_ns != self.future.get(name):
             raise SourceChangedError(
@@ -551,12 +527,7 @@ def file_states(paths: Iterable[Path]) -> tuple[FileState, ...]:
 
 
 def check_unchanged(files: Iterable[FileState]) -> None:
-    """Check that files are as they were listed.
-
-    Raises:
-        SourceChangedError: A file has a different length or modification time.
-        SourceStoreError: A file is missing, or its storage fails.
-    """
+    """Check that files are as they were listed."""
     for file in files:
         if _state(file.path) != file:
             raise SourceChangedError(f"{file.path} changed while it was packed")

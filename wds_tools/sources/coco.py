@@ -420,9 +420,6 @@ def merged(first: Annotations, second: Annotations, where: str) -> Annotations:
     """Return the annotations of two files about the same images, such as instances and captions.
 
     Objects with the same id become one with the attributes of both, as those of ``person_keypoints`` and ``instances``.
-
-    Raises:
-        SourceError: The files have different categories.
     """
     ids = dict(zip(first.ids, first.names, strict=True))
     if any(ids and name != ids.get(number) for number, name in zip(second.ids, second.names, strict=True)):

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from wds_tools.errors import SourceError
-from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.sources.base import field_bytes
 
 IMAGE = "image"
@@ -38,14 +37,7 @@ def usual_columns(
 ) -> list[str]:
     """Return the column that the user named for a role, otherwise all with a usual name, the most usual one first.
 
-    Args:
-        role: `IMAGE` or `LABEL`.
-        names: All columns.
-        columns: The user's mapping from role to column; an empty name means that there is none.
-        where: Name of the source, for error messages.
-
-    Raises:
-        SourceError: The column that the user named does not exist.
+    An empty name in ``columns`` means that there is none.
     """
     names = list(names)
     if role in columns:
@@ -65,11 +57,7 @@ def find_column(role: str, names: Iterable[str], columns: Mapping[str, str], *, 
 
 
 def check_unique(names: Sequence[str], *, where: str) -> None:
-    """Check the header of a table. Columns without a name may occur several times.
-
-    Raises:
-        SourceError: Two columns have the same name.
-    """
+    """Check the header of a table. Columns without a name may occur several times."""
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         raise SourceError(f"{where} has two columns named {twice!r}: rename one of them")
@@ -95,16 +83,6 @@ def field_name(column: str) -> str | None:
     return name if len(name) <= _MAX_FIELD_NAME and _EXTENSION.fullmatch(name) else None
 
 
-def names_image(text: str) -> bool:
-    """Return whether a text is the name or URL of an image, by its extension.
-
-    >>> names_image("a/1.JPG"), names_image("mask.png"), names_image("jpg")
-    (True, True, False)
-    """
-    _, dot, extension = text.strip().lower().rpartition(".")
-    return bool(dot) and extension in IMAGE_FIELDS
-
-
 def is_text_field(field: str) -> bool:
     """Return whether a value of a table is the content of a field itself, not the name of a file with it.
 
@@ -128,12 +106,17 @@ def fact_name(name: str) -> str:
     return f"{name}_" if name in ("path", "class") else name
 
 
+def json_or(otherwise: Any, data: bytes | memoryview) -> Any:
+    """Return the value in JSON, or something else if it is not valid."""
+    try:
+        return json.loads(bytes(data))
+    except (ValueError, RecursionError):
+        return otherwise
+
+
 def json_object(data: bytes | memoryview) -> dict[str, Any] | None:
     """Return the object in JSON; None if it is something else. Of invalid JSON, the text is the entry ``json``."""
-    try:
-        found = json.loads(bytes(data))
-    except (ValueError, RecursionError):
-        return {"json": bytes(data).decode("utf-8", "replace")}
+    found = json_or({"json": bytes(data).decode("utf-8", "replace")}, data)
     return found if isinstance(found, dict) else None
 
 

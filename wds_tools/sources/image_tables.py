@@ -18,23 +18,17 @@ from wds_tools.sources.about_images import (
     ENOUGH,
     LOOKED_AT,
     About,
+    RowNames,
     about,
     are_lists_of_images,
+    are_most,
     candidates,
     share_of_names,
 )
 from wds_tools.sources.base import File, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
 from wds_tools.sources.label_choice import ambiguous, some_of
-from wds_tools.sources.row_names import (
-    RowNames,
-    are_most,
-    first_folders,
-    names_a_file,
-    split_folder,
-    split_of,
-    split_of_table,
-)
+from wds_tools.sources.layouts import first_folders, names_a_file, split_folder, split_of, split_of_table
 from wds_tools.sources.text_table import Row, TextTable
 from wds_tools.sources.tree import Files, Layout
 
@@ -120,11 +114,7 @@ def _joined(tables: Sequence[Named]) -> list[Named]:
 
 
 def _named(files: Files, options: SourceOptions, file: File, images: Sequence[File], names: RowNames) -> Named | None:
-    """Return a table with the image of each row; None if its rows do not name images.
-
-    Raises:
-        SourceError: It cannot be read, or two images have the name in a row.
-    """
+    """Return a table with the image of each row; None if its rows do not name images."""
     data = files.read(file)
     is_json = file.path.lower().endswith(".json")
     if is_json and data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"[", b"{"):
@@ -168,11 +158,7 @@ def without_masks(files: Files) -> tuple[list[File], dict[str, dict[str, File]]]
 def _image_column(
     table: str, columns: Sequence[str], head: Sequence[Row], names: RowNames, options: SourceOptions
 ) -> str | None:
-    """Return the column that names images; None if there is none.
-
-    Raises:
-        SourceError: Several columns name different images.
-    """
+    """Return the column that names images; None if there is none."""
     if IMAGE in options.columns:
         return options.columns[IMAGE] if options.columns[IMAGE] in columns else None
     if posixpath.splitext(posixpath.basename(table))[0] == "metadata" and "file_name" in columns:
@@ -191,11 +177,7 @@ def _image_column(
 
 
 def check_folders(files: Files, tables: Sequence[Named]) -> None:
-    """Check that the folders of images cannot be classes.
-
-    Raises:
-        SourceError: They can.
-    """
+    """Check that the folders of images cannot be classes."""
     named = [image.path for table in tables for image in table.found if image is not None]
     if folders := first_folders(named):
         table = max(tables, key=lambda table: len(table.found))
@@ -225,11 +207,7 @@ def _packing_of_folders(files: Files, images: Sequence[str]) -> str:
 
 
 def about_images(files: Files, layout: Layout) -> dict[str, About]:
-    """Return what files that a layout does not read have to do with the images, by path.
-
-    Raises:
-        SourceError: Images would be packed without labels, or without what another file states about them.
-    """
+    """Return what files that a layout does not read have to do with the images, by path."""
     used = layout.files_read(files) if files.others else set()
     others = [file for file in files.others if file.path not in used and not file.reason]
     every = without_masks(files)[0] if others else []
@@ -259,11 +237,7 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
 
 
 def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> dict[str, Rows]:
-    """Return the rows of each split by its name; of a tree without splits, one with an empty name.
-
-    Raises:
-        SourceError: It is not known which of several tables is meant.
-    """
+    """Return the rows of each split by its name; of a tree without splits, one with an empty name."""
     by_split = _by_split(tables)
     if by_split is None:  # the user may have named a label that only one of them has
         tables = [table for table in tables if options.columns.get(LABEL) in table.rows.columns] or tables
@@ -328,11 +302,7 @@ def _by_folder(table: Named) -> dict[str, Rows]:
 
 
 def _check_once(table: Named) -> None:
-    """Check that no image has several rows.
-
-    Raises:
-        SourceError: One has.
-    """
+    """Check that no image has several rows."""
     counts = Counter(image.path for image in table.found if image is not None)
     path, count = next(iter(counts.most_common(1)), ("", 0))
     if count > 1:

@@ -295,12 +295,8 @@ def with_matching_names(
 ) -> LabelChoice:
     """Return a choice with the class names in another column, if its values match the numbers of the label.
 
-    Args:
-        choice: The label.
-        texts: Values of the columns of texts.
-        options: What the user states.
-        part: What a column is called in messages.
-        known: The column that has the class names if that is known; empty if not, None if there is none.
+    ``texts`` are the values of columns of texts. ``known`` is the column of class names if that is known; empty
+    if not, None if there is none.
     """
     label = choice.label
     are_known = choice.names or choice.classes or options.classes or options.label_type == "number"

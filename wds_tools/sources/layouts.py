@@ -5,10 +5,11 @@ Pure functions of names, the same for folders, archives and URLs.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
@@ -30,6 +31,7 @@ SPLIT_OF = {
 
 SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
 _SPLIT = re.compile(rf"([a-z0-9]+[-_])*({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
+_WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
 _PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  # a class may have such a name too
 _PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
 _FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
@@ -48,6 +50,11 @@ _ROLE = re.compile(
 def is_image_name(name: str) -> bool:
     """Return whether a file name has the extension of an image."""
     return name.lower().endswith(EXTENSIONS)
+
+
+def names_a_file(value: Any) -> bool:
+    """Return whether a value has the extension of an image."""
+    return isinstance(value, str) and is_image_name(value.strip())
 
 
 def is_mask_field(field: str) -> bool:
@@ -116,6 +123,38 @@ def is_split_name(folder: str) -> bool:
     return _SPLIT.fullmatch(folder) is not None
 
 
+def split_of(path: str) -> str:
+    """Return the split that a file belongs to, by its folders: "train", "val", "test", or the name of the folder.
+
+    >>> split_of("photos/train_images/1.jpg"), split_of("valid/a/1.jpg"), split_of("images/1.jpg")
+    ('train', 'val', '')
+    """
+    folder = split_folder(path)
+    return split_in(folder) or folder
+
+
+def split_folder(path: str) -> str:
+    """Return the folder of a file that is named like a split; empty without one."""
+    return next(filter(is_split_name, path.split("/")[:-1]), "")
+
+
+def split_of_table(path: str) -> str:
+    """Return the split that a table is about: by its folders, or by a word in its name.
+
+    >>> split_of_table("train/labels.csv"), split_of_table("ISIC_Training_Truth.csv"), split_of_table("valLabels.csv")
+    ('train', 'train', 'val')
+    >>> split_of_table("labels.csv"), split_of_table("train_test_split.csv")
+    ('', '')
+    """
+    return split_of(path) or split_in(posixpath.splitext(posixpath.basename(path))[0])
+
+
+def split_in(text: str) -> str:
+    """Return the split that is a word of a text; empty if none is, or several are."""
+    found = {SPLIT_OF[word.lower()] for word in _WORD.findall(text) if word.lower() in SPLIT_OF}
+    return found.pop() if len(found) == 1 else ""
+
+
 class Arrangement(NamedTuple):
     """Where the images of a tree are.
 
@@ -144,10 +183,6 @@ def arrangement(paths: Iterable[str], *, where: str, in_archive: bool = False) -
         paths: Paths of the images.
         where: Name of the tree, for messages.
         in_archive: Whether this is an archive, where a folder that contains all class folders is not a class.
-
-    Raises:
-        SourceError: Some folders are named like splits, and others are not classes next to them; or all are named like
-            parts of a dataset, such as ``labeled`` and ``unlabeled``.
     """
     counts = Counter(tuple(path.split("/")[:-1]) for path in paths if "/" in path)
     images = counts.total()
@@ -202,6 +237,21 @@ def splits_with_classes(paths: Iterable[str]) -> list[str]:
         folders = {folder[1:] for folder in folders}
     are_splits = all(folder and is_split_name(folder[0]) for folder in folders)
     return sorted({folder[0] for folder in folders}) if are_splits and any(folder[1:] for folder in folders) else []
+
+
+def first_folders(paths: Iterable[str]) -> list[str]:
+    """Return the first folders in which images differ, without those that are splits; none if there is one at most.
+
+    >>> first_folders(["a/train/cat/1.jpg", "a/train/dog/1.jpg"])
+    ['cat', 'dog']
+    >>> first_folders(["a/train/1.jpg", "a/test/1.jpg"])
+    []
+    """
+    folders = {tuple(name for name in path.split("/")[:-1] if not is_split_name(name)) for path in paths}
+    while folders and all(folders) and len({folder[0] for folder in folders}) == 1:
+        folders = {folder[1:] for folder in folders}
+    names = sorted({folder[0] for folder in folders if folder})
+    return names if len(names) > 1 else []
 
 
 def common_folder(folders: Iterable[tuple[str, ...]]) -> str:
@@ -285,15 +335,7 @@ def _is_field(field: str) -> bool:
 
 
 def check_stems(paths: Sequence[str], *, where: str) -> None:
-    """Check that images are not in pairs such as ``1.jpg`` and ``1.png``, an image and its mask.
-
-    Args:
-        paths: Paths of the images.
-        where: Name of the tree, for messages.
-
-    Raises:
-        SourceError: Half of the images or more have the name of another in their folder, with another extension.
-    """
+    """Check that images are not in pairs such as ``1.jpg`` and ``1.png``, an image and its mask."""
     if len({path.rpartition(".")[0] for path in paths}) == len(paths):
         return
     stems: dict[str, list[str]] = {}
@@ -313,11 +355,6 @@ def notes_about_names(paths: Iterable[str], classes: Iterable[str], others: Iter
 
     >>> notes_about_names(["cat/1.jpg"], ["cat"], ["fig"])
     ["1 folder without an image: not a class, such as 'fig'"]
-
-    Args:
-        paths: Paths of the images.
-        classes: Class folders.
-        others: Folders next to them.
     """
     notes = []
     if same := _only_case(paths):
@@ -353,10 +390,6 @@ def wrapper(paths: Iterable[str], *, parent: str) -> str | None:
 
     >>> wrapper(["images/1.jpg", "images/2.jpg"], parent=""), wrapper(["cat/1.jpg"], parent="")
     ('images', None)
-
-    Args:
-        paths: Paths of the images.
-        parent: Name of the folder above.
     """
     names = {folder for path in paths if (folder := class_folder(path)) is not None}
     only = names.pop() if len(names) == 1 else None
@@ -364,11 +397,7 @@ def wrapper(paths: Iterable[str], *, parent: str) -> str | None:
 
 
 def check_classes(paths: Iterable[str], *, where: str) -> None:
-    """Check that the first folders of images can be classes.
-
-    Raises:
-        SourceError: There is only one, and it has folders; or several have the same folders.
-    """
+    """Check that the first folders of images can be classes."""
     below: dict[str, set[str]] = {}  # folder -> folders in it
     for path in paths:
         parts = path.split("/")[:-1]
@@ -392,11 +421,7 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
 def splits_error(where: str, splits: Iterable[str], *, are_folders: bool, given: str | None = None) -> SourceError:
     """Return the error for a tree of several splits; if they are only folders, these may also be classes.
 
-    Args:
-        where: Name of the tree.
-        splits: The splits.
-        are_folders: Whether they are only folders.
-        given: An option that is needed as well, if they cannot be classes; None if they can.
+    ``given`` is an option that is needed as well, if they cannot be classes.
     """
     names = ", ".join(splits)
     found, also = f"several splits ({names})", ", which packs a dataset for each"

@@ -207,11 +207,7 @@ class LmdbSource(RecordSource):
             return {name: bytes(one) if isinstance(one, memoryview) else one for name, one in values.items()}
 
     def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002
-        """Return whether the labels of ``image-N`` and ``label-N`` are texts to recognise, not classes.
-
-        Raises:
-            LabelError: They can be either.
-        """
+        """Return whether the labels of ``image-N`` and ``label-N`` are texts to recognise, not classes."""
         texts = [value for value in values if isinstance(value, str)]
         if self.options.label_type == "name" or not any(_is_name(text) for text in texts):
             return False

@@ -180,10 +180,6 @@ def classes(images: Iterable[str], folders: Folders = _NO_FOLDERS) -> dict[str, 
     >>> classes(["COVID/images/1.png", "Normal/images/1.png"])
     {'COVID/images/1.png': 'COVID', 'Normal/images/1.png': 'Normal'}
 
-    Args:
-        images: Paths of the images.
-        folders: See `pairs`.
-
     Returns:
         Nothing if the folders are not classes: some images have none, or all have the same.
     """

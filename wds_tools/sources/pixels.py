@@ -44,11 +44,7 @@ def layout_of(shape: tuple[int, ...]) -> str | None:
 
 
 def check_pixels(shape: tuple[int, ...], dtype: Any, what: str) -> str:
-    """Return the layout of an image's array.
-
-    Raises:
-        SourceError: The type is not uint8, the layout is ambiguous, or the image is too large.
-    """
+    """Return the layout of an image's array."""
     if dtype != np.uint8:
         raise SourceError(
             f"{what} is {dtype}; allowed are uint8 pixels from 0 to 255, because the range of other types is not "
@@ -72,11 +68,7 @@ def to_pixels(image: Any, layout: str) -> NDArray[np.uint8]:
 
 
 def converted(data: bytes) -> bytes | NDArray[np.uint8]:
-    """Return an image as it is, or the pixels of a BMP, PPM or PGM file, which are packed as PNG.
-
-    Raises:
-        SourceError: Such a file is damaged.
-    """
+    """Return an image as it is, or the pixels of a BMP, PPM or PGM file, which are packed as PNG."""
     if not _is_converted(data):
         return data
     with as_source_error("is damaged", ValueError, SyntaxError, DecodeError), Image.open(io.BytesIO(data)) as image:
@@ -92,11 +84,7 @@ def _is_converted(data: bytes) -> bool:
 
 
 def as_png(data: bytes) -> bytes:
-    """Return a further field that is a BMP, PPM or PGM file as PNG; other data as it is.
-
-    Raises:
-        SourceError: Such a file is damaged.
-    """
+    """Return a further field that is a BMP, PPM or PGM file as PNG; other data as it is."""
     if _is_converted(data):
         with as_source_error("has a damaged field", ValueError, SyntaxError), Image.open(io.BytesIO(data)) as image:
             if image.mode == "P":  # its numbers are classes

@@ -32,14 +32,14 @@ from wds_tools.sources.base import (
     check_size,
     field_bytes,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, is_text_field, names_image, no_image_error, usual_columns
-from wds_tools.sources.flags import check_only_label, flags_of, one_hot, states_classes
+from wds_tools.sources.columns import IMAGE, LABEL, is_text_field, no_image_error, usual_columns
 from wds_tools.sources.label_choice import ambiguous, some_of
+from wds_tools.sources.layouts import names_a_file
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import Kind
 from wds_tools.sources.records import RecordSource
-from wds_tools.sources.text_table import MORE, Row, TextTable
+from wds_tools.sources.text_table import MORE, Row, TextTable, check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.trees import client_of
 from wds_tools.storage import is_url, split_folder
 from wds_tools.storage.base import MAX_FILE_BYTES
@@ -75,11 +75,7 @@ class TableRows(RecordSource):
         return names
 
     def divided(self, row: Row, roles: Roles, table: TextTable) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the values of a row that are texts or entries of ``json``, and the names of files that are fields.
-
-        Raises:
-            SourceError: The row has more values than there are columns.
-        """
+        """Return the values of a row that are texts or entries of ``json``, and the names of files that are fields."""
         if MORE in row:
             count = len(table.columns)
             raise SourceError(
@@ -229,7 +225,7 @@ class TableSource(TableRows):
             raise self._no_image()
         if len(found) == 1:
             return found[0]
-        for fits in (self._exists, names_image):
+        for fits in (self._exists, names_a_file):
             those = [name for name in found if any(isinstance(value, str) and fits(value) for value in values[name])]
             if those and all(values[name] == values[those[0]] for name in those):
                 return those[0]
@@ -240,7 +236,7 @@ class TableSource(TableRows):
     def _no_image(self) -> SourceError:
         names = self.table.columns
         hint = ""
-        if any(names_image(name) or name.strip().isdigit() for name in names) and not self.table.is_json:
+        if any(names_a_file(name) or name.strip().isdigit() for name in names) and not self.table.is_json:
             hint = (
                 "; its first line must have the names of the columns, such as path,label: "
                 f"`sed -i '1i path,label' {self.path.name}` adds them"
@@ -315,12 +311,7 @@ class TableSource(TableRows):
 
 
 def fetch(url: str, remote: RemoteOptions) -> bytes:
-    """Read the bytes at a URL; failed requests are repeated for `RemoteOptions.retry_seconds`.
-
-    Raises:
-        SourceError: There is no such file, or the URL is not supported.
-        SourceStoreError: The storage fails.
-    """
+    """Read the bytes at a URL; failed requests are repeated for `RemoteOptions.retry_seconds`."""
     if "::" in url:
         raise SourceError(f"URL {url!r} is a chain of file systems; allowed are plain URLs")
     shown = clean_url(url)

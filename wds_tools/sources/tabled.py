@@ -11,25 +11,16 @@ from typing import Any
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import NONE, quoted
-from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, share_of_names
+from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, RowNames, are_most, share_of_names
 from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, File, Record, SourceOptions, field_bytes
 from wds_tools.sources.columns import IMAGE, LABEL, field_name, plain_name
-from wds_tools.sources.flags import check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.image_tables import Named, Rows, check_folders, planned, tables_of, without_masks
-from wds_tools.sources.layouts import is_image_name
+from wds_tools.sources.layouts import is_image_name, names_a_file, split_folder, split_of, split_of_table
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.record_values import Kind
-from wds_tools.sources.row_names import (
-    RowNames,
-    are_most,
-    names_a_file,
-    split_folder,
-    split_of,
-    split_of_table,
-)
 from wds_tools.sources.table import TableRows
-from wds_tools.sources.text_table import MORE, Row
+from wds_tools.sources.text_table import MORE, Row, check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.tree import Files, Layout
 from wds_tools.wording import counted
 
@@ -82,11 +73,7 @@ class _Columns:
         self.names.account(found, self.roles)
 
     def content(self, row: Row) -> tuple[Record, dict[str, File]]:
-        """Return the texts and entries of ``json`` of a row, and the files that are fields.
-
-        Raises:
-            SourceError: A file is missing, or the row has more values than there are columns.
-        """
+        """Return the texts and entries of ``json`` of a row, and the files that are fields."""
         values, named = self._source.divided(row, self.roles, self.table.rows)
         values = {name: value for name, value in values.items() if name in self.names.kinds}
         files = {}
@@ -160,15 +147,9 @@ class Table(Layout):
                 claimed[own].add(file.path)
         return files.divided(claimed)
 
-    def collect(self, found: Collector, files: Files, split: str) -> None:
-        """Add the rows of the split, and state what becomes of all other files."""
-        assert self._plan is not None, "`splits` was called before"
-        self._collect(found, files, self._plan[split], self._plan)
-        self._plan = None
-
-    def _collect(self, found: Collector, files: Files, split: Rows, plan: Mapping[str, Rows]) -> None:
+    def _collect(self, found: Collector, files: Files, split: Rows) -> None:
         _, parts = without_masks(files)
-        columns, values = self._state(found, files, split, plan)
+        columns, values = self._state(found, files, split)
         done = {file.path for file in (split.table.file, *split.table.further)}
         for (location, row, image), label in zip(split.rows(), values, strict=True):
             if image is None:
@@ -184,11 +165,9 @@ class Table(Layout):
                 reason = f"has no row in {split.table.file.path!r}" if is_image else files.why_not_packed(file.path)
                 self.skip(found, file, reason)
 
-    def _state(
-        self, found: Collector, files: Files, split: Rows, plan: Mapping[str, Rows]
-    ) -> tuple[_Columns, Sequence[Any]]:
+    def _state(self, found: Collector, files: Files, split: Rows) -> tuple[_Columns, Sequence[Any]]:
         """State what the table and its columns become; return the columns, and the label of each row of the split."""
-        table, columns = split.table, None
+        table, columns, plan = split.table, None, self._plan or {}
         found.account.attach("table", 1 + len(table.further))
         found.account.notes += split.notes
         tables = [(one.table.rows, one.table.image) for one in plan.values()]

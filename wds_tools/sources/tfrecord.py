@@ -19,8 +19,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.tar import Bytes
 from wds_tools.sources.base import MAX_RECORD_BYTES, Collector, Input, SourceOptions, as_source_error, import_optional
 from wds_tools.sources.columns import IMAGE, LABEL
-from wds_tools.sources.compressed import DecompressedFiles
-from wds_tools.sources.files import MappedFiles, find_files
+from wds_tools.sources.files import DecompressedFiles, MappedFiles, find_files
 from wds_tools.sources.protobuf import Values, parse_example
 from wds_tools.sources.record_values import Repeated
 from wds_tools.sources.records import Item, RecordSource, attempt
@@ -94,15 +93,7 @@ class TfRecordSource(RecordSource):
 
 
 def records(data: Bytes, path: Path) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of the data of each record.
-
-    Args:
-        data: The file, decompressed. Its length may be known only at its end.
-        path: Its path, for messages.
-
-    Raises:
-        SourceError: The file is truncated or damaged, so that the following records cannot be found.
-    """
+    """Yield (offset, length) of the data of each record."""
     position = 0
     while head := data[position : position + 12]:
         if not _is_head(head):

@@ -25,7 +25,7 @@ from wds_tools.sources import layouts, masks
 from wds_tools.sources.about_images import About, notes_on, why_not_packed
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
-from wds_tools.sources.columns import json_object
+from wds_tools.sources.columns import json_object, json_or
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
@@ -92,11 +92,7 @@ class Files:
         return self.about[path].reason if path in self.about else why_not_packed(path)
 
     def divided(self, claimed: Mapping[str, Set[str]]) -> dict[str, list[File]]:
-        """Return the files of each split by its name. Files of no split are in the first.
-
-        Args:
-            claimed: Paths of the files of each split.
-        """
+        """Return the files of each split by its name. Files of no split are in the first."""
         everywhere = set[str]().union(*claimed.values())
         first = next(iter(claimed))
         return {
@@ -148,6 +144,12 @@ class Layout:
 
     def collect(self, found: Collector, files: Files, split: str) -> None:
         """Add the images of the files of a split, and state what becomes of all others. `splits` was called before."""
+        assert self._plan is not None, "`splits` was called before"
+        self._collect(found, files, self._plan[split])
+        self._plan = None
+
+    def _collect(self, found: Collector, files: Files, split: Any) -> None:
+        """Do so for what `_plan` has of a split."""
         raise NotImplementedError
 
     def files_read(self, files: Files) -> Set[str]:
@@ -157,10 +159,7 @@ class Layout:
     def record(self, image: bytes, parts: Mapping[str, bytes], facts: Mapping[str, Any]) -> Record:
         """Return what is packed for an image.
 
-        Args:
-            image: Content of the image file.
-            parts: Content of the further files of the sample, by field.
-            facts: Entries for the ``json`` field, known from the listing.
+        ``parts`` has the content of further files by field, ``facts`` are entries for ``json`` from the listing.
 
         Raises:
             SourceError: The content is damaged.
@@ -350,10 +349,7 @@ class ClassFolders(Layout):
         """
         if file is None:
             return NONE
-        try:
-            value = json.loads(files.read(file))
-        except (ValueError, RecursionError):
-            value = None
+        value = json_or(None, files.read(file))
         if not isinstance(value, list):
             raise SourceError(f"{file.path} is not a list of class numbers, such as [0, 2], or of names: correct it")
         is_known = all(type(number) is int and 0 <= number < len(names) for number in value)
@@ -430,12 +426,7 @@ class TreeSource(Source):
         return parts
 
     def collect(self, found: Collector) -> None:
-        """Add the images of the tree, or of one split.
-
-        Raises:
-            SourceError: There is no image, there are several splits, or the tree is damaged.
-            StoreError: The storage fails.
-        """
+        """Add the images of the tree, or of one split."""
         files = self._files()
         layout = self._layout_of(files)
         are_folders = isinstance(layout, ClassFolders)

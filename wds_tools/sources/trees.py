@@ -34,8 +34,18 @@ from wds_tools.sources.base import (
     file_states,
     stamp_files,
 )
-from wds_tools.sources.compressed import CODECS, TarFiles, is_tar, tar_stem
-from wds_tools.sources.files import MappedFiles, find_files, locate, shown_path, stamp_of, states_of
+from wds_tools.sources.files import (
+    CODECS,
+    MappedFiles,
+    TarFiles,
+    find_files,
+    is_tar,
+    locate,
+    shown_path,
+    stamp_of,
+    states_of,
+    tar_stem,
+)
 from wds_tools.sources.layouts import hidden_root, is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
@@ -124,13 +134,7 @@ class Tree:
     def _with_slashes(self, archive: str, files: dict[str, File], *, always: bool = False) -> dict[str, File]:
         """Return the files of an archive with slashes in their paths: programs on Windows may write backslashes.
 
-        Args:
-            archive: Its name.
-            files: Its files by path.
-            always: Whether backslashes separate folders even if another name has a slash.
-
-        Raises:
-            SourceError: Two files have the same path with slashes.
+        ``always``: backslashes separate folders even if another name has a slash.
         """
         separated = next((name for name in files if "\\" in name), None)
         if separated is not None and (always or not any("/" in name for name in files)):
@@ -143,7 +147,9 @@ class Tree:
                     found[path] = file._replace(path=path)
             files = found
             self.notes += (f"backslashes in names such as {separated!r} of {archive} are read as slashes",)
-        return {name: File(name, 0, (), _LEADS_OUT) if leads_out(name) else file for name, file in files.items()}
+        return {
+            name: File(name, 0, (), _LEADS_OUT) if ".." in name.split("/") else file for name, file in files.items()
+        }
 
 
 class FolderTree(Tree):
@@ -179,7 +185,7 @@ class FolderTree(Tree):
         while folders:
             folder, parents = folders.pop()
             try:
-                identity = _identity(root + b"/" + folder)
+                status = os.stat(root + b"/" + folder)  # noqa: PTH116 - Path does not accept bytes
                 entries = list(os.scandir(root + b"/" + folder))
             except OSError as error:
                 if not folder:
@@ -187,6 +193,7 @@ class FolderTree(Tree):
                 _raise_failure(error, root + b"/" + folder)
                 yield File(path_text(folder), 0, (), f"folder cannot be read: {error.strerror}")
                 continue
+            identity = status.st_dev, status.st_ino
             if identity in parents:
                 yield File(path_text(folder), 0, (), "is a link to a folder that contains it")
                 continue
@@ -345,11 +352,6 @@ def client_of(folder: RemoteFolder) -> Client:
     return _clients.load(key, lambda: open_client(folder), lambda _: 0)
 
 
-def leads_out(path: str) -> bool:
-    """Return whether a path leads out of its archive."""
-    return ".." in path.split("/")
-
-
 def is_zip(name: str) -> bool:
     """Return whether a file name is that of a zip archive."""
     return name.lower().endswith(".zip")
@@ -381,11 +383,6 @@ def _root_bytes(root: Path) -> bytes:
     if not is_folder:
         raise SourceError(f"{root} is not a folder; expected a folder of images")
     return os.fsencode(root)
-
-
-def _identity(folder: bytes) -> _Identity:
-    status = os.stat(folder)  # noqa: PTH116 - Path does not accept bytes
-    return status.st_dev, status.st_ino
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:

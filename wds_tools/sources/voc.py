@@ -27,9 +27,6 @@ def read_xml(data: bytes, where: str) -> _Tree:
 
     >>> read_xml(b"<annotation><object><name>cat</name></object><size/></annotation>", "a.xml")
     {'object': {'name': 'cat'}, 'size': ''}
-
-    Raises:
-        SourceError: It is damaged, or declares entities, which can fill the memory.
     """
     if len(data) > _MAX_BYTES:
         raise SourceError(f"{where} has {len(data):,} bytes; allowed are {_MAX_BYTES:,} for one image")
@@ -93,9 +90,6 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
     Args:
         files: For each image its name, the name of its XML file, and the content of that; None without a file,
             which is an image without annotations.
-
-    Raises:
-        SourceError: A file is LabelMe's, whose first element is the same.
     """
     result = Collected()
     raw: dict[str, bytes] = {}

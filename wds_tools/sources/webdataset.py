@@ -6,9 +6,8 @@ gets those that it lacks of ``path`` (shard and old key), ``class``, and ``key``
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,9 @@ from wds_tools.format.index import NO_LABEL, from_bytes
 from wds_tools.format.label import quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.label_source import INDEX, LabelSource, NamesOfNumbers
-from wds_tools.format.manifest import MANIFEST_NAME, Manifest
+from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest, from_json
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
-from wds_tools.sources.added_fields import AddedFields
 from wds_tools.sources.base import (
     Collector,
     Input,
@@ -40,8 +38,7 @@ from wds_tools.sources.base import (
     as_source_error,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, json_object, usual_columns, usual_names
-from wds_tools.sources.compressed import TarFiles, is_tar
-from wds_tools.sources.files import locate, shown_path, stamp_of, states_of
+from wds_tools.sources.files import TarFiles, is_tar, locate, shown_path, stamp_of, states_of
 from wds_tools.sources.layouts import are_shard_folders
 from wds_tools.storage import is_url, join, open_store, split_folder
 from wds_tools.storage.patterns import has_pattern
@@ -100,11 +97,7 @@ class WebDatasetSource(Source):
         self._earlier = manifest.account if manifest else None
 
     def collect(self, found: Collector) -> None:
-        """Add the samples of all shards, with their labels.
-
-        Raises:
-            SourceError: A shard is damaged or truncated, or no sample has an image, or the label that was chosen.
-        """
+        """Add the samples of all shards, with their labels."""
         states = states_of((*self.paths, *(self._added.paths if self._added else ())))
         inputs: list[Input] = []
         labels: list[Any] = []
@@ -154,11 +147,7 @@ class WebDatasetSource(Source):
         found.shuffled = self._is_shuffled
 
     def _check_labels(self, labels: Iterable[Any], names: NamesOfNumbers) -> None:
-        """Check that there are labels if the user chose them, and that class numbers agree with class names.
-
-        Raises:
-            SourceError: No sample has the label; or shards without a manifest were merged.
-        """
+        """Check that there are labels if the user chose them, and that class numbers agree with class names."""
         if LABEL in self.columns and all(label is None for label in labels):
             raise SourceError(
                 f"{self.name}: no sample has the label {str(self.label)!r}: choose another label, such as "
@@ -175,12 +164,7 @@ class WebDatasetSource(Source):
         return None if path.partition("/")[0] in self._own else super().why_left_out(path)
 
     def read(self, entry: Input) -> Record:
-        """Read a sample.
-
-        Raises:
-            SourceError: The sample cannot be packed.
-            SourceStoreError: The shard cannot be read, or has changed since it was listed.
-        """
+        """Read a sample."""
         number, start, stop, *ends = entry.location
         with as_read_error("cannot be read", ShardError):
             found = list(
@@ -252,12 +236,7 @@ class WebDatasetSource(Source):
         return None if has_pattern(self.path) or is_tar(self.path) else self._read_manifest(self.path)
 
     def _manifest_of_shards(self) -> Manifest | None:
-        """Return the manifest of the folder of the shards that a path or pattern names; None without one.
-
-        Raises:
-            SourceError: The shards are of several folders, whose manifests state other labels or classes; or the
-                manifest does not list one of them.
-        """
+        """Return the manifest of the folder of the shards that a path or pattern names; None without one."""
         folders = {split_folder(path.url if isinstance(path, RemoteFile) else str(path))[0] for path in self.paths}
         found = {folder: manifest for folder in sorted(folders) if (manifest := self._read_manifest(folder))}
         if not found:
@@ -340,17 +319,12 @@ class _Seen:
     def add(self, key: str, sample: str, fields: _Fields, image: str, facts: dict[str, Any] | None) -> None:
         """Add a sample.
 
-        Args:
-            key: Its key.
-            sample: Its name, for messages.
-            fields: Its fields.
-            image: The one that is the image.
-            facts: The entries of its field ``json``; None if that is not an object.
+        ``facts`` are the entries of its field ``json``; None if that is not an object.
         """
         for name in fields:
             role = "image" if name == image else "entries of json" if name == "json" else f"field {name}"
             self._roles.setdefault(name, set()).add(role)
-        if facts is not None and facts.keys() == {"json"} and not _is_json(fields["json"]):
+        if facts and facts.keys() == {"json"} and facts["json"] == str(fields["json"], "utf-8", "replace"):
             self._invalid.append(sample)
         self._several[image, tuple(other for other in _IMAGES if other in fields and other != image)] += 1
         self._folders.add(key.rpartition("/")[0])
@@ -481,9 +455,60 @@ def _extra_bytes(key: str, fields: _Fields, image: str, facts: dict[str, Any] | 
     return size if facts is None else size + facts_bytes({"key": key, **facts})
 
 
-def _is_json(data: memoryview) -> bool:
-    try:
-        json.loads(bytes(data))
-    except (ValueError, RecursionError):
-        return False
-    return True
+Span = tuple[int, int]
+"""First byte and end of the added fields of a sample in their shard; (0, 0) for none."""
+
+
+class AddedFields:
+    """The shards with added fields of a dataset. It is not pickled; each process creates its own.
+
+    Args:
+        path: Folder or URL of the dataset.
+        additions: What its manifest lists.
+        remote: How URLs are read, if it is at a URL; otherwise None.
+
+    Attributes:
+        paths: The shards.
+
+    Raises:
+        SourceError: The folder of added fields is missing or damaged.
+    """
+
+    def __init__(self, path: str, additions: Sequence[Addition], remote: RemoteOptions | None) -> None:
+        self.paths: tuple[Path | RemoteFile, ...] = ()
+        self._parts: list[tuple[TarFiles, dict[str, int]]] = []  # archives, and the number of each by its name
+        for addition in additions:
+            folder = join(path, addition.folder)
+            with as_source_error(f"{shown_path(folder)} cannot be read", ManifestError, StoreError):
+                data = open_store(folder, remote=remote or RemoteOptions.of()).read(MANIFEST_NAME)
+                names = [entry.name for entry in from_json(data, name=join(folder, MANIFEST_NAME)).shards]
+            paths = locate(folder, is_tar, "tar", remote, names)
+            self.paths += paths
+            self._parts.append((TarFiles(paths, remote), {name: number for number, name in enumerate(names)}))
+
+    def spans(self, shard: str) -> list[dict[str, tuple[Span, int]]]:
+        """Return for each addition: key -> (span, bytes that the fields take in a shard), of the samples of a shard."""
+        found = []
+        for archives, numbers in self._parts:
+            part: dict[str, tuple[Span, int]] = {}
+            if shard in numbers:
+                with as_source_error(f"{shard} with added fields cannot be packed", ShardError):
+                    for member in tar.walk(archives[numbers[shard]], shard=shard):
+                        key, name = split_name(member.name) or ("", "")
+                        (start, _), size = part.get(key, ((member.header_offset, 0), 0))
+                        size += tar.member_bytes(f"000000000.{name}", member.size)
+                        part[key] = (start, member.offset + tar.padded(member.size)), size
+            found.append(part)
+        return found
+
+    def fields(self, shard: str, spans: list[Span]) -> dict[str, bytes]:
+        """Return the added fields of a sample."""
+        found = {}
+        for (archives, numbers), (start, stop) in zip(self._parts, spans, strict=True):
+            if stop:
+                data = archives.slice(numbers[shard], start, stop)
+                with as_read_error("cannot be read", ShardError):
+                    for member in tar.walk(data, shard=shard, complete=True):
+                        _, name = split_name(member.name) or ("", "")
+                        found[name] = bytes(data[member.offset : member.offset + member.size])
+        return found

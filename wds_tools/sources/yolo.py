@@ -47,12 +47,7 @@ class DataYaml(NamedTuple):
 
 
 def parse_yaml(data: bytes, where: str) -> DataYaml:
-    """Return what ``data.yaml`` states. All its values are read as text, so that a class may be called ``no``.
-
-    Raises:
-        SourceError: It is not such a file, or names do not match ``nc``.
-        OptionError: PyYAML is not installed.
-    """
+    """Return what ``data.yaml`` states. All its values are read as text, so that a class may be called ``no``."""
     raw = _loaded(data, where)
     names = _names(raw, where)
     paths = raw.get("path") or ""
@@ -154,11 +149,6 @@ def parse_list(data: bytes, where: str) -> tuple[str, ...]:
 def parse_darknet(data: bytes, names: tuple[str, ...], where: str) -> DataYaml:
     """Return what ``obj.data`` of Darknet states: lines such as ``train = data/train.txt``.
 
-    Args:
-        data: The file.
-        names: What `parse_names` returned for ``obj.names``.
-        where: Its name, for messages.
-
     Raises:
         SourceError: The file is not text.
     """
@@ -183,9 +173,6 @@ def annotations_of(
             which is an image without objects.
         yaml: Names and shape of key points.
         where: Name of the file with the names, for messages.
-
-    Raises:
-        SourceError: A class number is beyond the names.
     """
     result = Collected()
     result.found.names = yaml.names
@@ -222,13 +209,7 @@ def parse(data: bytes, where: str, *, keypoints: tuple[int, int] | None = None) 
     >>> parse(b"3 0.5 0.5 0.2 0.4", "a.txt")
     [{'box': [0.4, 0.3, 0.6, 0.7], 'category': 3}]
 
-    Args:
-        data: The file.
-        where: Its name, for messages.
-        keypoints: (number of points, numbers per point) of ``kpt_shape``.
-
-    Raises:
-        SourceError: A line is not an object.
+    ``keypoints`` is ``kpt_shape``: the number of points, and the numbers per point.
     """
     objects = []
     for number, line in enumerate(text_of(data, where).splitlines(), 1):
@@ -324,10 +305,7 @@ def find_folder(entry: str, folders: Collection[str], *, data_yaml: str) -> str 
     Entries are relative to the file. Roboflow writes ``../train/images`` for the folder ``train/images`` next to it,
     and ``path`` is often that of another machine: then the longest end of the entry that exists is meant.
 
-    Args:
-        entry: The entry, with ``path`` before it.
-        folders: All folders and files of the tree, with ``/``.
-        data_yaml: Path of ``data.yaml``.
+    ``folders`` are all folders and files of the tree, with slashes.
     """
     base = posixpath.dirname(data_yaml)
     parts = [part for part in posixpath.normpath(entry).split("/") if part not in ("", "..", ".")]

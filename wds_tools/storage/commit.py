@@ -111,9 +111,6 @@ def write_errors(where: Path | str, advice: str) -> Iterator[None]:
     Args:
         where: The file or folder.
         advice: What to do next.
-
-    Raises:
-        DestinationError: The system cannot write.
     """
     try:
         yield

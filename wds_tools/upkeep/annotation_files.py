@@ -75,11 +75,7 @@ def name_in_split(path: str, file_name: object = None) -> str:
 
 
 def checked_objects(facts: Mapping[str, Any], classes: ClassList) -> list[str]:
-    """Check the entries of an image, which any program may have written, and return what is remarkable about them.
-
-    Raises:
-        SourceError: They are not those of `docs/annotations.md`.
-    """
+    """Check the entries of an image, which any program may have written, and return what is remarkable about them."""
     width, height, objects = facts.get("width"), facts.get("height"), facts.get("objects")
     if type(width) is not int or type(height) is not int or width < 1 or height < 1:
         raise SourceError(f"its size is {width!r} x {height!r}; allowed are whole numbers of pixels")

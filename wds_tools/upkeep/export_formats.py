@@ -32,9 +32,6 @@ def dali_index(samples: Sequence[StoredKey], *, shard: str) -> bytes:
     """Return DALI's index of a shard: extension, offset, size and name of each field, one line per sample.
 
     White space in a name becomes an underscore, because it separates the values. DALI uses names only in messages.
-
-    Raises:
-        OptionError: The name of a field has white space.
     """
     lines = [f"{DALI_VERSION} {len(samples)}"]
     for sample in samples:

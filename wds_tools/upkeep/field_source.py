@@ -19,8 +19,7 @@ from wds_tools.packing.encode import encode_field
 from wds_tools.sources.arrow import is_parquet
 from wds_tools.sources.base import as_source_error
 from wds_tools.sources.columns import field_name, is_text_field, plain_name
-from wds_tools.sources.compressed import TarFiles, is_tar
-from wds_tools.sources.files import find_files
+from wds_tools.sources.files import TarFiles, find_files, is_tar
 from wds_tools.sources.text_table import MORE, TextTable
 from wds_tools.sources.webdataset import samples
 from wds_tools.storage.patterns import has_pattern

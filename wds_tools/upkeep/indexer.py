@@ -362,11 +362,7 @@ def _number(jobs: Sequence[_Job], classes: tuple[str, ...] | None, label_type: L
 
 
 def _one_each(numbered: Numbered, job: _Job) -> Numbered:
-    """Return labels if each sample has at most one, because the index has one for each.
-
-    Raises:
-        LabelError: A sample may have several.
-    """
+    """Return labels if each sample has at most one, because the index has one for each."""
     if numbered.several is None:
         return numbered
     raise LabelError(f"{job.folder.name}: {several_in_an_index(str(job.source))}")

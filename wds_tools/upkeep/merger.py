@@ -294,11 +294,7 @@ class _United(NamedTuple):
         return xxhash.xxh3_128_hexdigest(b"".join(b"-" if n is None else n.tobytes() for n in self.numbers))
 
     def relabelled(self, dataset: int, label: NDArray[np.int64], *, name: str) -> NDArray[np.int64] | None:
-        """Return the new labels of a shard of a dataset, int64 [n]; None if they stay the same.
-
-        Raises:
-            LabelError: A label has no class name.
-        """
+        """Return the new labels of a shard of a dataset, int64 [n]; None if they stay the same."""
         numbers = self.numbers[dataset]
         if numbers is None:
             return None

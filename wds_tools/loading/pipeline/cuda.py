@@ -50,9 +50,6 @@ def device_of_process(device: torch.device) -> torch.device:
 
     ``cuda`` without index is the device of ``torch.cuda.set_device``, and if that was not called, the device with the
     number in ``LOCAL_RANK`` where several are visible, otherwise device 0. This does not initialize CUDA.
-
-    Raises:
-        DeviceError: ``LOCAL_RANK`` is larger than the number of visible devices allows.
     """
     if device.type != "cuda" or device.index is not None:
         return device
@@ -123,11 +120,7 @@ class CudaDriver:
         return f"error {status}, {cudart.cudaGetErrorString(cudart.cudaError(status))}"
 
     def unregister(self, memory: torch.Tensor) -> None:
-        """Undo `register`. No copy may be in progress.
-
-        Raises:
-            DeviceError: CUDA reports an error.
-        """
+        """Undo `register`. No copy may be in progress."""
         status = int(torch.cuda.cudart().cudaHostUnregister(memory.data_ptr()))
         if status != 0:
             size = f"{memory.numel() / 1e6:.0f} MB"

@@ -53,6 +53,9 @@ class Packing(Protocol):
     def wait(self, until: Callable[[], bool]) -> None:
         """Wait until a function returns True; raise an error if the packer has failed."""
 
+    def look(self) -> bool:
+        """Look for shards that were finished since; return whether there are any."""
+
 
 @dataclass(frozen=True, slots=True)
 class _PendingBatch:

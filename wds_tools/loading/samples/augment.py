@@ -166,11 +166,7 @@ class _Mix(BatchStep):
         return images, torch.lerp(labels.roll(-1, 0), labels, own[:, None])
 
     def _check_labels(self, labels: torch.Tensor) -> None:
-        """Check that labels are numbers of classes; on a GPU only in the first batch, as each check waits for it.
-
-        Raises:
-            OptionError: A label is not.
-        """
+        """Check that labels are numbers of classes; on a GPU only in the first batch, as each check waits for it."""
         if self._has_checked_labels and labels.device.type != "cpu":
             return
         self._has_checked_labels = True

@@ -46,9 +46,6 @@ def columns_of(
         fields: Names of fields, or a mapping from the name in the batch to a specification or a stored field.
         view: View of the field ``image``, if ``fields`` is not a mapping.
         transform: Function of the field ``image``, if ``fields`` is not a mapping.
-
-    Raises:
-        OptionError: The options contradict each other, or ``like=`` names a field that does not exist.
     """
     if isinstance(fields, Mapping):
         for name, value in (("view", view), ("transform", transform)):
@@ -95,11 +92,7 @@ def _joint_columns(specs: Mapping[str, FieldSpec]) -> tuple[Column, ...]:
 
 
 def _choosing(image: str, views: Sequence[AnyView], specs: Mapping[str, FieldSpec]) -> tuple[tuple[str, Any], ...]:
-    """Return the boxes and outlines by which views of an image choose their regions, by name.
-
-    Raises:
-        OptionError: They do not belong to this image.
-    """
+    """Return the boxes and outlines by which views of an image choose their regions, by name."""
     found = {}
     for view in (one for entry in views for one in views_in(entry)):
         if by := chosen_by(view):
@@ -152,11 +145,7 @@ def phases_of(columns: Sequence[Column]) -> tuple[int, ...]:
 
 
 def choices_of(columns: Sequence[Column]) -> int:
-    """Return the number of views of which each batch has one, by `MultiScale`; 0 if there are none.
-
-    Raises:
-        OptionError: Images have different numbers of them, or one has Buckets.
-    """
+    """Return the number of views of which each batch has one, by `MultiScale`; 0 if there are none."""
     views = [view for column in columns if column.geometry for view in column.geometry.views]
     counts = {count_in(view) for view in views} - {0}
     if len(counts) > 1 or (counts and buckets_in(views)):
@@ -167,11 +156,7 @@ def choices_of(columns: Sequence[Column]) -> int:
 
 
 def buckets_of(columns: Sequence[Column]) -> Buckets | None:
-    """Return the buckets of the images of a batch, or None.
-
-    Raises:
-        OptionError: They cannot be known from the index, or an image has other views in addition.
-    """
+    """Return the buckets of the images of a batch, or None."""
     found = buckets_in([view for column in columns if column.geometry for view in column.geometry.views])
     for column in columns if found else ():
         views = column.geometry.views if column.geometry else ()

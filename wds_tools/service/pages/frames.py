@@ -22,11 +22,7 @@ def encode(message: dict[str, Any], payload: bytes = b"") -> bytes:
 
 
 def lengths(head: bytes) -> tuple[int, int]:
-    """Return the lengths in the head of a message.
-
-    Raises:
-        ValueError: They are larger than allowed.
-    """
+    """Return the lengths in the head of a message."""
     text, payload = HEAD.unpack(head)
     if text > MAX_TEXT_BYTES or payload > MAX_PAYLOAD_BYTES:
         raise ValueError(f"a message of {text:,} and {payload:,} bytes")
@@ -34,11 +30,7 @@ def lengths(head: bytes) -> tuple[int, int]:
 
 
 def decode(text: bytes) -> dict[str, Any]:
-    """Return the JSON object of a message.
-
-    Raises:
-        ValueError: It is not an object.
-    """
+    """Return the JSON object of a message."""
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError("a message is not an object")  # noqa: TRY004 - one error for all

@@ -14,7 +14,7 @@ from wds_tools.format.index import ABSENT, NO_LABEL, Index, from_bytes
 from wds_tools.format.index_edit import read_columns
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.where import WhereError, parse
-from wds_tools.reading.select import columns_of, with_columns
+from wds_tools.reading.columns import columns_of, with_columns
 from wds_tools.wording import one_line
 
 _MAX_INDEX_MEMORY = 400 << 20

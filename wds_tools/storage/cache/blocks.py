@@ -94,8 +94,8 @@ class BlockCache:
         self._without = without
         self._has_warned = False
 
-    def get(self, name: str, size: int) -> memoryview | None:
-        """Return a block of ``size`` bytes, or None if it is missing. It is mapped, not copied.
+    def get(self, name: str, size: int | None = None) -> memoryview | None:
+        """Return a block of ``size`` bytes, or of any size, or None if it is missing. It is mapped, not copied.
 
         Its checksum is not compared: the reader verifies each sample.
         """
@@ -105,7 +105,7 @@ class BlockCache:
             if mapped is None:
                 return None
             self._maps.put(name, mapped)
-        return memoryview(mapped)[:size]
+        return memoryview(mapped)[: len(mapped) - CHECKSUM_BYTES]
 
     def find(self, block: Block) -> memoryview | None:
         """Return a block of a shard, which may be stored as a part of the whole shard; otherwise as `get` does."""
@@ -143,9 +143,17 @@ class BlockCache:
             return False
         return True
 
-    def put(self, name: str, block: memoryview | bytes) -> bool:
-        """Store a block; return False if the disk or the limit does not allow it."""
-        size = len(block) + CHECKSUM_BYTES
+    def get_verified(self, name: str) -> memoryview | None:
+        """Return a block of any size as `get` does, if it matches its checksum; a damaged one is removed."""
+        block = self.get(name)
+        if block is not None and xxhash.xxh3_128_digest(block) != bytes(memoryview(block.obj)[len(block) :]):
+            self.drop(name)
+            return None
+        return block
+
+    def put(self, name: str, *parts: memoryview | bytes) -> bool:
+        """Store a block that consists of some parts; return False if the disk or the limit does not allow it."""
+        size = sum(map(len, parts)) + CHECKSUM_BYTES
         if size > self.limit_bytes:
             if self.limit_bytes > 1:  # 1 means no cache
                 self._warn(f"cache_bytes={self.limit_bytes:,} is too small for a block of {size:,} bytes")
@@ -158,8 +166,12 @@ class BlockCache:
                 return False
             file = os.open(temporary, os.O_WRONLY | os.O_CLOEXEC)
             try:
-                _write(file, block, 0)
-                _write(file, xxhash.xxh3_128_digest(block), len(block))
+                digest, offset = xxhash.xxh3_128(), 0
+                for part in parts:
+                    _write(file, part, offset)
+                    digest.update(part)
+                    offset += len(part)
+                _write(file, digest.digest(), offset)
             finally:
                 os.close(file)
             self._publish(temporary, path)
@@ -210,11 +222,11 @@ class BlockCache:
     def _path(self, name: str) -> Path:
         return self._own_folder / _digest(name)
 
-    def _map(self, path: Path, size: int) -> mmap.mmap | None:
+    def _map(self, path: Path, size: int | None) -> mmap.mmap | None:
         """Map a block; if there are no descriptors or no memory for it, close all other maps first."""
         for is_second in (False, True):
             try:
-                return _mapped(path, size + CHECKSUM_BYTES)
+                return _mapped(path, None if size is None else size + CHECKSUM_BYTES)
             except OSError as error:
                 if is_second or not is_short(error):
                     return None
@@ -372,12 +384,13 @@ def _blocks_in(dataset: Path) -> Iterator[Path]:
     return (path for path in dataset.iterdir() if path.name != "url" and not path.name.startswith("."))
 
 
-def _mapped(path: Path, size: int) -> mmap.mmap | None:
+def _mapped(path: Path, size: int | None) -> mmap.mmap | None:
     """Map a file of ``size`` bytes. A file of another size was truncated by someone, and is removed."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if os.fstat(file).st_size == size:
-            return mmap.mmap(file, size, access=mmap.ACCESS_READ)
+        found = os.fstat(file).st_size
+        if found == size or (size is None and found >= CHECKSUM_BYTES):
+            return mmap.mmap(file, found, access=mmap.ACCESS_READ)
     finally:
         os.close(file)
     path.unlink(missing_ok=True)

@@ -100,11 +100,7 @@ class Part:
         return self._into[self.position - self._start :]
 
     def add(self, data: bytes | memoryview) -> None:
-        """Copy bytes that have arrived into the buffer.
-
-        Raises:
-            Failure: There are too many.
-        """
+        """Copy bytes that have arrived into the buffer."""
         if len(data) > self.stop - self.position:
             raise Failure(f"the response has more than the {self.stop - self._start:,} bytes that were requested")
         self._into[self.position - self._start : self.position - self._start + len(data)] = data

@@ -1,0 +1,105 @@
+"""Arrays that are computed from a dataset once per machine: a block of the cache, which all processes map.
+
+A block has the length of its head in 8 bytes, the head as JSON, and the arrays, each at a multiple of 64 bytes::
+
+    {"arrays": {NAME: [DTYPE, SHAPE, OFFSET]}, "values": {...}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from wds_tools.storage.cache.blocks import BlockCache
+
+URL = "selections of samples"
+"""What `wds-tools cache list` shows instead of a URL."""
+
+_VERSION = 1  # of the arrays and of how they are computed: part of each name
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Some arrays, and values that fit in JSON.
+
+    Attributes:
+        arrays: The arrays; those of the cache are mapped and cannot be written to.
+        values: The values.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ArrayCache:
+    """Arrays by what they were computed from.
+
+    Args:
+        folder: Folder of the cache.
+        limit_bytes: Size limit of that folder in bytes; 1 stores nothing.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self._blocks = BlockCache(folder, limit_bytes, url=URL, without="each process computes its own")
+
+    def load(self, source: str, compute: Callable[[], Arrays]) -> Arrays:
+        """Return arrays; one process of the machine computes them, and the others wait for it.
+
+        Args:
+            source: All that the arrays depend on.
+            compute: Computes them.
+        """
+        name = f"arrays {_VERSION} {xxhash.xxh3_128_hexdigest(source.encode('utf-8', 'surrogatepass'))}"
+        found = self._find(name)
+        if found is not None:
+            return found
+        with self._blocks.claim(name, wait=True):
+            found = self._find(name)
+            if found is None:
+                found = compute()
+                if self._blocks.put(name, *_encode(found)):
+                    found = self._find(name) or found
+        return found
+
+    def _find(self, name: str) -> Arrays | None:
+        if not self._blocks.contains(name):  # marks it as used now
+            return None
+        block = self._blocks.get_verified(name)
+        return None if block is None else _decode(block)
+
+
+def _encode(found: Arrays) -> list[memoryview | bytes]:
+    """Return the parts of a block."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in found.arrays.items()}
+    entries, offset = {}, 0
+    for name, array in arrays.items():
+        entries[name] = [array.dtype.str, array.shape, offset]
+        offset += _padded(array.nbytes)
+    head = json.dumps({"arrays": entries, "values": found.values}).encode()
+    head = len(head).to_bytes(8, "little") + head
+    parts: list[memoryview | bytes] = [head.ljust(_padded(len(head)), b"\0")]
+    for array in arrays.values():
+        parts += [array.reshape(-1).view(np.uint8).data, bytes(_padded(array.nbytes) - array.nbytes)]
+    return [part for part in parts if len(part)]
+
+
+def _decode(block: memoryview) -> Arrays:
+    length = int.from_bytes(block[:8], "little")
+    head = json.loads(bytes(block[8 : 8 + length]))
+    start, arrays = _padded(8 + length), {}
+    for name, (dtype, shape, offset) in head["arrays"].items():
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(block, dtype, count=count, offset=start + offset).reshape(shape)
+    return Arrays(arrays, head["values"])
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
