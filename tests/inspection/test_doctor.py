@@ -261,7 +261,7 @@ def test_the_command_prints_findings_and_remedies(packed: Path, tmp_path: Path) 
     done = doctor(packed, WDS_TOOLS_CACHE_DIR=str(tmp_path), WDS_TOOLS_CACHE_BYTES="1MB", WDS_TOOLS_NATIVE="0")
     assert done.stderr == ""
     names = [line.split()[0] for line in done.stdout.splitlines() if line[:1].isalpha()]
-    assert names[-3:] == ["dataset", "indexes", "shards"]
+    assert names[-4:] == ["dataset", "indexes", "shards", "images"]
     assert "Python only: " in done.stdout
     assert not native.is_available() or "-> unset WDS_TOOLS_NATIVE\n" in done.stdout
     assert done.returncode == ("  problem  " in done.stdout)

@@ -14,7 +14,7 @@ from PIL import Image, ImageFilter
 import wds_tools as wt
 from wds_tools.cli import main
 from wds_tools.images import native
-from wds_tools.inspection.near_duplicates import clusters_of
+from wds_tools.images.near_duplicates import clusters_of
 from wds_tools.inspection.problem_columns import read_columns
 from wds_tools.inspection.problems import find_leaks, find_problems
 from wds_tools.reading.opening import open_shards

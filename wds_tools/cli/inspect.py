@@ -333,7 +333,7 @@ def _examine_datasets(
 
     if machine.imports.broken.keys() - {"torch", NATIVE}:
         return [Finding("dataset", "note", "not checked: packages that it needs cannot be imported")]
+    from wds_tools.images.near_duplicates import DISTANCE
     from wds_tools.inspection.datacheck import examine_datasets
-    from wds_tools.inspection.problems import DISTANCE
 
     return examine_datasets(datasets, remote=remote, distance=DISTANCE if distance is None else distance, bans=bans)

@@ -10,10 +10,10 @@ from shlex import quote
 from typing import Any
 
 from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
+from wds_tools.images.near_duplicates import DISTANCE, MAX_DISTANCE
 from wds_tools.inspection.doctor import Finding
-from wds_tools.inspection.near_duplicates import MAX_DISTANCE
 from wds_tools.inspection.problem_columns import read_columns, write_ban
-from wds_tools.inspection.problems import DISTANCE, ImageColumns, Problem, find_leaks, find_problems
+from wds_tools.inspection.problems import ImageColumns, Problem, find_leaks, find_problems
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import ShardSet

@@ -11,14 +11,8 @@ from numpy.typing import NDArray
 
 from wds_tools.format.index import NO_LABEL
 from wds_tools.images import native
-from wds_tools.inspection.near_duplicates import clusters_of
+from wds_tools.images.near_duplicates import BLANK_CONTRAST, DISTANCE, clusters_of
 from wds_tools.wording import counted
-
-DISTANCE = 6
-"""Bits in which the hashes of near duplicates differ at most: docs/problems.md has the measurements."""
-
-BLANK_CONTRAST = 2
-"""Images with less contrast are blank: their hashes say nothing."""
 
 BLURRED_SHARPNESS = 12
 """Images with less sharpness are probably blurred: 1 % of sharp photographs have less."""

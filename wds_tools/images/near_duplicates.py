@@ -10,6 +10,12 @@ from numpy.typing import NDArray
 from wds_tools.images import native
 from wds_tools.options import available_cores
 
+DISTANCE = 6
+"""Bits in which the hashes of similar images differ at most, by default: docs/problems.md has the measurements."""
+
+BLANK_CONTRAST = 2
+"""Images with less contrast are blank: their hashes say nothing."""
+
 MAX_DISTANCE = 16
 """Largest distance: `MAX_DISTANCE` of ``cluster.h``."""
 
