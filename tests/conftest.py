@@ -18,6 +18,7 @@ from pathlib import Path
 import jpegtools
 import mounts
 import PIL
+import preloaded
 import pytest
 from _pytest.doctest import DoctestItem, DoctestModule
 from buckets import reset_s3, s3_server
@@ -45,9 +46,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=texts)
 
 
-def pytest_collection_finish() -> None:
-    """Exempt all that is imported now from garbage collection, which the tests of loaders call often."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Exempt all that is imported from garbage collection, and make forks faster: tests of loaders do both a lot."""
     gc.freeze()
+    if len(session.items) > 1000:  # moving the memory takes as long as 20 forks
+        preloaded.use_huge_pages()
 
 
 @pytest.fixture(scope="session")
@@ -122,15 +125,21 @@ def no_sync() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def few(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
-    """Return a packed dataset of 40 photographs, in several shards."""
-    folder = tmp_path_factory.mktemp("few")
+def few_photos(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+    """Return a folder of 40 photographs, five of each class."""
+    folder = tmp_path_factory.mktemp("few_photos")
     for path in photos.glob("*/00[0-4].*"):
-        link = folder / "images" / path.parent.name / path.name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(path)
-    assert wt.pack(folder / "images", folder / "packed", shard_bytes="300kB", workers=1).packed == 40
-    return folder / "packed"
+        (folder / path.parent.name).mkdir(exist_ok=True)
+        (folder / path.parent.name / path.name).symlink_to(path)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory, few_photos: Path) -> Path:
+    """Return a packed dataset of 40 photographs, in several shards."""
+    folder = tmp_path_factory.mktemp("few") / "packed"
+    assert wt.pack(few_photos, folder, shard_bytes="300kB", workers=1).packed == 40
+    return folder
 
 
 @pytest.fixture

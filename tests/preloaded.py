@@ -211,7 +211,7 @@ def main() -> None:
         importlib.import_module(name)
     gc.freeze()  # collecting garbage would copy the memory that forked programs share
     if tuple(sys.argv[3:]) == IMPORTS:  # from others, too few programs are forked: moving takes as long as 40 forks
-        _use_huge_pages()
+        use_huge_pages()
     try:
         connection = _connection(socket.socket(fileno=int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2])))
         request = connection and _serve(connection)
@@ -226,7 +226,7 @@ def main() -> None:
         raise
 
 
-def _use_huge_pages() -> None:
+def use_huge_pages() -> None:
     """Move the memory of this process to huge pages, where Linux has MADV_COLLAPSE (since 6.1).
 
     To fork, Linux copies an entry for each page. Of 400 MB, this takes longer than most of the programs run.

@@ -25,6 +25,8 @@ from wds_tools.reading.rows import Rows
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(1800)]
 
+TESTS = Path(__file__).parent
+
 
 def numbers(count, first):
     """Return numbers from 0 on as parameters; only the first few are not left to `make torture-night`."""
@@ -180,7 +182,16 @@ def test_packing_after_several_kills_writes_the_same_bytes(chain, packed, photos
 
 @pytest.mark.parametrize("number", numbers(20, 2))
 def test_the_fault_tests_of_the_loader_pass_repeatedly(number):
-    faults = Path(__file__).parent / "loading" / "test_faults.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(faults)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    _pass(TESTS / "loading" / "test_faults.py")
+
+
+@pytest.mark.parametrize("folder", sorted({str(path.parent.relative_to(TESTS)) for path in TESTS.rglob("test_*.py")}))
+def test_no_test_leaves_garbage_that_harms_another_one(folder):
+    _pass("-p", "garbage", *sorted((TESTS / folder).glob("test_*.py")))
+
+
+def _pass(*arguments):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # `-p` finds the plugin
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1700, check=False)
     assert done.returncode == 0, done.stdout[-5000:]

@@ -200,10 +200,6 @@ def server_token(scheme: str, authority: str) -> str | None:
 
     The variable has a word ``ORIGIN=TOKEN`` for each server, such as ``http://node1:8080=wdst_...``. A token is sent
     only to the server that it is for, whatever other URLs a program reads.
-
-    Args:
-        scheme: Scheme of a URL.
-        authority: Its host and port, as in the URL.
     """
     for word in os.environ.get("WDS_TOOLS_TOKEN", "").split():
         match = re.fullmatch(r"(https?)://([^/=@?#]+)/?=([!-~]+)", word, re.IGNORECASE)

@@ -18,11 +18,7 @@ _Self = TypeVar("_Self")
 
 
 def takes(options: Callable[_P, _Options]) -> Callable[[Callable[[_Options], _Result]], Callable[_P, _Result]]:
-    """Return a decorator of a function of ``options``, which is then called with their fields as arguments.
-
-    Args:
-        options: A dataclass.
-    """
+    """Return a decorator of a function of ``options``, which is then called with their fields as arguments."""
 
     def decorate(function: Callable[[_Options], _Result]) -> Callable[_P, _Result]:
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _Result:

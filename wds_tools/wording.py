@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 
 NOT_ON_SERVERS = ("torch", "torchvision", "webdataset")
 """Required packages that only loaders need: packing, verifying and serving work without them."""
@@ -41,6 +42,17 @@ def one_line(message: object) -> str:
     'Invalid value: no column'
     """
     return " ".join(str(message).split())
+
+
+def first_few(texts: Iterable[str], limit: int = 5) -> str:
+    """Return the first texts, and how many more there are.
+
+    >>> first_few("abc"), first_few("abc", limit=1)
+    ('a, b, c', 'a and 2 more')
+    """
+    texts = list(texts)
+    more = f" and {len(texts) - limit:,} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + more
 
 
 def missing_package(what: str, error: ModuleNotFoundError) -> str:

@@ -275,11 +275,12 @@ def test_data_that_is_not_an_index_is_refused(data: bytes) -> None:
         from_bytes(data, name="s.parquet")
 
 
-def test_a_damaged_index_raises_nothing_but_a_manifest_error() -> None:
+@pytest.mark.parametrize("damages", [300, pytest.param(30_000, marks=pytest.mark.torture)])
+def test_a_damaged_index_raises_nothing_but_a_manifest_error(damages: int) -> None:
     chance = random.Random(0)
     intact = to_bytes(small())
     refused = 0
-    for _ in range(3000):
+    for _ in range(damages):
         data = bytearray(intact)
         for _ in range(chance.choice([1, 1, 2, 8])):
             data[chance.randrange(len(data))] = chance.randrange(256)
@@ -291,7 +292,7 @@ def test_a_damaged_index_raises_nothing_but_a_manifest_error() -> None:
             refused += 1
         else:
             assert all(np.all(part.offset + part.size <= index.shard_bytes) for part in index.fields.values())
-    assert refused > 1000
+    assert refused > damages / 3
 
 
 # --- its own checksum ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -80,7 +81,7 @@ def by_torchvision(files: list[bytes], regions: Regions) -> NDArray[np.uint8]:
         Resize((300, 400)),
     ],
 )
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("step", [10, pytest.param(1, marks=pytest.mark.torture)])
 def test_every_photograph_has_the_pixels_of_torchvision(files: list[bytes], view: View, step: int) -> None:
     files = files[::step]
     regions = regions_of(view, files)
@@ -94,8 +95,9 @@ def test_every_photograph_has_the_pixels_of_torchvision(files: list[bytes], view
 def test_a_large_image_decoded_at_a_reduced_size_has_the_pixels_of_torchvision(
     photo: Image.Image, sampling: str, smaller: int
 ) -> None:
-    data = sampled(photo.resize((1601, 1203), Image.Resampling.BICUBIC), sampling)
-    side = 1200 // (2 * smaller)  # at most half of the reduced image
+    scale = 2 if smaller == 8 else 1  # for an eighth, the paths differ more in a smaller image
+    data = sampled(photo.resize((800 * scale + 1, 600 * scale + 3), Image.Resampling.BICUBIC), sampling)
+    side = 600 * scale // (2 * smaller)  # at most half of the reduced image
     for view in (
         Resize((side, side)),
         CenterCrop(side // 2, resize=side),
@@ -182,12 +184,8 @@ def test_arithmetic_coding_is_skipped(photo: Image.Image, options: list[str]) ->
 @pytest.mark.parametrize("ready", [False, True])
 def test_small_and_narrow_images_are_supported(photo: Image.Image, sampling: str, ready: bool) -> None:
     smooth = photo.resize((9, 7))
-    for width, height in [(w, h) for w in range(1, 18) for h in (1, 2, 7, 8, 9)] + [
-        (1, 300),
-        (3, 200),
-        (400, 1),
-        (400, 2),
-    ]:
+    sizes = itertools.product((1, 2, 3, 7, 8, 9, 15, 16, 17), (1, 2, 7, 8, 9))
+    for width, height in [*sizes, (1, 300), (3, 200), (400, 1), (400, 2)]:
         image = smooth.resize((width, height), Image.Resampling.BICUBIC)
         data = encoded(image, restart_marker_blocks=1) if ready and sampling == "420" else sampled(image, sampling)
         regions = regions_of(Resize((11, 13)), [data])
@@ -493,9 +491,9 @@ def test_an_array_of_the_wrong_length_is_not_copied() -> None:
 
 
 def test_a_loader_delivers_identical_stored_pixels_with_and_without_the_compiled_path(
-    photos: Path, tmp_path: Path, loaded
+    few_photos: Path, tmp_path: Path, loaded
 ) -> None:
-    wt.pack(photos, tmp_path / "data", images="raw", resize=(48, 64), workers=1)
+    wt.pack(few_photos, tmp_path / "data", images="raw", resize=(48, 64), workers=1)
     for view in (CenterCrop((48, 64)), CenterCrop(32), RandomResizedCrop(20, flip=True)):
         ours, theirs = loaded(tmp_path / "data", view)
         assert (ours == theirs).all()

@@ -29,7 +29,7 @@ def plain_orders(draw):
     lanes, window, block = draw(st.integers(1, 3)), draw(st.integers(0, 40)), draw(st.integers(1, 6))
 
     def part(name):
-        shards = draw(st.lists(st.integers(1, 25), min_size=1, max_size=4))
+        shards = draw(st.lists(st.integers(1, 20), min_size=1, max_size=3))
         total, selection = sum(shards), None
         chosen = draw(st.sampled_from(["all", "every second", "balanced"]))
         if chosen == "every second":
@@ -82,7 +82,7 @@ def test_bans_in_any_order_leave_out_only_their_samples_from_their_position_on(b
             return  # the epoch would be empty, or has only banned samples left
         orders, banned = orders.banning(ban, cursor), banned | ban
         left = [sample for sample in left if sample not in banned]
-        world, steps = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6))
+        world, steps = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))
         largest = orders.of(epoch).largest_batch(cursor.position)
         batch = data.draw(st.sampled_from(divisors(largest)) if has_buckets else st.integers(1, 9))
         got, cursor, parts = delivered(orders, cursor, world, batch, steps)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import wds_tools as wt
@@ -87,16 +87,16 @@ def test_an_epoch_ends_by_its_stop_rule(order, epoch):
             assert len(set(part_ids[:size].tolist())) == size  # a pass is complete before the next one
 
 
-@settings(max_examples=8)
+@pytest.mark.parametrize("changes", [8, pytest.param(30, marks=pytest.mark.torture)])
 @given(st.sampled_from([None, 1, 4]), st.booleans(), st.data())
-def test_the_shares_of_datasets_hold_over_all_changes_however_frequent(unit, is_resumed, data):
+def test_the_shares_of_datasets_hold_over_all_changes_however_frequent(changes, unit, is_resumed, data):
     parts = [Order(fingerprint=name, shard_samples=[30, 31], seed=0, window=9, block=3) for name in "xyz"]
     base = MixtureOrder(parts, [2, 1, 1], "first_exhausted", 40, unit)
     shares = st.lists(st.integers(0, 20), min_size=3, max_size=3).filter(any)
     some, made, rows = data.draw(st.lists(shares, min_size=1, max_size=3)), [Weights((2, 1, 1))], unit or 1
     orders = EpochOrders(base, find_weights=lambda entries: made[entries["number"]])
     promised, drawn, cursor = np.zeros(3), np.zeros(3), Cursor()
-    for number in range(30):
+    for number in range(changes):
         for _ in range(data.draw(st.integers(1, 3))):
             row = orders.of(cursor.epoch).ids(cursor.position, cursor.position + rows)
             source = {*np.searchsorted(base.first_ids, row, side="right").tolist()}

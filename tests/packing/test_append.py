@@ -26,9 +26,9 @@ KEEP = {"images": "keep", "workers": 1}
 
 @pytest.fixture
 def halves(photos, tmp_path):
-    """Return two folders, each with every other photo. The second has one more class."""
+    """Return two folders, each with an eighth of the photos. The second has one more class."""
     for number, name in enumerate(("first", "second")):
-        for path in sorted(photos.glob("*/*"))[number::2]:
+        for path in sorted(photos.glob("*/*"))[number * 4 :: 8]:
             folder = tmp_path / name / path.parent.name
             folder.mkdir(parents=True, exist_ok=True)
             (folder / path.name).symlink_to(path)
@@ -51,11 +51,11 @@ def stored(dataset):
 
 def test_appended_samples_come_last_and_known_classes_keep_their_numbers(halves, tmp_path):
     first, second = halves
-    before = wt.pack(first, tmp_path / "dst", shard_bytes="500kB", **KEEP).manifest
+    before = wt.pack(first, tmp_path / "dst", shard_bytes="125kB", **KEEP).manifest
     old = {entry.name: (tmp_path / "dst" / entry.name).read_bytes() for entry in before.shards}
     report = wt.append(second, tmp_path / "dst", **KEEP)
     now = report.manifest
-    assert report.packed == now.samples - before.samples == 200
+    assert report.packed == now.samples - before.samples == 50
     assert now.shards[: len(before.shards)] == before.shards
     assert all((tmp_path / "dst" / name).read_bytes() == data for name, data in old.items())
     assert now.classes == (*before.classes, "dandelion")
@@ -138,6 +138,17 @@ def test_given_classes_in_another_order_are_matched_by_name_when_packing(tmp_pat
     assert found == {(photo.data, photo.label) for photo in photos}
 
 
+def test_a_new_class_that_looks_like_a_known_one_is_noted(photos, tmp_path):
+    first = min(photos.glob("*/*"))
+    for place in ("old/Cat", "old/dog", "new/cat", "new/dog"):
+        (tmp_path / place).mkdir(parents=True)
+        shutil.copy(first, tmp_path / place)
+    wt.pack(tmp_path / "old", tmp_path / "dst", **KEEP)
+    report = wt.append(tmp_path / "new", tmp_path / "dst", **KEEP)
+    assert report.manifest.classes == ("Cat", "dog", "cat")
+    assert report.account.notes == ["the classes 'Cat' and 'cat' differ only in upper and lower case, or look the same"]
+
+
 def test_labels_without_names_stay_when_shards_are_packed_again(tmp_path):
     items = NamedItems((photo.data, number) for number, photo in enumerate(photos_of(3)))
     wt.pack(items, tmp_path / "one", images="keep")
@@ -148,7 +159,7 @@ def test_labels_without_names_stay_when_shards_are_packed_again(tmp_path):
 
 def test_a_training_run_includes_the_new_samples_from_its_next_epoch_on(halves, tmp_path):
     first, second = halves
-    wt.pack(first, tmp_path / "dst", shard_bytes="500kB", **KEEP)
+    wt.pack(first, tmp_path / "dst", shard_bytes="125kB", **KEEP)
 
     def make():
         return wt.make_loader(tmp_path / "dst", batch_size=10, fields=("__key__",), shuffle=True, num_workers=0)
@@ -156,7 +167,7 @@ def test_a_training_run_includes_the_new_samples_from_its_next_epoch_on(halves, 
     with make() as loader:
         whole = [key for batch in loader for key in batch.key]
     with make() as loader:
-        got = [key for batch in itertools.islice(loader, 4) for key in batch.key]
+        got = [key for batch in itertools.islice(loader, 2) for key in batch.key]
         state = json.loads(json.dumps(loader.state_dict()))
     wt.append(second, tmp_path / "dst", **KEEP)
     with make() as loader:
@@ -183,7 +194,7 @@ wt.append(sys.argv[1], sys.argv[2], images="keep", workers=1)
 @pytest.mark.parametrize("moment", ["plan.json", "shard-{:06}.tar", "shard-{:06}.json", "manifest.json"])
 def test_a_killed_append_leaves_the_dataset_unchanged_and_a_rerun_gives_the_same_bytes(halves, tmp_path, moment):
     first, second = halves
-    shards = len(wt.pack(first, tmp_path / "dst", shard_bytes="500kB", **KEEP).manifest.shards)
+    shards = len(wt.pack(first, tmp_path / "dst", shard_bytes="125kB", **KEEP).manifest.shards)
     shutil.copytree(tmp_path / "dst", tmp_path / "undisturbed")
     wt.append(second, tmp_path / "undisturbed", **KEEP)
     manifest = (tmp_path / "dst" / "manifest.json").read_bytes()
@@ -197,12 +208,12 @@ def test_a_killed_append_leaves_the_dataset_unchanged_and_a_rerun_gives_the_same
     assert contents(tmp_path / "dst") == contents(tmp_path / "undisturbed")
 
 
-def test_an_append_whose_source_changed_starts_again_with_fresh(photos, tmp_path, monkeypatch):
+def test_an_append_whose_source_changed_starts_again_with_fresh(photos, few_photos, tmp_path, monkeypatch):
     more = tmp_path / "more"
     shutil.copytree(photos / "fig", more / "fig")
     victim = next((more / "fig").glob("*.jpg"))
     for name in ("dst", "whole"):
-        wt.pack(photos, tmp_path / name, shard_bytes="500kB", **KEEP)
+        wt.pack(few_photos, tmp_path / name, shard_bytes="125kB", **KEEP)
     start = FolderDestination.start
 
     def change_and_start(self, source, **options):

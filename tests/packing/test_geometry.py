@@ -131,6 +131,7 @@ def test_what_is_not_in_the_image_stays_as_it_is(tmp_path: Path) -> None:
         ({"json": {"regions": [{"all_points_x": [1, 2], "all_points_y": [3, 4]}]}}, "the field 'json'"),
         ({"json": {"region": '{"cx": 3, "cy": 4, "r": 1}'}}, "the field 'json'"),
         ({"json": {"bbox": "1,2,9,10"}}, "the field 'json'"),
+        ({"json": {"rle_mask": "1 3 9 3"}}, "the field 'json'"),
     ],
 )
 def test_positions_that_are_not_understood_refuse_the_run(tmp_path: Path, fields: dict[str, Any], where: str) -> None:

@@ -397,3 +397,25 @@ def test_files_of_splits_next_to_others_are_packed_one_at_a_time(other: str, tmp
         pd.DataFrame(photo_rows(["zebra"])).to_parquet(tmp_path / "src" / name)
     with pytest.raises(SourceError, match=r"several splits \(test, train\): pack one at a time, such as"):
         wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", workers=1)
+
+
+def test_classes_of_a_split_that_the_largest_does_not_have_are_named(tmp_path: Path) -> None:
+    """Kaggle's chest CT scans name the same classes in two ways."""
+    data = photos_of(1)[0].data
+    for place in (
+        "train/Cat/1",
+        "train/Cat/2",
+        "train/dog/1",
+        "train/fig/1",
+        "test/cat/1",
+        "test/dog/1",
+        "test/pear/1",
+    ):
+        (tmp_path / "src" / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "src" / f"{place}.jpg").write_bytes(data)
+    reports = wt.pack_splits(tmp_path / "src", tmp_path / "dst", split="folders", dry_run=True)
+    assert reports["test"].account.notes == [
+        "2 classes without a sample in 'train': 'cat', 'pear'",
+        "the classes 'Cat' and 'cat' differ only in upper and lower case, or look the same",
+    ]
+    assert reports["train"].account.notes == []

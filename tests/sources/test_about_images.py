@@ -130,6 +130,24 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: path.write_text(json.dumps({"y": list(LABELS.values())})),
         "has a value for each image and",
     ),
+    "output.manifest": (  # as SageMaker Ground Truth has it
+        lambda path: FRAME.to_json(path, orient="records", lines=True),
+        "is about images such as '0.png'",
+    ),
+    "default.json": (  # as Datumaro has it
+        lambda path: path.write_text(
+            json.dumps(
+                {
+                    "categories": {"label": {"labels": [{"name": name, "parent": ""} for name in NAMES]}},
+                    "items": [
+                        {"id": f"{row}", "image": {"path": f"{row}.png"}, "annotations": [{"caption": "a <b> c"}]}
+                        for row in range(COUNT)
+                    ],
+                }
+            )
+        ),
+        "is about images such as '0.png'",
+    ),
     "t.csv": (
         lambda path: FRAME["label"].to_csv(path, index=False),
         "has a row for each image, and does not name most",

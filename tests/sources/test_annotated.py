@@ -950,3 +950,22 @@ def test_xml_of_labelme_is_refused_by_name(tmp_path):
     with pytest.raises(SourceError, match=r"1.xml is an annotation of LabelMe .*--from folder"):
         open_source(tmp_path).scan()
     assert len(open_source(tmp_path, kind="folder").scan().inputs) == 2
+
+
+def test_lists_of_splits_that_are_not_read_are_named(tmp_path):
+    """As DAVIS has them: the same names in each folder, and lists in a folder of the resolution."""
+    src = tmp_path / "src"
+    lines = {}
+    for split, video in (("train", "bear"), ("val", "dog")):
+        for kind, extension in (("JPEGImages", "jpg"), ("Annotations", "png")):
+            path = src / kind / "480p" / video / f"00000.{extension}"
+            path.parent.mkdir(parents=True)
+            Image.new("L", (8, 8)).save(path)
+        lines[split] = f"/JPEGImages/480p/{video}/00000.jpg /Annotations/480p/{video}/00000.png\n"
+    (src / "ImageSets" / "480p").mkdir(parents=True)
+    for split, text in lines.items():
+        (src / "ImageSets" / "480p" / f"{split}.txt").write_text(text)
+    report = wt.pack(src, tmp_path / "dst", dry_run=True)
+    [note] = report.account.notes
+    assert note.startswith("'ImageSets/480p/train.txt' (and 1 other file) is named like a list of a split, which is ")
+    assert {skip.reason.partition(",")[0] for skip in report.skipped} == {"is named like a list of a split"}

@@ -303,6 +303,63 @@ def test_the_same_folders_in_several_folders_are_an_error(
         wt.pack(src, tmp_path / "dst")
 
 
+@pytest.mark.parametrize(
+    ("upper", "lower", "shown"),
+    [
+        (("amazon", "dslr"), ("images/bag", "images/bike"), "'images/bag', 'images/bike'"),  # Office-31
+        (("s1", "s2"), ("left/fist", "left/palm", "right/fist"), "'left', 'right'"),
+    ],
+)
+def test_the_same_folders_further_below_are_an_error(
+    tmp_path: Path, photos: list[Photo], upper: tuple[str, ...], lower: tuple[str, ...], shown: str
+) -> None:
+    src = write_folder(tmp_path, {f"{one}/{name}/1.jpg": photos[0].data for one in upper for name in lower})
+    with pytest.raises(SourceError, match=rf"contain the same folders \({shown}\): pack one of them"):
+        wt.pack(src, tmp_path / "dst")
+    assert wt.pack(src, tmp_path / "dst", kind="folder", dry_run=True).manifest.classes == upper
+
+
+def test_folders_in_class_folders_are_named(tmp_path: Path, photos: list[Photo]) -> None:
+    data = photos[0].data
+    src = write_folder(tmp_path, dict.fromkeys(["cat/lion/1.jpg", "cat/puma/1.jpg", "owl/barn/1.jpg"], data))
+    report = wt.pack(src, tmp_path / "dst", dry_run=True)
+    assert report.manifest.classes == ("cat", "owl") == tuple(torchvision.datasets.ImageFolder(src).classes)
+    assert report.account.notes == ["the first folder is the class: folders in it, such as 'cat/lion', are not classes"]
+
+
+@pytest.mark.parametrize(
+    "names", [("trainA", "trainB", "testA", "testB"), ("train_cat", "train_dog", "val_cat", "val_dog")]
+)
+def test_a_split_and_a_class_in_one_name_are_an_error(
+    tmp_path: Path, photos: list[Photo], names: tuple[str, ...]
+) -> None:
+    """CycleGAN's datasets have trainA and testA."""
+    src = write_folder(tmp_path, {f"{name}/1.jpg": photos[0].data for name in names})
+    with pytest.raises(SourceError, match="has folders named like splits and classes"):
+        wt.pack(src, tmp_path / "dst")
+    assert wt.pack(src, tmp_path / "dst", kind="folder", dry_run=True).manifest.classes == tuple(sorted(names))
+
+
+@pytest.mark.parametrize("names", [("trainA", "trainB", "testA", "other"), ("test_tube", "training_shoe", "cup")])
+def test_other_names_that_begin_with_a_split_are_classes(
+    tmp_path: Path, photos: list[Photo], names: tuple[str, ...]
+) -> None:
+    src = write_folder(tmp_path, {f"{name}/1.jpg": photos[0].data for name in names})
+    assert wt.pack(src, tmp_path / "dst", dry_run=True).manifest.classes == tuple(sorted(names))
+
+
+def test_labels_in_json_next_to_images_are_named_and_can_be_taken_later(tmp_path: Path, photos: list[Photo]) -> None:
+    names = ["cat", "dog", "cat"]
+    files = {f"{row}.json": json.dumps({"label": name, "iso": row}).encode() for row, name in enumerate(names)}
+    src = write_folder(tmp_path, {**files, **{f"{row}.jpg": photos[row].data for row in range(3)}})
+    report = wt.pack(src, tmp_path / "dst", images="keep", workers=1)
+    [note] = report.account.notes
+    assert "without labels; --label json:label could be the label" in note
+    wt.pack(tmp_path / "dst", tmp_path / "again", columns={"label": "json:label"}, images="keep", workers=1)
+    found = {json.loads(one["json"])["iso"]: int(one["cls"]) for one in stored(tmp_path / "again")}
+    assert found == {0: 0, 1: 1, 2: 0}
+
+
 PARTS = {
     "the same folders": ("train/cat/1.jpg", "train/dog/2.jpg", "extra/cat/3.jpg"),
     "STL-10": ("train_images/cat/1.jpg", "train_images/dog/2.jpg", "unlabeled_images/3.jpg"),

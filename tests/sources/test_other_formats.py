@@ -12,8 +12,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from foreign_records import FOREIGN
+from foreign_tables import png
 
 import wds_tools as wt
 from wds_tools.errors import MissingSourceError, SourceError
@@ -172,3 +175,27 @@ def test_the_lines_of_the_documentation_pack_the_arrays_of_files_that_are_refuse
             exec(f"{lines}\n# {part}\n{last_of_it}", {})
         samples = list(wt.make_loader(tmp_path / f"dst{number}", batch_size=10, num_workers=0))
         assert sorted(samples[0].label.tolist()) == sorted(labels.tolist())
+
+
+@pytest.mark.parametrize(
+    ("log", "name"),
+    [
+        ("_delta_log/00000000000000000001.json", "a Delta Lake table"),
+        ("metadata/v1.metadata.json", "an Iceberg table"),
+        (".hoodie/hoodie.properties", "a Hudi table"),
+    ],
+)
+@pytest.mark.parametrize("place", ["", "data"])
+def test_tables_with_a_log_are_refused_because_some_files_do_not_count(
+    log: str, name: str, place: str, tmp_path: Path
+) -> None:
+    (tmp_path / "src" / "data").mkdir(parents=True)
+    for part, label in (("a", "old"), ("b", "new")):
+        table = pa.table({"image": [png(0)], "label": [label]})
+        pq.write_table(table, tmp_path / "src" / "data" / f"part-{part}.parquet")
+    (tmp_path / "src" / log).parent.mkdir()
+    (tmp_path / "src" / log).write_text("{}")
+    with pytest.raises(SourceError, match=rf"src is {name}, whose log, .*: write it as Parquet .*, or give a pattern"):
+        wt.pack(tmp_path / "src" / place, tmp_path / "dst")
+    report = wt.pack(tmp_path / "src" / "data" / "part-b*.parquet", tmp_path / "dst", dry_run=True)
+    assert report.manifest.classes == ("new",)

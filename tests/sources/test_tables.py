@@ -586,3 +586,45 @@ def test_bitmaps_that_pillow_wrote_become_png_as_in_a_folder(tmp_path: Path) -> 
         with Image.open(BytesIO(sample["png"])) as image, Image.open(BytesIO(sample["mask.png"])) as mask:
             np.testing.assert_array_equal(np.asarray(image), expected[path])
             assert (mask.format, set(np.asarray(mask).flat)) == ("PNG", {int(path[0])})
+
+
+@pytest.mark.parametrize("column", ["label", "target", "mask_path", "class_name"])
+@pytest.mark.parametrize("count", [6, 25])
+def test_a_column_of_names_of_images_is_a_field_and_not_the_label(column: str, count: int, tmp_path: Path) -> None:
+    """Lists for segmentation often call the mask the label. With 25 rows, each value looks like an id."""
+    src = beside_images(tmp_path / "src", count=count)
+    (src / "gt").mkdir()
+    for row in range(count):
+        Image.fromarray(np.full((8, 8), row, np.uint8)).save(src / "gt" / f"m{row}.png")
+    frame = pd.DataFrame({"image": [f"{row}.png" for row in range(count)]})
+    frame[column] = [f"gt/m{row}.png" for row in range(count)]
+    frame.to_csv(src / "t.csv", index=False)
+    report = wt.pack(src / "t.csv", tmp_path / "dst", images="keep", workers=1)
+    assert report.manifest.classes == ()
+    field = {"mask_path": "mask.png"}.get(column, f"{column}.png")
+    for sample in stored(tmp_path / "dst"):
+        row = int(json.loads(sample["json"])["path"].removesuffix(".png"))
+        assert np.asarray(Image.open(BytesIO(sample[field]))).tolist() == np.full((8, 8), row).tolist()
+        assert "cls" not in sample
+
+
+def test_names_of_images_that_do_not_exist_are_not_labels(tmp_path: Path) -> None:
+    src = beside_images(tmp_path / "src")
+    rows = [{"image": f"{row}.png", "label": f"elsewhere/{row}.png"} for row in range(COUNT)]
+    pd.DataFrame(rows).to_csv(src / "t.csv", index=False)
+    account = scan(src / "t.csv").account
+    [note] = account.notes
+    assert "'label' is not the label, because it has names of images, such as 'elsewhere/0.png'" in note
+    assert parts(src / "t.csv")["label"] == "entries of json"
+
+
+def test_a_second_column_with_the_same_images_is_not_a_field(tmp_path: Path) -> None:
+    src = beside_images(tmp_path / "src")
+    names = [f"{row}.png" for row in range(COUNT)]
+    columns = {"file_name": names, "absolute": [str(src / name) for name in names], "similar": [*names[1:], names[0]]}
+    pd.DataFrame(columns).to_csv(src / "t.csv", index=False)
+    assert {name: parts(src / "t.csv")[name] for name in columns} == {
+        "file_name": "image",
+        "absolute": "entries of json",
+        "similar": "entries of json",
+    }

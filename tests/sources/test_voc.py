@@ -128,6 +128,15 @@ def test_classes_are_numbered_in_sorted_order():
     assert [thing["category"] for thing in objects(found)] == [1, 0]
 
 
+def test_files_that_name_another_image_are_noted():
+    """A file that was copied and edited keeps the name of the image that it was about."""
+    found = voc.annotations_of([("x/a.jpg", "x/a.xml", xml(one())), ("x/b.jpg", "x/b.xml", xml(one()))])
+    [note] = found.notes[1:]
+    assert note.startswith("1 XML file with the name of another image in <filename>, such as 'a' in 'x/b.xml'")
+    renamed = voc.annotations_of([("1.jpg", "1.xml", xml(one())), ("2.jpg", "2.xml", xml(one()))])
+    assert renamed.notes[1:] == []
+
+
 def test_an_image_without_an_xml_file_has_no_objects():
     found = voc.annotations_of([("a.jpg", "a.xml", None), ("b.jpg", "b.xml", xml(one()))])
     assert completed(unpacked(found.images["a.jpg"]), 9, 8) == {"width": 9, "height": 8, "objects": []}

@@ -64,11 +64,6 @@ class LoaderProcess:
     def call(self, command: str, values: dict[str, Any], *, timeout: float = _REPLY_SECONDS) -> Any:
         """Run a command in the process.
 
-        Args:
-            command: Name of a method of `child`.
-            values: Its arguments, as plain values.
-            timeout: Seconds to wait for the reply.
-
         Returns:
             The reply, as plain values.
 

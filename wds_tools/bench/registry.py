@@ -60,14 +60,7 @@ class Entry:
         return ""
 
     def disk_bytes(self, workload: str, *, samples: int, size: int, pixels: int) -> int:
-        """Return the size of the dataset in the loader's own format.
-
-        Args:
-            workload: Name of the workload.
-            samples: Number of samples.
-            size: Bytes of all of them as files.
-            pixels: Pixels of one image, where pixels are stored.
-        """
+        """Return the size of the dataset in the loader's own format."""
         if workload in self.stores_floats:
             return _FLOAT_BYTES * 3 * pixels * samples
         return round(self.size_ratio * size)

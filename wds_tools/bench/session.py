@@ -121,13 +121,7 @@ class Session:
         self._progress("stages of our loader: measured")
 
     def report(self, dataset: BenchDataset, load: float, machine: dict[str, str]) -> BenchReport:
-        """Return the results.
-
-        Args:
-            dataset: The dataset that was read.
-            load: Load average of the machine before the start.
-            machine: Processor, cores and versions.
-        """
+        """Return the results."""
         return BenchReport(
             work=self._setup.workload,
             pictures=dataset.images,

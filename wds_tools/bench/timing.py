@@ -65,11 +65,7 @@ def _measure(batches: Generator[int], seconds: float, workers: int) -> dict[str,
 
 
 def wait_for_workers(others: Collection[int] = ()) -> None:
-    """Wait until all workers have ended, so that they do not disturb the next loader.
-
-    Args:
-        others: Processes that are not workers of a loader.
-    """
+    """Wait until all workers have ended, so that they do not disturb the next loader."""
     gc.collect()  # a DataLoader ends its workers when its iterator is deleted
     deadline = time.monotonic() + _WORKER_EXIT_SECONDS
     while set(procfs.workers(os.getpid())).difference(others):

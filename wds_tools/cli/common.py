@@ -128,10 +128,19 @@ storage_option = click.option(
     "no secrets: these come from the environment or from files. Repeatable.",
 )
 
+workers_option = click.option(
+    "--workers", type=int, help="Worker processes; by default automatic, at most one per core."
+)
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Work in local processes, or in Ray tasks, one for each shard.",
+)
+
 PATH_OR_URL = NonEmptyPath()
 LOCAL_PATH = NonEmptyPath(path_type=Path)
-
-_MAX_NAMES = 5  # files or shards that a summary names; the rest is counted
 
 
 @dataclass(slots=True)
@@ -170,12 +179,6 @@ def amount(samples: int, shards: int, size: int, *, noun: str = "sample") -> str
     return f"{counted(samples, noun)} in {counted(shards, 'shard')}, {human_bytes(size)}"
 
 
-def first_names(names: Sequence[str]) -> str:
-    """Return the first names as text, and how many more there are."""
-    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
-
-
 def check_writable(path: Path | None) -> None:
     """Refuse an output file without a folder, before the work that it is for."""
     from wds_tools.errors import OptionError
@@ -185,13 +188,7 @@ def check_writable(path: Path | None) -> None:
 
 
 def next_steps(datasets: Sequence[str], manifest: Manifest, indexes: Iterable[Index]) -> str:
-    """Return what to do with new datasets: commands that describe them, and a statement that loads the first one.
-
-    Args:
-        datasets: Paths or URLs.
-        manifest: Manifest of the first one.
-        indexes: Its indexes that are local.
-    """
+    """Return what to do with new datasets: commands that describe them, and a statement that loads the first one."""
     from wds_tools.packing.snippet import IMPORT, first_call
 
     commands = "\n      ".join(f"wds-tools info {shlex.quote(dataset)}" for dataset in datasets)

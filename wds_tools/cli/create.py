@@ -14,17 +14,17 @@ from wds_tools.cli.common import (
     PATH_OR_URL,
     Run,
     amount,
-    column_option,
-    encoding_option,
+    engine_option,
     example,
-    from_option,
     indexes_of,
     label_option,
     label_separator_option,
     label_type_option,
     next_steps,
     parse_columns,
+    source_options,
     storage_option,
+    workers_option,
 )
 from wds_tools.errors import OptionError
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from wds_tools.packing.packer import PackReport
 
 
+_NEXT_TASKS = "next: when all tasks have ended, run the same command with --finish in place of the task options"
 _NICE = 19  # the lowest priority, for work while a training runs
 _IMAGES = click.Choice(["keep", "crop-ready", "resize", "raw"])
 
-_workers = click.option("--workers", type=int, help="Worker processes; by default automatic, at most one per core.")
 _seed = click.option("--seed", default=0, show_default=True, help="Seed of the one-time shuffle.")
 _strict = click.option(
     "--strict",
@@ -47,6 +47,28 @@ _resize = click.option(
 )
 _quality = click.option("--quality", type=int, help="JPEG quality of resized images, 1 to 100.  [default: 90]")
 _fresh = click.option("--fresh", is_flag=True, help="Delete what an earlier pack left in DST, and start over.")
+
+
+def _machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a command that runs on several machines; `_machines_given` collects their values."""
+    for option in (
+        click.option("--num-cpus", type=int, default=1, show_default=True, help="CPUs of a Ray task."),
+        engine_option,
+        click.option("--finish", is_flag=True, help="Pack nothing; complete the dataset after all tasks have ended."),
+        click.option("--task-count", type=int, help="Number of tasks that share DST, such as those of a Slurm array."),
+        click.option("--task-index", type=int, help="Zero-based index of this task; requires --task-count."),
+    ):
+        command = option(command)
+    return command
+
+
+def _machines_given(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the values of `_machine_options` out of those of a command; return them as arguments of `pack`."""
+    index, count = options.pop("task_index"), options.pop("task_count")
+    if (index is None) != (count is None):
+        raise OptionError("--task-index and --task-count must be given together")
+    given = {name: options.pop(name) for name in ("finish", "engine", "num_cpus")}
+    return {**given, "task": None if index is None else (index, count)}
 
 
 def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
@@ -64,13 +86,8 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @click.argument("dst", type=PATH_OR_URL)
 @_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
 @_seed
-@_workers
-@from_option
-@column_option
-@label_option
-@label_type_option
-@label_separator_option
-@encoding_option
+@workers_option
+@source_options
 @click.option(
     "--split",
     metavar="SPLITS",
@@ -117,16 +134,7 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
     help="Pack only the first N images, for a first look; the same command without --first packs the rest later.",
 )
 @click.option("--keep-order", is_flag=True, help="Keep the order of SRC; by default the samples are shuffled once.")
-@click.option("--task-index", type=int, help="Zero-based index of this task; requires --task-count.")
-@click.option("--task-count", type=int, help="Number of tasks that share DST, such as the tasks of a Slurm array.")
-@click.option("--finish", is_flag=True, help="Pack nothing; complete the dataset after all tasks have ended.")
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Pack in local processes or in Ray tasks.",
-)
+@_machine_options
 @storage_option
 @click.pass_obj
 def pack(
@@ -141,10 +149,6 @@ def pack(
     dry_run: bool,
     first: int | None,
     keep_order: bool,
-    task_index: int | None,
-    task_count: int | None,
-    finish: bool,
-    engine: str,
     **options: Any,  # by the names of the Python function, as in the other commands
 ) -> None:
     """Pack images into WebDataset shards.
@@ -174,16 +178,10 @@ def pack(
     from wds_tools.packing.splits import pack_splits
 
     run.after_interrupt = "finished shards are kept; run the same command again to continue"
-    if (task_index is None) != (task_count is None):
-        raise OptionError("--task-index and --task-count must be given together")
-    single: dict[str, Any] = {
-        "shuffle": not keep_order,
-        "task": None if task_index is None else (task_index, task_count),
-        "finish": finish,
-        "first": first,
-        "engine": engine,
-    }
-    if split is not None and (keep_order or finish or first is not None or task_index is not None or engine != "local"):
+    machines = _machines_given(options)
+    single: dict[str, Any] = {"shuffle": not keep_order, "first": first, **machines}
+    is_several = machines["finish"] or machines["task"] or machines["engine"] != "local"
+    if split is not None and (keep_order or first is not None or is_several):
         raise OptionError(
             "--split cannot be combined with --keep-order, --first, --task-index, --finish or --engine: these options "
             "are for a single dataset"
@@ -205,7 +203,7 @@ def pack(
     if all(report.complete for report in reports.values()):
         click.echo(_next_steps(list(reports.values())))
     else:
-        click.echo("next: when all tasks have ended, run the same command with --finish in place of the task options")
+        click.echo(_NEXT_TASKS)
 
 
 def _next_steps(reports: Sequence[PackReport]) -> str:
@@ -250,13 +248,8 @@ def _pack_summary(report: PackReport) -> str:
 @click.argument("dst", type=PATH_OR_URL)
 @_shard_bytes(None, "Maximum size of a new shard; by default as in the dataset.")
 @_seed
-@_workers
-@from_option
-@column_option
-@label_option
-@label_type_option
-@label_separator_option
-@encoding_option
+@workers_option
+@source_options
 @_strict
 @click.option("--fresh", is_flag=True, help="Remove what an interrupted append left, and start again.")
 @click.option("--images", type=_IMAGES, help="The same value as when the dataset was packed.")
@@ -298,7 +291,7 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
 @_shard_bytes("1GB", "Maximum size of a shard, such as 256MB or 1GiB.")
 @click.option("--shuffle", is_flag=True, help="Shuffle the samples once; by default they keep their order.")
 @_seed
-@_workers
+@workers_option
 @label_option
 @label_type_option
 @label_separator_option
@@ -310,6 +303,7 @@ def append(run: Run, /, src: str, dst: str, columns: tuple[str, ...], label: str
 @_resize
 @_quality
 @_fresh
+@_machine_options
 @storage_option
 @click.pass_obj
 def reshard(
@@ -338,10 +332,14 @@ def reshard(
     images = images or ("keep" if resize is None else "resize")
     if in_place:
         os.nice(_NICE)
+    options |= _machines_given(options)
     report = reshard_one(
         dataset, dst, in_place=in_place, images=images, resize=resize, storage_options=run.storage_options, **options
     )
-    click.echo(_summary_in_place(report) if in_place else f"{_pack_summary(report)}\n{_next_steps([report])}")
+    if in_place:
+        click.echo(_summary_in_place(report))
+    else:
+        click.echo(f"{_pack_summary(report)}\n{_next_steps([report]) if report.complete else _NEXT_TASKS}")
 
 
 def _summary_in_place(report: PackReport) -> str:

@@ -15,14 +15,15 @@ from wds_tools.cli.common import (
     amount,
     as_json_option,
     check_writable,
+    engine_option,
     example,
-    first_names,
     source_given,
     source_options,
     storage_option,
+    workers_option,
 )
 from wds_tools.terminal import shows_progress
-from wds_tools.wording import one_line
+from wds_tools.wording import first_few, one_line
 
 if TYPE_CHECKING:
     from wds_tools.inspection.doctor import Finding
@@ -50,10 +51,12 @@ def info(run: Run, dataset: str, as_json: bool) -> None:
 
 @click.command(epilog=example("wds-tools verify shards/photos && python train.py"))
 @click.argument("dataset", type=PATH_OR_URL)
+@workers_option
+@engine_option
 @as_json_option
 @storage_option
 @click.pass_obj
-def verify(run: Run, dataset: str, as_json: bool) -> int:
+def verify(run: Run, /, dataset: str, as_json: bool, **options: Any) -> int:
     """Check every byte of a dataset against its checksums.
 
     Checks indexes, shards, tar headers and fields of DATASET, and whether image sizes and labels match
@@ -63,7 +66,7 @@ def verify(run: Run, dataset: str, as_json: bool) -> int:
     from wds_tools.upkeep.verifier import verify as verify_dataset
 
     run.failure_code = 2
-    report = verify_dataset(dataset, storage_options=run.storage_options)
+    report = verify_dataset(dataset, storage_options=run.storage_options, **options)
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else _verify_text(report))
     if report.damage_count:
         return 1
@@ -80,14 +83,14 @@ def _verify_text(report: VerifyReport) -> str:
     lines += [f"note: {one_line(note)}" for note in report.notes]
     if report.objects:
         found = f"{counted(len(report.objects), 'object')} in images that are strange or wrong, but not damaged"
-        lines.append(f"{found} (--json lists all): {first_names(report.objects)}")
+        lines.append(f"{found} (--json lists all): {first_few(report.objects)}")
     if report.strangers:
-        lines.append(f"not part of the dataset and never read: {first_names(report.strangers)}")
+        lines.append(f"not part of the dataset and never read: {first_few(report.strangers)}")
     checked = amount(report.samples, report.shards, report.bytes)
     if report.damage_count:
         count = counted(report.damage_count, "damaged part")
         lines.append(
-            f"{report.dataset} is damaged: {count} in {first_names(report.damaged_shards)}; copy these files again, or "
+            f"{report.dataset} is damaged: {count} in {first_few(report.damaged_shards)}; copy these files again, or "
             f"pack again (checked: {checked})"
         )
     elif report.unchecked:

@@ -12,11 +12,13 @@ from wds_tools.cli.common import (
     PATH_OR_URL,
     Run,
     amount,
+    engine_option,
     example,
     indexes_of,
     label_type_option,
     next_steps,
     storage_option,
+    workers_option,
 )
 from wds_tools.errors import OptionError
 
@@ -54,6 +56,8 @@ from wds_tools.errors import OptionError
     is_flag=True,
     help="Add what finds duplicates and blurred images: PATTERN is a packed dataset, whose indexes get more columns.",
 )
+@workers_option
+@engine_option
 @storage_option
 @click.pass_obj
 def index(run: Run, /, patterns: tuple[str, ...], manifest: str | None, *, signatures: bool, **options: Any) -> None:
@@ -72,8 +76,9 @@ def index(run: Run, /, patterns: tuple[str, ...], manifest: str | None, *, signa
     phash, brightness, contrast and sharpness, for where= and `wds-tools doctor`. The shards do not change.
     """
     if signatures:
-        given = {name: value for name, value in {"manifest": manifest, **options}.items() if value}
-        _sign(run, patterns, given)
+        workers, engine = options.pop("workers"), options.pop("engine")
+        others = {"manifest": manifest, "engine": engine != "local", **options}
+        _sign(run, patterns, workers, [name for name, value in others.items() if value])
         return
     from wds_tools.format.manifest import MANIFEST_NAME
     from wds_tools.packing.remote_destination import parse_destination
@@ -98,15 +103,15 @@ def index(run: Run, /, patterns: tuple[str, ...], manifest: str | None, *, signa
     click.echo(next_steps([str(dataset) for dataset in datasets], next(iter(found.values())), indexes_of(datasets[0])))
 
 
-def _sign(run: Run, datasets: tuple[str, ...], other_options: dict[str, Any]) -> None:
+def _sign(run: Run, datasets: tuple[str, ...], workers: int | None, other_options: list[str]) -> None:
     from wds_tools.upkeep.signer import sign_images
     from wds_tools.wording import counted
 
     if other_options:
-        raise OptionError(f"--signatures cannot be combined with --{next(iter(other_options)).replace('_', '-')}")
+        raise OptionError(f"--signatures cannot be combined with --{other_options[0].replace('_', '-')}")
     run.after_interrupt = "the dataset is intact; run the same command again to continue"
     for dataset in datasets:
-        report = sign_images(dataset)
+        report = sign_images(dataset, workers=workers)
         more = f", {report.kept:,} had one" if report.kept else ""
         more += f", {report.unreadable:,} cannot be decoded" if report.unreadable else ""
         click.echo(f"{dataset}: {counted(report.signed, 'image')} got a signature{more}, in {report.seconds:.1f} s")
@@ -174,6 +179,8 @@ def reseal(run: Run, dataset: str) -> None:
     help="What the keys in SRC are: keys of samples, or the path in their field json.",
 )
 @click.option("--strict", is_flag=True, help="Add nothing if a key is unknown or a sample gets no field.")
+@workers_option
+@engine_option
 @click.option("--remove", metavar="NAME", help="Remove fields that were added with this name.")
 @click.pass_obj
 def add_fields(

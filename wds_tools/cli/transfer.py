@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from wds_tools.cli.common import PATH_OR_URL, Run, amount, example, first_names, storage_option
+from wds_tools.cli.common import PATH_OR_URL, Run, amount, example, storage_option
+from wds_tools.wording import first_few
 
 
 @click.command(epilog=example("wds-tools merge shards/2024 shards/2025 -o shards/both"))
@@ -190,7 +191,7 @@ def export(run: Run, dataset: str, dst: str | None, to: str, split: str, overwri
     images = ";".join(["jpg", *(name for name in IMAGE_FIELDS if name in fields and name != "jpg")])
     for reader, files in report.files.items():
         if files:
-            click.echo(f"{reader}: {counted(len(files), 'file')}, {first_names(files)}")
+            click.echo(f"{reader}: {counted(len(files), 'file')}, {first_few(files)}")
         use = _USE[reader].format(folder=report.folder, dst=report.dst, manifest=manifest, split=split, images=images)
         click.echo(f"      {use}")
     for note in report.notes:

@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from wds_tools.wording import counted, one_line
+from wds_tools.wording import counted, first_few, one_line
 
 MAX_PARTS = 1000
 """Maximum number of parts of a source that a manifest names."""
@@ -26,7 +26,6 @@ MAX_TEXT = 200
 """Maximum number of characters of a name, a reason or a note in a manifest."""
 
 _MAX_SHOWN = 60  # characters of a name or a reason in a line of text
-_NAMES = 5  # names of a line
 _GROUPS = 4  # lines for further roles; reasons of a line
 _OTHERS = "others"
 _PLURAL = {"is": "are", "has": "have", "does": "do", "was": "were"}  # first word of a reason
@@ -93,10 +92,6 @@ class Account:
     def close(self, packed: int, reasons: Iterable[str]) -> None:
         """Set the numbers of packed and skipped units, and check that nothing is missing.
 
-        Args:
-            packed: Number of inputs.
-            reasons: The reason of each skipped unit.
-
         Raises:
             AssertionError: A part or a unit is neither used nor left out: an error of the source.
         """
@@ -114,11 +109,7 @@ class Account:
         return replace(self, given=given, packed=packed, skipped=skipped, attached=Counter())
 
     def after_reading(self, reasons: Iterable[str]) -> Account:
-        """Return the account after inputs were skipped because they could not be read.
-
-        Args:
-            reasons: The reason of each of them.
-        """
+        """Return the account after inputs were skipped because they could not be read."""
         more = Counter(reasons)
         return replace(self, packed=self.packed - more.total(), skipped=self.skipped + more)
 
@@ -170,7 +161,7 @@ class Account:
         if fields:
             names = [(part, part.role.removeprefix(_FIELD)) for part in fields]
             named = [shown(name) if name == part.name else f"{shown(name)} ({_named([part])})" for part, name in names]
-            lines.append(f"fields: {_first(named)}")
+            lines.append(f"fields: {first_few(named)}")
         lines += [f"{role}: {_named(parts)}" for role, parts in list(roles.items())[:_GROUPS]]
         if rest := [part for parts in list(roles.values())[_GROUPS:] for part in parts]:
             lines.append(f"further roles: {_named(rest)}")
@@ -178,7 +169,7 @@ class Account:
 
     def _attached(self) -> list[str]:
         named = [f"{count:,} as {shown(role)}" for role, count in _by_count(self.attached)]
-        return [f"parts of samples: {counted(self.attached.total(), self.unit)} ({_first(named)})"] if named else []
+        return [f"parts of samples: {counted(self.attached.total(), self.unit)} ({first_few(named)})"] if named else []
 
     def _left_out(self) -> list[str]:
         reasons: dict[str, list[Part]] = {}
@@ -186,13 +177,13 @@ class Account:
             if not part.role:
                 reasons.setdefault(part.reason, []).append(part)
         named = [f"{_named(parts)} ({shown(reason)})" for reason, parts in reasons.items()]
-        return [f"left out: {_first(named, _GROUPS)}"] if named else []
+        return [f"left out: {first_few(named, _GROUPS)}"] if named else []
 
     def _skipped(self) -> list[str]:
         if not self.skipped:
             return []
         reasons = [_counted(reason, count) for reason, count in _by_count(self.skipped)]
-        return [f"skipped: {counted(self.skipped.total(), self.unit)} ({_first(reasons, _GROUPS)})"]
+        return [f"skipped: {counted(self.skipped.total(), self.unit)} ({first_few(reasons, _GROUPS)})"]
 
     def limited(self) -> Account:
         """Return the account as a manifest holds it."""
@@ -272,13 +263,8 @@ def _named(parts: Iterable[Part]) -> str:
     for kind, group in groupby(parts, attrgetter("kind")):
         names = [repr(shown(part.name)) for part in group]
         plural = kind.replace("entry", "entrie") + "s"
-        kinds.append(f"{kind if len(names) == 1 else plural} {_first(names)}")
+        kinds.append(f"{kind if len(names) == 1 else plural} {first_few(names)}")
     return ", ".join(kinds)
-
-
-def _first(texts: list[str], limit: int = _NAMES) -> str:
-    more = f" and {len(texts) - limit:,} more" if len(texts) > limit else ""
-    return ", ".join(texts[:limit]) + more
 
 
 def _counted(reason: str, count: int) -> str:

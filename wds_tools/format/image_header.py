@@ -136,12 +136,7 @@ def reason_of(error: Exception, data: bytes | bytearray | memoryview) -> str:
 
 
 def check_size(width: int, height: int) -> None:
-    """Refuse an image that is too large, before memory is allocated for it.
-
-    Args:
-        width: Width in pixels.
-        height: Height in pixels.
-    """
+    """Refuse an image that is too large, before memory is allocated for it."""
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         raise DecodeError(
             f"is {width}x{height} = {width * height:,} pixels; allowed are {MAX_PIXELS:,}, and {MAX_SIDE:,} per side"

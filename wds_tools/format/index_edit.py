@@ -47,11 +47,6 @@ def is_index(data: bytes) -> bool:
 def rename(data: bytes, *, name: str, shard: str) -> bytes:
     """Return the index of the same shard under another name; unknown columns are kept.
 
-    Args:
-        data: An index as `from_bytes` accepts it.
-        name: Name of its file, for error messages.
-        shard: New name of the shard.
-
     Raises:
         ManifestError: The data is not a valid index.
     """
@@ -101,13 +96,7 @@ def add_columns(data: bytes, columns: pa.Table) -> bytes:
 
 
 def read_columns(data: bytes, names: Sequence[str], *, name: str) -> pa.Table:
-    """Return some of the further columns of an index that `from_bytes` has accepted.
-
-    Args:
-        data: The Parquet file.
-        names: Names of columns.
-        name: Name of the file, for error messages.
-    """
+    """Return some of the further columns of an index that `from_bytes` has accepted."""
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         table = file.read(columns=list(names), use_threads=False).select(list(names))

@@ -111,10 +111,6 @@ def check_effort(data: bytes | memoryview, max_pixels: int) -> None:
     pixels takes at least one bit. A file with fewer bits is truncated, which a decoder would notice
     only after allocating memory for all pixels.
 
-    Args:
-        data: The JPEG file.
-        max_pixels: Maximum number of pixels of an image.
-
     Raises:
         ValueError: The image has more than ``max_pixels``, too many scans for its size, or too few
             bytes.

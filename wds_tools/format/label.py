@@ -528,13 +528,21 @@ class Labels:
             texts = {str(value).strip().lower() for value, _ in without}
             remedy = "; pass --label-type name if it is the name of a class" if texts & _MISSING else ""
             notes.append(f"{counted(total, 'sample')} without a label: the value is {shown}{remedy}")
-        folded: dict[str, str] = {}
-        notes += [
-            f"the classes {other!a} and {label.name!a} differ only in upper and lower case, or look the same"
-            for label in labels
-            if label.name and (other := folded.setdefault(_folded(label.name), label.name)) != label.name
-        ]
-        return tuple(notes)
+        return (*notes, *notes_on_similar(label.name for label in labels if label.name))
+
+
+def notes_on_similar(names: Iterable[str]) -> list[str]:
+    """Return a note for each name of a class that looks like an earlier one, apart from upper and lower case.
+
+    >>> notes_on_similar(["cat", "Dog", "Cat"])
+    ["the classes 'cat' and 'Cat' differ only in upper and lower case, or look the same"]
+    """
+    folded: dict[str, str] = {}
+    return [
+        f"the classes {other!a} and {name!a} differ only in upper and lower case, or look the same"
+        for name in names
+        if (other := folded.setdefault(_folded(name), name)) != name
+    ]
 
 
 def _folded(text: str) -> str:

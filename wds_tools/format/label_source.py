@@ -60,10 +60,6 @@ class LabelSource:
 
         If the label is a folder, this is its whole path in the key, which `resolved` shortens.
 
-        Args:
-            key: Key of the sample.
-            content: Content of the field, if there is one.
-
         Raises:
             ValueError: The field is not JSON or npy, as its name states, or its entry is an object.
         """
@@ -119,8 +115,17 @@ class NamesOfNumbers:
             number, named = parse(label).number, NAMED.value(key, content)
         except (LabelError, ValueError):
             return
-        if number is None or not isinstance(named, str):
-            return
+        if number is not None and isinstance(named, str):
+            self._compare(number, named, key)
+
+    def update(self, other: NamesOfNumbers) -> None:
+        """Compare the samples of a further shard with the earlier ones."""
+        for number, (named, key) in other._by_number.items():
+            if not self.contradiction:
+                self._compare(number, named, key)
+        self.contradiction = self.contradiction or other.contradiction
+
+    def _compare(self, number: int, named: str, key: str) -> None:
         first_name, first_key = self._by_number.setdefault(number, (named, key))
         first_number, other_key = self._by_name.setdefault(named, (number, key))
         if first_name != named:

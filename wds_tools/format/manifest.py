@@ -261,10 +261,6 @@ def _to_readable_json(value: Any) -> str:
 def from_json(text: str | bytes, *, name: str = MANIFEST_NAME) -> Manifest:
     """Read a manifest, and check its checksum, its totals and its fingerprint.
 
-    Args:
-        text: Content of the file.
-        name: Name of the file, for error messages.
-
     Raises:
         ManifestError: The text is not a manifest, is of a newer version, is damaged, or contradicts
             itself.
@@ -301,10 +297,6 @@ def _check_seal(data: bytes, name: str) -> str | None:
 
 def from_unsealed(text: str | bytes, *, name: str = MANIFEST_NAME) -> tuple[dict[str, Any], Manifest]:
     """Read a manifest whose checksum may be wrong or missing; the other checks are the same as in `from_json`.
-
-    Args:
-        text: Content of the file.
-        name: Name of the file, for error messages.
 
     Returns:
         The JSON object, including unknown keys, and the manifest.

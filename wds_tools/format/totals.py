@@ -30,11 +30,16 @@ class Totals:
     images: ImageStats | None = None
     last_label: int = -1
 
-    def add(self, index: Index) -> None:
-        """Add the index of one more shard."""
-        self.fields.update(count_fields(index))
-        self.images = merge_stats([self.images, image_stats(index)])
-        self.last_label = max(self.last_label, int(index.label.max(initial=-1)))
+    @classmethod
+    def of(cls, index: Index) -> Totals:
+        """Return the totals of one shard."""
+        return cls(Counter(count_fields(index)), image_stats(index), int(index.label.max(initial=-1)))
+
+    def add(self, other: Totals) -> None:
+        """Add the totals of further shards."""
+        self.fields.update(other.fields)
+        self.images = merge_stats([self.images, other.images])
+        self.last_label = max(self.last_label, other.last_label)
 
     def contradictions(self, manifest: Manifest) -> list[str]:
         """Return a sentence for each total that a manifest records differently."""

@@ -176,11 +176,6 @@ def decode_top(data: memoryview, frame: Frame, rows: int) -> Pixels | None:
     The height in the frame header is lowered, so that the decoder stops there. It decodes an extra
     row for the interpolation of chroma, so the pixels are identical to those of a full decode.
 
-    Args:
-        data: The JPEG file.
-        frame: Its `baseline_frame`.
-        rows: Number of rows that are needed.
-
     Returns:
         uint8 [at least ``rows``, width, 3]. None if only a full decode is possible or useful.
     """

@@ -23,12 +23,6 @@ _MAX_POINTS = 50  # samples drawn per block
 def forecast_chart(shards: ShardSet, plan: Forecast, *, seed: int = 0, choice: Choice | None = None) -> str:
     """Draw the quality against the window, and the positions of neighbours.
 
-    Args:
-        shards: The dataset.
-        plan: The result of `forecast`.
-        seed: Seed of the order.
-        choice: As for `forecast`.
-
     Returns:
         The text of an SVG file.
     """

@@ -206,10 +206,6 @@ def decoder_text(imports: Imports, *, allowed: bool) -> str:
 
     >>> decoder_text(Imports(simd="avx2"), allowed=True), decoder_text(Imports(simd="avx2"), allowed=False)
     ('compiled, AVX2', 'Python only: WDS_TOOLS_NATIVE=0')
-
-    Args:
-        imports: Result of importing the compiled module.
-        allowed: Whether compiled code may be used.
     """
     if NATIVE in imports.missing:
         return "Python only: not compiled"

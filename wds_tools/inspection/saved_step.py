@@ -48,11 +48,6 @@ class SavedStep:
     def explain(self, dataset: str, choice: Choice, remote: RemoteOptions) -> StepExplanation:
         """Return what the step saw or will see.
 
-        Args:
-            dataset: Folder, URL, manifest or pattern.
-            choice: The options that selected samples in the run.
-            remote: How URLs are read.
-
         Raises:
             OptionError: The file has no state, or there is no such step.
             ResumeError: The state belongs to another dataset, or to other options.

@@ -242,13 +242,7 @@ class Agreement:
         self._next_look = 0.0
 
     def add(self, cursor: Cursor, entries: Any, steps: int) -> None:
-        """Publish a change of weights of this rank.
-
-        Args:
-            cursor: Where it begins.
-            entries: The weights as plain values.
-            steps: Steps that this rank has received.
-        """
+        """Publish a change of weights of this rank."""
         text = json.dumps([cursor.epoch, cursor.position, entries], sort_keys=True)
         if (members := self._ranks.find().members) is not None:
             _store().set(f"{self._exchange}/{self._count}/{dist.get_rank()}", text)
@@ -262,9 +256,6 @@ class Agreement:
 
     def check(self, steps: int) -> None:
         """Check that all ranks have made the changes of this rank, and this rank those of others.
-
-        Args:
-            steps: Steps that this rank has received.
 
         Raises:
             LoaderError: A rank has not, or its change differs.

@@ -6,7 +6,6 @@ import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Self
 
 from webdataset import cache, filters, shardlists
@@ -189,9 +188,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close()
 
     def set_epoch(self, epoch: int) -> None:

@@ -41,10 +41,6 @@ class Ban:
 def bans_of(state: Any, stored: int) -> tuple[Ban, ...]:
     """Return the bans of a state, see `Ban.to_dict`.
 
-    Args:
-        state: The entry of the state.
-        stored: Number of samples of the dataset.
-
     Raises:
         ResumeError: They are damaged.
     """

@@ -45,13 +45,7 @@ def predicted(*, batch: int, block: int, window: int, shuffled: bool) -> float:
 
 
 def window_for(quality: float, *, batch: int, block: int) -> int:
-    """Return the window, in samples, that has the requested quality on input sorted by class.
-
-    Args:
-        quality: Requested quality, above 0 and below 1.
-        batch: Samples of a step over all ranks.
-        block: Samples per block.
-    """
+    """Return the window, in samples, that has the requested quality on input sorted by class."""
     if not 0 < quality < 1:
         raise OptionError(
             f"shuffle={quality}; allowed are a quality above 0 and below 1, and a window as a whole number of samples"
@@ -65,10 +59,6 @@ def packed_window(*, block: int, samples: int) -> int:
     Such a dataset has full quality with any window. The window only determines how often the same
     samples share a batch in several epochs. For small batches, ``1 + (block - 1) * samples /
     window**2`` times as many pairs as with a full shuffle share a batch in two epochs.
-
-    Args:
-        block: Samples per block.
-        samples: Samples of the dataset.
 
     >>> packed_window(block=19, samples=1_281_167), packed_window(block=200, samples=1_281_167)
     (15186, 50493)

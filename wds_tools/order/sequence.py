@@ -55,10 +55,6 @@ _KEPT_SEGMENTS = 2
 def default_block(samples: int, total_bytes: int) -> int:
     """Return the number of samples of a block of about 2 MiB.
 
-    Args:
-        samples: Number of samples of the dataset.
-        total_bytes: Length of all shards in bytes.
-
     >>> default_block(1_281_167, 1_281_167 * 110_000)
     19
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError
 from wds_tools.format.field_classes import DatasetClasses, check_same
-from wds_tools.format.label import Classes, LabelType
+from wds_tools.format.label import Classes, LabelType, notes_on_similar
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.packing.config import AppendOptions, PackOptions
@@ -23,13 +23,14 @@ from wds_tools.packing.destination import (
     read_manifest,
     read_skipped,
 )
+from wds_tools.packing.engines import EngineName
 from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.in_place import make_crop_ready
 from wds_tools.packing.packer import PackReport, open_input, pack
 from wds_tools.packing.plan import Plan, is_source
 from wds_tools.packing.preview import show_account
 from wds_tools.packing.remote_destination import parse_destination
-from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs
+from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs, show_notes
 from wds_tools.reading.names import why_not_a_dataset
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import classes_of
@@ -172,6 +173,9 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     if listing.classes == onto.classes:
         return source, listing
     union, _ = Classes(onto.classes).united(listing.classes)
+    notes = notes_on_similar(union)[len(notes_on_similar(onto.classes)) :]  # about the new classes
+    listing.account.notes += notes
+    show_notes(source, notes)
     return source, listing.with_classes(union)
 
 
@@ -219,6 +223,10 @@ def reshard(
     images: str | None = "keep",
     resize: int | str | tuple[int, int] | None = None,
     quality: int | None = None,
+    task: tuple[int, int] | None = None,
+    finish: bool = False,
+    engine: EngineName = "local",
+    num_cpus: int = 1,
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> PackReport:
@@ -248,6 +256,10 @@ def reshard(
         images: As for `pack`, but by default ``keep``: images are copied unchanged. None chooses as `pack` does.
         resize: New size of the images, as for `pack`.
         quality: JPEG quality of resized images, as for `pack`.
+        task: As for `pack`: this is one of several tasks.
+        finish: As for `pack`: complete the dataset after all tasks have ended.
+        engine: As for `pack`: ``local`` or ``ray``.
+        num_cpus: As for `pack`: CPUs of a Ray task.
         progress: Whether to show a progress bar, as for `pack`.
         storage_options: As for `pack`.
 
@@ -275,6 +287,9 @@ def reshard(
             "label_separator": label_separator is not None,
             "resize": resize is not None,
             "quality": quality is not None,
+            "task": task is not None,
+            "finish": finish,
+            "engine": engine != "local",
         }
         return make_crop_ready(_folder_in_place(dataset, images, given), workers=workers, progress=progress)
     if dst is None:
@@ -294,6 +309,10 @@ def reshard(
         resize=resize,
         quality=quality,
         shuffle=shuffle,
+        task=task,
+        finish=finish,
+        engine=engine,
+        num_cpus=num_cpus,
         progress=progress,
         storage_options=storage_options,
     )

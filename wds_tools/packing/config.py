@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from wds_tools.errors import OptionError
 from wds_tools.format.label import LabelType
 from wds_tools.options import RemoteOptions, check_counts, parse_bytes
+from wds_tools.packing.engines import EngineName, check_engine
 from wds_tools.packing.transcode import ImageOptions
 from wds_tools.sources.base import SourceOptions
-
-Engine = Literal["local", "ray"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,8 @@ class PackOptions(NewDatasetOptions):
     task: tuple[int, int] | None = None
     finish: bool = False
     first: int | None = None
-    engine: Engine = "local"
+    engine: EngineName = "local"
+    num_cpus: int = 1
 
     max_bytes: int = field(init=False)
     names: tuple[str, ...] | None = field(init=False)
@@ -110,7 +110,7 @@ class PackOptions(NewDatasetOptions):
         self._check_mode()
 
     def _check(self) -> None:
-        check_counts({"workers": self.workers, "first": self.first})
+        check_counts({"workers": self.workers, "first": self.first, "num_cpus": self.num_cpus})
         if self.max_bytes < 10_240:
             raise OptionError(f"shard_bytes={self.max_bytes} is too small; allowed are 10,240 bytes and more")
         if not isinstance(self.seed, Integral) or not 0 <= self.seed < 2**63:
@@ -142,8 +142,9 @@ class PackOptions(NewDatasetOptions):
             )
         if self.dry_run and (self.task or self.finish):
             raise OptionError("dry_run cannot be combined with task or finish: it writes nothing, whatever the task")
-        if self.engine not in get_args(Engine):
-            raise OptionError(f"engine={self.engine!r}; allowed are {', '.join(map(repr, get_args(Engine)))}")
+        check_engine(self.engine)
+        if self.num_cpus != 1 and self.engine != "ray":
+            raise OptionError(f"num_cpus={self.num_cpus} needs engine='ray'; for this machine, give workers")
 
     @property
     def spool_folder(self) -> Path | None:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from wds_tools.errors import DestinationError, ManifestError
@@ -82,9 +81,7 @@ class Destination(Protocol):
 
     def __enter__(self) -> Destination: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
 
     def manifest(self) -> Manifest | None:
         """Return the manifest at the destination, or None."""
@@ -373,12 +370,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def parse_manifest(data: bytes, *, where: str) -> Manifest:
-    """Parse a manifest.
-
-    Args:
-        data: Its bytes.
-        where: Folder or URL of the manifest, for messages.
-    """
+    """Parse a manifest."""
     try:
         return manifests.from_json(data)
     except ManifestError as error:

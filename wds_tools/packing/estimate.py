@@ -112,10 +112,6 @@ def plan_listing(source: Source, listing: Listing, options: PackOptions, *, deep
 def packs_deep(parts: Sequence[tuple[Source, Sequence[Input]]], options: PackOptions) -> bool:
     """Return whether images with 16 bits per channel are packed: more than half of a few images have them.
 
-    Args:
-        parts: All inputs, by source.
-        options: The options of `pack()`.
-
     Raises:
         StoreError: A source fails. Nothing was written.
     """

@@ -236,7 +236,8 @@ def _positions_in(value: Any) -> set[str]:
             if not _has_numbers(below):
                 continue
             is_several = isinstance(below, (list, dict)) or (isinstance(below, str) and _SEVERAL.search(below))
-            if name.lower() in _EDGES or (is_several and not {name.lower(), _plain(name)}.isdisjoint(_POSITIONS)):
+            words = {name.lower(), _plain(name), *_plain(name).split("_")}
+            if name.lower() in _EDGES or (is_several and not words.isdisjoint(_POSITIONS)):
                 found.add(name)
             elif (axis := _AXIS.search(plain := _plain(name))) is not None:
                 axes[plain[: axis.start(1)], axis[1], plain[axis.end(1) :]] = name

@@ -35,10 +35,10 @@ from wds_tools.packing.card import card, commit_card
 from wds_tools.packing.destination import ADDED_FIELDS, FolderDestination, read_manifest, read_skipped
 from wds_tools.packing.packer import PackReport
 from wds_tools.packing.plan import crop_ready_source
+from wds_tools.packing.ray_engine import Advance
 from wds_tools.packing.run import ProgressBar
 from wds_tools.packing.transcode import Encoded, ImageOptions, transcode
 from wds_tools.packing.work_folder import REWRITTEN
-from wds_tools.packing.worker import Advance
 from wds_tools.reading.locations import ShardLocation
 from wds_tools.reading.names import why_not_a_dataset
 from wds_tools.reading.opening import open_shards

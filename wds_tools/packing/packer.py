@@ -117,6 +117,7 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
         finish: Pack nothing; complete the dataset from the shards that the tasks have packed.
         engine: ``local`` for processes on this machine, or ``ray`` for tasks of Ray Core on all machines of a cluster.
             All of them must have this package and reach ``src`` and ``dst``: URLs, or folders that they share.
+        num_cpus: CPUs that Ray reserves for a task, which packs one shard; it encodes as many images at a time.
         progress: Whether to show a progress bar on stderr; by default, only if stderr is a terminal.
         storage_options: Options for the URLs of ``src`` and ``dst``, by the names of fsspec, such as
             ``{"anon": True}``, or by scheme, as ``{"s3": {"anon": True}}``. They are not saved, so repeat them to

@@ -8,10 +8,11 @@ import os
 import pickle
 import platform
 import secrets
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import PIL
@@ -19,71 +20,112 @@ import PIL
 from wds_tools.errors import OptionError, WdsToolsError, WorkerError
 from wds_tools.images import native
 
+Advance = Callable[[int, int], object]
+"""Called with (samples, bytes) as they are finished. It can raise an error to stop the work."""
+
+ShardFunction = Callable[[Any, Any, Advance], Any]
+"""A function of a module: called with what all shards have in common, what one shard has, and `Advance`."""
+
 _RETRIES = 3  # retries of a task whose process or machine was lost; it writes the same bytes again
 _LEAST_PENDING = 16  # tasks in flight, even on a cluster without CPUs: they make an autoscaler add machines
 _POLL_SECONDS = 0.5
 _log = logging.getLogger("wds_tools")
 
 
-def _versions() -> dict[str, str]:
-    """Return what must be the same on all machines, so that they write the same bytes."""
-    package = importlib.import_module("wds_tools")
-    return {"wds_tools": package.__version__, "Pillow": PIL.__version__}
+def _version() -> str:
+    return str(importlib.import_module("wds_tools").__version__)
 
 
 @dataclass(frozen=True)
-class _Run:
-    """What all tasks of a run have: it is sent to each process once, which keeps open what ``common`` has opened.
+class _Machine:
+    """What a machine of the cluster must have in common with the starting process.
 
     Attributes:
-        function: A function of a module, called with ``common`` and the argument of a task.
-        common: Its first argument.
+        shared: Files and folders.
         folder: The working directory, to which relative paths refer.
-        compiled: Whether the starting process has the compiled module.
-        versions: Those of the starting process.
+        compiled: Whether there is the compiled module.
+        pillow: The version of Pillow, which decodes and encodes images.
     """
 
-    function: Callable[[Any, Any], Any]
-    common: Any
+    shared: tuple[Path, ...]
     folder: str = field(default_factory=os.getcwd)
     compiled: bool = field(default_factory=native.is_available)
-    versions: dict[str, str] = field(default_factory=_versions)
+    pillow: str = PIL.__version__
 
-    def begin(self) -> None:
-        """Check the installation of this machine, and go to the working directory if there is one of its name."""
+    def check(self) -> None:
+        """Check this machine, and go to the working directory if there is one of its name.
+
+        Raises:
+            WorkerError: It differs from the starting process.
+        """
         native.check_worker(compiled_in_parent=self.compiled)
-        if (found := _versions()) != self.versions:
-            raise WorkerError(f"the versions {found} are installed, but the starting process has {self.versions}")
+        if self.pillow != PIL.__version__:
+            raise WorkerError(f"Pillow {PIL.__version__} is installed, but {self.pillow} at the starting process")
         with suppress(OSError):
             os.chdir(self.folder)
+        for path in self.shared:
+            if not path.exists():
+                raise WorkerError(f"{path} does not exist there: mount it on all machines, or use URLs")
 
 
-_runs: dict[str, _Run] = {}  # in a process of Ray: the run that it works for, by its id
+_commons: dict[str, Any] = {}  # in a process of Ray: what the run has in common for which it works, by the run's id
 
 
-def call(run: str, reference: list[Any], argument: bytes) -> Any:
-    """Call the function of a run in a process of Ray. Errors name the machine."""
+def call(
+    run: str, machine: bytes, reference: list[Any], function: tuple[str, str], argument: bytes
+) -> tuple[Any, tuple[int, int]]:
+    """Call a function for a shard in a process of Ray. Errors name the machine.
+
+    Args:
+        run: The id of the run.
+        machine: A `_Machine`, pickled.
+        reference: Ray's reference to what all shards have in common. The process keeps it for the next call.
+        function: Its module and name.
+        argument: What this shard has, pickled.
+
+    Returns:
+        Its result, and the samples and bytes that it has finished.
+    """
+    done = [0, 0]
+
+    def advance(samples: int, size: int) -> None:
+        done[0] += samples
+        done[1] += size
+
     try:
-        if run not in _runs:
-            begun = importlib.import_module("ray").get(reference[0])
-            begun.begin()
-            _runs.clear()
-            _runs[run] = begun
-        return _runs[run].function(_runs[run].common, pickle.loads(argument))  # noqa: S301 - sent by the driver
+        if run not in _commons:
+            pickle.loads(machine).check()  # noqa: S301 - sent by the driver
+            common = importlib.import_module("ray").get(reference[0])
+            _commons.clear()
+            _commons[run] = common
+        called: ShardFunction = getattr(importlib.import_module(function[0]), function[1])
+        result = called(_commons[run], pickle.loads(argument), advance)  # noqa: S301 - sent by the driver
     except WdsToolsError as error:
         message = f"on {platform.node()}: {error.args[0]}"
         raise type(error)(message, shard=error.shard, key=error.key, offset=error.offset) from error
+    return result, (done[0], done[1])
 
 
 def run_on_ray(
-    function: Callable[[Any, Any], Any], common: Any, parts: Iterator[tuple[int, Any]]
+    function: ShardFunction,
+    common: Any,
+    parts: Iterator[tuple[int, Any]],
+    *,
+    advance: Advance,
+    num_cpus: int = 1,
+    shared: Sequence[Path] = (),
+    after_loss: str = "run the same command again",
 ) -> Generator[tuple[int, Any], None, None]:
-    """Call a function as Ray tasks of one CPU each. Close the generator to cancel.
+    """Call a function for many shards, each as a task of Ray. Close the generator to cancel.
 
     Args:
         function: A function of a module, without side effects that a repetition would not replace.
         common: Its first argument. It is sent to each process once.
         parts: Number and second argument of each call.
+        advance: Called with the samples and bytes of each shard when it is finished.
+        num_cpus: CPUs that Ray reserves for a task.
+        shared: Local files or folders that all machines must have.
+        after_loss: What to do after a task was lost, for the error.
 
     Yields:
         Number and result of each call, in the order of completion.
@@ -91,7 +133,7 @@ def run_on_ray(
     Raises:
         OptionError: Ray is not installed.
         WorkerError: The process or machine of a task was lost on every retry, or a machine lacks this package, has
-            another version of it, or lacks its compiled module.
+            another version of it, or lacks its compiled module or a shared file.
         WdsToolsError: As the function raises.
     """
     try:
@@ -101,14 +143,16 @@ def run_on_ray(
     started_here = not ray.is_initialized()
     if started_here:
         _start(ray)
-    running: dict[Any, int] = {}
+    tasks = _Tasks(ray, function, common, num_cpus, _Machine(tuple(path.absolute() for path in shared)))
     try:
-        yield from _collect(ray, _Run(function, common), parts, running)
+        yield from tasks.collect(parts, advance)
+    except ray.exceptions.RayError as error:
+        raise WorkerError(f"a Ray task was lost ({' '.join(str(error).split())[:200]}): {after_loss}") from error
     finally:
-        for reference in running:
-            ray.cancel(reference, force=True)
         if started_here:
-            ray.shutdown()
+            ray.shutdown()  # its tasks end with it
+        else:
+            tasks.cancel()
 
 
 def _start(ray: Any) -> None:
@@ -118,61 +162,82 @@ def _start(ray: Any) -> None:
     if that cluster has ended.
     """
     if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=False)
+        ray.init(log_to_driver=False, logging_level="ERROR")
         return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init("local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 
 
-def _remote_function(ray: Any) -> Any:
-    def task(run: str, reference: list[Any], argument: bytes) -> Any:
+class _Tasks:
+    """The tasks of a run that are in flight."""
+
+    def __init__(self, ray: Any, function: ShardFunction, common: Any, num_cpus: int, machine: _Machine) -> None:
+        self._ray = ray
+        self._num_cpus = num_cpus
+        self._remote = _remote_function(ray, num_cpus)
+        # In a list, because Ray would replace a reference by its value, again for each task.
+        self._given = (_version(), secrets.token_hex(8), pickle.dumps(machine), [ray.put(common)])
+        self._function = (function.__module__, function.__qualname__)
+        self._running: dict[Any, int] = {}
+        self._is_warned = False
+
+    def collect(self, parts: Iterator[tuple[int, Any]], advance: Advance) -> Iterator[tuple[int, Any]]:
+        """Submit parts, and yield their results."""
+        while True:
+            cpus = int(self._ray.cluster_resources().get("CPU", 0))  # machines join and leave
+            pending = max(_LEAST_PENDING, 2 * cpus // self._num_cpus)
+            # A part may hold thousands of paths, so not all are created at once.
+            for number, argument in islice(parts, max(0, pending - len(self._running))):
+                self._running[self._remote.remote(*self._given, self._function, pickle.dumps(argument))] = number
+            if not self._running:
+                return
+            finished, _ = self._ray.wait(list(self._running), timeout=_POLL_SECONDS)
+            if not finished and not self._is_warned:
+                self._warn_of_few_cpus()
+            for reference in finished:
+                problem, answer = self._answer(reference)
+                if problem:
+                    raise WorkerError(f"{problem}: install the same version on all machines of the Ray cluster")
+                result, done = answer
+                advance(*done)
+                yield self._running.pop(reference), result
+
+    def cancel(self) -> None:
+        """Cancel what is in flight. With ``force``, Ray 2.60 may end this process if a task has just finished."""
+        for reference in self._running:
+            self._ray.cancel(reference)
+
+    def _warn_of_few_cpus(self) -> None:
+        most = max((node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0)
+        if most < self._num_cpus:
+            self._is_warned = True
+            _log.warning(
+                "no machine of the Ray cluster has %d CPUs for a task, the largest has %d: waiting until one joins",
+                self._num_cpus,
+                most,
+            )
+
+    def _answer(self, reference: Any) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(reference)
+        except errors.RayTaskError as error:
+            if isinstance(error.cause, errors.RayError):  # an error that cannot be sent
+                raise WorkerError(f"a Ray task failed: {error.cause}") from error
+            raise error.cause from error
+
+
+def _remote_function(ray: Any, num_cpus: int) -> Any:
+    def task(version: str, *given: Any) -> tuple[str, Any]:
         # Ray sends the code of a nested function, and imports others, which fails where this package is missing.
         try:
+            found = importlib.import_module("wds_tools").__version__
             engine = importlib.import_module("wds_tools.packing.ray_engine")
         except ImportError as error:
-            return platform.node(), str(error), None
-        return "", "", engine.call(run, reference, argument)
+            return f"{platform.node()} cannot import wds_tools ({error})", None
+        if found != version:
+            return f"{platform.node()} has wds_tools {found}, and the starting process {version}", None
+        return "", engine.call(*given)
 
-    return ray.remote(num_cpus=1, max_retries=_RETRIES)(task)
-
-
-def _collect(
-    ray: Any, run: _Run, parts: Iterator[tuple[int, Any]], running: dict[Any, int]
-) -> Iterator[tuple[int, Any]]:
-    task, run_id, sent = _remote_function(ray), secrets.token_hex(8), ray.put(run)
-    is_warned = False
-    while True:
-        cpus = int(ray.cluster_resources().get("CPU", 0))  # machines join and leave
-        # A part may hold thousands of paths, so not all are created at once.
-        for number, argument in islice(parts, max(0, max(_LEAST_PENDING, 2 * cpus) - len(running))):
-            # In a list, because Ray would replace a reference by its value, again for each task.
-            running[task.remote(run_id, [sent], pickle.dumps(argument))] = number
-        if not running:
-            return
-        if not cpus and not is_warned:
-            _log.warning("the Ray cluster has no CPUs: waiting until a machine joins it")
-            is_warned = True
-        finished, _ = ray.wait(list(running), timeout=_POLL_SECONDS)
-        for reference in finished:
-            machine, problem, result = _result(ray, reference)
-            if machine:
-                raise WorkerError(
-                    f"{machine} cannot import wds_tools ({problem}): install the same version on all machines of the "
-                    "Ray cluster"
-                )
-            yield running.pop(reference), result
-
-
-def _result(ray: Any, reference: Any) -> Any:
-    try:
-        return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ray.exceptions.RayError):  # an error that cannot be sent
-            raise WorkerError(f"a Ray task failed: {error.cause}") from error
-        raise error.cause from error
-    except ray.exceptions.RayError as error:
-        raise WorkerError(
-            f"a Ray task was lost ({' '.join(str(error).split())[:200]}): finished shards are kept, "
-            "run the same command again to continue"
-        ) from error
+    return ray.remote(num_cpus=num_cpus, max_retries=_RETRIES)(task)

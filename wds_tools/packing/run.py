@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tqdm import tqdm
@@ -27,14 +26,15 @@ from wds_tools.images import native
 from wds_tools.options import available_cores
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import APPENDED, Destination, empty_manifest, manifest_of
+from wds_tools.packing.engines import Engine
 from wds_tools.packing.estimate import garbage_collection_paused, nothing_written
 from wds_tools.packing.plan import Plan, shard_name
-from wds_tools.packing.ray_engine import run_on_ray
 from wds_tools.packing.work_folder import ShardReport, report_path
-from wds_tools.packing.worker import ShardTask, bad_inputs, pack_part, run_tasks
+from wds_tools.packing.worker import ShardTask, bad_inputs, pack_part
 from wds_tools.reporting import dataset_label, identity, reporter_of
 from wds_tools.sources.base import FileState, Listing, Skip, Source, SourceChangedError, SourceStoreError
 from wds_tools.sources.files import shown_path
+from wds_tools.storage import is_url
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
 
@@ -167,36 +167,40 @@ class PackJob:
     def _pack_missing(self, files: tuple[FileState, ...]) -> None:
         self.bar.start_at(sum(stop - start for start, stop in map(self.plan.range_of, self.kept)))
         missing = [number for number in self.plan.numbers if number not in self.kept and self.options.packs(number)]
-        if missing and self.options.policy.notice:
+        if not missing:
+            return
+        if self.options.policy.notice:
             self.bar.clear()
             _warn_once(self.options.policy.notice)
-        if missing and self.options.engine == "ray":
-            self._pack_on_ray(missing, files)
-            return
+        is_remote = self.options.engine == "ray"
         processes = min(self.processes, len(missing))
         # Converting images takes a core per shard. If there are more cores than shards, the rest helps with threads.
-        threads = 1 if self.options.policy.images == "keep" else max(1, available_cores() // max(1, processes))
+        cores = self.options.num_cpus if is_remote else available_cores() // processes
+        threads = 1 if self.options.policy.images == "keep" else max(1, cores)
         _log.debug(
             "packing %d of %d shards (processes: %d, threads in each: %d, usable cores: %d); the compiled module is %s",
             *(len(missing), self.plan.shards, processes, threads, available_cores()),
             "there" if native.is_available() else "missing",
         )
+        engine = Engine(
+            self.options.engine,
+            processes=processes,
+            num_cpus=self.options.num_cpus,
+            bounded=self.destination.is_bounded,
+            after_loss="finished shards are kept, run the same command again to continue",
+        )
+        common = (
+            replace(self._task(missing[0], threads, files), inputs=()),
+            self.destination.place() if is_remote else None,
+        )
         tasks = (self._task(number, threads, files) for number in missing)
-        run = run_tasks(tasks, processes=processes, advance=self.bar.advance, bounded=self.destination.is_bounded)
-        with closing(run) as reports:
-            for report in reports:
-                self.packed.append(report)
-                self.destination.add_shard(report)
-
-    def _pack_on_ray(self, missing: Sequence[int], files: tuple[FileState, ...]) -> None:
-        common = replace(self._task(missing[0], 1, files), inputs=()), self.destination.place()
-        tasks = (self._task(number, 1, files) for number in missing)
         parts = ((task.number, (task.number, task.start, task.inputs)) for task in tasks)
-        with closing(run_on_ray(pack_part, common, parts)) as results:
-            for number, report in results:
+        shared = [] if is_url(self.source.name) else [path for path in [Path(self.source.name)] if path.exists()]
+        with closing(engine.run(pack_part, common, parts, advance=self.bar.advance, shared=shared)) as results:
+            for _, report in results:
                 self.packed.append(report)
-                inputs = self.plan.inputs[slice(*self.plan.range_of(number))]
-                self.bar.advance(len(inputs), sum(entry.size for entry in inputs))
+                if not is_remote:
+                    self.destination.add_shard(report)
 
     def _task(self, number: int, threads: int, files: tuple[FileState, ...]) -> ShardTask:
         start, stop = self.plan.range_of(number)
@@ -259,9 +263,7 @@ class ProgressBar:
             self._reporter.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._reporter:
             self._reporter.stop()
         self._bar.close()
@@ -357,9 +359,14 @@ def list_inputs(source: Source, progress: bool | None, *, is_split: bool = False
         listing = source.scan()
     if not is_split:
         check_labels(source.name, [listing], source.options.classes)
-    for note in listing.account.notes:
-        _log.warning("%s: %s", shown_path(source.name), note)
+    show_notes(source, listing.account.notes)
     return listing
+
+
+def show_notes(source: Source, notes: Iterable[str]) -> None:
+    """Log notes about a source as warnings."""
+    for note in notes:
+        _log.warning("%s: %s", shown_path(source.name), note)
 
 
 def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError, OptionError, SourceError
-from wds_tools.format.label import Classes, quoted
+from wds_tools.format.label import Classes, notes_on_similar, quoted
 from wds_tools.packing.card import split_card
 from wds_tools.packing.config import PackOptions, SplitOptions
 from wds_tools.packing.estimate import packs_deep
@@ -21,7 +21,7 @@ from wds_tools.packing.output_folder import open_folder
 from wds_tools.packing.packer import PackReport, check_place, open_input, pack_listing
 from wds_tools.packing.preview import show_account
 from wds_tools.packing.remote_destination import parse_destination
-from wds_tools.packing.run import check_labels, check_strict, list_inputs
+from wds_tools.packing.run import check_labels, check_strict, list_inputs, show_notes
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import open_splits
@@ -29,6 +29,7 @@ from wds_tools.sources.files import shown_path
 from wds_tools.sources.label_choice import names_by_number
 from wds_tools.storage import join
 from wds_tools.storage.commit import write_errors
+from wds_tools.wording import counted
 
 FOLDERS = "folders"
 _INVERSE_GOLDEN = (5**0.5 - 1) / 2
@@ -192,7 +193,33 @@ def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict
                 sources[name] = again[name]
                 listed[name] = list_inputs(again[name], options.progress, is_split=True)
     listed = _of_one_type(str(src), listed)
+    for name, notes in _notes_on_new_classes(listed).items():
+        listed[name].account.notes += notes
+        show_notes(sources[name], notes)
     return {name: (source, listed[name]) for name, source in sources.items()}
+
+
+def _notes_on_new_classes(listed: Mapping[str, Listing]) -> dict[str, list[str]]:
+    """Return notes on the classes of which the largest split has no sample; their names may be mistakes."""
+    used = {split: names for split, listing in listed.items() if (names := _used_classes(listing))}
+    if not used:
+        return {}
+    largest = max(used, key=lambda split: len(listed[split].inputs))
+    return {
+        split: [
+            f"{counted(len(new), 'class', 'classes')} without a sample in {largest!r}: {quoted(new)}",
+            *notes_on_similar([*sorted(used[largest]), *new]),
+        ]
+        for split, names in used.items()
+        if (new := sorted(names - used[largest]))
+    }
+
+
+def _used_classes(listing: Listing) -> set[str]:
+    """Return the names of the classes that have samples."""
+    labels = ((entry.label,) if entry.labels is None else entry.labels for entry in listing.inputs)
+    numbers = {number for some in labels for number in some if number is not None}
+    return {listing.label_classes[number] for number in numbers} if listing.label_classes else set()
 
 
 def _common_classes(src: str, listed: Mapping[str, Listing]) -> Classes:

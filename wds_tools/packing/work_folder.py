@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from wds_tools.errors import DestinationError
@@ -126,9 +125,7 @@ class WorkFolder:
                 ) from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not self._is_removed and self.task is None:  # other tasks may be running
             self.remove_temporary_files()
             if not (self.work / PLAN_NAME).exists():

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
-from wds_tools.errors import DecodeError, DestinationError, SourceError, WorkerError
+from wds_tools.errors import DecodeError, DestinationError, SourceError
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats
 from wds_tools.images import native
 from wds_tools.packing.geometry import resized
 from wds_tools.packing.plan import json_field, labels_field, sample_key, shard_name
+from wds_tools.packing.ray_engine import Advance
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import Encoded, ImageOptions, transcode
 from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
 from wds_tools.sources.base import FileState, Input, Record, Skip, Source, SourceStoreError, check_unchanged
-
-Advance = Callable[[int, int], None]
-"""Called with (samples, bytes) as they are finished. It can raise an error to stop the work."""
-
-_POLL_SECONDS = 0.1
-_COUNTERS = 1024  # one per process, by its process id; a lock would stay locked if its holder is killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +63,22 @@ class Place(Protocol):
         """Call ``pack`` with a local folder for the shard, its index and its report; bring them to the destination."""
 
 
-def pack_part(common: tuple[ShardTask, Place], part: tuple[int, int, tuple[Input, ...]]) -> ShardReport:
-    """Pack a shard on another machine.
+def pack_part(
+    common: tuple[ShardTask, Place | None], part: tuple[int, int, tuple[Input, ...]], advance: Advance
+) -> ShardReport:
+    """Pack a shard where an engine calls this function.
 
     Args:
-        common: What all shards have: a task without inputs, and where they are written.
+        common: What all shards have: a task without inputs, and where shards are written; None: in its folder.
         part: ``number``, ``start`` and ``inputs`` of the task.
+        advance: Called with finished samples and bytes.
     """
     task, place = common
     number, start, inputs = part
     task = replace(task, number=number, start=start, inputs=inputs)
-    return place.put(lambda folder: pack_shard(replace(task, folder=folder)))
+    if place is None:
+        return pack_shard(task, advance)
+    return place.put(lambda folder: pack_shard(replace(task, folder=folder), advance))
 
 
 def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
@@ -212,143 +204,3 @@ def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardRe
         return ShardReport(number, None, {}, None, skipped)
     deep = sum(mode.endswith(";16") for mode in shard.index.mode)
     return ShardReport(number, shard.entry, count_fields(shard.index), image_stats(shard.index), skipped, deep)
-
-
-def run_tasks(
-    tasks: Iterator[ShardTask], *, processes: int, advance: Advance, bounded: bool = False
-) -> Generator[ShardReport, None, None]:
-    """Pack shards in parallel, and yield their reports in the order of completion. Close the generator to stop.
-
-    Args:
-        tasks: One task per shard.
-        processes: Maximum number of worker processes; 1 packs in this process.
-        advance: Called in this process with finished samples and bytes.
-        bounded: Have at most ``processes`` shards in progress. The next one starts only when the report of an earlier
-            one has been taken.
-
-    Raises:
-        DestinationError: A shard cannot be written.
-        WorkerError: A worker process died.
-    """
-    if processes <= 1:
-        return (pack_shard(task, advance) for task in tasks)
-    return _run_pool(tasks, processes, advance, max_pending=processes if bounded else 2 * processes)
-
-
-def _run_pool(
-    tasks: Iterator[ShardTask], processes: int, advance: Advance, *, max_pending: int
-) -> Generator[ShardReport, None, None]:
-    # Forked workers would inherit the locks of this process's threads; workers of a fork server do not.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # imported once, not by each worker: 0.4 s to start, not 0.6
-    counters, stop = context.RawArray("q", 2 * _COUNTERS), context.Value("b", 0, lock=False)
-    with ProcessPoolExecutor(
-        processes, mp_context=context, initializer=_start_worker, initargs=(counters, stop)
-    ) as pool:
-        try:
-            yield from _collect(pool, tasks, max_pending, _SharedProgress(counters, advance))
-        except BrokenProcessPool as error:
-            raise WorkerError(
-                "a worker process died; it was killed or ran out of memory. Finished shards are kept: run the same "
-                "command again to continue, with fewer workers if memory ran out"
-            ) from error
-        finally:
-            stop.value = 1
-            pool.shutdown(cancel_futures=True)
-
-
-def _collect(
-    pool: ProcessPoolExecutor, tasks: Iterator[ShardTask], max_pending: int, poll: _SharedProgress
-) -> Iterator[ShardReport]:
-    running: set[Future[ShardReport]] = set()
-    while True:
-        # At most one task waits per worker. A task holds thousands of paths, so not all are created at once.
-        running |= _submit_tasks(pool, list(islice(tasks, max_pending - len(running))))
-        if not running:
-            return
-        finished, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-        poll.report()
-        for future in finished:
-            yield future.result()
-
-
-def _submit_tasks(pool: ProcessPoolExecutor, tasks: list[ShardTask]) -> set[Future[ShardReport]]:
-    with _main_module_hidden():  # the first submission starts the processes
-        try:
-            return {pool.submit(_run_task, task) for task in tasks}
-        except (EOFError, ConnectionError) as error:
-            raise BrokenProcessPool("the fork server died") from error
-
-
-class _SharedProgress:
-    """Progress of all workers, from counters in shared memory."""
-
-    def __init__(self, counters: Any, advance: Advance) -> None:
-        self._counters = counters
-        self._advance = advance
-        self._reported = (0, 0)
-
-    def report(self) -> None:
-        """Report what was finished since the last call."""
-        samples, size = sum(self._counters[::2]), sum(self._counters[1::2])
-        self._advance(samples - self._reported[0], size - self._reported[1])
-        self._reported = (samples, size)
-
-
-class _StopError(Exception):
-    """The main process has set the stop flag."""
-
-
-_shared: tuple[Any, Any] | None = None  # (counters, stop flag), in a worker process
-
-
-def _start_worker(counters: Any, stop: Any) -> None:
-    global _shared  # noqa: PLW0603 - a pool passes shared memory to its processes only through the initializer
-    _shared = (counters, stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the main process
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    """Exit when the main process is gone; otherwise the worker would wait forever for its next task."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-# In a worker process: the source of the first task, which keeps its files open for the next tasks.
-_source: Source | None = None
-
-
-def _run_task(task: ShardTask) -> ShardReport:
-    global _source  # noqa: PLW0603 - open files must outlive a task
-    if _source is None:
-        _source = task.source
-    return pack_shard(replace(task, source=_source), _advance_shared)
-
-
-def _advance_shared(samples: int, size: int) -> None:
-    assert _shared is not None, "called only in a worker process"
-    counters, stop = _shared
-    if stop.value:
-        raise _StopError
-    slot = 2 * (os.getpid() % _COUNTERS)
-    counters[slot] += samples
-    counters[slot + 1] += size
-
-
-@contextmanager
-def _main_module_hidden() -> Iterator[None]:
-    """Hide the main module from processes that start inside this block.
-
-    Otherwise each of them would import it. A script that packs without an ``if __name__ == "__main__"`` guard would
-    then pack again, and a script that imports torch would make every worker import it too. Tasks contain no classes of
-    the main module, so workers do not need it.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

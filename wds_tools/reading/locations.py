@@ -60,7 +60,7 @@ def entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
             f"{path}: no such shard, or no index next to it: index it once with `wds-tools index '{path}'`"
         )
     index = from_bytes(data, name=join(store.folder, file_name))
-    totals.add(index)
+    totals.add(Totals.of(index))
     return shard_entry(
         name,
         data,

@@ -12,9 +12,7 @@ from wds_tools.format.manifest import MANIFEST_NAME
 from wds_tools.storage import is_url, join, split_folder
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.storage.requests.failures import clean_url
-from wds_tools.wording import broken_url_remedy
-
-_MAX_NAMES = 5  # datasets that a message names
+from wds_tools.wording import broken_url_remedy, first_few
 
 Dataset = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A folder or URL with a manifest, the manifest itself, a pattern of indexed shards, or a list of such shards."""
@@ -71,7 +69,7 @@ def why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
         if remedy := broken_url_remedy(name):
             return remedy
         near = _datasets_in(str(Path(folder).parent), manifest_name)
-        there = f", such as one next to it: {_some(near)}" if near else ""
+        there = f", such as one next to it: {first_few(near)}" if near else ""
         return f"{folder}: no such folder; pass the folder that `wds-tools pack` wrote{there}"
     if any(entry.endswith(".tar") for entry in os.listdir(folder)):  # noqa: PTH208
         return (
@@ -81,7 +79,7 @@ def why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
     if splits := _datasets_in(folder, manifest_name):
         return (
             f"{folder} is not one dataset: it holds the {'dataset' if len(splits) == 1 else 'datasets'} "
-            f"{_some(splits)}; name one of them, such as {join(folder, splits[0])}"
+            f"{first_few(splits)}; name one of them, such as {join(folder, splits[0])}"
         )
     return f"{folder} is not a packed dataset (no {manifest_name}): pack it with `wds-tools pack {folder} DST`"
 
@@ -89,11 +87,6 @@ def why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
 def _datasets_in(folder: str, manifest_name: str) -> list[str]:
     """Return the names of the datasets in a folder, sorted."""
     return sorted(path.parent.name for path in Path(folder).glob(f"*/{manifest_name}"))
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def _place_in_service(folder: str) -> str:

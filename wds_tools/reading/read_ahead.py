@@ -89,10 +89,6 @@ class ReadAhead:
 
         The samples of the first step are announced before this method returns.
 
-        Args:
-            plan: The steps of an epoch.
-            numbers: Indices of the steps that will be read.
-
         Raises:
             StoreError: The storage fails.
         """

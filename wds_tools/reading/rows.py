@@ -106,9 +106,6 @@ class Rows:
     def several_fields(self, names: Sequence[Sequence[str]]) -> list[list[memoryview]]:
         """Return the verified bytes of several fields of each sample.
 
-        Args:
-            names: For each sample the names of its fields.
-
         Raises:
             MissingFieldError, ChecksumError, StoreError, TruncatedShardError: As for `images`.
         """

@@ -26,6 +26,7 @@ from wds_tools.reading.names import Dataset
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage.cache.arrays import Arrays
+from wds_tools.wording import first_few
 
 Weights = str | Mapping[Any, float] | Sequence[float] | NDArray[np.floating[Any]]
 """``"balanced"``, weights by class name or class number, or one weight per class."""
@@ -321,8 +322,6 @@ def _as_numbers(weights: Any) -> NDArray[np.float64]:
 Banned: TypeAlias = str | os.PathLike[str] | Sequence[str] | Sequence[int] | NDArray[np.integer]
 """A file with one key or sample id per line, keys, or sample ids."""
 
-_MAX_SHOWN = 5
-
 
 def banned_ids(shards: ShardSet, ban: Banned, first_ids: Sequence[int]) -> list[int]:
     """Return the ids of banned samples, ascending. Indexes are read only for keys.
@@ -400,9 +399,8 @@ def ids_by_key(shards: ShardSet, keys: Iterable[str], first_ids: Sequence[int], 
 def _ids_of_keys(found: dict[str, list[int]], keys: Sequence[str], where: str) -> list[int]:
     unknown = sorted(set(keys) - set(found))
     if unknown:
-        more = f" and {len(unknown) - _MAX_SHOWN:,} more" if len(unknown) > _MAX_SHOWN else ""
         raise OptionError(
-            f"{where} has keys that the dataset does not have: {', '.join(map(repr, unknown[:_MAX_SHOWN]))}{more}; "
+            f"{where} has keys that the dataset does not have: {first_few(map(repr, unknown))}; "
             "remove them, or list keys as loader.explain() and `wds-tools plan --state` print them"
         )
     return sorted({sample for ids in found.values() for sample in ids})

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,16 @@ class ShardSet:
         return unfinished_append(store.folder, store.read) if isinstance(store, LocalStore) else None
 
     @property
+    def local_files(self) -> list[Path]:
+        """A file of each local folder with shards: another machine that has these files shares the folders."""
+        entries = {location.store.folder: location.entry for location in self.locations}
+        return [
+            Path(folder, MANIFEST_NAME if Path(folder, MANIFEST_NAME).exists() else entries[folder].index)
+            for folder in (store.folder for store in self.stores if isinstance(store, LocalStore))
+            if folder in entries
+        ]
+
+    @property
     def has_manifest(self) -> bool:
         """Whether the dataset was opened by its manifest, not by a pattern of shards."""
         return not is_pattern(self.name)
@@ -215,12 +226,7 @@ class ShardSet:
             return location.store.fetch(location.entry.name, ranges, total_bytes=location.entry.bytes)
 
     def fetch_extents(self, shards: Sequence[int], extents: Sequence[Extent]) -> list[memoryview]:
-        """Return parts of cached blocks, in the order of ``extents``; raises as `fetch` does.
-
-        Args:
-            shards: Index of the shard of each extent.
-            extents: The parts.
-        """
+        """Return parts of cached blocks, in the order of ``extents``; raises as `fetch` does."""
         found: list[memoryview] = [memoryview(b"")] * len(extents)
         for store, positions in self._by_store(shards):
             with self.replacement_reported(shards):
@@ -230,12 +236,7 @@ class ShardSet:
         return found
 
     def read_ahead(self, shards: Sequence[int], blocks: Sequence[Block]) -> None:
-        """Start reading blocks that will be fetched soon, if the store can; raises as `fetch` does.
-
-        Args:
-            shards: Index of the shard of each block.
-            blocks: The blocks.
-        """
+        """Start reading blocks that will be fetched soon, if the store can; raises as `fetch` does."""
         for store, positions in self._by_store(shards):
             with self.replacement_reported(shards):
                 store.read_ahead([blocks[position] for position in positions])

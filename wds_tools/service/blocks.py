@@ -38,12 +38,7 @@ class ShardBlocks:
         return 40 * len(self._starts) + 100 * len(self._keys)
 
     def damage(self, start: int, data: memoryview) -> str:
-        """Return which field of a block is damaged, as text; "" if none is.
-
-        Args:
-            start: Offset of the block.
-            data: Its bytes.
-        """
+        """Return which field of a block is damaged, as text; "" if none is."""
         first, last = np.searchsorted(self._starts, [start, start + len(data)]).tolist()
         for i in range(first, last):
             begin, end = int(self._starts[i]) - start, int(self._stops[i]) - start

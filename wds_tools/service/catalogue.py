@@ -278,12 +278,7 @@ def _reason(error: Exception) -> str:
 
 
 def files_of(data: bytes, manifest: Manifest) -> dict[str, StoredFile]:
-    """Return the files of a dataset by name: the manifest, and the shards and indexes that it lists.
-
-    Args:
-        data: The bytes of the manifest.
-        manifest: The manifest.
-    """
+    """Return the files of a dataset by name: the manifest, and the shards and indexes that it lists."""
     found = {MANIFEST_NAME: StoredFile(MANIFEST_NAME, len(data), xxhash.xxh3_128_hexdigest(data))}
     for shard in manifest.shards:
         found[shard.name] = StoredFile(shard.name, shard.bytes, shard.xxh3)
@@ -292,13 +287,7 @@ def files_of(data: bytes, manifest: Manifest) -> dict[str, StoredFile]:
 
 
 def summary_of(name: str, data: bytes, manifest: Manifest) -> Summary:
-    """Return what the catalogue shows of a dataset.
-
-    Args:
-        name: Its name in URLs.
-        data: The bytes of its manifest.
-        manifest: The manifest.
-    """
+    """Return what the catalogue shows of a dataset."""
     details: dict[str, Any] = {
         "name": name,
         "samples": manifest.samples,

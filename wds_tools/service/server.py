@@ -33,10 +33,6 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def serve(options: ServeOptions, *, on_start: Callable[[Started], object] = lambda _: None) -> None:
     """Serve datasets until the process gets SIGTERM or SIGINT.
 
-    Args:
-        options: The options.
-        on_start: Called when connections are accepted.
-
     Raises:
         OptionError: An option is invalid, or the port is in use.
         WorkerError: A process cannot be started.

@@ -46,9 +46,9 @@ _MAX_BYTES = 1 << 30
 _MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 _HEAD = 1000
 _MARKUP = (".xml", ".html", ".htm")
-_LINES = (".txt", ".lst", ".dat", ".tab", ".yaml", ".yml", ".md", ".log")
+_LINES = (".txt", ".lst", ".list", ".dat", ".tab", ".yaml", ".yml", ".manifest", ".md", ".log")
 _LOOKED_INTO = (*TABLES, *_MARKUP, *_LINES, ".npy", "")
-_TEXTS = re.compile(r'"([^"<>]+)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
+_TEXTS = re.compile(r'"((?:[^"\\]|\\.)*)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
 _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
 NOT_AN_IMAGE = f"does not have the extension of an image ({', '.join(EXTENSIONS)})"
 _NEXT = "which is not read with images next to it"
@@ -332,8 +332,8 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     """Return what to know of a file whose content is about images; empty if it is not."""
     if path.endswith(".npy"):
         return f"{_ARRAY}, {_AS_CSV}" if _shape_of(data)[:1] == (len(images),) else ""
-    is_json = path.endswith(".json") or ("." not in posixpath.basename(path) and data[:1] in (b"[", b"{"))
     is_table = path.endswith(TABLES)
+    is_json = path.endswith(".json") or (not is_table and not path.endswith(_MARKUP) and data[:1] in (b"[", b"{"))
     found = _in_columns(path, data, names, images) if is_table else ""
     if not found and (is_json or path.endswith(_MARKUP)):
         found = _in_texts(data, names, images)
@@ -388,7 +388,7 @@ def _in_columns(path: str, data: bytes, names: RowNames, images: Sequence[File])
 def _in_texts(data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of JSON or markup that names images, and is not only a list of them."""
     head = data[:_MAX_TEXT].replace(b"\\/", b"/").decode("utf-8", "replace")
-    texts = {quoted or between for quoted, between in _TEXTS.findall(head)}
+    texts = {quoted or between for quoted, between in _TEXTS.findall(head)} - {""}
     paths = sorted(text for text in texts if names_a_file(text) and names.has(text.rpartition("/")[2]))
     found = paths or sorted(filter(names.has, texts))
     is_list = len(found) == len(texts) and not _TEXTS.sub("", head).strip(" \t\r\n,[]")

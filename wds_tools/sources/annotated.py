@@ -129,7 +129,8 @@ class Annotated(Layout):
         folders = {posixpath.dirname(file.path) for split in splits for file in split.own.values()}
         like = [path for file in files.others if posixpath.dirname(path := file.path) in folders]
         of_no_image = {path for path in like if path.lower().endswith(self.annotation_ending)}
-        lists = {file.path for file in files.others if "ImageSets" in file.path.split("/")}
+        has_lists = any(layouts.is_image_set(file.path) for split in splits for file in split.used)
+        lists = {file.path for file in files.others if has_lists and layouts.is_image_set(file.path)}
         return read | of_no_image | lists | super().files_read(files)
 
     def _collect(self, found: Collector, files: Files, split: _Split) -> None:
@@ -196,7 +197,7 @@ class Annotated(Layout):
     def _why_skipped(self, files: Files, file: File, split: _Split) -> str:
         if layouts.is_image_name(file.path):
             return f"is not listed in {split.source}"
-        if file.path.endswith(".txt") and "ImageSets" in file.path.split("/"):
+        if layouts.is_image_set(file.path) and any(layouts.is_image_set(used.path) for used in split.used):
             return "is a list of images, and another list is used instead"
         if file.path.lower().endswith(self.annotation_ending):
             return "belongs to no image that is packed"

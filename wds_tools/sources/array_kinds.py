@@ -109,7 +109,7 @@ def _field(records: Any, dtype: np.dtype[Any], path: tuple[str, ...]) -> Rows:
     return Rows((records.shape[0], *shape), dtype, read, getattr(records, "chunks", None))
 
 
-def kind_of(array: Any) -> str:
+def array_kind(array: Any) -> str:
     """Return what the values of an array are."""
     if isinstance(array, Items):
         return "items"
@@ -130,7 +130,7 @@ def base_kind(array: Any) -> str:
 
 def is_encoded(array: Any) -> bool:
     """Return whether each row is an encoded image: bytes of variable length, or of one length and filled with zeros."""
-    if array.ndim != 1 or kind_of(array) not in ("bytes", "binary", "text") or array.dtype.kind in "UT":
+    if array.ndim != 1 or array_kind(array) not in ("bytes", "binary", "text") or array.dtype.kind in "UT":
         return False
     return any(sniff(to_bytes(array[row])) for row in range(min(_LOOKED_AT, array.shape[0])))
 
@@ -151,12 +151,12 @@ def is_column(array: Any) -> bool:
 def has_scalars(array: Any) -> bool:
     """Return whether an array has one number, text or boolean in each row."""
     kinds = ("integers", "booleans", "numbers", "names", "text")
-    return is_column(array) and kind_of(array) in kinds and not is_encoded(array)
+    return is_column(array) and array_kind(array) in kinds and not is_encoded(array)
 
 
 def is_stored(array: Any) -> bool:
     """Return whether the values in a row can be stored as an array."""
-    if (kind := kind_of(array)) in ("lists", "bytes"):
+    if (kind := array_kind(array)) in ("lists", "bytes"):
         return array.ndim == 1 and base_kind(array) in STORED
     return kind in ("items", "names", *STORED)
 
@@ -177,7 +177,7 @@ def texts_of(values: Any, what: str) -> list[str]:
 
 def labels_of(array: Any, what: str) -> list[Any]:
     """Return the values of an array as labels: numbers, texts, names of an enumeration, or a list in each row."""
-    kind = kind_of(array)
+    kind = array_kind(array)
     if kind in ("lists", "items"):
         return [np.asarray(array[row]).tolist() for row in range(array.shape[0])]
     if not is_column(array):
@@ -202,7 +202,7 @@ def names_of(array: Any) -> dict[int, Label]:
 
 def cells_of(array: Any, what: str) -> Any:
     """Return the values of an array with text, numbers, times or names in each row."""
-    kind = kind_of(array)
+    kind = array_kind(array)
     if kind == "text":
         values = np.asarray(array[:])
         return np.array(texts_of(values.reshape(-1), what), object).reshape(values.shape)

@@ -19,7 +19,7 @@ import numpy as np
 from wds_tools.errors import SourceError
 from wds_tools.format.account import Account
 from wds_tools.sources import array_kinds
-from wds_tools.sources.array_kinds import STORED, has_scalars, is_encoded, kind_of
+from wds_tools.sources.array_kinds import STORED, array_kind, has_scalars, is_encoded
 from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name, usual_names
 from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x, names_in, with_matching_names
@@ -117,10 +117,10 @@ def words_of(name: str) -> list[str]:
     return next(filter(None, kept), [])
 
 
-def split_of(name: str) -> frozenset[str]:
+def splits_in(name: str) -> frozenset[str]:
     """Return the splits that a path names.
 
-    >>> sorted(split_of("training/images")), sorted(split_of("y_dev"))
+    >>> sorted(splits_in("training/images")), sorted(splits_in("y_dev"))
     (['train'], ['val'])
     """
     return frozenset(SPLIT_OF[word] for word in map(str.lower, _WORD.findall(name)) if word in SPLIT_OF)
@@ -153,7 +153,7 @@ def class_names_in(value: Any) -> tuple[str, ...] | None:
     return names_in(value) or None
 
 
-class Roles:
+class ArrayRoles:
     """The roles of the arrays of a file.
 
     Args:
@@ -230,7 +230,7 @@ class Roles:
         texts = {
             name: array_kinds.texts_of(np.asarray(array[:]), f"{self._where}: array {name!r}")
             for name, array in self._beside.items()
-            if kind_of(array) == "text" and array.ndim == 1 and not self.classes
+            if array_kind(array) == "text" and array.ndim == 1 and not self.classes
         }
         named = with_matching_names(choice._replace(classes=self.classes, notes=()), texts, self._options, "array")
         self.notes += named.notes
@@ -268,7 +268,7 @@ class Roles:
         best = max(meant.values(), default=0)
         found = [name for name, rank in meant.items() if rank == best] if best else fitting
         if len(found) > 1:
-            splits = "; pack each split by itself" if any(map(split_of, found)) else ""
+            splits = "; pack each split by itself" if any(map(splits_in, found)) else ""
             raise ambiguous(IMAGE, where, {name: _type_of(arrays[name]) for name in found}, "array", splits)
         if best < 2:
             self._refuse_unusable(lambda part: part.is_array and role_rank(part.name, IMAGE) == 2)
@@ -284,17 +284,17 @@ class Roles:
 
     def _find_layout(self) -> str:
         array, what = self.images, f"{self._where}: array {self.image!r}"
-        if kind_of(array) == "items":
+        if array_kind(array) == "items":
             if not array.are_images():
                 raise SourceError(f"{what} has rows of different shapes that are not all uint8 images: convert them")
             for row in range(array.shape[0]):
                 if len(array.row_shape(row)) > 1:
                     check_pixels(array.row_shape(row), np.dtype(np.uint8), f"{what}, row {row},")
             return "items"
-        if (kind_of(array) == "bytes" and array.ndim == 1) or is_encoded(array):
+        if (array_kind(array) == "bytes" and array.ndim == 1) or is_encoded(array):
             return "bytes"
         shape = tuple(array.shape)
-        if array.ndim < 3 or kind_of(array) in ("text", "objects", "names", "lists"):
+        if array.ndim < 3 or array_kind(array) in ("text", "objects", "names", "lists"):
             raise SourceError(
                 f"{what} is {array.dtype}{list(shape)}; allowed are uint8 pixels [N, H, W], [N, H, W, C] or [N, C, H, "
                 "W], and encoded images [N]: name another array with --column image=NAME, or reshape it"
@@ -321,7 +321,7 @@ class Roles:
 
     def _in_another_split(self, name: str) -> bool:
         """Return whether a path names another split than that of the images."""
-        ours, theirs = split_of(self.image), split_of(name)
+        ours, theirs = splits_in(self.image), splits_in(name)
         return bool(ours and theirs) and ours.isdisjoint(theirs)
 
     @cached_property
@@ -350,10 +350,10 @@ class Roles:
         if chosen is not None:
             return self._named_label(chosen) if chosen else LabelChoice()
         pool = {name: array for name, array in rest.items() if has_scalars(array)}
-        if any(kind_of(array) != "text" and role_rank(name, LABEL) for name, array in pool.items()):
+        if any(array_kind(array) != "text" and role_rank(name, LABEL) for name, array in pool.items()):
             # without lists of class names that happen to be as long as there are images
             pool = {name: array for name, array in pool.items() if not _is_class_names(name, array)}
-        typed = {name: _names_of_type(array) for name, array in pool.items() if kind_of(array) == "names"}
+        typed = {name: _names_of_type(array) for name, array in pool.items() if array_kind(array) == "names"}
         notes: list[str] = []
         for rank in (2, 1):
             names = [name for name in rest if role_rank(name, LABEL) == rank or is_x(name)]
@@ -365,7 +365,7 @@ class Roles:
                 return choice
             notes += choice.notes
         # the second array of numpy.savez(images, labels)
-        integers = [name for name, array in pool.items() if kind_of(array) == "integers"]
+        integers = [name for name, array in pool.items() if array_kind(array) == "integers"]
         names = [name for name in integers if _POSITION.fullmatch(name) or _repeats(pool[name])]
         if len(names) > 1 or not all(map(_POSITION.fullmatch, names)):
             raise self._columns(names).ambiguous(names)
@@ -387,7 +387,7 @@ class Roles:
         find_column(LABEL, rest, self._options.columns, where=where)
         if not has_scalars(rest[name]) and not _has_several(rest[name]):
             raise _label_error(name, rest[name], where)
-        classes = _names_of_type(rest[name]) if kind_of(rest[name]) == "names" else None
+        classes = _names_of_type(rest[name]) if array_kind(rest[name]) == "names" else None
         return LabelChoice(name, None, self._labels_in(name), classes)
 
     def _refuse_named_like_labels(self) -> None:
@@ -395,7 +395,7 @@ class Roles:
         self._refuse_unusable(lambda part: part.is_array and role_rank(part.name, LABEL) == 2)
         for name, array in self._arrays.items():
             is_other = name == self.image or role_rank(name, LABEL) < 2 or self._in_another_split(name)
-            if is_other or kind_of(array) not in ("integers", "names", "text", "lists"):
+            if is_other or array_kind(array) not in ("integers", "names", "text", "lists"):
                 continue
             if name not in self._beside and has_scalars(array) and "_".join(words_of(name)) not in _CLASS_NAMES:
                 raise SourceError(
@@ -403,7 +403,7 @@ class Roles:
                     f"{self.image!r}; allowed is one label per image: correct the file, or pass --column label= if "
                     f"{name!r} has no labels"
                 )
-            if name in self._beside and (array.ndim == 2 or kind_of(array) == "lists"):
+            if name in self._beside and (array.ndim == 2 or array_kind(array) == "lists"):
                 raise _label_error(name, array, self._where)
 
     # Class names
@@ -412,7 +412,7 @@ class Roles:
         """Take the class names from attributes and other arrays."""
         own = {*words_of(label), *(word.removesuffix("s") for word in words_of(label))}
         for name, array in self._arrays.items():
-            if name in self._used or kind_of(array) != "text" or split_of(name) - split_of(label):
+            if name in self._used or array_kind(array) != "text" or splits_in(name) - splits_in(label):
                 continue
             *words, last = words_of(name) or [""]
             is_named = last == "names" and bool(words) and {word.removesuffix("s") for word in words} <= own
@@ -426,7 +426,7 @@ class Roles:
             self._left_out.pop(name, None)
             self._used[name] = "class names"
         for part, names in self._contents.class_names.items():
-            if not split_of(part[1]) - split_of(label):
+            if not splits_in(part[1]) - splits_in(label):
                 self._take_classes(part[1], names)
                 self._names_in.append(part)
         # numbers of a program that counts from 1 must not be taken as positions from 0
@@ -464,7 +464,7 @@ class Roles:
 
     def record_kind(self, array: Any) -> str:
         """Return what the values in the rows of an array are in a record, or why they are not packed."""
-        kind, is_vector = kind_of(array), array.ndim == 1
+        kind, is_vector = array_kind(array), array.ndim == 1
         if is_encoded(array):
             return Kind.ENCODED
         if kind == "text" or (kind == "lists" and is_vector and array_kinds.base_kind(array) == "text"):
@@ -481,21 +481,21 @@ class Roles:
 
 
 def _type_of(array: Any) -> str:
-    return f"{'arrays' if kind_of(array) == 'items' else array.dtype}{list(array.shape)}"
+    return f"{'arrays' if array_kind(array) == 'items' else array.dtype}{list(array.shape)}"
 
 
 def _is_images(array: Any) -> bool:
     """Return whether the type and shape of an array are those of images."""
-    if kind_of(array) == "items":
+    if array_kind(array) == "items":
         return bool(array.are_images())
-    return (array.ndim in (3, 4) and array.dtype == np.uint8 and kind_of(array) != "names") or is_encoded(array)
+    return (array.ndim in (3, 4) and array.dtype == np.uint8 and array_kind(array) != "names") or is_encoded(array)
 
 
 def _may_be_images(array: Any) -> bool:
     """Return whether an array with the usual name of images was meant as them: then no other one is taken."""
     is_number = array.dtype.kind in "iufb"
     is_deep = is_number and (array.ndim > 2 or (array.ndim == 2 and array.shape[1] >= _FLATTENED))
-    return is_deep or kind_of(array) in ("bytes", "binary", "items")
+    return is_deep or array_kind(array) in ("bytes", "binary", "items")
 
 
 def _names_of_type(array: Any) -> tuple[str, ...]:
@@ -503,7 +503,7 @@ def _names_of_type(array: Any) -> tuple[str, ...]:
 
 
 def _label_error(name: str, array: Any, where: str) -> SourceError:
-    kind = "" if kind_of(array) in (*STORED, "text") else f", which are {kind_of(array)}"
+    kind = "" if array_kind(array) in (*STORED, "text") else f", which are {array_kind(array)}"
     return SourceError(
         f"{where} has labels of shape {list(array.shape)} in {name!r}{kind}; allowed are one number or name per image, "
         "and rows of 0 and 1 with a value for each class: name others with --column label=NAME, or pass --column "
@@ -513,7 +513,7 @@ def _label_error(name: str, array: Any, where: str) -> SourceError:
 
 def _has_several(array: Any) -> bool:
     """Return whether an array has several labels in each row: a list of them, or 0 and 1 for each class."""
-    if (kind := kind_of(array)) in ("lists", "items"):
+    if (kind := array_kind(array)) in ("lists", "items"):
         return True
     return array.ndim == 2 and kind in ("integers", "booleans", "numbers") and bool(np.isin(array[:], (0, 1)).all())
 
@@ -524,7 +524,7 @@ def _repeats(array: Any) -> bool:
 
 
 def _is_class_names(name: str, array: Any) -> bool:
-    if "_".join(words_of(name)) not in _CLASS_NAMES or kind_of(array) != "text" or not array_kinds.is_column(array):
+    if "_".join(words_of(name)) not in _CLASS_NAMES or array_kind(array) != "text" or not array_kinds.is_column(array):
         return False
     values = np.asarray(array[:]).reshape(-1).tolist()
     return len(set(values)) == len(values)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
-from wds_tools.sources.array_kinds import cells_of, kind_of, to_bytes
-from wds_tools.sources.array_roles import Contents, Roles, Unusable
+from wds_tools.sources.array_kinds import array_kind, cells_of, to_bytes
+from wds_tools.sources.array_roles import ArrayRoles, Contents, Unusable
 from wds_tools.sources.base import Collector, Input, Record, as_read_error, as_source_error
 from wds_tools.sources.columns import IMAGE
 from wds_tools.sources.files import map_file
@@ -127,9 +127,9 @@ class ArraySource(RecordSource):
         return self.open()
 
     @cached_property
-    def _roles(self) -> Roles:
+    def _roles(self) -> ArrayRoles:
         with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
-            return Roles(self._contents, self.options, str(self.path))
+            return ArrayRoles(self._contents, self.options, str(self.path))
 
     def _row(self, name: str, array: Any, row: int) -> Any:
         """Return one row, from a cached chunk if the array has chunks."""
@@ -150,7 +150,7 @@ class ArraySource(RecordSource):
             shape = images.row_shape(row)
             return shape[0] if len(shape) == 1 else png_bound(shape, layout_of(shape) or "HWC")
         if layout == "bytes":
-            return self._mean_bytes if kind_of(images) == "bytes" else int(images.dtype.itemsize)
+            return self._mean_bytes if array_kind(images) == "bytes" else int(images.dtype.itemsize)
         return png_bound(images.shape[1:], layout)
 
 

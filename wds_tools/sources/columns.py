@@ -11,6 +11,7 @@ from typing import Any
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import field_bytes
+from wds_tools.wording import first_few
 
 IMAGE = "image"
 LABEL = "label"
@@ -22,6 +23,8 @@ _USUAL_NAMES = {
 }
 _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\.(txt|json|png|jpg|webp|npy|cls|xml|bin)")
+_PATH_ENDINGS = ("_file_name", "_filename", "_path", "_file")
+_SHOWN = 12  # names that a message lists
 _MAX_FIELD_NAME = 64  # keeps the tar header of a member to one block
 _CHANGE_OF_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[\s-]+")  # as in ClassName and "class name"
 _encoder = json.JSONEncoder(separators=(",", ":"))
@@ -45,7 +48,9 @@ def usual_columns(
             return []
         if columns[role] in names:
             return [columns[role]]
-        raise SourceError(f"{where} has no {columns[role]!r} for the {role}; it has {_listed(names)}")
+        raise SourceError(
+            f"{where} has no {columns[role]!r} for the {role}; it has {first_few(map(repr, names), _SHOWN) or 'none'}"
+        )
     by_words = {_CHANGE_OF_WORD.sub("_", name).lower(): name for name in reversed(names)}
     found = {**by_words, **{name.lower(): name for name in reversed(names)}}
     return list(dict.fromkeys(found[usual] for usual in _USUAL_NAMES[role].split() if usual in found))
@@ -66,7 +71,7 @@ def check_unique(names: Sequence[str], *, where: str) -> None:
 def no_image_error(where: str, names: Iterable[str], what: str = "column", hint: str = "") -> SourceError:
     """Return the error that no image was found among ``names``."""
     return SourceError(
-        f"{where} has no {what} of images with a known name; it has {_listed(list(names))}: "
+        f"{where} has no {what} of images with a known name; it has {first_few(map(repr, names), _SHOWN) or 'none'}: "
         f"name the {what}, as in --column image=NAME (columns={{'image': 'NAME'}}){hint}"
     )
 
@@ -95,6 +100,17 @@ def is_text_field(field: str) -> bool:
 def plain_name(name: str) -> str:
     """Return a name as part of a field name: at most 40 lower case letters, digits and underscores."""
     return re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")[:40] or "field"
+
+
+def image_field(column: str) -> str:
+    """Return the first part of the name of the field that a column of names of images becomes.
+
+    >>> image_field("mask_path"), image_field("Depth")
+    ('mask', 'depth')
+    """
+    name = plain_name(column)
+    ending = next((ending for ending in _PATH_ENDINGS if name.endswith(ending)), "")
+    return name.removesuffix(ending) or name
 
 
 def fact_name(name: str) -> str:
@@ -137,8 +153,3 @@ def null_note(name: str, count: int) -> str:
 def facts_bytes(facts: Mapping[str, Any]) -> int:
     """Return an upper bound of the bytes that facts add to the ``json`` field in a shard."""
     return field_bytes(len(_encoder.encode(facts))) - field_bytes(0) if facts else 0
-
-
-def _listed(names: list[str], limit: int = 12) -> str:
-    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
-    return (", ".join(map(repr, names[:limit])) or "none") + more

@@ -358,7 +358,7 @@ def _not_detected(path: Path) -> bool:  # noqa: ARG001 - same signature as the o
     return False
 
 
-class Kind(NamedTuple):
+class Format(NamedTuple):
     """What ``--from`` names. The table in docs/packing.md has the same names and texts.
 
     Attributes:
@@ -379,33 +379,33 @@ _ARCHIVE = (
     "without folders inside are one class each, as ImageNet is distributed"
 )
 _OBJECTS = "images with boxes, outlines, key points or masks, in a folder, an archive or at a URL"
-KINDS: dict[str, Kind] = {
-    "zarr": Kind("zarrs:ZarrSource", _is_zarr, "a folder, version 2 or 3, with or without groups"),
-    "lmdb": Kind("lmdb:LmdbSource", _is_lmdb, "a folder with `data.mdb`, or the file"),
-    "mds": Kind(
+KINDS: dict[str, Format] = {
+    "zarr": Format("zarrs:ZarrSource", _is_zarr, "a folder, version 2 or 3, with or without groups"),
+    "lmdb": Format("lmdb:LmdbSource", _is_lmdb, "a folder with `data.mdb`, or the file"),
+    "mds": Format(
         "chunks:MdsSource",
         has_index_of("shards"),
         "MosaicML Streaming: `index.json` and `.mds` shards, plain or compressed",
     ),
-    "litdata": Kind(
+    "litdata": Format(
         "litdata:LitDataSource",
         has_index_of("chunks"),
         "LitData: `index.json` and `chunk-*.bin`, plain or compressed",
     ),
-    "hdf5": Kind("hdf5:Hdf5Source", _is_hdf5, "`.h5`, `.hdf5`, `.mat` of MATLAB 7.3", ("h5", "mat")),
-    "numpy": Kind(
+    "hdf5": Format("hdf5:Hdf5Source", _is_hdf5, "`.h5`, `.hdf5`, `.mat` of MATLAB 7.3", ("h5", "mat")),
+    "numpy": Format(
         "arrays:NumpySource",
         _is_file(".npy", ".npz"),
         "`.npz`, `.npy`, structured arrays included",
         ("npy", "npz"),
     ),
-    "tensors": Kind(
+    "tensors": Format(
         "tensors:TensorSource",
         _is_file(".pt", ".pth"),
         "`.pt`, `.pth`: dictionaries, a pair, only images, or a list of samples",
         ("pt", "pth"),
     ),
-    "table": Kind(
+    "table": Format(
         "table:TableSource",
         _is_table,
         "`.csv`, `.tsv`, `.jsonl`, a `.json` that is a list of objects; images and one table next to them or above "
@@ -413,43 +413,47 @@ KINDS: dict[str, Kind] = {
         "`.json` files and text",
         ("csv", "tsv", "jsonl", "ndjson", "json"),
     ),
-    "webdataset": Kind(
+    "webdataset": Format(
         "webdataset:WebDatasetSource",
         _has_samples("webdataset"),
         "tar shards, of other tools or of wds_tools, plain or compressed",
         ("wds",),
     ),
-    "dotted": Kind(
+    "dotted": Format(
         "webdataset:DottedSource",
         _has_samples("dotted"),
         "tar shards with dots in their keys, such as `photo.2024.01.jpg`: "
         "names are split at the last dot instead of the first",
     ),
-    "tar": Kind("tree:TreeSource", _has_extension(".tar", *CODECS), _ARCHIVE),
-    "zip": Kind("tree:TreeSource", _has_extension(".zip"), _ARCHIVE),
-    "arrow": Kind(
+    "tar": Format("tree:TreeSource", _has_extension(".tar", *CODECS), _ARCHIVE),
+    "zip": Format("tree:TreeSource", _has_extension(".zip"), _ARCHIVE),
+    "arrow": Format(
         "arrow:ArrowSource", _has_extension(".arrow"), "written by `datasets.save_to_disk`; stream or file format"
     ),
-    "parquet": Kind(
+    "parquet": Format(
         "arrow:ParquetSource",
         _is_parquet,
         "a file, a pattern, or a folder of them; folders such as `label=cat` are columns",
     ),
-    "tfrecord": Kind(
+    "tfrecord": Format(
         "tfrecord:TfRecordSource",
         _is_tfrecord,
         "files of `tf.train.Example` or `SequenceExample`, plain or compressed (GZIP, ZLIB)",
         ("tfrecords",),
     ),
-    **dict.fromkeys(_ANNOTATED, Kind("tree:TreeSource", _not_detected, _OBJECTS)),  # `TreeSource` finds out the layout
-    "folder": Kind("tree:TreeSource", _not_detected, "`<class>/**`, or images without class folders", ("imagefolder",)),
-    "object": Kind(
+    **dict.fromkeys(
+        _ANNOTATED, Format("tree:TreeSource", _not_detected, _OBJECTS)
+    ),  # `TreeSource` finds out the layout
+    "folder": Format(
+        "tree:TreeSource", _not_detected, "`<class>/**`, or images without class folders", ("imagefolder",)
+    ),
+    "object": Format(
         "objects:ObjectSource",
         _not_detected,
         "only in Python: any object with `len()` and `[]`, such as a torch `Dataset`, or `(X, y)` with two arrays; "
         "each item is read twice",
     ),
-    "stream": Kind(
+    "stream": Format(
         "objects:StreamSource", _not_detected, 'only in Python: `datasets.load_dataset(..., streaming=True)["train"]`'
     ),
 }

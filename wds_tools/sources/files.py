@@ -17,7 +17,7 @@ import os
 import posixpath
 import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -50,6 +50,11 @@ from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, find_object, list_objects
 from wds_tools.storage.stream import CHUNK_BYTES, ObjectStream
 
+_LOGS = {  # what folders have of whose Parquet files not all count -> the format, and what can write them
+    "_delta_log": ("a Delta Lake table", "deltalake.DeltaTable(PATH).to_pyarrow_table()"),
+    "metadata/*.metadata.json": ("an Iceberg table", "pyiceberg's scan().to_arrow()"),
+    ".hoodie": ("a Hudi table", "Spark"),
+}
 _SPLIT = re.compile(rf"(?:^|.*?[-_.])({SPLIT_WORDS})(?![a-z])", re.IGNORECASE)
 
 
@@ -83,8 +88,21 @@ def find_files(root: Path, matches: Callable[[str], bool], what: str) -> tuple[P
     paths = sorted(path for path in found if not path.is_dir())
     if not paths:
         raise MissingSourceError(f"{root} contains no {what} files: check the path, and the format if you gave one")
+    _check_no_log(root, paths)
     _check_splits(str(root), [path.relative_to(root).as_posix() for path in paths])
     return tuple(paths)
+
+
+def _check_no_log(root: Path, paths: Iterable[Path]) -> None:
+    """Check that all files count: a table with a log also keeps those that were deleted or replaced."""
+    above = {folder for path in paths for folder in path.parents}
+    for folder in sorted(folder for folder in above if folder == root.parent or folder.is_relative_to(root)):
+        for pattern, (name, program) in _LOGS.items():
+            if any(folder.glob(pattern)):
+                raise SourceError(
+                    f"{folder} is {name}, whose log, which is not read, states which of its files count: write it as "
+                    f"Parquet with {program}, or give a pattern of files, to pack these as they are"
+                )
 
 
 def _check_splits(root: str, names: Sequence[str], *, given: str = "") -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import SourceError
 from wds_tools.format.image_header import sniff
 from wds_tools.format.label import name as class_name
-from wds_tools.sources.array_kinds import Rows, kind_of, of_items, to_bytes
+from wds_tools.sources.array_kinds import Rows, array_kind, of_items, to_bytes
 from wds_tools.sources.array_roles import Contents, Unusable, role_rank
 from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import as_read_error, import_optional
@@ -203,7 +203,7 @@ def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | Non
             groups.setdefault(name.rpartition("/")[0], {})[name] = item
     found = {group: items for group, items in groups.items() if all(map(_is_one_image, items.values()))}
     deep = [item for item in tree.datasets.values() if item.ndim > 2 and not _is_one_image(item)]
-    if not found or deep or any(kind_of(item) == "bytes" or item.dtype.names for item in tree.datasets.values()):
+    if not found or deep or any(array_kind(item) == "bytes" or item.dtype.names for item in tree.datasets.values()):
         return None  # an array has rows of images
     _check_groups(found, inside, where)
     for group, items in groups.items():
@@ -260,8 +260,10 @@ def _image(item: Any) -> Rows:
 def _is_one_image(item: Any) -> bool:
     """Return whether a dataset is one image: [H, W], [H, W, C], or the bytes of an encoded image."""
     if item.ndim == 0:
-        return kind_of(item) in ("binary", "text") and item.dtype.kind in "VS" and sniff(to_bytes(item[()])) is not None
-    if item.dtype != np.uint8 or kind_of(item) == "names" or min(item.shape) == 0:
+        return (
+            array_kind(item) in ("binary", "text") and item.dtype.kind in "VS" and sniff(to_bytes(item[()])) is not None
+        )
+    if item.dtype != np.uint8 or array_kind(item) == "names" or min(item.shape) == 0:
         return False
     if item.ndim == 1:
         return sniff(item[:12].tobytes()) is not None

@@ -52,7 +52,7 @@ class Named:
     further: tuple[File, ...] = ()
 
 
-class Rows(NamedTuple):
+class SplitRows(NamedTuple):
     """The rows of a split.
 
     Attributes:
@@ -236,7 +236,7 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
     return found
 
 
-def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> dict[str, Rows]:
+def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> dict[str, SplitRows]:
     """Return the rows of each split by its name; of a tree without splits, one with an empty name."""
     by_split = _by_split(tables)
     if by_split is None:  # the user may have named a label that only one of them has
@@ -262,11 +262,11 @@ def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> di
         )
         note = f"there is a table of {next(iter(by_split))!r} only, and none of {quoted(others)}" if others else ""
         reason = f"{note}: add a table that names the images of each, or pack without --split folders" if others else ""
-        return {"": Rows(tables[0], [True] * len(tables[0].found), (note,) if others else (), reason)}
+        return {"": SplitRows(tables[0], [True] * len(tables[0].found), (note,) if others else (), reason)}
     plan = {}
     for split, table in sorted(by_split.items()):
         own = [folder for folder in folders.get(split, {}) if folder]
-        plan[own[0] if len(own) == 1 else split] = Rows(table, [True] * len(table.found))
+        plan[own[0] if len(own) == 1 else split] = SplitRows(table, [True] * len(table.found))
     return plan
 
 
@@ -289,16 +289,16 @@ def _by_split(tables: Sequence[Named]) -> dict[str, Named] | None:
     return None if len(found) < len(tables) or ("" in found and len(found) > 1) else found
 
 
-def _by_folder(table: Named) -> dict[str, Rows]:
+def _by_folder(table: Named) -> dict[str, SplitRows]:
     """Return the rows of a table by the folder of their image that is named like a split, if there are several.
 
-    Rows without an image are in the first.
+    SplitRows without an image are in the first.
     """
     own = [None if image is None else split_folder(image.path) for image in table.found]
     names = sorted({name for name in own if name is not None})
     if len(names) < 2 or "" in names:
-        return {"": Rows(table, [True] * len(own))}
-    return {name: Rows(table, [(names[0] if one is None else one) == name for one in own]) for name in names}
+        return {"": SplitRows(table, [True] * len(own))}
+    return {name: SplitRows(table, [(names[0] if one is None else one) == name for one in own]) for name in names}
 
 
 def _check_once(table: Named) -> None:

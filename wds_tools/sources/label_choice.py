@@ -16,7 +16,7 @@ from wds_tools.format.label import NONE, Label, parse, quoted
 from wds_tools.format.label_lists import items_of
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.columns import LABEL, usual_names
-from wds_tools.sources.layouts import is_split_name
+from wds_tools.sources.layouts import is_split_name, names_a_file
 from wds_tools.wording import counted
 
 _List = tuple[Any, ...]  # labels of a sample that has several
@@ -230,6 +230,9 @@ class _Column:
         has_names = any(isinstance(label, Label) and label.name for label in self.different)
         if self.fraction is not None and not self.has_lists and not has_names:
             return f"has numbers with fractions, such as {self.fraction}"
+        names = [label.name for label in self.different if isinstance(label, Label)]
+        if names and all(map(names_a_file, names)):
+            return f"has names of images, such as {min(filter(None, names))!r}"
         return None
 
     def _several(self, value: Any) -> Any | None:
@@ -333,8 +336,18 @@ def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
         )
         return [note]
     found = found or [name for name, values in others.items() if _could_be_class_numbers(values)]
+    if not found:
+        found = [name for name, values in _entries_of(others).items() if could_be_classes(values)]
+        return [f"no label: {quoted(found)} could be it: write it as a {part} of its own"] if found else []
     shown = ", ".join(f"{name!r} ({some_of(others[name])})" for name in found)
     return [f"no label: the {part} {shown} could be it; pass --label NAME if it is"] if found else []
+
+
+def _entries_of(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return the values of the entries of columns that have only objects."""
+    nested = {name: values for name, values in columns.items() if all(isinstance(one, Mapping) for one in values)}
+    names = {f"{name}.{key}": (name, key) for name, values in nested.items() for one in values[:1] for key in one}
+    return {shown: [one.get(key) for one in nested[name]] for shown, (name, key) in names.items()}
 
 
 def is_x(name: str) -> bool:

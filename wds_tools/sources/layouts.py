@@ -9,6 +9,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from wds_tools.errors import SourceError
@@ -31,6 +32,7 @@ SPLIT_OF = {
 
 SPLIT_WORDS = "|".join(sorted(SPLIT_OF, key=len, reverse=True))
 _SPLIT = re.compile(rf"([a-z0-9]+[-_])*({SPLIT_WORDS})([-_ ]?(set|split|data|images?|imgs?|\d+))*", re.IGNORECASE)
+_SPLIT_AND_CLASS = re.compile(rf"({SPLIT_WORDS})[-_ ]?(.+)")
 _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
 _PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  # a class may have such a name too
 _PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
@@ -121,6 +123,15 @@ def is_split_name(folder: str) -> bool:
     (True, True, True, False)
     """
     return _SPLIT.fullmatch(folder) is not None
+
+
+def is_image_set(path: str) -> bool:
+    """Return whether a file is a list of images as VOC has them.
+
+    >>> is_image_set("VOC2012/ImageSets/Main/train.txt"), is_image_set("train.txt")
+    (True, False)
+    """
+    return path.endswith(".txt") and "ImageSets" in path.split("/")
 
 
 def split_of(path: str) -> str:
@@ -398,24 +409,46 @@ def wrapper(paths: Iterable[str], *, parent: str) -> str | None:
 
 def check_classes(paths: Iterable[str], *, where: str) -> None:
     """Check that the first folders of images can be classes."""
-    below: dict[str, set[str]] = {}  # folder -> folders in it
-    for path in paths:
-        parts = path.split("/")[:-1]
-        if parts:
-            below.setdefault(parts[0], set()).update(parts[1:2])
+    below: dict[str, dict[int, set[str]]] = {}  # folder -> level -> paths of the folders in it
+    for folders in {tuple(path.split("/")[:-1]) for path in paths} - {()}:
+        levels = below.setdefault(folders[0], {})
+        for level in range(2, len(folders) + 1):
+            levels.setdefault(level, set()).add("/".join(folders[1:level]))
     if len(below) == 1 and any(below.values()):
         only = next(iter(below))
         raise SourceError(
             f"{where} has one folder, {only!r}, with folders in it: pack {where}/{only} if these are the classes, or "
             "pass --from folder (kind='folder') if there is only one class"
         )
-    inner = [folders for folders in below.values() if len(folders) > 1]
-    common = set.intersection(*inner) if inner else set()
-    if len(inner) > 1 and len(common) > 1:
+    for level in range(2, max(map(len, below.values()), default=0) + 2):
+        inner = [levels[level] for levels in below.values() if len(levels.get(level, ())) > 1]
+        common = set.intersection(*inner) if inner else set()
+        if len(inner) > 1 and len(common) > 1:
+            raise SourceError(
+                f"{where} has {quoted(sorted(below))}, which contain the same folders ({quoted(sorted(common))}): pack "
+                "one of them if these are the classes, or pass --from folder (kind='folder') if the upper folders are"
+            )
+    by_split: dict[str, set[str]] = {}
+    for name in below:
+        if (parts := _SPLIT_AND_CLASS.fullmatch(name.lower())) is not None:
+            by_split.setdefault(SPLIT_OF[parts[1]], set()).add(parts[2])
+    first, *rest = by_split.values() or [set()]
+    if rest and all(one == first for one in rest) and len(first) * len(by_split) == len(below):
         raise SourceError(
-            f"{where} has {quoted(sorted(below))}, which contain the same folders ({quoted(sorted(common))}): pack one "
-            "of them if these are the classes, or pass --from folder (kind='folder') if the upper folders are"
+            f"{where} has folders named like splits and classes ({quoted(sorted(below))}): move them into folders such "
+            "as train/A and test/A, pack one of them, or pass --from folder (kind='folder') if all are classes"
         )
+
+
+def notes_about_levels(paths: Iterable[str]) -> list[str]:
+    """Return the note that folders in the folders of classes are not classes; none if they have no such folders.
+
+    >>> notes_about_levels(["cat/lion/1.jpg", "cat/puma/1.jpg", "owl/1.jpg"])
+    ["the first folder is the class: folders in it, such as 'cat/lion', are not classes"]
+    """
+    folders = sorted({"/".join(path.split("/")[:2]) for path in paths if path.count("/") > 1})
+    several = [one for one, other in pairwise(folders) if class_folder(one) == class_folder(other)]
+    return [f"the first folder is the class: folders in it, such as {several[0]!r}, are not classes"] if several else []
 
 
 def splits_error(where: str, splits: Iterable[str], *, are_folders: bool, given: str | None = None) -> SourceError:

@@ -32,9 +32,17 @@ from wds_tools.sources.base import (
     check_size,
     field_bytes,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, is_text_field, no_image_error, usual_columns
+from wds_tools.sources.columns import (
+    IMAGE,
+    LABEL,
+    field_name,
+    image_field,
+    is_text_field,
+    no_image_error,
+    usual_columns,
+)
 from wds_tools.sources.label_choice import ambiguous, some_of
-from wds_tools.sources.layouts import names_a_file
+from wds_tools.sources.layouts import names_a_file, stored_name
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import Kind
@@ -56,6 +64,11 @@ _HINT_ROWS = 1000  # that are looked at for a label with an unusual name
 _PROBED_ROWS = 20  # whose files are looked for if several columns could have the images
 URL_BYTES = 150_000
 """Estimated length of an image at a URL. Requesting the real length would take as long as reading it."""
+
+
+def with_images(roles: Roles, more: Iterable[str]) -> Roles:
+    """Return roles in which columns that name images are fields, called like the column, and later the image type."""
+    return replace(roles, fields={**roles.fields, **{name: image_field(name) for name in more}})
 
 
 class TableRows(RecordSource):
@@ -111,7 +124,10 @@ class TableSource(TableRows):
         self.times = FileTimes()
         self.table = TextTable(self.path, self.options.encoding)
         image, names = self._image_column(), self.seen(self.table)
-        roles = names.record_roles(image)
+        more = self._further_images(image)
+        for name in more:
+            names.declare(name, Kind.ENCODED)
+        roles = with_images(names.record_roles(image), more)
         entries: list[Input | None] = []
         short = 0
         for location, row in self.table.rows():
@@ -124,7 +140,7 @@ class TableSource(TableRows):
             if names.kinds[name].total() == 1:
                 names.kinds[name] = Counter(["has neither a name nor values"])
         labels = self._flags(found, names, image)
-        self.found_roles = roles = names.roles(image)
+        self.found_roles = roles = with_images(names.roles(image), more)
         found.account.notes += (
             []
             if labels
@@ -152,6 +168,8 @@ class TableSource(TableRows):
         further = {}
         for column, file in files.items():
             field, data = self.found_roles.fields[column], self._bytes(str(file))
+            if "." not in field:
+                field = stored_name(f"{field}{os.path.splitext(str(file).strip())[1].lower()}")  # noqa: PTH122
             further[field] = as_png(data) if field.endswith(".png") else data
         record = self.to_record(values, self.found_roles, converted(image))
         return record._replace(fields={**record.fields, **further})
@@ -232,6 +250,19 @@ class TableSource(TableRows):
             if those:
                 raise ambiguous(IMAGE, where, {name: some_of(values[name]) for name in those})
         return found[0]
+
+    def _further_images(self, image: str) -> list[str]:
+        """Return the columns whose values name other images that exist on this machine."""
+        rows = [row for _, row in islice(self.table.rows(), _PROBED_ROWS)]
+        found = []
+        for name in self.table.columns:
+            values = [row[name] for row in rows if row.get(name) not in (None, "")]
+            is_free = name not in (image, *self.columns.values()) and not field_name(name)
+            if is_free and values and all(names_a_file(one) and not is_url(one) for one in values):
+                own = {self._path(str(row.get(image))).absolute() for row in rows}
+                others = [one for one in values if self._path(one).absolute() not in own]
+                found += [name] if any(map(self._exists, others)) else []
+        return found
 
     def _no_image(self) -> SourceError:
         names = self.table.columns

@@ -14,17 +14,15 @@ from wds_tools.format.label import NONE, quoted
 from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, RowNames, are_most, share_of_names
 from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, File, Record, SourceOptions, field_bytes
-from wds_tools.sources.columns import IMAGE, LABEL, field_name, plain_name
-from wds_tools.sources.image_tables import Named, Rows, check_folders, planned, tables_of, without_masks
+from wds_tools.sources.columns import IMAGE, LABEL, field_name
+from wds_tools.sources.image_tables import Named, SplitRows, check_folders, planned, tables_of, without_masks
 from wds_tools.sources.layouts import is_image_name, names_a_file, split_folder, split_of, split_of_table
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.record_values import Kind
-from wds_tools.sources.table import TableRows
+from wds_tools.sources.table import TableRows, with_images
 from wds_tools.sources.text_table import MORE, Row, check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.tree import Files, Layout
 from wds_tools.wording import counted
-
-_PATH_ENDINGS = ("_file_name", "_filename", "_path", "_file")
 
 
 class _Columns:
@@ -64,8 +62,7 @@ class _Columns:
         more = [name for name in paths if share_of_names(name, self._head, self._names) >= ENOUGH]
         for name in more:
             self.names.declare(name, Kind.ENCODED)
-        roles = self.names.roles(self.table.image)
-        return replace(roles, fields={**roles.fields, **{name: _image_field(name) for name in more}})
+        return with_images(self.names.roles(self.table.image), more)
 
     def account(self, found: Collector) -> None:
         """State what becomes of the columns."""
@@ -91,13 +88,6 @@ class _Columns:
         return RowNames(self._files.files)
 
 
-def _image_field(column: str) -> str:
-    """Return the first part of the name of the field that a column of images becomes."""
-    name = plain_name(column)
-    ending = next((ending for ending in _PATH_ENDINGS if name.endswith(ending)), "")
-    return name.removesuffix(ending) or name
-
-
 class Table(Layout):
     """Images, and a table next to them or above them whose rows name them: CSV, TSV, JSON Lines or JSON.
 
@@ -106,7 +96,7 @@ class Table(Layout):
     """
 
     kind, labels = "table", "rows"
-    _plan: dict[str, Rows] | None = None
+    _plan: dict[str, SplitRows] | None = None
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
@@ -147,7 +137,7 @@ class Table(Layout):
                 claimed[own].add(file.path)
         return files.divided(claimed)
 
-    def _collect(self, found: Collector, files: Files, split: Rows) -> None:
+    def _collect(self, found: Collector, files: Files, split: SplitRows) -> None:
         _, parts = without_masks(files)
         columns, values = self._state(found, files, split)
         done = {file.path for file in (split.table.file, *split.table.further)}
@@ -165,7 +155,7 @@ class Table(Layout):
                 reason = f"has no row in {split.table.file.path!r}" if is_image else files.why_not_packed(file.path)
                 self.skip(found, file, reason)
 
-    def _state(self, found: Collector, files: Files, split: Rows) -> tuple[_Columns, Sequence[Any]]:
+    def _state(self, found: Collector, files: Files, split: SplitRows) -> tuple[_Columns, Sequence[Any]]:
         """State what the table and its columns become; return the columns, and the label of each row of the split."""
         table, columns, plan = split.table, None, self._plan or {}
         found.account.attach("table", 1 + len(table.further))
@@ -256,7 +246,7 @@ class Table(Layout):
         return SourceError(f"{where} is not in the layout {self.kind}: {reason}")
 
 
-def _split_without_row(file: File, plan: Mapping[str, Rows]) -> str | None:
+def _split_without_row(file: File, plan: Mapping[str, SplitRows]) -> str | None:
     """Return the split whose name or table agrees with the folder of an image; None if there is none."""
     folder, split = split_folder(file.path), split_of(file.path)
     if not folder or folder in plan:
@@ -270,7 +260,9 @@ def _claim(found: Collector, done: set[str], file: File) -> None:
     done.add(file.path)
 
 
-def _labelled(found: Collector, files: Files, plan: Mapping[str, Rows], own: Named, options: SourceOptions) -> _Columns:
+def _labelled(
+    found: Collector, files: Files, plan: Mapping[str, SplitRows], own: Named, options: SourceOptions
+) -> _Columns:
     """Return the columns of the table of a split.
 
     A column is the label in all tables if it is in the largest one that has labels: in a small one, classes may look

@@ -7,7 +7,7 @@ import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -25,12 +25,14 @@ from wds_tools.sources import layouts, masks
 from wds_tools.sources.about_images import About, notes_on, why_not_packed
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
-from wds_tools.sources.columns import json_object, json_or
+from wds_tools.sources.columns import LABEL, json_object, json_or, usual_columns
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
 from wds_tools.wording import counted
+
+_PARSED = 5  # JSON files of images that may have labels
 
 
 class Files:
@@ -263,6 +265,7 @@ class ClassFolders(Layout):
             found.account.notes += masks.note_on_names([file.path for file in images])
         lists = self._class_lists(found, files)
         labels = self._labels(found, files, images, parts)
+        found.account.notes += _hint(files, parts.values()) if labels is None else []
         for file in images:
             own = parts.get(file.path, {})
             if labels is not None and file.path not in labels:
@@ -340,6 +343,7 @@ class ClassFolders(Layout):
             parent = wrapper
         if not self.given:
             layouts.check_classes(paths.values(), where=files.where)
+            found.account.notes += layouts.notes_about_levels(paths.values())
         return {path: layouts.class_folder(below) for path, below in paths.items()}
 
     def _list_of(self, files: Files, file: File | None, names: Sequence[str]) -> Any:
@@ -357,6 +361,15 @@ class ClassFolders(Layout):
 
     def _without_split(self, path: str) -> str:
         return layouts.without_split(path.removeprefix(self.base), self._level)
+
+
+def _hint(files: Files, parts: Iterable[Mapping[str, File]]) -> list[str]:
+    """Return a note if entries of the first JSON files of images could be their labels."""
+    first = islice((own["json"] for own in parts if "json" in own), _PARSED)
+    found = (entry for file in first for entry in usual_columns(LABEL, json_object(files.read(file)) or {}))
+    places = ", ".join(f"--label json:{entry}" for entry in dict.fromkeys(found))
+    note = f"packed without labels; {places} could be the label: pack the dataset once more, with this option"
+    return [note] if places else []
 
 
 _TABLE = "table"

@@ -13,6 +13,7 @@ from wds_tools.format.account import Part
 from wds_tools.format.label import Classes
 from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, further
 from wds_tools.sources.annotations import Annotations, Collected, packed, text_of, unpacked
+from wds_tools.wording import counted
 
 _PAIR_FOLDERS = frozenset(["jpegimages", "images", "annotations", "xmls", "labels"])
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
@@ -97,6 +98,7 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
     seen: set[str] = set()  # class names
     elements: set[str] = set()
     from_zero = ""
+    stated: dict[str, str] = {}  # image -> name of the image in its file, without extension
     for image, name, data in files:
         if b"<pt>" in (data or b"") or b"LabelMe" in (data or b"")[:1000]:
             raise SourceError(
@@ -110,6 +112,7 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
             from_zero = from_zero or (name if _counts_from_zero(tree) else "")
             raw[image] = packed(tree)
             file_of[image] = name
+            stated[image] = _stem(str(tree.get("filename", "")).replace("\\", "/"))
         except SourceError as error:
             result.skip(image, error, name)
     names = Classes.sorted(seen)
@@ -120,8 +123,19 @@ def annotations_of(files: Iterable[tuple[str, str, bytes | None]]) -> Annotation
         if from_zero
         else "boxes count pixels from 1, as VOC defines it: no xmin or ymin is below 1"
     )
+    stems = set(map(_stem, stated))
+    others = [image for image, stem in stated.items() if stem in stems - {_stem(image)}]
+    if others:
+        result.found.notes.append(
+            f"{counted(len(others), 'XML file')} with the name of another image in <filename>, such as "
+            f"{stated[others[0]]!r} in {file_of[others[0]]!r}: each belongs to the image with the name of the file"
+        )
     result.found.parts += [Part("entry", name, "json") for name in sorted(elements)]
     return result.finished()
+
+
+def _stem(path: str) -> str:
+    return posixpath.splitext(posixpath.basename(path))[0]
 
 
 def _convert(
@@ -246,4 +260,4 @@ def pair_key(path: str) -> tuple[str, ...]:
     """
     folder, name = posixpath.split(path)
     kept = [part for part in folder.split("/") if part.lower() not in _PAIR_FOLDERS]
-    return (*kept, posixpath.splitext(name)[0])
+    return (*kept, _stem(name))

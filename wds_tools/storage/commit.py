@@ -13,7 +13,6 @@ import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 from wds_tools.errors import DestinationError, WdsToolsError
@@ -49,9 +48,7 @@ class CommitFile:
         self._file = open(os.open(self._temporary, flags, 0o666), "wb", buffering=BUFFER_BYTES)  # noqa: PTH123 - opens a descriptor
         return self._file
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self._discard()
             return
@@ -106,12 +103,7 @@ def final_name(name: str) -> str | None:
 
 @contextlib.contextmanager
 def write_errors(where: Path | str, advice: str) -> Iterator[None]:
-    """Let an error of the system, such as a full disk, state what cannot be written and what to do.
-
-    Args:
-        where: The file or folder.
-        advice: What to do next.
-    """
+    """Let an error of the system, such as a full disk, state what cannot be written and what to do."""
     try:
         yield
     except OSError as error:

@@ -7,6 +7,7 @@ dataset's. The manifest of the dataset lists the subfolder. See docs/decisions/0
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -31,11 +33,13 @@ from wds_tools.format.index import ABSENT, index_name
 from wds_tools.format.label import NO_NUMBER, Labels
 from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.format.label_source import LabelSource
-from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest
+from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest, ShardEntry
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import Totals
 from wds_tools.packing.destination import ADDED_FIELDS
 from wds_tools.packing.encode import encode_field
+from wds_tools.packing.engines import EngineName, check_engine, engine_for, in_order
+from wds_tools.packing.ray_engine import Advance, ShardFunction
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.reading.names import is_pattern, split_manifest
@@ -46,7 +50,7 @@ from wds_tools.storage.commit import commit_bytes, final_name, sync_folder, writ
 from wds_tools.storage.lock import PLAN_NAME, lock_file
 from wds_tools.storage.lock import WORK_NAME as UNFINISHED_NAME
 from wds_tools.terminal import shows_progress
-from wds_tools.upkeep.field_source import KeyedFields, Spool, keyed_fields, record_count
+from wds_tools.upkeep.field_source import KeyedFields, Spool, keyed_fields, record_count, spooled_records
 
 WORK_NAME = ".adding"
 _REPORT_NAME = "report.json"
@@ -90,6 +94,8 @@ def add_fields(
     fields: Mapping[str, str] | None = None,
     match: Match = "key",
     strict: bool = False,
+    workers: int | None = None,
+    engine: EngineName = "local",
     progress: bool | None = None,
 ) -> AddReport:
     """Add fields to the samples of a dataset, such as captions, embeddings or masks, without rewriting it.
@@ -114,6 +120,11 @@ def add_fields(
         match: What the keys of the source are: ``key``, the key of a sample; or ``path``, the ``path`` in its field
             ``json``, where `pack` keeps the name of the file.
         strict: Raise an error, before the dataset changes, if a key is unknown or a sample gets no field.
+        workers: Number of worker processes that write shards; 1 writes them in this process. By default it is chosen
+            from the size of the fields: at most one per core.
+        engine: ``local`` for processes on this machine, or ``ray`` for tasks of Ray Core on all machines of a cluster,
+            one for each shard. All of them must have this package, and the folder of the dataset. Only this process
+            reads the source.
         progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
 
     Returns:
@@ -130,6 +141,7 @@ def add_fields(
     started = time.monotonic()
     if match not in get_args(Match):
         raise OptionError(f"match={match!r}; allowed are 'key' and 'path'")
+    check_engine(engine)
     folder, manifest_name = _local(dataset)
     shards = open_shards(folder / manifest_name)
     name = _name(name, source)
@@ -140,7 +152,7 @@ def add_fields(
         with work:
             if path is not None and (report := work.finished(call)) is not None:
                 return AddReport(folder / name, **report, seconds=time.monotonic() - started)
-            run = _Run(shards, work, match, strict, progress)
+            run = _Run(shards, work, match, strict, workers, engine, progress)
             run.read(keyed_fields(source, key=key, fields=fields or {}), record_count(source))
             added = run.write()
             report = {
@@ -303,6 +315,8 @@ class _Run:
     work: _Work
     match: Match
     strict: bool
+    workers: int | None
+    engine: EngineName
     progress: bool | None
     unknown: int = 0
     unknown_key: str | None = None
@@ -335,7 +349,7 @@ class _Run:
                 bar.update(len(batch))
         if not self.known:
             example = f", such as {self.unknown_key!r}," if self.unknown_key is not None else ""
-            own = next(iter(self._names_of(0)), None)
+            own = next(iter(_names_of(self.shards, 0, self.match)), None)
             raise SourceError(
                 f"none of the {self.unknown:,} keys of the source{example} is a {self.match} of the dataset, such as "
                 f"{own!r}: name the column with --key (key=), or use --match path (match='path')"
@@ -369,9 +383,20 @@ class _Run:
             raise OptionError(f"the dataset has a field {name!r}: use another name (--field NEW=COLUMN)")
         self._fields.add(name)
 
+    def _call(
+        self, function: ShardFunction, common: Any, parts: Iterable[tuple[int, Any]], size: int, advance: Advance
+    ) -> Iterator[Any]:
+        """Call a function for all shards, of ``size`` bytes; yield the results in the order of the shards."""
+        engine = engine_for(self.engine, self.workers, size=size, shards=len(self.shards.locations))
+        shared = self.shards.local_files
+        with closing(engine.run(function, common, parts, advance=advance, shared=shared)) as results:
+            yield from (result for _, result in in_order(results))
+
     def _keys(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return the hashes of all keys, sorted: uint64 [n], and the index of the shard of each: int64 [n]."""
-        parts = [_hashes(self._names_of(index)) for index in range(len(self.shards.locations))]
+        size = sum(location.entry.index_bytes for location in self.shards.locations)
+        numbers = ((shard, shard) for shard in range(len(self.shards.locations)))
+        parts = list(self._call(_hashes_of, (self.shards, self.match), numbers, size, lambda _samples, _bytes: None))
         hashes = np.concatenate(parts)
         shard_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         order = np.argsort(hashes, kind="stable")
@@ -383,24 +408,6 @@ class _Run:
             )
         return hashes, shard_of
 
-    def _names_of(self, shard: int) -> list[str]:
-        """Return what the keys of the source are compared with, for the samples of a shard."""
-        index = self.shards.index(shard, keep=False)
-        if self.match == "key":
-            return index.keys
-        columns = index.fields.get("json")
-        if columns is None or (columns.offset == ABSENT).any():
-            raise OptionError(f"{self.shards.shard_url(shard)} has samples without the field json: match by key")
-        spans = list(zip(columns.offset.tolist(), (columns.offset + columns.size).tolist(), strict=True))
-        paths = []
-        for key, data in zip(index.keys, self.shards.fetch(shard, spans), strict=True):
-            value = json.loads(bytes(data))
-            path = value.get("path") if isinstance(value, dict) else None
-            if not isinstance(path, str):
-                raise SampleError("its field json has no path: match by key", shard=index.shard, key=key)
-            paths.append(path)
-        return paths
-
     def write(self) -> Manifest:
         """Write the shards and their manifest.
 
@@ -408,13 +415,19 @@ class _Run:
             SourceError: A key occurs twice in the source; with ``strict``, a sample gets no field.
         """
         entries, totals = [], Totals()
+        common = _Writing(self.shards, self.match, self.work.folder, self.spool.folder, self.classes, self._form)
+        parts = (
+            (number, (number, location.entry.first.name, self.spool.take(number)))
+            for number, location in enumerate(self.shards.locations)
+        )
         with self._bar("writing", self.shards.manifest.samples) as bar:
-            for index, location in enumerate(self.shards.locations):
-                shard = self._write_shard(index, location.entry.first.name)
-                if shard.entry is not None and shard.index is not None:
-                    entries.append(shard.entry)
-                    totals.add(shard.index)
-                bar.update(location.entry.samples)
+            written = self._call(
+                _write_shard, common, parts, self.spool.bytes, lambda samples, _bytes: bar.update(samples)
+            )
+            for entry, part in written:
+                if entry is not None:
+                    entries.append(entry)
+                    totals.add(part)
         source = {"kind": ADDED_FIELDS, "match": self.match}
         manifest = Manifest(tuple(entries), dict(totals.fields), source=source)
         if self.strict and manifest.samples < self.shards.manifest.samples:
@@ -431,30 +444,87 @@ class _Run:
         hidden = not shows_progress(self.progress)
         return tqdm(desc=what, total=total, unit=" samples", disable=hidden, file=sys.stderr)
 
-    def _class_numbers(self, data: bytes) -> bytes:
+
+def _names_of(shards: ShardSet, shard: int, match: Match) -> list[str]:
+    """Return what the keys of the source are compared with, for the samples of a shard."""
+    index = shards.index(shard, keep=False)
+    if match == "key":
+        return index.keys
+    columns = index.fields.get("json")
+    if columns is None or (columns.offset == ABSENT).any():
+        raise OptionError(f"{shards.shard_url(shard)} has samples without the field json: match by key")
+    spans = list(zip(columns.offset.tolist(), (columns.offset + columns.size).tolist(), strict=True))
+    paths = []
+    for key, data in zip(index.keys, shards.fetch(shard, spans), strict=True):
+        value = json.loads(bytes(data))
+        path = value.get("path") if isinstance(value, dict) else None
+        if not isinstance(path, str):
+            raise SampleError("its field json has no path: match by key", shard=index.shard, key=key)
+        paths.append(path)
+    return paths
+
+
+def _hashes_of(common: tuple[ShardSet, Match], shard: int, _advance: Advance) -> NDArray[np.uint64]:
+    shards, match = common
+    return _hashes(_names_of(shards, shard, match))
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """What all new shards have in common.
+
+    Attributes:
+        shards: The dataset.
+        match: What the keys of the source are.
+        folder: Where the new shards are written.
+        spool: Folder of the records that did not fit into memory.
+        classes: Class names of the field `LABELS`.
+        form: Form of its values in the source.
+    """
+
+    shards: ShardSet
+    match: Match
+    folder: Path
+    spool: Path
+    classes: tuple[str, ...]
+    form: Form | None
+
+    def class_numbers(self, data: bytes) -> bytes:
         """Return the labels of a sample as a list of class numbers."""
-        labels = Labels(LABELS, form=self._form)
+        labels = Labels(LABELS, form=self.form)
         labels.add(json.loads(data))
         numbered = labels.numbered(own=self.classes)
         numbers = numbered.numbers.tolist() if numbered.several is None else numbered.several[0] or ()
         return encode_field(LABELS, [number for number in numbers if number != NO_NUMBER])
 
-    def _write_shard(self, number: int, name: str) -> ShardFile:
-        found: dict[str, dict[str, bytes]] = {}
-        for key, fields in self.spool.records(number):
-            old = found.setdefault(key, {})
-            if twice := old.keys() & fields.keys():
-                raise SourceError(f"key {key!r} occurs twice in the source, with field {min(twice)!r}")
-            old.update(fields)
-        keys = self.shards.index(number, keep=False).keys
-        with ShardFile(self.work.folder / name) as shard:
-            for key, name_in_source in zip(keys, self._names_of(number), strict=True):
-                fields = found.get(name_in_source, {})
-                if LABELS in fields:
-                    fields[LABELS] = self._class_numbers(fields[LABELS])
-                if fields:
-                    shard.write(Sample(key, dict(sorted(fields.items()))))
-        return shard
+
+def _write_shard(
+    writing: _Writing, part: tuple[int, str, list[KeyedFields]], advance: Advance
+) -> tuple[ShardEntry | None, Totals]:
+    """Write a shard of new fields where an engine calls this function.
+
+    Args:
+        writing: What all shards have in common.
+        part: Number of the shard, its name, and its records that are not in the spool.
+        advance: Called with the samples of the dataset that are done.
+    """
+    number, name, kept = part
+    found: dict[str, dict[str, bytes]] = {}
+    for key, fields in itertools.chain(spooled_records(writing.spool, number), kept):
+        old = found.setdefault(key, {})
+        if twice := old.keys() & fields.keys():
+            raise SourceError(f"key {key!r} occurs twice in the source, with field {min(twice)!r}")
+        old.update(fields)
+    keys = writing.shards.index(number, keep=False).keys
+    with ShardFile(writing.folder / name) as shard:
+        for key, name_in_source in zip(keys, _names_of(writing.shards, number, writing.match), strict=True):
+            fields = found.get(name_in_source, {})
+            if LABELS in fields:
+                fields[LABELS] = writing.class_numbers(fields[LABELS])
+            if fields:
+                shard.write(Sample(key, dict(sorted(fields.items()))))
+    advance(len(keys), 0)
+    return (None, Totals()) if shard.index is None else (shard.entry, Totals.of(shard.index))
 
 
 def _json_list(key: str, data: bytes) -> Any:
@@ -470,14 +540,7 @@ def _hashes(keys: Iterable[str]) -> NDArray[np.uint64]:
 
 
 def _list_addition(path: Path, expected: Manifest, addition: Addition, classes: tuple[str, ...]) -> None:
-    """Add an addition to the manifest, which must be the one that was opened.
-
-    Args:
-        path: The manifest.
-        expected: The manifest that was opened.
-        addition: The addition.
-        classes: Class names of the field `LABELS` in it.
-    """
+    """Add an addition to the manifest, which must be the one that was opened."""
     current = _read_manifest(path)
     if current.checksum != expected.checksum:
         raise DestinationError(f"{path} was changed while fields were added: run the same command again")

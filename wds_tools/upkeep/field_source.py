@@ -265,45 +265,34 @@ class Spool:
 
     Args:
         folder: Local folder for the files; it is created when it is needed.
+
+    Attributes:
+        bytes: Memory or disk space of all records.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
+        self.bytes = 0
         self._kept: dict[int, list[KeyedFields]] = {}
-        self._bytes = 0
+        self._kept_bytes = 0
 
     def add(self, shard: int, record: KeyedFields) -> None:
         """Add a record of a shard."""
         self._kept.setdefault(shard, []).append(record)
-        self._bytes += _RECORD_BYTES + sum(map(len, record[1].values()))
-        if self._bytes > MEMORY_BYTES:
+        size = _RECORD_BYTES + sum(map(len, record[1].values()))
+        self.bytes += size
+        self._kept_bytes += size
+        if self._kept_bytes > MEMORY_BYTES:
             self._write()
 
-    def records(self, shard: int) -> Iterator[KeyedFields]:
-        """Yield the records of a shard, in the order in which they were added."""
-        path = self._path(shard)
-        if path.exists():
-            data, position = memoryview(path.read_bytes()), 0
-            while position < len(data):
-                words = []
-                (count,) = _LENGTH.unpack_from(data, position)
-                position += _LENGTH.size
-                for _ in range(count):
-                    (length,) = _LENGTH.unpack_from(data, position)
-                    position += _LENGTH.size
-                    words.append(bytes(data[position : position + length]))
-                    position += length
-                key, rest = words[0].decode("utf-8", "surrogatepass"), words[1:]
-                yield key, {name.decode(): value for name, value in zip(rest[::2], rest[1::2], strict=True)}
-        yield from self._kept.get(shard, [])
-
-    def _path(self, shard: int) -> Path:
-        return self._folder / f"{shard:06d}"
+    def take(self, shard: int) -> list[KeyedFields]:
+        """Return the records of a shard that are in memory, and forget them. They follow those of `spooled_records`."""
+        return self._kept.pop(shard, [])
 
     def _write(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         for shard, records in self._kept.items():
-            with self._path(shard).open("ab") as file:
+            with _spool_file(self.folder, shard).open("ab") as file:
                 for key, fields in records:
                     words = [key.encode("utf-8", "surrogatepass")]  # a path in JSON may have surrogate escapes
                     words += [word for name, data in fields.items() for word in (name.encode(), data)]
@@ -311,4 +300,27 @@ class Spool:
                     for word in words:
                         file.write(_LENGTH.pack(len(word)))
                         file.write(word)
-        self._kept, self._bytes = {}, 0
+        self._kept, self._kept_bytes = {}, 0
+
+
+def spooled_records(folder: Path, shard: int) -> Iterator[KeyedFields]:
+    """Yield the records of a shard that a `Spool` wrote to its folder, in the order in which they were added."""
+    path = _spool_file(folder, shard)
+    if not path.exists():
+        return
+    data, position = memoryview(path.read_bytes()), 0
+    while position < len(data):
+        words = []
+        (count,) = _LENGTH.unpack_from(data, position)
+        position += _LENGTH.size
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(data, position)
+            position += _LENGTH.size
+            words.append(bytes(data[position : position + length]))
+            position += length
+        key, rest = words[0].decode("utf-8", "surrogatepass"), words[1:]
+        yield key, {name.decode(): value for name, value in zip(rest[::2], rest[1::2], strict=True)}
+
+
+def _spool_file(folder: Path, shard: int) -> Path:
+    return folder / f"{shard:06d}"

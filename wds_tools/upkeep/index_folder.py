@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from wds_tools.format.tar import Bytes
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.output_folder import BucketFolder, LocalFolder
 from wds_tools.packing.remote_destination import parse_destination
-from wds_tools.storage import join, open_store, split_folder
+from wds_tools.storage import Store, join, open_store, split_folder
 from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.patterns import expand_pattern
 from wds_tools.storage.stream import stream_object
@@ -27,6 +27,43 @@ NOT_WRITABLE = (
     "indexes are written to the folder of the shards: make it writable, or copy the shards to a writable folder"
 )
 """What to do if the folder of shards is not writable."""
+
+
+@dataclass(frozen=True)
+class LocalShards:
+    """The shards of a local folder. It can be sent to other processes."""
+
+    folder: Path
+
+    @contextmanager
+    def open(self, shard: str, size: int, advance: Advance) -> Iterator[Bytes]:
+        """Open a shard, to be read once from start to end; ``advance`` is called with the number of bytes read."""
+        path = self.folder / shard
+        try:
+            with path.open("rb") as file:
+                _refuse_empty(size, shard)
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except WdsToolsError:
+            raise
+        except OSError as error:
+            raise NotADatasetError(f"shard {path} cannot be read: {error.strerror}; check the path") from error
+        mapped.madvise(mmap.MADV_SEQUENTIAL)
+        # Not closed here: closing fails while the traceback of an error refers to a part of the view.
+        yield memoryview(mapped)
+        advance(len(mapped))
+
+
+@dataclass(frozen=True)
+class RemoteShards:
+    """The shards of a folder at a URL. It can be sent to other processes."""
+
+    store: Store
+
+    @contextmanager
+    def open(self, shard: str, size: int, advance: Advance) -> Iterator[Bytes]:
+        """Open a shard as a stream."""
+        _refuse_empty(size, shard)
+        yield stream_object(self.store, shard, total_bytes=size, on_chunk=lambda _start, data: advance(len(data)))
 
 
 class LocalIndexFolder(LocalFolder):
@@ -40,22 +77,10 @@ class LocalIndexFolder(LocalFolder):
         """Return the length of a shard in bytes."""
         return (self.folder / shard).stat().st_size
 
-    @contextmanager
-    def open(self, shard: str, advance: Advance) -> Iterator[Bytes]:
-        """Open a shard, to be read once from start to end; ``advance`` is called with the number of bytes read."""
-        path = self.folder / shard
-        try:
-            with path.open("rb") as file:
-                _refuse_empty(os.fstat(file.fileno()).st_size, shard)
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except WdsToolsError:
-            raise
-        except OSError as error:
-            raise NotADatasetError(f"shard {path} cannot be read: {error.strerror}; check the path") from error
-        mapped.madvise(mmap.MADV_SEQUENTIAL)
-        # Not closed here: closing fails while the traceback of an error refers to a part of the view.
-        yield memoryview(mapped)
-        advance(len(mapped))
+    @property
+    def shards(self) -> LocalShards:
+        """What reads its shards."""
+        return LocalShards(self.folder)
 
 
 class RemoteIndexFolder(BucketFolder):
@@ -74,12 +99,10 @@ class RemoteIndexFolder(BucketFolder):
         """Return the length of a shard."""
         return self._sizes[shard]
 
-    @contextmanager
-    def open(self, shard: str, advance: Advance) -> Iterator[Bytes]:
-        """Open a shard as a stream."""
-        size = self._sizes[shard]
-        _refuse_empty(size, shard)
-        yield stream_object(self._store, shard, total_bytes=size, on_chunk=lambda _start, data: advance(len(data)))
+    @property
+    def shards(self) -> RemoteShards:
+        """What reads its shards."""
+        return RemoteShards(self._store)
 
     def read(self, name: str) -> bytes | None:
         """Return the content of an object."""

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,13 +44,15 @@ from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import card
 from wds_tools.packing.config import class_names
+from wds_tools.packing.engines import EngineName, check_engine, engine_for, in_order
+from wds_tools.packing.ray_engine import Advance
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.repeated_keys import find_repeated_key
 from wds_tools.signatures import takes
 from wds_tools.storage import join
 from wds_tools.storage.commit import write_errors
 from wds_tools.terminal import shows_progress
-from wds_tools.upkeep.index_folder import NOT_WRITABLE, IndexFolder, open_folders
+from wds_tools.upkeep.index_folder import NOT_WRITABLE, IndexFolder, LocalShards, RemoteShards, open_folders
 from wds_tools.upkeep.shard_scan import DOTS_REMEDY, ScanResult, columns_by_key, is_table, scan_shard
 from wds_tools.wording import counted
 
@@ -70,6 +73,8 @@ class IndexOptions:
     classes: str | Path | Sequence[str] | None = None
     label_type: LabelType | None = None
     dots_in_fields: bool = False
+    workers: int | None = None
+    engine: EngineName = "local"
     progress: bool | None = None
     storage_options: Mapping[str, Any] | None = None
 
@@ -97,6 +102,10 @@ def index_shards(options: IndexOptions) -> Manifest:  # noqa: D417 - callers pas
         dots_in_fields: Names such as ``photo.2024.01.jpg`` mean the key ``photo`` and the field
             ``2024.01.jpg``. By default, it is an error if this would put several images whose keys
             seem to have dots into one sample.
+        workers: Number of worker processes; 1 reads the shards in this process. By default it is chosen from their
+            size: at most one per core.
+        engine: ``local`` for processes on this machine, or ``ray`` for tasks of Ray Core on all machines of a cluster,
+            one for each shard. All of them must have this package and reach the shards. Only this process writes.
         progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
         storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are not saved.
 
@@ -212,6 +221,7 @@ def _open(options: IndexOptions) -> list[_Job]:
 def _index(jobs: Sequence[_Job], options: IndexOptions) -> list[Manifest]:
     """Write the indexes of all folders, then their manifests."""
     classes, label_type = class_names(options.classes), options.label_type
+    check_engine(options.engine)
     remote = RemoteOptions.of(storage_options=options.storage_options)
     written: list[Manifest] = []
     names = NamesOfNumbers()
@@ -219,7 +229,7 @@ def _index(jobs: Sequence[_Job], options: IndexOptions) -> list[Manifest]:
     try:
         with _progress_bar(jobs, options.progress) as bar:
             for job in jobs:
-                _index_folder(job, bar, names, label_type, dots_in_fields=options.dots_in_fields)
+                _index_folder(job, bar, names, options)
         numbered = _number(jobs, classes, label_type)
         _check_labels(jobs)
         for note in numbered.notes:
@@ -269,34 +279,63 @@ def _progress_bar(jobs: Sequence[_Job], progress: bool | None) -> Any:
     return tqdm(total=total, unit="B", unit_scale=True, disable=not shows_progress(progress), file=sys.stderr)
 
 
-def _index_folder(
-    job: _Job, bar: Any, names: NamesOfNumbers, label_type: LabelType | None, *, dots_in_fields: bool
-) -> None:
+def _scan(
+    common: tuple[LocalShards | RemoteShards, LabelSource, bool], part: tuple[str, int], advance: Advance
+) -> tuple[ScanResult, NamesOfNumbers]:
+    """Read a shard where an engine calls this function.
+
+    Args:
+        common: What opens shards, where labels are, and whether to compare class numbers with names.
+        part: Name of the shard, and its length.
+        advance: Called with the bytes read.
+    """
+    shards, label, compares = common
+    shard, size = part
+    names = NamesOfNumbers()
+    with shards.open(shard, size, lambda size: advance(0, size)) as view:
+        return scan_shard(view, shard, label, names if compares else None), names
+
+
+def _index_folder(job: _Job, bar: Any, names: NamesOfNumbers, options: IndexOptions) -> None:
     """Write the index of every shard of a folder."""
     dots = Dots()
     is_usual = job.source == LabelSource()
-    is_chosen = bool(label_type) or not is_usual or (job.old is not None and job.old.label is not None)
-    for shard, files in zip(job.shards, job.files, strict=True):
-        with job.folder.open(shard, bar.update) as view:
-            result = scan_shard(view, shard, job.source, names if is_usual else None)
-        kept = None
-        if files.exists or files.listed_by:
-            kept = _kept_index(job.folder, result.index, files, is_chosen=is_chosen)
-        job.labels += [
-            job.texts.setdefault(value, value) if isinstance(value, bytes | str) else value for value in result.labels
-        ]
-        job.numbers.append(result.index.label if kept is None else kept.label)
-        job.kept.append(kept is not None)
-        job.entries.append(_write_index(job.folder, result.index, files, is_kept=kept is not None))
-        job.totals.add(result.index)
-        dots.add_index(result.index)
-        _log_warnings(result)
+    is_chosen = bool(options.label_type) or not is_usual or (job.old is not None and job.old.label is not None)
+    parts = [(shard, job.folder.size(shard)) for shard in job.shards]
+    engine = engine_for(options.engine, options.workers, size=sum(size for _, size in parts), shards=len(parts))
+    results = engine.run(
+        _scan,
+        (job.folder.shards, job.source, is_usual),
+        enumerate(parts),
+        advance=lambda _, size: bar.update(size),
+        shared=[] if job.folder.folder is None else [job.folder.folder / job.shards[0]],
+    )
+    with closing(results):
+        for number, (result, found) in in_order(results):
+            names.update(found)
+            _add_shard(job, result, job.files[number], is_chosen=is_chosen)
+            dots.add_index(result.index)
     if not any(entry.samples for entry in job.entries):
         raise ShardError(
             f"no sample in {counted(len(job.shards), 'shard')}: members need names such as 000001.jpg, 000001.cls"
         )
-    if dots.belong_to_keys and not dots_in_fields:
+    if dots.belong_to_keys and not options.dots_in_fields:
         raise ShardError(f"{dots}. {DOTS_REMEDY}")
+
+
+def _add_shard(job: _Job, result: ScanResult, files: _Files, *, is_chosen: bool) -> None:
+    """Write the index of a shard, and add what the manifest needs to the job."""
+    kept = None
+    if files.exists or files.listed_by:
+        kept = _kept_index(job.folder, result.index, files, is_chosen=is_chosen)
+    job.labels += [
+        job.texts.setdefault(value, value) if isinstance(value, bytes | str) else value for value in result.labels
+    ]
+    job.numbers.append(result.index.label if kept is None else kept.label)
+    job.kept.append(kept is not None)
+    job.entries.append(_write_index(job.folder, result.index, files, is_kept=kept is not None))
+    job.totals.add(Totals.of(result.index))
+    _log_warnings(result)
 
 
 def _kept_index(folder: IndexFolder, new: Index, files: _Files, *, is_chosen: bool) -> Index | None:

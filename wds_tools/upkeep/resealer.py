@@ -108,7 +108,7 @@ def _contradictions(store: Store, manifest: Manifest) -> Iterator[str]:
         shards.fetch(position, [])
         if (index.shard, index.shard_xxh3) != (entry.name, entry.xxh3):
             yield f"the index of {entry.name} is for {index.shard} with XXH3-128 {index.shard_xxh3}"
-        totals.add(index)
+        totals.add(Totals.of(index))
     yield from totals.contradictions(manifest)
     if (unnamed := totals.unnamed_classes(manifest)) is not None:
         yield unnamed

@@ -16,7 +16,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.storage.commit import commit_bytes
@@ -76,12 +75,10 @@ class RestoreFolder:
             commit_bytes(plan, self.plan)
         return left is not None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         work = self.root / UNPACK_NAME
         # An unfinished run leaves lock and plan, and the next run continues. Ctrl-C may come right after a link.
-        is_error = kind is not None and issubclass(kind, Exception)
+        is_error = isinstance(error, Exception)
         is_unfinished = kind is not None and (not is_error or self._continues or bool(self._restored))
         for path in sorted(work.iterdir(), key=lambda path: path.name == "lock"):
             if path.name not in ("lock", PLAN_NAME) or not is_unfinished:

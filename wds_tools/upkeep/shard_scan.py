@@ -223,11 +223,6 @@ def columns_by_key(data: bytes, keys: Sequence[str], *, name: str) -> pa.Table |
     Columns of numbers, booleans, text and times are taken; lists, structures and bytes are not. A sample without
     a row has nulls, and rows without a sample, such as failed downloads, are left out.
 
-    Args:
-        data: The Parquet file.
-        keys: Keys of the samples.
-        name: Name of the file, for error messages.
-
     Returns:
         The columns; None if the table has no text column ``key``.
 

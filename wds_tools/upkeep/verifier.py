@@ -13,6 +13,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from tqdm import tqdm
 from wds_tools.errors import ManifestError, MissingFileError, ShardError, StoreError, shortened
 from wds_tools.format import tar
 from wds_tools.format.index import ABSENT, Index
-from wds_tools.format.manifest import MANIFEST_NAME, OLD_VERSION, Addition
+from wds_tools.format.manifest import MANIFEST_NAME, OLD_VERSION, Addition, ShardEntry
 from wds_tools.format.sample import split_name
 from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.card import CARD_NAME
+from wds_tools.packing.engines import EngineName, engine_for, in_order
+from wds_tools.packing.ray_engine import Advance
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.repeated_keys import find_repeated_key
 from wds_tools.reading.shardset import ShardSet
@@ -64,6 +67,25 @@ class Damage:
         parts = (("shard", self.shard), ("key", self.key), ("field", self.field), ("byte", self.offset))
         where = [f"{name} {shortened(str(value), 1000)}" for name, value in parts if value is not None]
         return f"{', '.join(where)}: {shortened(self.reason)}"
+
+
+@dataclass(slots=True)
+class _Checked:
+    """What was found in one shard.
+
+    Attributes:
+        damages: All damage.
+        objects: Objects in images that are strange.
+        is_read: Whether all its bytes were read.
+        unchecked: Why it could not be checked; None if it was.
+        totals: Of its index, if that is intact.
+    """
+
+    damages: list[Damage] = field(default_factory=list)
+    objects: list[str] = field(default_factory=list)
+    is_read: bool = False
+    unchecked: str | None = None
+    totals: Totals | None = None
 
 
 @dataclass(slots=True)
@@ -113,6 +135,17 @@ class VerifyReport:
             self.damage_count += len(damages)
             self.damages += damages[: MAX_DAMAGES - len(self.damages)]
 
+    def add_shard(self, entry: ShardEntry, checked: _Checked) -> None:
+        """Add what was found in a shard."""
+        self.objects += checked.objects
+        self.bytes += entry.bytes if checked.is_read else 0
+        if checked.unchecked is not None:
+            self.unchecked[entry.name] = checked.unchecked
+            return
+        self.shards += 1
+        self.samples += entry.samples
+        self.add(checked.damages)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as values for JSON."""
         return {"ok": self.ok, **asdict(self)}
@@ -121,6 +154,8 @@ class VerifyReport:
 def verify(
     dataset: str | os.PathLike[str],
     *,
+    workers: int | None = None,
+    engine: EngineName = "local",
     cache_dir: str | Path | None = None,
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -130,6 +165,10 @@ def verify(
     Args:
         dataset: Folder or URL with a manifest, the manifest itself, or a brace pattern of indexed
             shards.
+        workers: Number of worker processes; 1 checks in this process. By default it is chosen from the size of the
+            shards: at most one per core.
+        engine: ``local`` for processes on this machine, or ``ray`` for tasks of Ray Core on all machines of a cluster,
+            one for each shard. All of them must have this package and reach ``dataset``.
         cache_dir: Cache folder for blocks of remote shards; None takes ``WDS_TOOLS_CACHE_DIR`` or
             the user's cache.
         progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
@@ -140,7 +179,9 @@ def verify(
 
     Raises:
         NotADatasetError: The path is not a packed dataset.
+        OptionError: An unknown engine, or Ray is not installed.
         StoreError: The manifest cannot be read.
+        WorkerError: A worker process died, or a machine of the Ray cluster lacks what it needs.
     """
     started = time.monotonic()
     report = VerifyReport(os.fspath(dataset))
@@ -151,14 +192,34 @@ def verify(
         return report
     show = shows_progress(progress)
     totals = Totals()
-    with tqdm(total=shards.manifest.bytes, unit="B", unit_scale=True, disable=not show, file=sys.stderr) as bar:
-        for shard in range(len(shards.locations)):
-            index = _check_shard(shards, shard, report, bar.update)
-            if index is not None:
-                totals.add(index)
+    entries = shards.manifest.shards
+    chosen = engine_for(engine, workers, size=shards.manifest.bytes, shards=len(entries))
+    with (
+        tqdm(total=shards.manifest.bytes, unit="B", unit_scale=True, disable=not show, file=sys.stderr) as bar,
+        closing(
+            chosen.run(
+                _check_shard,
+                shards,
+                ((shard, shard) for shard in range(len(entries))),
+                advance=lambda _, size: bar.update(size),
+                shared=shards.local_files,
+            )
+        ) as results,
+    ):
+        for shard, checked in in_order(results):
+            report.add_shard(entries[shard], checked)
+            if checked.totals is not None:
+                totals.add(checked.totals)
     for addition in shards.manifest.additions:
         folder = join(shards.locations[0].store.folder, addition.folder)
-        part = verify(folder, cache_dir=cache_dir, progress=progress, storage_options=storage_options)
+        part = verify(
+            folder,
+            workers=workers,
+            engine=engine,
+            cache_dir=cache_dir,
+            progress=progress,
+            storage_options=storage_options,
+        )
         _add_part(shards, addition, part, report)
     if report.ok and (repeated := find_repeated_key(shards)) is not None:
         report.notes.append(str(repeated))
@@ -206,33 +267,30 @@ def _check_manifest(shards: ShardSet, totals: Totals, report: VerifyReport) -> N
         )
 
 
-def _check_shard(shards: ShardSet, shard: int, report: VerifyReport, advance: Callable[[int], object]) -> Index | None:
-    """Check one shard and add the result to the report; return the index if it is intact."""
+def _check_shard(shards: ShardSet, shard: int, advance: Advance) -> _Checked:
+    """Check one shard."""
     entry = shards.manifest.shards[shard]
-    damages: list[Damage] = []
+    checked = _Checked()
     read = 0
 
     def count(size: int) -> None:
         nonlocal read
         read += size
-        advance(size)
+        advance(0, size)
 
     try:
-        index = _read_index(shards, shard, damages)
+        index = _read_index(shards, shard, checked.damages)
         try:
-            damages += _check_bytes(shards, shard, index, count, report.objects)
-            report.bytes += entry.bytes
+            checked.damages += _check_bytes(shards, shard, index, count, checked.objects)
+            checked.is_read = True
         except (ShardError, StoreError) as error:
-            damages.append(_damage_of(error, entry.name))
+            checked.damages.append(_damage_of(error, entry.name))
+        checked.totals = None if index is None else Totals.of(index)
     except StoreError as error:
-        report.unchecked[entry.name] = str(error)
-        return None
+        checked.unchecked = str(error)
     finally:
-        advance(entry.bytes - read)
-    report.shards += 1
-    report.samples += entry.samples
-    report.add(damages)
-    return index
+        advance(0, entry.bytes - read)
+    return checked
 
 
 def _read_index(shards: ShardSet, shard: int, damages: list[Damage]) -> Index | None:

@@ -106,11 +106,7 @@ class FieldSpec(ABC):
         return False
 
     def stored_names(self, available: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the stored fields that it reads.
-
-        Args:
-            available: Names of the fields of the dataset.
-        """
+        """Return the names of the stored fields that it reads."""
         return (self.field,)
 
     def opened(self, shards: ShardSet) -> FieldSpec:

@@ -36,7 +36,7 @@ from wds_tools.loading.pipeline.tasks import (
 )
 from wds_tools.loading.samples.bad_samples import ErrorLog, Unreadable, replace_unreadable
 from wds_tools.loading.samples.recipe import Recipe
-from wds_tools.loading.workers.pool import WorkerPool
+from wds_tools.loading.workers.pool import CLOSED, WorkerPool
 from wds_tools.order.planner import EpochPlan, Step
 from wds_tools.reading.read_ahead import ReadAhead, end_of_step
 from wds_tools.reading.reader import Reader
@@ -395,9 +395,7 @@ class Pipeline:
         with stages.PACKING:
             self._packing.wait(lambda: self._is_interrupted or self._is_packed(plan, index))
         if self._is_interrupted:
-            raise LoaderError(
-                "the loader was closed while a batch was in progress: create a new iterator with iter(loader)"
-            )
+            raise LoaderError(CLOSED)
 
     def _send_ahead(self) -> None:
         """Send tasks to the workers until enough batches are in progress."""

@@ -14,7 +14,7 @@ from wds_tools.errors import LoaderError
 from wds_tools.images import native
 from wds_tools.loading.pipeline.autoscale import Autoscaler
 from wds_tools.loading.pipeline.tasks import BatchRunner, BatchTask, LayoutTask, TaskResult
-from wds_tools.loading.workers.pool import WorkerPool
+from wds_tools.loading.workers.pool import CLOSED, WorkerPool
 
 _log = logging.getLogger("wds_tools")
 
@@ -76,9 +76,7 @@ class InlinePool:
     def submit(self, task: BatchTask | LayoutTask) -> int:
         """Add a task; return its number for `result`."""
         if self._interrupted:
-            raise LoaderError(
-                "the loader was closed while a batch was in progress: create a new iterator with iter(loader)"
-            )
+            raise LoaderError(CLOSED)
         self._next += 1
         self._tasks[self._next] = task
         return self._next

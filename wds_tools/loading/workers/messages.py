@@ -130,13 +130,7 @@ def _allocate(sizes: Sequence[int]) -> list[memoryview]:
 
 
 def _transfer(function: Any, fd: int, views: Sequence[memoryview]) -> None:
-    """Write to views, or read them, completely.
-
-    Args:
-        function: `os.readv` or `os.writev`.
-        fd: File descriptor of a socket.
-        views: The memory.
-    """
+    """Write to views, or read them, completely."""
     rest = list(views)
     while rest:
         count = function(fd, rest[:_MAX_VIEWS])

@@ -29,6 +29,9 @@ from wds_tools.loading.workers.memory import SharedPage
 from wds_tools.loading.workers.messages import Failure, receive_message
 from wds_tools.loading.workers.worker_process import READY, TaskRunner, run_worker
 
+CLOSED = "the loader was closed while a batch was in progress: create a new iterator with iter(loader)"
+"""Message for a batch that is requested after the loader was closed."""
+
 STALL_SECONDS = 300.0
 _CLOSE_SECONDS = 1.0
 _STACK_BYTES = 65_536
@@ -186,9 +189,7 @@ class WorkerPool:
 
     def _check(self) -> None:
         if self._interrupted:
-            raise LoaderError(
-                "the loader was closed while a batch was in progress: create a new iterator with iter(loader)"
-            )
+            raise LoaderError(CLOSED)
 
     def _wait_for(self, task_id: int, seconds: float) -> bool:
         """Wait for a result; return False if its worker sends nothing for ``seconds`` seconds."""

@@ -81,12 +81,7 @@ class Pool:
         self._closed = False
 
     def take(self, origin: Origin, *, fresh: bool = False) -> tuple[http.client.HTTPConnection, bool]:
-        """Return a connection, and whether it was used before.
-
-        Args:
-            origin: The server.
-            fresh: Do not return one that was used before.
-        """
+        """Return a connection, and whether it was used before."""
         while not fresh:
             with self._lock:
                 connection = self._idle[origin].pop() if self._idle[origin] else None
