@@ -21,8 +21,9 @@ import wds_tools as wt
 from wds_tools.errors import DestinationError, SourceError, StoreError
 from wds_tools.packing.destination import FolderDestination
 from wds_tools.packing.work_folder import ShardReport
-from wds_tools.sources.base import Input, Record, Source
+from wds_tools.sources.base import Record, Source
 from wds_tools.sources.detect import detect, open_source
+from wds_tools.sources.inputs import Input
 
 SAMPLE = Path(__file__).parents[1] / "shards" / "sample" / "images"
 CLASSES = ("desert", "mountain", "sea")

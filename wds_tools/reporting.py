@@ -161,6 +161,16 @@ def identity() -> dict[str, Any]:
     return {"run": label(run_name() or f"{host}-{os.getpid()}"), "host": host}
 
 
+def reporting_environment(url: str | None) -> dict[str, str]:
+    """Return the environment variables with which a program reports to the same server as a part of the same run.
+
+    Args:
+        url: The server; by default the one in ``WDS_TOOLS_REPORT_TO``.
+    """
+    url = url or report_url()
+    return {"WDS_TOOLS_REPORT_TO": url, "WDS_TOOLS_RUN": str(identity()["run"])} if url else {}
+
+
 def dataset_label(name: str) -> str:
     """Return the name of a dataset for reports: without credentials, and with its parent folder.
 

@@ -19,7 +19,7 @@ from wds_tools.bench.workloads import WORKLOADS
 from wds_tools.cli import cli
 from wds_tools.inspection.contact_sheet import VIEWS as SHEET_VIEWS
 from wds_tools.order.planner import Tail
-from wds_tools.packing.config import Engine
+from wds_tools.packing.engines import EngineName
 from wds_tools.packing.transcode import Images
 from wds_tools.upkeep.unpacker import UnpackLayout
 
@@ -111,7 +111,7 @@ def complete(instruction: str) -> subprocess.CompletedProcess[str]:
         ("pack", "images", get_args(Images)),
         ("append", "images", get_args(Images)),
         ("reshard", "images", get_args(Images)),
-        ("pack", "engine", get_args(Engine)),
+        ("pack", "engine", get_args(EngineName)),
         ("plan", "tail", get_args(Tail)),
         ("sample", "view", SHEET_VIEWS),
         ("tune", "view", TUNE_VIEWS),

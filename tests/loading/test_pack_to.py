@@ -7,11 +7,15 @@ import os
 import pickle
 import shutil
 import signal
+import sys
 import threading
 import time
+import types
+from collections import Counter, UserList
 from pathlib import Path
 from random import Random
 
+import datasets
 import preloaded
 import pytest
 from PIL import Image
@@ -26,6 +30,7 @@ from wds_tools.errors import (
     MissingSourceError,
     OptionError,
     ResumeError,
+    SourceError,
     StoreError,
     WorkerError,
 )
@@ -296,6 +301,62 @@ def test_ctrl_c_ends_the_packer_with_the_training(source, tmp_path):
         wait_for(lambda: not is_running(pid))
 
 
+def test_progress_shows_the_packer_and_the_epoch(source, tmp_path, capfd):
+    with make(source, tmp_path / "out", progress=True) as loader:
+        keys_of(loader)
+    shown = capfd.readouterr().err
+    assert "packing:   " in shown
+    assert "/42 [" in shown  # images
+    assert "epoch 0:" in shown
+    assert "/10 [" in shown  # batches
+
+
+def test_a_first_shard_of_which_nothing_could_be_packed(source, tmp_path):
+    (tmp_path / "photos").mkdir()
+    for number in range(30):
+        (tmp_path / "photos" / f"{number}.jpg").write_bytes(b"not an image" * 10_000)
+    pack = {"shard_bytes": "200kB", "shuffle": False}
+    with pytest.raises(SourceError, match="30 files cannot be packed"):
+        make(tmp_path / "photos", tmp_path / "none", pack=pack, shuffle=False)
+    shutil.copy(next((source / "fig").glob("001.*")), tmp_path / "photos" / "a.jpg")  # the last one
+    with make(
+        tmp_path / "photos", tmp_path / "out", pack=pack, shuffle=False, batch_size=1, fields=["image"]
+    ) as loader:
+        assert len([*loader]) == 31
+        assert str(loader.epoch_proof()) == "epoch 0: 1 samples, each once"
+
+
+def test_objects_of_datasets_are_sources(source, tmp_path):
+    paths = sorted(source.glob("*/00*.*"))
+    rows = [{"image": {"bytes": path.read_bytes(), "path": None}, "label": n % 3} for n, path in enumerate(paths)]
+    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["a", "b", "c"]))
+    table = datasets.Dataset.from_list(rows, features=features)
+    for name, items in {"table": table, "stream": table.to_iterable_dataset()}.items():
+        with make(items, tmp_path / name) as loader:
+            assert sorted(Counter(label for batch in loader for label in batch.label.tolist()).values()) == [13, 13, 14]
+            assert loader.classes == ("a", "b", "c")
+        wt.pack(items, tmp_path / f"{name}-packed", **PACK)
+        assert hashes(tmp_path / name) == hashes(tmp_path / f"{name}-packed")
+        with make(items, tmp_path / name) as loader:
+            assert len(keys_of(loader)) == 40
+    is_other = pytest.raises(OptionError, match=r"is not the dataset of the Dataset")
+    with make(table.select(range(30)), tmp_path / "table") as loader, is_other:
+        keys_of(loader)
+
+
+def test_objects_that_another_process_cannot_get(tmp_path, monkeypatch):
+    class Local(UserList):
+        pass
+
+    with pytest.raises(OptionError, match=r"the Local cannot be sent to the process that packs .*[Cc]an't"):
+        make(Local(), tmp_path / "out")
+    program = types.ModuleType("program")
+    program.Items = type("Items", (UserList,), {"__module__": "program"})
+    monkeypatch.setitem(sys.modules, "program", program)
+    with pytest.raises(OptionError, match=r"the dataset cannot be sent .*No module named 'program'.*can be imported"):
+        make(program.Items(), tmp_path / "out")
+
+
 def test_options_that_need_all_samples_wait_for_the_whole_dataset(source, packed, tmp_path):
     with (
         make(source, tmp_path / "out", where="width > 0", seed=5) as loader,
@@ -318,6 +379,7 @@ def test_options_that_need_all_samples_wait_for_the_whole_dataset(source, packed
         ({"pack": {"shard_bytes": "1"}}, "shard_bytes=1 is too small"),
         ({"pack": "keep"}, "allowed are dictionaries of options of wds_tools.pack"),
         ({"dataset": wt.Mixture(["a", "b"], weights=[1, 1])}, "must be one source"),
+        ({"dataset": ["a", "b"]}, "must be one source"),
         ({"fields": ["image", "depth.png"]}, "has no field 'depth.png'|depth.png"),
     ],
 )

@@ -41,8 +41,8 @@ from wds_tools.packing.estimate import process_count
 from wds_tools.packing.packer import PackReport
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.splits import pack_splits
-from wds_tools.sources.base import Input
 from wds_tools.sources.detect import open_source
+from wds_tools.sources.inputs import Input
 from wds_tools.upkeep.resealer import reseal
 
 REPOSITORY = Path(__file__).parents[2]
@@ -322,7 +322,8 @@ def test_the_default_number_of_workers_depends_on_cores_and_bytes(
     photos: Path, monkeypatch: pytest.MonkeyPatch, images: str, cores: int, megabytes: int, processes: int
 ) -> None:
     monkeypatch.setattr("wds_tools.packing.estimate.available_cores", lambda: cores)
-    plan = Plan([Input("a.jpg", megabytes * 1_000_000, None)], [0, 1], (), {})
+    size = megabytes * 1_000_000
+    plan = Plan([Input("a.jpg", size, None)], [0, 1], (), {}, input_bytes=size)
     source = open_source(photos)
     assert process_count(plan, source, PackOptions(photos, "", images=images)) == processes
     assert process_count(plan, source, PackOptions(photos, "", workers=3)) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -28,7 +29,8 @@ from wds_tools.packing.plan import (
     unify_head,
 )
 from wds_tools.packing.shard_file import ShardFile
-from wds_tools.sources.base import Input, Listing
+from wds_tools.sources.base import Listing
+from wds_tools.sources.inputs import Input, Inputs
 
 CLASSES = ("cat", 'dog "x"', "caf\udce9", "日本")
 
@@ -52,6 +54,16 @@ any_inputs = st.lists(
 
 def image_inputs(count: int, kind: str = "jpg") -> list[Input]:
     return [Input(f"{number:03d}.{kind}", 100 + number, None) for number in range(count)]
+
+
+def in_random_order(inputs: list[Input], seed: int, **options: int) -> list[Input]:
+    return [inputs[number] for number in shuffled(Inputs(inputs), seed, **options)]
+
+
+def with_unified_head(inputs: list[Input], kind_of: Callable[[Input], str | None]) -> None:
+    order = np.arange(len(inputs))
+    unify_head(inputs, order, kind_of)
+    inputs[:] = [inputs[number] for number in order]
 
 
 def no_probe(entry: Input) -> str:
@@ -115,24 +127,24 @@ def test_a_shard_can_be_exactly_as_long_as_the_limit() -> None:
 
 def test_the_shuffle_keeps_every_input_once() -> None:
     inputs = image_inputs(1000)
-    assert sorted(shuffled(inputs, 0)) == inputs
-    assert shuffled(inputs, 0) != inputs
+    assert sorted(in_random_order(inputs, 0)) == inputs
+    assert in_random_order(inputs, 0) != inputs
 
 
 def test_the_order_depends_only_on_the_seed() -> None:
     inputs = image_inputs(100)
-    assert shuffled(inputs, 7) == shuffled(inputs, 7)
-    assert shuffled(inputs, 7) != shuffled(inputs, 8)
+    assert in_random_order(inputs, 7) == in_random_order(inputs, 7)
+    assert in_random_order(inputs, 7) != in_random_order(inputs, 8)
 
 
 def test_the_order_of_a_seed_never_changes_between_releases() -> None:
-    order = [int(entry.path[:3]) for entry in shuffled(image_inputs(8), 0)]
+    order = [int(entry.path[:3]) for entry in in_random_order(image_inputs(8), 0)]
     assert order == [1, 3, 7, 6, 0, 4, 2, 5]
 
 
 def test_a_sorted_input_is_spread_evenly() -> None:
     inputs = [Input(f"{number:05d}.jpg", 1, number * 10 // 10_000) for number in range(10_000)]
-    first = shuffled(inputs, 0)[:1000]
+    first = in_random_order(inputs, 0)[:1000]
     counts = np.bincount([entry.label for entry in first], minlength=10)
     assert counts.min() > 60  # 100 each on average; 4 standard deviations below
 
@@ -142,7 +154,7 @@ def test_a_sorted_input_is_spread_evenly() -> None:
 def test_the_first_samples_have_the_most_common_type_if_there_are_enough(kinds: list[str]) -> None:
     inputs = [Input(f"{number}.{kind}", 1, None) for number, kind in enumerate(kinds)]
     unified = list(inputs)
-    unify_head(unified, no_probe)
+    with_unified_head(unified, no_probe)
     names = [extension_kind(entry.path) for entry in unified]
     most = max(names.count(name) for name in names)
     assert names.count(names[0]) == most
@@ -152,14 +164,14 @@ def test_the_first_samples_have_the_most_common_type_if_there_are_enough(kinds: 
 
 def test_inputs_of_the_most_common_type_keep_their_order() -> None:
     inputs = [Input(name, 1, None) for name in ("a.jpg", "b.png", "c.jpg", "d.jpg", "e.jpg", "f.jpg", "g.jpg")]
-    unify_head(inputs, no_probe)
+    with_unified_head(inputs, no_probe)
     assert [entry.path[0] for entry in inputs] == ["a", "c", "d", "e", "f", "b", "g"]
 
 
 def test_an_image_that_is_bad_or_has_another_type_than_its_name_does_not_come_first() -> None:
     inputs = image_inputs(10)
     truth = {"000.jpg": "png", "002.jpg": None}
-    unify_head(inputs, lambda entry: truth.get(entry.path, "jpg"))
+    with_unified_head(inputs, lambda entry: truth.get(entry.path, "jpg"))
     assert [entry.path for entry in inputs[:HEAD]] == ["001.jpg", "003.jpg", "004.jpg", "005.jpg", "006.jpg"]
 
 
@@ -239,9 +251,9 @@ def grouped(groups: int, each: int, size: int = 100) -> list[Input]:
 @given(st.integers(1, 12), st.integers(1, 9), st.integers(1, 3000), st.integers(0, 5))
 def test_groups_are_shuffled_in_windows_and_no_input_is_lost(groups: int, each: int, window: int, seed: int) -> None:
     inputs = grouped(groups, each)
-    order = shuffled(inputs, seed, window_bytes=window)
+    order = in_random_order(inputs, seed, window_bytes=window)
     assert sorted(order) == sorted(inputs)
-    assert order == shuffled(inputs, seed, window_bytes=window)
+    assert order == in_random_order(inputs, seed, window_bytes=window)
     rows = max(1, window // (100 * each)) * each  # rows in a window, which has complete groups
     for start in range(0, len(order), rows):
         parts = [entry.group for entry in order[start : start + rows]]
@@ -250,19 +262,19 @@ def test_groups_are_shuffled_in_windows_and_no_input_is_lost(groups: int, each: 
 
 def test_inputs_without_groups_are_fully_shuffled() -> None:
     alone = image_inputs(1000)
-    order = [alone.index(entry) for entry in shuffled(alone, 0, window_bytes=1)]
+    order = [alone.index(entry) for entry in in_random_order(alone, 0, window_bytes=1)]
     assert np.corrcoef(order, range(1000))[0, 1] < 0.1
 
 
 def test_a_window_of_groups_mixes_an_input_that_is_sorted_by_class() -> None:
-    order = shuffled(grouped(200, 50), 0, window_bytes=100 * 50 * 20)
+    order = in_random_order(grouped(200, 50), 0, window_bytes=100 * 50 * 20)
     distinct = [len({entry.group for entry in order[start : start + 20]}) for start in range(0, len(order), 20)]
     assert np.mean(distinct) > 11  # expected value for 20 draws from the 20 groups of a window: 12.8
 
 
 def test_the_first_samples_have_one_type_if_names_do_not_show_it() -> None:
     inputs = [Input(f"a.parquet#{row}", 100, None, (row,)) for row in range(40)]
-    unify_head(inputs, lambda entry: ("jpg", "png", "jpg+txt")[entry.location[0] % 3], by_name=False)
+    with_unified_head(inputs, lambda entry: ("jpg", "png", "jpg+txt")[entry.location[0] % 3])
     assert len({entry.location[0] % 3 for entry in inputs[:HEAD]}) == 1
     assert len(set(inputs)) == 40
 

@@ -26,7 +26,8 @@ import wds_tools as wt
 from wds_tools.cli import main
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.packing.splits import draw_splits, parse_shares
-from wds_tools.sources.base import Input, Listing, Skip
+from wds_tools.sources.base import Listing, Skip
+from wds_tools.sources.inputs import Input
 
 
 def listing_of(labels: list[int | None]) -> Listing:

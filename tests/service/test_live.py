@@ -548,3 +548,20 @@ def test_pack_reports_its_progress_and_its_end(server: Running, photos: Path, tm
     assert done.returncode == 0, done.stderr
     (pack,) = (one for one in runs(server.url)["packs"] if one["dataset"].endswith("reported"))
     assert (pack["status"], pack["done"], pack["total"]) == ("finished", 400, 400)
+
+
+def test_a_pack_and_the_training_that_has_started_it_are_one_run(server: Running, photos: Path, tmp_path: Path) -> None:
+    options = {"pack_to": tmp_path / "trained", "report_to": server.url, "batch_size": 16, "fields": ["label"]}
+    with wt.make_loader(photos, num_workers=0, **options) as loader:
+        assert len([*loader]) == 25
+        wait_for(lambda: mine(server.url) and mine(server.url)[0]["pack"])
+        (run,) = mine(server.url)
+        assert (run["pack"]["run"], run["pack"]["total"], run["pack"]["done"]) == (run["run"], 400, 400)
+        assert run["pack"]["status"] == "finished"
+        assert not [one for one in runs(server.url)["packs"] if one["dataset"].endswith("trained")]
+        page = request(server.url, "/").body.decode()
+        assert re.search(r"packing\s+<span class=.badge plain.>finished</span>.*\s.*value=.400", page)
+
+
+def mine(url: str) -> list[dict[str, Any]]:
+    return [run for run in runs(url)["runs"] if run["dataset"].endswith("trained")]

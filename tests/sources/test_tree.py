@@ -17,8 +17,9 @@ from sources_conformance import stored
 
 from wds_tools.errors import LabelError, SourceError
 from wds_tools.packing.packer import pack
-from wds_tools.sources.base import Input, SourceChangedError, SourceOptions, SourceStoreError
+from wds_tools.sources.base import SourceChangedError, SourceOptions, SourceStoreError
 from wds_tools.sources.detect import open_source
+from wds_tools.sources.inputs import Input
 from wds_tools.sources.tree import TreeSource
 
 

@@ -22,8 +22,9 @@ from wds_tools.options import RemoteOptions
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.stored_samples import stored_samples
 from wds_tools.sources import files as source_files
-from wds_tools.sources.base import Input, SourceStoreError
+from wds_tools.sources.base import SourceStoreError
 from wds_tools.sources.detect import open_source
+from wds_tools.sources.inputs import Input
 from wds_tools.sources.table import fetch
 from wds_tools.sources.tree import TreeSource
 from wds_tools.storage import stream

@@ -68,8 +68,15 @@ def checked(hints: Mapping[str, str] = MappingProxyType({})) -> Callable[[Callab
             for name in kwargs:
                 if name not in parameters:
                     raise TypeError(f"{function_name}() has no argument {name!r}: {_hint(name, hints, parameters)}")
-            checked_args = [_checked_value(name, value) for name, value in zip(positional, args, strict=False)]
-            checked_kwargs = {name: _checked_value(name, value) for name, value in kwargs.items()}
+            is_source = (
+                kwargs.get("pack_to") is not None
+            )  # then the dataset is whatever `pack` takes, and Packing checks it
+
+            def value_of(name: str, value: Any) -> Any:
+                return value if is_source and name == "dataset" else _checked_value(name, value)
+
+            checked_args = [value_of(name, value) for name, value in zip(positional, args, strict=False)]
+            checked_kwargs = {name: value_of(name, value) for name, value in kwargs.items()}
             return function(*checked_args, **checked_kwargs)
 
         return call
@@ -165,7 +172,7 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         (
             "the folder or URL of a packed dataset, its manifest, a brace pattern of indexed shards, a list "
             "of them, and for several datasets a wds_tools.Mixture(['a', 'b'], weights=[1, 1]); pack a Dataset object "
-            "first, with wds_tools.pack(dataset, 'shards/name')"
+            "first, with wds_tools.pack(dataset, 'shards/name'), or during the first epoch, with pack_to='shards/name'"
         ),
     ),
     "batch_size": (_is_integer_from(1), "whole numbers of 1 and more"),
@@ -208,7 +215,7 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         _or_none(_is_ban),
         "text files with one key or sample id per line, lists of keys (str), lists of sample ids (int), and None",
     ),
-    "pack_to": (_or_none(_is_path), "paths of folders, and None"),
+    "pack_to": (_or_none(_is_path), "paths of folders, URLs, and None"),
     "pack": (_or_none(_is_mapping), "dictionaries of options of wds_tools.pack, such as {'images': 'keep'}, and None"),
     "rank": (_or_none(_is_integer_from(0)), "whole numbers of 0 and more, and None"),
     "world_size": (_or_none(_is_integer_from(1)), "whole numbers of 1 and more, and None"),

@@ -50,10 +50,11 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
         dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, a list
             of such shards, or a `Mixture` of several datasets.
         batch_size: Samples per batch on this rank.
-        pack_to: Folder to pack ``dataset`` into, which then is a source of `pack`, such as a folder of images. If the
-            folder is not complete, a process at low priority packs it, or continues, and the first epoch reads the
-            shards as they are finished. The first epoch has their stored order, which is the shuffle of the packer;
-            later ones have the order of any other loader of the packed dataset. See docs/packing.md.
+        pack_to: Folder or URL to pack ``dataset`` into, which then is a source of `pack`, such as a folder of images or
+            a Hugging Face `Dataset`. If it is not complete, a process at low priority packs it, or continues, and the
+            first epoch reads the shards as they are finished. The first epoch has their stored order, which is the
+            shuffle of the packer; later ones have the order of any other loader of the packed dataset. See
+            docs/packing.md.
         pack: Options of `pack` as a dictionary, such as ``{"images": "crop-ready", "shard_bytes": "256MB"}``. By
             default images are kept as they are (``"keep"``), and shards have at most 256 MB. With
             ``{"then": "crop-ready"}`` they become crop-ready later, in place, at low priority during the next epochs.

@@ -10,6 +10,7 @@ import inspect
 import logging
 import math
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -17,9 +18,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from wds_tools.errors import DestinationError, MissingSourceError, OptionError, WdsToolsError, WorkerError
 from wds_tools.format.manifest import Manifest
 from wds_tools.loading.load_options import LoaderOptions
+from wds_tools.loading.mixture import Mixture
 from wds_tools.loading.request import OpenedDataset, open_dataset
 from wds_tools.loading.samples.columns import buckets_of
 from wds_tools.options import launcher_number
@@ -29,10 +33,12 @@ from wds_tools.packing.packer import check_place
 from wds_tools.packing.plan import packed_source
 from wds_tools.packing.remote_destination import parse_destination, spool_folder
 from wds_tools.packing.unfinished import UnfinishedShards, plan_of, read_complete, read_plan
+from wds_tools.reporting import reporting_environment
 from wds_tools.storage import open_store
 from wds_tools.storage.cache.remote import is_known_elsewhere
 from wds_tools.storage.lock import WORK_NAME
 from wds_tools.storage.requests.failures import clean_url
+from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
 
 _POLL_SECONDS = 0.02
@@ -102,10 +108,17 @@ class Packing:
         self._restarts = 0
         self._shards: UnfinishedShards | None = None
         self._begun = (time.monotonic(), 0)  # time, and inputs that were packed then
+        is_shown = shows_progress(options.progress) and options.ranks.find().world.rank == 0
+        self._line = PackingLine() if is_shown else None
         self.was_complete = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_packer": None, "_close_packer": _nothing}  # another process starts its own
+        return {
+            **self.__dict__,
+            "_packer": None,
+            "_close_packer": _nothing,
+            "_line": None,
+        }  # another process starts its own
 
     def open(self) -> OpenedDataset:
         """Open the dataset when its first shard is finished, or when it is complete if the options need all of it.
@@ -152,7 +165,7 @@ class Packing:
         return replace(open_dataset(options), begins_packed=not _needs_all(options))
 
     def _find_shards(self) -> None:
-        """Wait for the plan and the first shard."""
+        """Wait for the plan and the first samples."""
         plans: list[Manifest] = []
 
         def is_planned() -> bool:
@@ -165,7 +178,15 @@ class Packing:
         self._shards = UnfinishedShards(self._store, replace(plan, shards=(), fields={}, images=None, source=source))
         self._shards.grow()
         self._begun = time.monotonic(), self._shards.done
-        self.wait(lambda: bool(self._shards and (self._shards.locations or self.look())))
+        self.wait(self._has_samples)
+
+    def _has_samples(self) -> bool:
+        """Return whether there are samples, or will be none: all inputs of a finished shard may have been skipped."""
+        if self._shards is None:
+            return False
+        if not self._shards.locations:
+            self.look()
+        return bool(self._shards.locations) or self._shards.is_complete
 
     def _plan(self) -> list[Manifest]:
         """Return the manifest of the plan of this source, which has no shards yet; none until it is known."""
@@ -185,7 +206,12 @@ class Packing:
 
     def look(self) -> bool:
         """Look for shards that were finished since; return whether there are any, or the dataset is complete now."""
-        return self._shards is not None and self._may_look() and self._shards.grow()
+        if self._shards is None or not self._may_look():
+            return False
+        is_new = self._shards.grow()
+        if self._line:
+            self._line.show(self._shards)
+        return is_new
 
     @property
     def is_complete(self) -> bool:
@@ -218,7 +244,12 @@ class Packing:
         if self._is_verified:
             return
         if self._packer is None:
-            self._packer = BackgroundPacker(self._arguments, crop_ready=self._crop_ready, cache=self._options.remote)
+            self._packer = BackgroundPacker(
+                self._arguments,
+                crop_ready=self._crop_ready,
+                cache=self._options.remote,
+                environment=reporting_environment(self._options.report_to),
+            )
             self._close_packer = weakref.finalize(self, self._packer.close)
         try:
             self._is_verified = self._packer.poll()
@@ -239,7 +270,7 @@ class Packing:
         if self._restarts == _RESTARTS:
             raise WorkerError(
                 f"{error}, for the second time. Finished shards are kept: start the program again to continue, or "
-                f"find the cause with `wds-tools pack {self._options.dataset} {self._location}`"
+                f"find the cause with `wds-tools pack {_name(self._options.dataset)} {self._location}`"
             ) from None
         self._restarts += 1
         _log.warning("%s: it is started again, once; finished shards are kept", error)
@@ -250,7 +281,7 @@ class Packing:
             raise error
         if isinstance(error, DestinationError):
             raise OptionError(
-                f"pack_to={str(self._location)!r} is not the dataset of {self._options.dataset}: {error}"
+                f"pack_to={str(self._location)!r} is not the dataset of {_name(self._options.dataset)}: {error}"
             ) from error
         _log.info("%s: %s is used as it is", error, self._location)
         self._is_verified = True
@@ -287,7 +318,7 @@ class Packing:
                     )
                 _log.warning(
                     "still waiting for the list of %s, which %s makes: nothing is packed before",
-                    self._options.dataset,
+                    _name(self._options.dataset),
                     "the packer" if self._has_packer else "the packer of the process with LOCAL_RANK or rank 0",
                 )
                 since = now
@@ -296,6 +327,31 @@ class Packing:
         """Stop the packer. The next iteration starts it again, unless the dataset is complete."""
         self._close_packer()
         self._packer = None
+        if self._line:
+            self._line.close()
+
+
+class PackingLine:
+    """A line on stderr with how far the packer is. It disappears when the dataset is complete."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def show(self, shards: UnfinishedShards) -> None:
+        """Show how many inputs are in finished shards."""
+        if shards.is_complete:
+            self.close()
+            return
+        if self._bar is None:
+            count = {"total": shards.inputs, "initial": shards.done}
+            self._bar = tqdm(**count, desc="packing", unit=" images", leave=False, file=sys.stderr)
+        self._bar.update(shards.done - self._bar.n)
+
+    def close(self) -> None:
+        """Remove the line."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
 
 def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path | str, bool]:
@@ -306,10 +362,8 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path | str, bool]:
     """
     assert options.pack_to is not None
     src, given = options.dataset, dict(options.pack or {})
-    if not isinstance(src, str | os.PathLike):
-        raise OptionError(
-            "with pack_to=, the dataset must be one source, as a path or URL: pack other sources with wds_tools.pack"
-        )
+    if isinstance(src, list | tuple | Mixture):
+        raise OptionError("with pack_to=, the dataset must be one source: a path, a URL or a Dataset object")
     if refused := [name for name in given if name in _OF_LOADER]:
         raise OptionError(f"pack={{{refused[0]!r}: ...}}: the loader decides this option of pack; remove it")
     then = given.pop("then", None)
@@ -338,7 +392,8 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path | str, bool]:
             "shuffle= of the loader needs shards that are packed in random order: remove 'shuffle' from pack="
         )
     check_place(src, location, checked)
-    return {"src": os.fspath(src), "dst": location, **arguments}, location, then is not None
+    src = os.fspath(src) if isinstance(src, os.PathLike) else src
+    return {"src": src, "dst": location, **arguments}, location, then is not None
 
 
 def _check_url(url: str, then: str | None) -> None:
@@ -365,8 +420,12 @@ def _needs_all(options: LoaderOptions) -> bool:
 
 
 def _exists(src: Any) -> bool:
-    """Return whether a source may exist: a URL may."""
-    return "://" in str(src) or Path(src).exists()
+    """Return whether a source may exist: a URL or an object may."""
+    return not isinstance(src, str | os.PathLike) or "://" in str(src) or Path(src).exists()
+
+
+def _name(src: Any) -> str:
+    return str(src) if isinstance(src, str | os.PathLike) else f"the {type(src).__name__}"
 
 
 def _written(folder: Path) -> int:

@@ -279,9 +279,9 @@ class Agreement:
                 other = store.get(key).decode()
                 if other != own:
                     raise LoaderError(
-                        f"call {number + 1} of loader.reweight() differs between ranks: {_change_as_text(own)} on rank "
-                        f"{dist.get_rank()}, {_change_as_text(other)} on rank {member}: all ranks must make the same "
-                        "calls after the same step"
+                        f"call {number + 1} of loader.reweight() differs between ranks: on rank {dist.get_rank()} "
+                        f"{_change_as_text(own)}, on rank {member} {_change_as_text(other)}: all ranks must make the "
+                        "same calls after the same step"
                     )
 
     def _check_missed(self, steps: int) -> None:

@@ -28,7 +28,7 @@ from wds_tools.packing.estimate import plan_listing, process_count
 from wds_tools.packing.in_place import make_crop_ready
 from wds_tools.packing.packer import PackReport, open_input, pack
 from wds_tools.packing.plan import Plan, is_source
-from wds_tools.packing.preview import show_account
+from wds_tools.packing.preview import account_lines, show_account
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, check_strict, list_inputs, show_notes
 from wds_tools.reading.names import why_not_a_dataset
@@ -37,6 +37,7 @@ from wds_tools.reading.shardset import classes_of
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.files import shown_path
+from wds_tools.sources.inputs import Inputs
 from wds_tools.storage.lock import why_unfinished
 
 _log = logging.getLogger("wds_tools")
@@ -85,7 +86,7 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
             "append with the same --images and --resize, or reshard the dataset first"
         )
     source, listing = _list_new_inputs(src, dst, options, onto)
-    show_account(source, listing, progress=options.progress)
+    show_account(account_lines(source, listing), progress=options.progress)
     check_strict([(source, listing)], options)
     plan = plan_listing(source, listing, options)
     if any(is_source(part, plan.source) for part in parts):  # an earlier call has appended it
@@ -151,7 +152,7 @@ def _list_new_inputs(src: Any, dst: Path, options: PackOptions, onto: Manifest) 
     """List the inputs to append. Known classes keep their numbers, and new ones get the next numbers."""
     source = open_input(src, dst, options)
     listing = list_inputs(source, options.progress)
-    is_several = any(entry.labels is not None for entry in listing.inputs)
+    is_several = Inputs.of(listing.inputs).have_several_labels
     if is_several != (LABELS in onto.fields):
         raise OptionError(
             f"the samples of {src if is_several else dst} have several labels each, those of "

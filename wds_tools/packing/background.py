@@ -17,17 +17,17 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from wds_tools.errors import DestinationError, WdsToolsError, WorkerError
+from wds_tools.errors import DestinationError, OptionError, WdsToolsError, WorkerError
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.in_place import make_crop_ready
-from wds_tools.packing.packer import open_input, pack_listing
+from wds_tools.packing.packer import list_or_restore, pack_listing
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.remote_destination import open_destination, parse_destination
-from wds_tools.packing.run import list_inputs
 from wds_tools.packing.unfinished import plan_of
 from wds_tools.storage.lock import WORK_NAME, is_locked
 
@@ -46,21 +46,32 @@ class BackgroundPacker:
         options: The arguments of `pack`.
         crop_ready: Make the images crop-ready when the dataset is complete, in place.
         cache: How the training reads a URL, see `open_destination`.
+        environment: Environment variables to set.
 
     Raises:
+        OptionError: The source is an object that cannot be sent to another process.
         WorkerError: The process cannot be started.
     """
 
     def __init__(
-        self, options: Mapping[str, Any], *, crop_ready: bool = False, cache: RemoteOptions | None = None
+        self,
+        options: Mapping[str, Any],
+        *,
+        crop_ready: bool = False,
+        cache: RemoteOptions | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        path = os.pathsep.join(filter(None, sys.path))
+        try:
+            sent = pickle.dumps((dict(options), crop_ready, cache))
+        except Exception as error:  # whatever the methods of an object raise
+            raise _cannot_be_sent(options["src"], error) from error
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the program is this package
                 [sys.executable, "-c", _PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=environment,
+                env={**os.environ, **(environment or {}), "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C is for the training; this process ends when its input is closed
             )
         except OSError as error:
@@ -71,7 +82,7 @@ class BackgroundPacker:
         self._output = b""
         with contextlib.suppress(BrokenPipeError):  # it ended already, which `poll` reports
             # Not as arguments: they may be secret.
-            self._process.stdin.write(pickle.dumps((dict(options), crop_ready, cache)))
+            self._process.stdin.write(sent)
             self._process.stdin.flush()
 
     @property
@@ -127,23 +138,37 @@ class PackerDiedError(WorkerError):
 
 def main() -> None:
     """Run the process: read the options from standard input, write the plan and an error to standard output."""
+    output, sys.stdout = os.dup(1), sys.stderr
+    os.dup2(2, 1)  # whatever is printed is a message
+    _lower_priority()
     try:
         arguments, crop_ready, cache = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent
     except EOFError:  # the parent was killed
         return
-    _lower_priority()
+    except Exception as error:  # the source is an object of a class that this process does not find
+        _fail(output, _cannot_be_sent(None, error))
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    output, sys.stdout = os.dup(1), sys.stderr
-    os.dup2(2, 1)  # whatever is printed is a message
     try:
         location = _pack(PackOptions(**arguments), cache, output)
     except WdsToolsError as error:
-        os.write(output, _ERROR + pickle.dumps(error).hex().encode() + b"\n")
-        sys.exit(1)
+        _fail(output, error)
     os.write(output, _COMPLETE + b"\n")
     if crop_ready:
         assert isinstance(location, Path), "the loader has checked it"
         _make_crop_ready(location)
+
+
+def _fail(output: int, error: WdsToolsError) -> NoReturn:
+    os.write(output, _ERROR + pickle.dumps(error).hex().encode() + b"\n")
+    sys.exit(1)
+
+
+def _cannot_be_sent(source: Any, error: Exception) -> OptionError:
+    name = "the dataset" if source is None else f"the {type(source).__name__}"
+    return OptionError(
+        f"{name} cannot be sent to the process that packs ({type(error).__name__}: {error}): define its class and its "
+        "functions in a module that can be imported, not in the program itself, or pack it first with wds_tools.pack"
+    )
 
 
 def _lower_priority() -> None:
@@ -182,8 +207,7 @@ def _wait_for_others(folder: Path) -> None:
 def _pack(options: PackOptions, cache: RemoteOptions | None, output: int) -> Path | str:
     """Pack, and return the folder or URL."""
     location = parse_destination(options.dst)
-    source = open_input(options.src, location, options)
-    listing = list_inputs(source, progress=False)
+    source, listing, stored = list_or_restore(location, replace(options, progress=False))
     is_told = False
 
     def tell(plan: Plan) -> None:
@@ -196,7 +220,7 @@ def _pack(options: PackOptions, cache: RemoteOptions | None, output: int) -> Pat
     while True:
         was_complete = destination.manifest() is not None
         try:
-            pack_listing(source, listing, location, options, planned=tell, cache=cache)
+            pack_listing(source, listing, location, options, planned=tell, cache=cache, whole=True, stored=stored)
         except DestinationError as error:
             is_taken = isinstance(error.__cause__, BlockingIOError)
             if not is_taken and (was_complete or destination.manifest() is None):

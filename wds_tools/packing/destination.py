@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from wds_tools.errors import DestinationError, ManifestError
 from wds_tools.format import manifest as manifests
@@ -24,7 +24,7 @@ from wds_tools.storage.commit import commit_bytes, sync_folder
 from wds_tools.storage.lock import PLAN_NAME, WORK_NAME
 from wds_tools.wording import counted
 
-_PLAN = f"{WORK_NAME}/{PLAN_NAME}"
+PLAN = f"{WORK_NAME}/{PLAN_NAME}"
 APPENDED = "appended"  # kind of the source of a dataset that samples were appended to
 ADDED_FIELDS = "added fields"  # kind of the source of shards with fields that were added to a dataset later
 
@@ -122,6 +122,15 @@ class Destination(Protocol):
     def write_plan(self, data: bytes) -> None:
         """Record the source that is being packed."""
 
+    def read_listing(self) -> tuple[bytes, memoryview] | None:
+        """Return the files of the plan, see `stored_plan`; None without them."""
+
+    def write_listing(self, write: Callable[[BinaryIO], bytes]) -> None:
+        """Write the files of the plan: the rows, then what ``write`` returns."""
+
+    def remove_listing(self) -> None:
+        """Remove the files of the plan, so that the next run lists the source again."""
+
     def write_planned(self, manifest: Manifest) -> None:
         """Record the manifest of the plan, which has no shards yet, for loaders that read the shards meanwhile."""
 
@@ -154,7 +163,7 @@ def check_times(destination: Destination, plan: Plan, source: Source) -> None:
     """Check that no file of a source was changed after a local folder began to be packed from it."""
     unfinished = destination.read_plan() or {}
     unfinished = {key: value for key, value in unfinished.items() if key != "onto"}  # of the dataset for `append`
-    if unfinished == plan.source and (later := later_files(destination, plan, source, since=_PLAN)):
+    if unfinished == plan.source and (later := later_files(destination, plan, source, since=PLAN)):
         raise DestinationError(
             f"{destination.name} holds an unfinished pack of these files, and {later}: run it again with --fresh "
             "(fresh=True), which starts over"
@@ -352,7 +361,7 @@ class _SharedFolder:
         """Pack a shard into the folder, if this machine has the folder of the packer and not another of its name."""
         if WorkFolder(self.folder, str(self.folder)).read_plan() != self.plan:
             raise DestinationError(
-                f"{self.folder} is not the folder of this pack there ({_PLAN} is missing or different): mount the "
+                f"{self.folder} is not the folder of this pack there ({PLAN} is missing or different): mount the "
                 "shared folder on all machines, or pack to a URL"
             )
         return pack(self.folder)

@@ -17,7 +17,8 @@ from wds_tools.packing.config import PackOptions
 from wds_tools.packing.geometry import resized
 from wds_tools.packing.plan import Plan, extension_kind, make_plan
 from wds_tools.packing.transcode import ImageOptions, transcode
-from wds_tools.sources.base import Input, Listing, Record, Source, SourceStoreError
+from wds_tools.sources.base import Listing, Record, Source, SourceStoreError
+from wds_tools.sources.inputs import Input
 
 _MAX_WORKERS = 8  # by default: with more, packing waits for the disk
 _BYTES_PER_WORKER = 500_000_000  # that one process packs in the 0.4 s in which another one starts
@@ -162,7 +163,7 @@ def process_count(plan: Plan, source: Source, options: PackOptions) -> int:
         return 1
     if options.workers is not None:
         return options.workers
-    size, cores = sum(entry.size for entry in plan.inputs), available_cores()
+    size, cores = plan.input_bytes, available_cores()
     if options.policy.images == "keep":  # each reads on one core and writes on another
         return min(_MAX_WORKERS, -(-cores // 2), 1 + size // _BYTES_PER_WORKER)
     return min(cores, 1 + size // _BYTES_PER_TRANSCODER)

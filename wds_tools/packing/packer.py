@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,16 @@ from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import Destination, check_startable, check_times, empty_manifest, later_files
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
 from wds_tools.packing.plan import Plan, has_all, is_beginning
-from wds_tools.packing.preview import Preview, preview, show_account
+from wds_tools.packing.preview import Preview, account_lines, preview, show_account
 from wds_tools.packing.remote_destination import open_destination, parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, bad_files_error, check_strict, list_inputs
+from wds_tools.packing.stored_plan import StoredPlan, parse_head, request_of, restore, write
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source, without_file_scheme
 from wds_tools.storage import is_url
+from wds_tools.storage.commit import write_errors
+from wds_tools.storage.lock import PLAN_NAME, PLANNING_NAME, WORK_NAME, wait_for_lock
 from wds_tools.terminal import shows_progress
 
 _log = logging.getLogger("wds_tools")
@@ -140,12 +145,77 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
     location = parse_destination(options.dst)
     if options.first is not None and isinstance(location, str):
         raise OptionError(f"first={options.first} needs a local folder to look at; {location} is a URL")
-    source = open_input(options.src, location, options)
-    listing = list_inputs(source, options.progress)
-    if not options.dry_run:
-        show_account(source, listing, progress=options.progress)
-    report = pack_listing(source, listing, location, options)
+    with one_task_plans(location, options) as written:
+        source, listing, stored = list_or_restore(location, options)
+        report = pack_listing(source, listing, location, options, whole=True, stored=stored, written=written)
     return replace(report, seconds=time.monotonic() - started)
+
+
+@contextmanager
+def one_task_plans(location: Path | str, options: PackOptions) -> Iterator[Callable[[], None]]:
+    """Let the tasks of a folder wait while one of them lists the source and writes the plan.
+
+    Yields:
+        A function to call when the plan is written.
+    """
+    with ExitStack() as stack:
+        if options.task is not None and isinstance(location, Path):
+            work, existed = location / WORK_NAME, location.exists()
+            with write_errors(location, "choose a writable folder"):
+                stack.callback(os.close, wait_for_lock(work / PLANNING_NAME))
+        try:
+            yield stack.close
+        except BaseException:
+            if options.task is not None and isinstance(location, Path) and not (work / PLAN_NAME).exists():
+                (work / PLANNING_NAME).unlink(missing_ok=True)
+                with suppress(OSError):  # there are other files
+                    work.rmdir()
+                    if not existed:
+                        location.rmdir()
+            raise
+
+
+def list_or_restore(location: Path | str, options: PackOptions) -> tuple[Source, Listing, StoredPlan | None]:
+    """Return a source and its inputs: from the plan of an earlier run of the same pack, otherwise listed now."""
+    check_place(options.src, location, options)
+    stored = None if options.fresh or options.dry_run else _stored(location, options)
+    lines: Sequence[str]
+    if stored is None:
+        source = open_input(options.src, location, options)
+        listing = list_inputs(source, options.progress)
+        lines = () if options.dry_run else account_lines(source, listing)
+    else:
+        source, listing, lines = stored.source, stored.listing, stored.lines
+    if not options.dry_run:
+        show_account(lines, progress=options.progress)
+    return source, listing, stored
+
+
+def _stored(location: Path | str, options: PackOptions) -> StoredPlan | None:
+    """Return the stored plan, if the destination has one of these options, and the source is as it was listed."""
+    request = request_of(options.src, options)
+    destination = _open(location, options)
+    if request is None or (files := destination.read_listing()) is None:
+        return None
+    head = parse_head(files[0], request, destination.read_plan())
+    if head is None:
+        return None
+    with nothing_written():
+        stored = restore(head, files[1], options.src, options, destination.name, compare=options.task is None)
+    if stored is not None and stored.check is not None and stored.check.is_done:
+        check_times(destination, stored.plan, stored.source)
+    return stored
+
+
+def _open(location: Path | str, options: PackOptions, *, cache: RemoteOptions | None = None) -> Destination:
+    return open_destination(
+        location,
+        spool=options.spool_folder,
+        progress=shows_progress(options.progress),
+        task=options.task,
+        remote=options.remote,
+        cache=cache,
+    )
 
 
 def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
@@ -187,6 +257,9 @@ def pack_listing(
     deep: bool | None = None,
     planned: Callable[[Plan], object] | None = None,
     cache: RemoteOptions | None = None,
+    whole: bool = False,
+    stored: StoredPlan | None = None,
+    written: Callable[[], object] | None = None,
 ) -> PackReport:
     """Pack the inputs of a listing, which may be only a part of the source.
 
@@ -198,21 +271,18 @@ def pack_listing(
         deep: See `plan_listing`.
         planned: Called with the plan, before anything is written.
         cache: See `open_destination`.
+        whole: Whether these are all inputs of the source, so that the plan is stored for later runs.
+        stored: The plan of an earlier run. Without it, the inputs are planned now.
+        written: Called when the plan is written, before any shard.
     """
     started = time.monotonic()
     check_strict([(source, listing)], options)
-    plan = plan_listing(source, listing, options, deep=deep).beginning(options.first)
+    complete = plan_listing(source, listing, options, deep=deep) if stored is None else stored.plan
+    plan = complete.beginning(options.first)
     if planned is not None:
         planned(plan)
-    destination = open_destination(
-        dst,
-        spool=options.spool_folder,
-        progress=shows_progress(options.progress),
-        task=options.task,
-        remote=options.remote,
-        cache=cache,
-    )
-    if not options.fresh:
+    destination = _open(dst, options, cache=cache)
+    if not options.fresh and stored is None:
         check_times(destination, plan, source)
     if options.dry_run:
         check_startable(destination, plan.source, fresh=options.fresh)
@@ -241,6 +311,12 @@ def pack_listing(
     total = sum(stop - start for start, stop in ranges)
     with destination, ProgressBar(total, options.progress, dataset=destination.name) as bar:
         job = PackJob(plan, source, destination, process_count(plan, source, options), bar, options)
+        if whole and stored is None and (request := request_of(options.src, options)) and source.state() is not None:
+            lines = account_lines(source, listing)
+            job.listed = lambda file: write(file, request, source, listing, complete, lines)
+        if stored is not None:
+            job.check, job.is_restored = stored.check, True
+        job.written = written
         manifest, skipped = job.run(listing)
     return PackReport(
         manifest=manifest,

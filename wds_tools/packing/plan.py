@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from wds_tools.format.field_classes import FieldClasses, to_raw
 from wds_tools.format.tar import END
-from wds_tools.sources.base import WINDOW_BYTES, Input, Listing, field_bytes
+from wds_tools.sources.base import WINDOW_BYTES, Listing, field_bytes
+from wds_tools.sources.inputs import Input, InputRows, Inputs, Ordered
 
 HEAD = 5
 """Hugging Face infers the fields of a dataset from the first five samples of its first shard, which must agree."""
@@ -106,8 +107,8 @@ def plan_boundaries(sizes: NDArray[np.int64], limit: int) -> list[int]:
     return boundaries
 
 
-def shuffled(inputs: Sequence[Input], seed: int, *, window_bytes: int = WINDOW_BYTES) -> list[Input]:
-    """Return the inputs in random order.
+def shuffled(inputs: InputRows, seed: int, *, window_bytes: int = WINDOW_BYTES) -> NDArray[np.int64]:
+    """Return the positions of the inputs in random order: int64 [n].
 
     Inputs that are read in groups, such as row groups, stay close to the other inputs of their group: the groups are
     put in random order and divided into windows, and each window is shuffled. A shard then needs the groups of one or
@@ -119,35 +120,37 @@ def shuffled(inputs: Sequence[Input], seed: int, *, window_bytes: int = WINDOW_B
         window_bytes: Maximum size of a window in bytes; it has at least one group.
     """
     random = np.random.default_rng([seed, _ORDER_STREAM])
-    if not any(entry.group >= 0 for entry in inputs):
-        return [inputs[number] for number in random.permutation(len(inputs)).tolist()]
-    order: list[Input] = []
-    for window in _windows(inputs, random, window_bytes):
-        order += [inputs[window[number]] for number in random.permutation(len(window)).tolist()]
-    return order
+    groups = inputs.numbers("group")
+    if not (groups >= 0).any():
+        return random.permutation(len(inputs))
+    windows = _windows(groups, inputs.numbers("size"), random, window_bytes)
+    return np.concatenate([window[random.permutation(len(window))] for window in windows])
 
 
-def is_full_shuffle(inputs: Sequence[Input]) -> bool:
+def is_full_shuffle(inputs: InputRows) -> bool:
     """Return whether `shuffled` mixes all inputs, instead of only the inputs of each window."""
-    return not any(entry.group >= 0 for entry in inputs) or sum(entry.size for entry in inputs) <= WINDOW_BYTES
+    return not (inputs.numbers("group") >= 0).any() or int(inputs.numbers("size").sum()) <= WINDOW_BYTES
 
 
-def _windows(inputs: Sequence[Input], random: np.random.Generator, window_bytes: int) -> Iterator[list[int]]:
-    """Yield windows as lists of indexes of inputs: complete groups in random order."""
-    groups: dict[int, list[int]] = {}
-    for number, entry in enumerate(inputs):
-        groups.setdefault(entry.group, []).append(number)
-    members = list(groups.values())
-    window: list[int] = []
+def _windows(
+    groups: NDArray[np.int64], sizes: NDArray[np.int64], random: np.random.Generator, window_bytes: int
+) -> Iterator[NDArray[np.int64]]:
+    """Yield windows as positions of inputs: complete groups in random order."""
+    _, first, group_of = np.unique(groups, return_index=True, return_inverse=True)
+    in_order = np.argsort(group_of, kind="stable")
+    ends = np.cumsum(np.bincount(group_of))
+    members = np.split(in_order, ends[:-1])
+    members = [members[group] for group in np.argsort(first)]  # in the order in which they first occur
+    window: list[NDArray[np.int64]] = []
     filled = 0
     for group in random.permutation(len(members)).tolist():
-        size = sum(inputs[number].size for number in members[group])
+        size = int(sizes[members[group]].sum())
         if window and filled + size > window_bytes:
-            yield window
+            yield np.concatenate(window)
             window, filled = [], 0
-        window += members[group]
+        window.append(members[group])
         filled += size
-    yield window
+    yield np.concatenate(window)
 
 
 def extension_kind(path: str) -> str:
@@ -160,38 +163,40 @@ def extension_kind(path: str) -> str:
     return {"jpeg": "jpg", "tiff": "tif"}.get(kind, kind)
 
 
-def _name_gives_type(entry: Input) -> bool:
-    """Return whether the name of an input shows its image type, and it has no further fields."""
-    return entry.extra == 0 and extension_kind(entry.path) in ("jpg", "png", "webp", "tif", "gif", "avif")
-
-
-def unify_head(inputs: list[Input], kind_of: Callable[[Input], str | None], *, by_name: bool = True) -> None:
+def unify_head(inputs: Sequence[Input], order: NDArray[np.int64], kind_of: Callable[[Input], str | None]) -> None:
     """Swap inputs of the most common type into the first `HEAD` positions, each with the next such input.
 
+    If names do not show the types, or some inputs have further fields, only the first `_PROBED` inputs are considered,
+    and read.
+
     Args:
-        inputs: Inputs in packed order; changed in place.
+        inputs: Inputs in the order of the source.
+        order: Their positions in packed order; changed in place.
         kind_of: Returns the true type of an image and its further fields as text, or None if it cannot be packed.
-        by_name: Whether names show the types. Otherwise only the first `_PROBED` inputs are considered, and read.
     """
-    if by_name:
-        counts = Counter(extension_kind(entry.path) for entry in inputs)
-    else:
-        kinds = [kind for entry in inputs[:_PROBED] if (kind := kind_of(entry)) is not None]
+    counts, has_more = Counter[str](), False
+    for entry in inputs:
+        counts[extension_kind(entry.path)] += 1
+        has_more = has_more or entry.extra != 0
+    by_name = not has_more and counts.keys() <= {"jpg", "png", "webp", "tif", "gif", "avif"}
+    if not by_name:
+        kinds = [kind for index in order[:_PROBED].tolist() if (kind := kind_of(inputs[index])) is not None]
         counts = Counter(kinds)
     if not counts:
         return
     wanted = min(counts, key=lambda kind: (-counts[kind], kind))
-    last = len(inputs) if by_name else min(_PROBED, len(inputs))
+    last = len(order) if by_name else min(_PROBED, len(order))
     candidate = 0
     for position in range(min(HEAD, last)):
         candidate = max(candidate, position)
-        while candidate < last and not (
-            (not by_name or extension_kind(inputs[candidate].path) == wanted) and kind_of(inputs[candidate]) == wanted
-        ):
+        while candidate < last:
+            entry = inputs[int(order[candidate])]
+            if (not by_name or extension_kind(entry.path) == wanted) and kind_of(entry) == wanted:
+                break
             candidate += 1
         if candidate == last:
             return
-        inputs[position], inputs[candidate] = inputs[candidate], inputs[position]
+        order[[position, candidate]] = order[[candidate, position]]
         candidate += 1
 
 
@@ -212,9 +217,10 @@ class Plan:
             8 bits, one of them would be an error.
         field_classes: Class lists of fields, for the manifest.
         first: Number of inputs, if these are only the first ones of the plan that ``source`` describes; otherwise None.
+        input_bytes: Size of all images before packing, in bytes.
     """
 
-    inputs: list[Input]
+    inputs: Sequence[Input]
     boundaries: list[int]
     classes: tuple[str, ...]
     source: dict[str, Any]
@@ -224,13 +230,16 @@ class Plan:
     deep: bool = True
     field_classes: FieldClasses = field(default_factory=dict)
     first: int | None = None
+    input_bytes: int = 0
 
     def beginning(self, samples: int | None) -> Plan:
         """Return the plan of only the first inputs. Its shards are those of this plan; the last one may be shorter."""
         if samples is None or samples >= len(self.inputs):
             return self
         boundaries = [*(start for start in self.boundaries if start < samples), samples]
-        return replace(self, inputs=self.inputs[:samples], boundaries=boundaries, first=samples)
+        inputs = self.inputs[:samples]
+        size = sum(entry.size for entry in inputs)
+        return replace(self, inputs=inputs, boundaries=boundaries, first=samples, input_bytes=size)
 
     @property
     def id(self) -> str:
@@ -281,12 +290,15 @@ def make_plan(
         image_bytes: Size of each image after packing, in bytes; None uses the size of its input.
         shuffle: Put the inputs in random order. Otherwise they keep the order of the listing.
     """
-    inputs = shuffled(listing.inputs, seed) if shuffle else list(listing.inputs)
+    listed = Inputs.of(listing.inputs)
+    inputs: InputRows = listed
     if shuffle:
-        unify_head(inputs, kind_of, by_name=all(_name_gives_type(entry) for entry in inputs))
-    mixed = is_full_shuffle(listing.inputs) if shuffle else listing.shuffled
-    planned = inputs if image_bytes is None else [entry._replace(size=image_bytes) for entry in inputs]
-    sizes = np.array([sample_bytes(entry, listing.classes) for entry in planned], np.int64)
+        order = shuffled(listed, seed)
+        unify_head(listed, order, kind_of)
+        inputs = Ordered(listed, order)
+    mixed = is_full_shuffle(listed) if shuffle else listing.shuffled
+    planned = inputs if image_bytes is None else (entry._replace(size=image_bytes) for entry in inputs)
+    sizes = np.fromiter((sample_bytes(entry, listing.classes) for entry in planned), np.int64, len(inputs))
     source = {
         "kind": kind,
         "seed": seed,
@@ -304,6 +316,7 @@ def make_plan(
         source,
         shuffled=mixed,
         field_classes=listing.field_classes,
+        input_bytes=int(listed.numbers("size").sum()),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -15,8 +15,9 @@ from wds_tools.errors import DecodeError, SourceError
 from wds_tools.format import image_header
 from wds_tools.format.account import shown
 from wds_tools.format.label import Classes
-from wds_tools.sources.base import Input, Listing, Record, Source
+from wds_tools.sources.base import Listing, Record, Source
 from wds_tools.sources.files import shown_path
+from wds_tools.sources.inputs import Input, Inputs
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted, human_bytes
 
@@ -91,12 +92,12 @@ def preview(source: Source, listing: Listing) -> Preview:
     )
 
 
-def show_account(source: Source, listing: Listing, *, progress: bool | None) -> None:
-    """Show the account of a source: as a log message of level INFO, or where a progress bar is shown.
+def show_account(lines: Iterable[str], *, progress: bool | None) -> None:
+    """Show the lines of an account: as a log message of level INFO, or where a progress bar is shown.
 
     A message of this level is shown only if the program has set up logging, as the command line does.
     """
-    text = "\n".join(account_lines(source, listing))
+    text = "\n".join(lines)
     if _log.isEnabledFor(logging.INFO):
         _log.info("%s", text)
     elif shows_progress(progress):
@@ -111,7 +112,10 @@ def account_lines(source: Source, listing: Listing) -> list[str]:
 
 def _labels(listing: Listing) -> str:
     """Return the labels of a listing as text: the number of classes and the first of them."""
-    numbers = sorted({number for entry in listing.inputs for number in _numbers(entry)})
+    inputs = Inputs.of(listing.inputs)
+    numbers = sorted({*inputs.numbers("label").tolist()} - {-1})
+    if inputs.have_several_labels:
+        numbers = sorted({number for entry in inputs for number in _numbers(entry)})
     if numbers and listing.label_classes:
         names = [listing.label_classes[number] for number in numbers]
         return f", {counted(len(names), 'class', 'classes')} ({_examples(names)})"

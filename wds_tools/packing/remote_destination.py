@@ -15,12 +15,13 @@ import os
 import platform
 import re
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 import xxhash
 from tqdm import tqdm
@@ -41,6 +42,8 @@ from wds_tools.packing.destination import (
 )
 from wds_tools.packing.plan import shard_name
 from wds_tools.packing.work_folder import (
+    HEAD_NAME,
+    ROWS_NAME,
     SKIPPED_NAME,
     ShardReport,
     WorkFolder,
@@ -288,6 +291,29 @@ class BucketDestination:
         """Record the source that is being packed to the URL."""
         self._bucket.write(f"{WORK_NAME}/{PLAN_NAME}", data)
 
+    def read_listing(self) -> tuple[bytes, memoryview] | None:
+        """Return the files of the plan; the larger one is copied into a local file without a name, and mapped."""
+        head = self._bucket.read(f"{WORK_NAME}/{HEAD_NAME}")
+        if head is None:
+            return None
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self.folder.parent) as file:
+            if not self._bucket.get(f"{WORK_NAME}/{ROWS_NAME}", _path_of(file)):
+                return None
+            return head, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def write_listing(self, write: Callable[[BinaryIO], bytes]) -> None:
+        """Write the files of the plan: the rows, then what ``write`` returns."""
+        with tempfile.TemporaryFile(dir=self.folder) as file:
+            head = write(file)
+            file.flush()
+            self._bucket.put(_path_of(file), f"{WORK_NAME}/{ROWS_NAME}")
+        self._bucket.write(f"{WORK_NAME}/{HEAD_NAME}", head)
+
+    def remove_listing(self) -> None:
+        """Remove the files of the plan, so that the next run lists the source again."""
+        self._bucket.remove([HEAD_NAME, ROWS_NAME], WORK_NAME)
+
     def write_planned(self, manifest: Manifest) -> None:
         """Record the manifest of the plan for loaders."""
         self._bucket.write(f"{WORK_NAME}/{MANIFEST_NAME}", manifests.to_json(manifest).encode())
@@ -370,6 +396,11 @@ class _BucketPlace:
             destination.add_shard(report)
             destination.finish_task()
         return report
+
+
+def _path_of(file: IO[bytes]) -> Path:
+    """Return a path of an open file, which may have no name."""
+    return Path(f"/proc/self/fd/{file.fileno()}")
 
 
 def _put_into(cache: BlockCache, folder: Path, entry: ShardEntry) -> None:

@@ -8,12 +8,12 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tqdm import tqdm
 
@@ -25,10 +25,11 @@ from wds_tools.format.totals import merge_stats
 from wds_tools.images import native
 from wds_tools.options import available_cores
 from wds_tools.packing.config import PackOptions
-from wds_tools.packing.destination import APPENDED, Destination, empty_manifest, manifest_of
+from wds_tools.packing.destination import APPENDED, PLAN, Destination, empty_manifest, later_files, manifest_of
 from wds_tools.packing.engines import Engine
 from wds_tools.packing.estimate import garbage_collection_paused, nothing_written
 from wds_tools.packing.plan import Plan, shard_name
+from wds_tools.packing.stored_plan import SourceCheck
 from wds_tools.packing.work_folder import ShardReport, report_path
 from wds_tools.packing.worker import ShardTask, bad_inputs, pack_part
 from wds_tools.reporting import dataset_label, identity, reporter_of
@@ -55,6 +56,10 @@ class PackJob:
         options: The options of `pack`.
         kept: Reports of shards that an earlier run has finished, by number.
         packed: Reports of the shards that this run has finished.
+        listed: Writes the files of the plan, see `Destination.write_listing`; None if an earlier run has.
+        written: Called when the plan is written.
+        check: Compares the source with an earlier listing.
+        is_restored: Whether an earlier run has written the plan.
     """
 
     plan: Plan
@@ -65,6 +70,10 @@ class PackJob:
     options: PackOptions
     kept: dict[int, ShardReport] = field(default_factory=dict, init=False)
     packed: list[ShardReport] = field(default_factory=list, init=False)
+    listed: Callable[[BinaryIO], bytes] | None = field(default=None, init=False)
+    written: Callable[[], object] | None = field(default=None, init=False)
+    check: SourceCheck | None = field(default=None, init=False)
+    is_restored: bool = field(default=False, init=False)
 
     def run(self, listing: Listing, *, onto: Manifest | None = None) -> tuple[Manifest, tuple[Skip, ...]]:
         """Pack the missing shards, and complete the dataset unless this is one of several tasks.
@@ -79,8 +88,7 @@ class PackJob:
         try:
             self.destination.start(self.plan.source, fresh=self.options.fresh, onto=onto)
             self._find_kept()
-            if onto is None and self.plan.first is None:
-                self.destination.write_planned(empty_manifest(self.plan))
+            self._record_plan(onto)
             self._pack_missing(listing.files)
             reports = sorted([*self.kept.values(), *self.packed], key=lambda report: report.number)
             skipped = _sorted([*listing.skipped, *(skip for report in reports for skip in report.skipped)])
@@ -100,6 +108,7 @@ class PackJob:
                 self.destination.finish_task()
                 return manifest, tuple(skipped)
             self._refuse_missing(len(reports))
+            self._check_source(wait=True)
             manifest = manifest if onto is None else _appended_manifest(onto, manifest)
             self.destination.commit(manifest, [*(self.destination.skipped() if onto else ()), *skipped])
             _warn_of_sixteen_bits(sum(report.sixteen_bit for report in reports))
@@ -118,7 +127,19 @@ class PackJob:
             if isinstance(error, WdsToolsError) and error.shard is None and not isinstance(error, StoreError):
                 raise
             raise self._write_error(error) from error
+        finally:
+            if self.check is not None:
+                self.check.stop()
         return manifest, tuple(skipped)
+
+    def _record_plan(self, onto: Manifest | None) -> None:
+        """Write what loaders, restarts and other tasks need of the plan."""
+        if onto is None and self.plan.first is None and not self.is_restored:
+            self.destination.write_planned(empty_manifest(self.plan))
+        if self.listed is not None:
+            self.destination.write_listing(self.listed)
+        if self.written is not None:
+            self.written()
 
     def _account(self, listing: Listing, reports: Sequence[ShardReport]) -> Account:
         """Return the account for the manifest, with what was skipped during packing and by an earlier pack."""
@@ -137,6 +158,23 @@ class PackJob:
         if earlier is not None and earlier.packed == account.given:
             account = account.after(earlier)
         return account.limited()
+
+    def _check_source(self, *, wait: bool = False) -> None:
+        """Check that the source is as it was listed by the run that planned, as far as it has been compared.
+
+        Raises:
+            SourceChangedError: It has changed.
+        """
+        if self.check is None:
+            return
+        try:
+            self.check.check(wait=wait)
+            later = later_files(self.destination, self.plan, self.source, since=PLAN) if wait else ""
+        except SourceChangedError:
+            self.destination.remove_listing()
+            raise
+        if later:
+            raise SourceChangedError(later)
 
     def _refuse_missing(self, finished: int) -> None:
         missing = self.plan.shards - finished
@@ -201,6 +239,7 @@ class PackJob:
                 self.packed.append(report)
                 if not is_remote:
                     self.destination.add_shard(report)
+                self._check_source()
 
     def _task(self, number: int, threads: int, files: tuple[FileState, ...]) -> ShardTask:
         start, stop = self.plan.range_of(number)

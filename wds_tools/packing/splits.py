@@ -19,13 +19,14 @@ from wds_tools.packing.estimate import packs_deep
 from wds_tools.packing.keep_together import clusters_of_inputs
 from wds_tools.packing.output_folder import open_folder
 from wds_tools.packing.packer import PackReport, check_place, open_input, pack_listing
-from wds_tools.packing.preview import show_account
+from wds_tools.packing.preview import account_lines, show_account
 from wds_tools.packing.remote_destination import parse_destination
 from wds_tools.packing.run import check_labels, check_strict, list_inputs, show_notes
 from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Source
 from wds_tools.sources.detect import open_splits
 from wds_tools.sources.files import shown_path
+from wds_tools.sources.inputs import Inputs
 from wds_tools.sources.label_choice import names_by_number
 from wds_tools.storage import join
 from wds_tools.storage.commit import write_errors
@@ -89,7 +90,7 @@ def pack_splits(given: SplitOptions) -> dict[str, PackReport]:  # noqa: D417 - c
         shown = [(source, listing)]
         parts = {name: (source, part) for name, part in draw_splits(listing, shares, options.seed, cluster).items()}
     for source, listing in () if options.dry_run else shown:
-        show_account(source, listing, progress=options.progress)
+        show_account(account_lines(source, listing), progress=options.progress)
     check_strict(list(parts.values()), options)
     # One decision for all splits, however small one of them is.
     deep = packs_deep([(source, listing.inputs) for source, listing in parts.values()], options)
@@ -145,8 +146,9 @@ def draw_splits(
         SourceError: A split would get no input.
     """
     names = list(shares)
-    random = np.random.default_rng([seed, _SPLIT_STREAM]).permutation(len(listing.inputs))
-    labels = np.array([-1 if entry.label is None else entry.label for entry in listing.inputs], np.int64)
+    everything = Inputs.of(listing.inputs)
+    random = np.random.default_rng([seed, _SPLIT_STREAM]).permutation(len(everything))
+    labels = everything.numbers("label")
     order = random[np.argsort(labels[random], kind="stable")]  # sorted by class, in random order within each class
     split_of = np.empty(len(order), np.int64)
     if cluster is not None:  # one input of each cluster is drawn
@@ -164,7 +166,7 @@ def draw_splits(
         split_of = split_of[drawn]
     parts = {}
     for position, name in enumerate(names):
-        inputs = [listing.inputs[index] for index in np.flatnonzero(split_of == position).tolist()]
+        inputs = everything.chosen(np.flatnonzero(split_of == position))
         if not inputs:
             raise SourceError(
                 f"split {name!r} gets none of {len(listing.inputs):,} records: give it a larger share, or omit it"
@@ -283,7 +285,7 @@ def _of_one_type(src: str, listed: Mapping[str, Listing]) -> dict[str, Listing]:
 
     Lists with 0 or 1 for each class are several labels if this is so in another split.
     """
-    several = [split for split, listing in listed.items() if any(one.labels is not None for one in listing.inputs)]
+    several = [split for split, listing in listed.items() if Inputs.of(listing.inputs).have_several_labels]
     single = [split for split, listing in listed.items() if listing.has_labels and split not in several]
     if not several:
         return dict(listed)

@@ -8,13 +8,14 @@ a dataset, is written.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from wds_tools.errors import DestinationError
 from wds_tools.format.index import index_name
@@ -22,10 +23,14 @@ from wds_tools.format.manifest import MANIFEST_NAME, ImageStats, ShardEntry
 from wds_tools.packing.card import CARD_NAME
 from wds_tools.packing.plan import shard_name
 from wds_tools.sources.base import Skip
-from wds_tools.storage.commit import commit_bytes, final_name, write_errors
+from wds_tools.storage.commit import CommitFile, commit_bytes, final_name, write_errors
 from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, lock_file, parse_plan
 
 SKIPPED_NAME = "skipped.jsonl"
+HEAD_NAME = "listing.json"
+ROWS_NAME = "listing.arrow"
+"""Files of a plan in the work area, see `stored_plan`."""
+
 REWRITTEN = "-crop-ready"
 """End of the name of a shard whose images were made crop-ready in place, before its extension."""
 
@@ -146,6 +151,26 @@ class WorkFolder:
     def write_plan(self, data: bytes) -> None:
         """Record the source that is being packed."""
         commit_bytes(self.work / PLAN_NAME, data)
+
+    def read_listing(self) -> tuple[bytes, memoryview] | None:
+        """Return the files of the plan, see `stored_plan`; None without them. The larger one is mapped."""
+        try:
+            head = (self.work / HEAD_NAME).read_bytes()
+            with (self.work / ROWS_NAME).open("rb") as file:
+                return head, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # an empty file cannot be mapped
+            return None
+
+    def write_listing(self, write: Callable[[BinaryIO], bytes]) -> None:
+        """Write the files of the plan: the rows, then what ``write`` returns."""
+        with CommitFile(self.work / ROWS_NAME) as file:
+            head = write(file)
+        commit_bytes(self.work / HEAD_NAME, head)
+
+    def remove_listing(self) -> None:
+        """Remove the files of the plan, so that the next run lists the source again."""
+        for name in (HEAD_NAME, ROWS_NAME):
+            (self.work / name).unlink(missing_ok=True)
 
     def finished_shards(self, numbers: Iterable[int]) -> dict[int, ShardReport]:
         """Return the reports of those of these shards that are finished and still in the folder, by number."""

@@ -22,7 +22,8 @@ from wds_tools.packing.ray_engine import Advance
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.packing.transcode import Encoded, ImageOptions, transcode
 from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
-from wds_tools.sources.base import FileState, Input, Record, Skip, Source, SourceStoreError, check_unchanged
+from wds_tools.sources.base import FileState, Record, Skip, Source, SourceStoreError, check_unchanged
+from wds_tools.sources.inputs import Input
 
 
 @dataclass(frozen=True, slots=True)

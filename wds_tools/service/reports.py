@@ -182,32 +182,53 @@ def runs_of(reports: Iterable[Report], *, now: float | None = None) -> list[dict
     """Sum up reports by run: running ones first, then those that wait for the largest share of their time.
 
     Returns:
-        Plain values for JSON. ``ranks`` has the processes of a run, the slowest first.
+        Plain values for JSON. ``ranks`` has the processes of a run, the slowest first; ``pack`` the packer that it has
+        started (``pack_to=``), or None.
     """
     now = time.time() if now is None else now
+    reports = list(reports)
     groups: dict[tuple[Any, ...], list[Report]] = {}
     for report in reports:
         if report.values["kind"] == "loader":
             key = (report.owner, report.values["run"], report.values["loader"], report.values["dataset"])
             groups.setdefault(key, []).append(report)
-    runs = [_run(group, now) for group in groups.values()]
+    packs = _packs(reports, now)
+    runs = [
+        {**_run(group, now), "pack": next(iter(packs.get(_pack_key(group[0]), [])), None)} for group in groups.values()
+    ]
     return sorted(runs, key=lambda run: (_STATUSES.index(run["status"]), -run["wait_share"], run["dataset"]))
 
 
 def packs_of(reports: Iterable[Report], *, now: float | None = None) -> list[dict[str, Any]]:
-    """Return the packers, running ones first."""
+    """Return the packers that belong to no run of loaders, running ones first."""
     now = time.time() if now is None else now
-    packs = [
-        {
+    reports = list(reports)
+    trained = {_pack_key(report) for report in reports if report.values["kind"] == "loader"}
+    packs = [pack for key, group in _packs(reports, now).items() if key not in trained for pack in group]
+    return sorted(packs, key=lambda pack: (_STATUSES.index(pack["status"]), pack["dataset"]))
+
+
+def _pack_key(report: Report) -> tuple[str, str, str]:
+    """Return what a loader and the packer that it has started have in common."""
+    return report.owner, report.values["run"], report.values["dataset"]
+
+
+def _packs(reports: Iterable[Report], now: float) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Return the packers, running ones first."""
+    packs: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for r in reports:
+        if r.values["kind"] != "pack":
+            continue
+        pack = {
             **{name: r.values[name] for name in ("run", "host", "dataset", "done", "total", "images_per_second")},
             "seconds_left": r.values["seconds_left"],
             "status": r.status(now),
             "age_seconds": round(now - r.received, 1),
         }
-        for r in reports
-        if r.values["kind"] == "pack"
-    ]
-    return sorted(packs, key=lambda pack: (_STATUSES.index(pack["status"]), pack["dataset"]))
+        packs.setdefault(_pack_key(r), []).append(pack)
+    for group in packs.values():
+        group.sort(key=lambda pack: _STATUSES.index(pack["status"]))
+    return packs
 
 
 _STATUSES = ("running", "stopped", "finished")

@@ -22,7 +22,8 @@ from wds_tools.format.objects import PLACE
 from wds_tools.sources import coco, layouts, masks, voc, yolo
 from wds_tools.sources.about_images import RowNames
 from wds_tools.sources.annotations import Annotations, completed
-from wds_tools.sources.base import Collector, File, Record
+from wds_tools.sources.base import Collector, Record
+from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import split_folder
 from wds_tools.sources.tree import Files, Layout, image_size
 

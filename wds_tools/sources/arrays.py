@@ -22,9 +22,10 @@ from wds_tools.errors import SourceError
 from wds_tools.format import codecs
 from wds_tools.sources.array_kinds import array_kind, cells_of, to_bytes
 from wds_tools.sources.array_roles import ArrayRoles, Contents, Unusable
-from wds_tools.sources.base import Collector, Input, Record, as_read_error, as_source_error
+from wds_tools.sources.base import Collector, Record, as_read_error, as_source_error
 from wds_tools.sources.columns import IMAGE
 from wds_tools.sources.files import map_file
+from wds_tools.sources.inputs import Input
 from wds_tools.sources.pixels import layout_of, png_bound, to_pixels
 from wds_tools.sources.record_roles import Names
 from wds_tools.sources.record_values import Kind, Pixels, cell, reason_of

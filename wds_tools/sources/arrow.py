@@ -27,9 +27,10 @@ from wds_tools.errors import SourceError
 from wds_tools.format.image_header import sniff
 from wds_tools.format.label import NONE, quoted
 from wds_tools.sources.arrow_columns import Columns, file_names, lengths, renumbered
-from wds_tools.sources.base import Collector, Input, SourceOptions, as_read_error, as_source_error
+from wds_tools.sources.base import Collector, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.columns import LABEL, not_finite
 from wds_tools.sources.files import find_files
+from wds_tools.sources.inputs import Input
 from wds_tools.sources.layouts import first_folders
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.record_values import Excluded, Kind, cell, is_text

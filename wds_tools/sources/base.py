@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -31,6 +31,7 @@ from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
+from wds_tools.sources.inputs import File, Input, Inputs
 from wds_tools.wording import one_line
 
 MAX_RECORD_BYTES = 1 << 30
@@ -51,50 +52,6 @@ class SourceStoreError(StoreError):
 
 class SourceChangedError(SourceStoreError):
     """A source has changed since it was listed. This ends packing, which cannot continue with a different source."""
-
-
-class File(NamedTuple):
-    """A file of a tree: of a folder, or in an archive.
-
-    Attributes:
-        path: Path below the root, with slashes; bytes that are not UTF-8 are surrogate escapes.
-        size: Length in bytes.
-        location: Numbers with which the tree finds the file again.
-        reason: Why it cannot be read; empty if it can.
-    """
-
-    path: str
-    size: int
-    location: tuple[int, ...] = ()
-    reason: str = ""
-
-
-class Input(NamedTuple):
-    """One image to pack, without its bytes: small, because there may be millions.
-
-    Attributes:
-        path: Name in the source: a path, UTF-8 with surrogate escapes, or ``file#row``.
-        size: Length of the image in bytes: exact, an upper bound, or an estimate where the docstring of
-            the source states that.
-        label: Class number; None in a source without labels.
-        location: Numbers with which the source finds the record again.
-        group: Number of a chunk or row group, whose records are cheap to read together; -1 without
-            groups.
-        extra: Bytes that the other fields take in a shard, as exact as ``size``.
-        parts: Field -> further file of this sample, if the source is a tree of files.
-        facts: Entries for the ``json`` field that are known from the listing, as compressed JSON; empty without any.
-        labels: Class numbers, in a source whose samples may have several labels; otherwise None.
-    """
-
-    path: str
-    size: int
-    label: int | None
-    location: tuple[int, ...] = ()
-    group: int = -1
-    extra: int = 0
-    parts: tuple[tuple[str, File], ...] = ()
-    facts: bytes = b""
-    labels: tuple[int, ...] | None = None
 
 
 class Record(NamedTuple):
@@ -149,7 +106,7 @@ class Listing:
         form: What the labels were read from.
     """
 
-    inputs: list[Input]
+    inputs: Sequence[Input]
     skipped: list[Skip]
     classes: tuple[str, ...]
     account: Account = field(default_factory=lambda: Account("record"))
@@ -164,7 +121,8 @@ class Listing:
     @property
     def has_labels(self) -> bool:
         """Whether any input has a label."""
-        return any(entry.label is not None or entry.labels is not None for entry in self.inputs)
+        inputs = Inputs.of(self.inputs)
+        return inputs.have_labels or inputs.have_several_labels
 
     @property
     def label_classes(self) -> Classes:
@@ -177,16 +135,18 @@ class Listing:
         numbers = classes.numbers()
         new = [numbers.get(name, number) for number, name in enumerate(self.label_classes)]
         if LABELS in self.field_classes:
-            inputs = [entry._replace(labels=tuple(new[one] for one in entry.labels or ())) for entry in self.inputs]
+            inputs = Inputs(e._replace(labels=tuple(new[one] for one in e.labels or ())) for e in self.inputs)
             return replace(self, inputs=inputs, field_classes={**self.field_classes, LABELS: ClassList(tuple(classes))})
-        inputs = [entry if entry.label is None else entry._replace(label=new[entry.label]) for entry in self.inputs]
+        inputs = Inputs(
+            entry if entry.label is None else entry._replace(label=new[entry.label]) for entry in self.inputs
+        )
         return replace(self, inputs=inputs, classes=classes)
 
     def with_several_labels(self) -> Listing:
         """Return a listing of samples with one label as one of samples that may have several."""
-        inputs = [
+        inputs = Inputs(
             entry if entry.label is None else entry._replace(label=None, labels=(entry.label,)) for entry in self.inputs
-        ]
+        )
         lists = {LABELS: ClassList(tuple(self.classes))} if self.classes else {}
         return replace(self, inputs=inputs, classes=Classes(), field_classes={**self.field_classes, **lists})
 
@@ -225,8 +185,10 @@ class Collector(Listing):
         options: What the user states about the source.
     """
 
+    inputs: Inputs
+
     def __init__(self, where: str, unit: str, options: SourceOptions) -> None:
-        super().__init__([], [], (), Account(unit))
+        super().__init__(Inputs(), [], (), Account(unit))
         self.where = where
         self.numbered_by = "list"
         self._options = options
@@ -261,11 +223,13 @@ class Collector(Listing):
         numbered = self._labels.numbered(given, self.classes or None)
         self.numbered_by = self.numbered_by if self.classes else "order"
         self.form = numbered.form
-        inputs, labelled = self.inputs, _labelled(self.inputs, numbered)
-        if any(labelled):
-            pairs = zip(inputs, labelled, strict=True)
-            self.skipped += [Skip(entry.path, "has no label") for entry, found in pairs if found is None]
-            inputs = [entry for entry in labelled if entry is not None]
+        inputs = self.inputs
+        has_label = _has_label(numbered)
+        if has_label.any():
+            missing = np.flatnonzero(~has_label)
+            self.skipped += [Skip(inputs[number].path, "has no label") for number in missing.tolist()]
+            inputs = inputs.with_labels(numbered.numbers, numbered.several)
+            inputs = inputs.chosen(np.flatnonzero(has_label)) if len(missing) else inputs
         classes = numbered.classes
         if numbered.form.is_several:
             self.field_classes |= {LABELS: ClassList(tuple(classes))} if classes else {}
@@ -279,15 +243,12 @@ class Collector(Listing):
         return Listing(**{**content, "inputs": inputs, "classes": classes})
 
 
-def _labelled(inputs: Iterable[Input], numbered: Numbered) -> list[Input | None]:
-    """Return inputs with their class numbers; None for an input without a label."""
+def _has_label(numbered: Numbered) -> NDArray[np.bool_]:
+    """Return which inputs have a label: bool [n]."""
     if numbered.several is not None:
-        pairs = zip(inputs, numbered.several, strict=True)
-        return [None if labels is None else entry._replace(labels=labels) for entry, labels in pairs]
-    return [
-        None if number == NO_NUMBER else entry._replace(label=number)
-        for entry, number in zip(inputs, numbered.numbers.tolist(), strict=True)
-    ]
+        return np.array([labels is not None for labels in numbered.several], np.bool_)
+    found: NDArray[np.bool_] = numbered.numbers != NO_NUMBER
+    return found
 
 
 class Source:
@@ -301,6 +262,7 @@ class Source:
         kind: Name of the format, as for ``--from``.
         unit: What one input is, see `Account.unit`.
         in_process: The source cannot be pickled, so it is packed in this process.
+        detected: Its kind for `open_source`, given or detected.
         roles: Roles that ``columns`` may name.
         reads_text: The source is a text file, which has an encoding.
         no_splits: Why `splits` is empty, and what to do.
@@ -309,6 +271,7 @@ class Source:
     kind: str
     unit: ClassVar[str] = "record"
     in_process: ClassVar[bool] = False
+    detected: str = ""
     roles: tuple[str, ...] = ("image", "label")
     reads_text: bool = False
     no_splits: str = "it has no folders with names such as train, val or test: give shares, such as train=0.9,val=0.1"
@@ -368,6 +331,22 @@ class Source:
     def image_names(self, found: Collector) -> Iterable[str]:
         """Return the names by which a table can name the images."""
         return (entry.path for entry in found.inputs)
+
+    def state(self) -> dict[str, Any] | None:
+        """Return what `read` needs besides the arguments of the source, as JSON; None if it must be listed again."""
+        return None
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Make an open source that was not listed ready to be read, by what `state` returned after listing."""
+        raise NotImplementedError
+
+    def checksum(self, is_stopped: Callable[[], bool] | None) -> str | None:
+        """Return a checksum of the paths, lengths and versions of all files; None if it must be listed again.
+
+        Args:
+            is_stopped: Lists the files again, until it returns True. None uses the last listing.
+        """
+        raise NotImplementedError
 
     def splits(self) -> Mapping[str, Source]:
         """Return the splits, such as train and val, by name, in a fixed order; empty if the source has none."""
@@ -487,10 +466,26 @@ class FileTimes:
         future: Times in the future, by file.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, started_ns: int | None = None) -> None:
         self.newest_ns = 0
         self.future: dict[str, int] = {}
-        self.started_ns = time.time_ns()
+        self.started_ns = time.time_ns() if started_ns is None else started_ns
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> FileTimes:
+        """Return the times that `state` returned."""
+        times = cls()
+        times.newest_ns, times.started_ns, times.future = *state[:2], dict(state[2])
+        return times
+
+    def state(self) -> list[Any]:
+        """Return all times as JSON."""
+        return [self.newest_ns, self.started_ns, self.future]
+
+    def merge(self, other: FileTimes) -> None:
+        """Take note of the times of other files, listed at the same time."""
+        self.newest_ns = max(self.newest_ns, other.newest_ns)
+        self.future |= other.future
 
     def add(self, name: str, status: os.stat_result) -> None:
         """Take note of the times of a file."""

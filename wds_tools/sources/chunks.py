@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from wds_tools.errors import MissingSourceError, SourceError
-from wds_tools.sources.base import Collector, Input, Source, SourceOptions, as_read_error, as_source_error
+from wds_tools.sources.base import Collector, Source, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.files import MappedFiles
+from wds_tools.sources.inputs import Input
 from wds_tools.sources.record_values import PICKLE, Excluded, array_of, images_of, pillow_image
 from wds_tools.sources.records import Item, RecordSource, attempt
 

@@ -46,19 +46,22 @@ _WITH_IMAGES = (".tar", *CODECS, ".zip", ".arrow", ".parquet", ".pq", ".tfrecord
 _LIST_OF_OBJECTS = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")
 
 
-def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | None = None) -> Source:
+def open_source(
+    src: Any, *, kind: str | None = None, options: SourceOptions | None = None, detected: str = ""
+) -> Source:
     """Return the source that reads ``src``.
 
     Args:
         src: A path, a URL, a pattern, an object with ``len()`` and ``[]``, or a stream of ``datasets``.
         kind: A name in `KINDS`, or one of its aliases; None detects it.
         options: What the user states about the source.
+        detected: `Source.detected` of an earlier call, instead of detecting it again.
     """
     src = without_file_scheme(src)
     kind = _without_alias(kind)
     options = replace(options or SourceOptions(), kind=kind)
     if isinstance(src, str) and is_url(src):
-        return _open(src, _remote_kind(src, kind, options.remote), options, given=kind is not None)
+        return _open(src, _remote_kind(src, kind or detected, options.remote), options, given=kind is not None)
     if not isinstance(src, (str, Path)):
         return _open(src, _kind_of_object(src, kind), options, given=True)
     if kind in _PYTHON_KINDS:
@@ -66,7 +69,7 @@ def open_source(src: Any, *, kind: str | None = None, options: SourceOptions | N
     path = Path(src)
     with as_source_error(f"{path} cannot be read"):  # such as a folder without permission
         _check_exists(path, kind)
-        found = kind or detect(path)
+        found = kind or detected or detect(path)
     return _open(path, found, options, given=kind is not None)
 
 
@@ -91,12 +94,15 @@ def open_splits(src: Any, *, kind: str | None = None, options: SourceOptions | N
 
 def _open(src: Any, kind: str, options: SourceOptions, *, given: bool) -> Source:
     """Return the source of a kind, and for a tree of files whether the user named it: then folders are classes."""
+    found: Source
     if kind in _TREES:
-        return TreeSource(src, options, tree=kind, layout=ClassFolders.kind if given else None)
-    if kind in _ANNOTATED or (kind == "table" and _is_tree(src)):
+        found = TreeSource(src, options, tree=kind, layout=ClassFolders.kind if given else None)
+    elif kind in _ANNOTATED or (kind == "table" and _is_tree(src)):
         tree = "tar" if is_tar(str(src)) else "zip" if is_zip(str(src)) else "folder"
-        return TreeSource(src, options, tree=tree, layout=kind)
-    found: Source = imported(KINDS[kind].source)(src, options)
+        found = TreeSource(src, options, tree=tree, layout=kind)
+    else:
+        found = imported(KINDS[kind].source)(src, options)
+    found.detected = kind
     return found
 
 
@@ -122,7 +128,7 @@ def _kind_of_object(src: Any, kind: str | None) -> str:
     return found
 
 
-def _remote_kind(url: str, kind: str | None, remote: RemoteOptions) -> str:
+def _remote_kind(url: str, kind: str, remote: RemoteOptions) -> str:
     """Return the kind of a URL: as given, or detected."""
     kind = kind or _detect_remote(url, remote)
     if kind not in _REMOTE_KINDS or _is_table(url):

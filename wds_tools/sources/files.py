@@ -249,6 +249,18 @@ def stamp_of(paths: Sequence[Path | RemoteFile]) -> str:
     return xxhash.xxh3_128("".join(remote).encode()).hexdigest()
 
 
+def content_of(paths: Sequence[Path | RemoteFile], states: Sequence[FileState]) -> str:
+    """Return a checksum of files that `locate` returned, without reading them.
+
+    Args:
+        paths: The files.
+        states: States of those that are local.
+    """
+    remote = [f"{file.name} {file.size} {file.version}" for file in paths if isinstance(file, RemoteFile)]
+    local = [f"{file.path} {file.size} {file.mtime_ns}" for file in states]
+    return xxhash.xxh3_128_hexdigest("\n".join([*remote, *local]).encode("utf-8", "surrogateescape"))
+
+
 def states_of(paths: tuple[Path | RemoteFile, ...]) -> tuple[FileState, ...]:
     """Return the states of the local files that `locate` returned."""
     return file_states(path for path in paths if isinstance(path, Path))

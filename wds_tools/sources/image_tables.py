@@ -25,8 +25,9 @@ from wds_tools.sources.about_images import (
     candidates,
     share_of_names,
 )
-from wds_tools.sources.base import File, SourceOptions
+from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
+from wds_tools.sources.inputs import File
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.layouts import first_folders, names_a_file, split_folder, split_of, split_of_table
 from wds_tools.sources.text_table import Row, TextTable

@@ -26,8 +26,6 @@ from wds_tools.format.label import NONE, Label, name, parse, quoted
 from wds_tools.sources.about_images import about, notes_on
 from wds_tools.sources.base import (
     Collector,
-    File,
-    Input,
     Source,
     SourceChangedError,
     SourceOptions,
@@ -37,6 +35,7 @@ from wds_tools.sources.base import (
     import_optional,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, json_object
+from wds_tools.sources.inputs import File, Input
 from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
 from wds_tools.sources.protobuf import parse_datum
 from wds_tools.sources.record_roles import IN_LISTS

@@ -33,13 +33,13 @@ from wds_tools.lru_cache import LRUCache
 from wds_tools.sources.base import (
     WINDOW_BYTES,
     Collector,
-    Input,
     SourceChangedError,
     SourceOptions,
     SourceStoreError,
     is_system_error,
 )
 from wds_tools.sources.columns import IMAGE, LABEL
+from wds_tools.sources.inputs import Input
 from wds_tools.sources.label_choice import class_lists_of, names_in
 from wds_tools.sources.record_values import Excluded, plain
 from wds_tools.sources.records import Item, RecordSource, attempt

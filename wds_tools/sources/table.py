@@ -24,7 +24,6 @@ from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
     Collector,
     FileTimes,
-    Input,
     Record,
     SourceOptions,
     SourceStoreError,
@@ -41,6 +40,7 @@ from wds_tools.sources.columns import (
     no_image_error,
     usual_columns,
 )
+from wds_tools.sources.inputs import Input
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.layouts import names_a_file, stored_name
 from wds_tools.sources.pixels import as_png, converted

@@ -17,9 +17,10 @@ from typing import Any
 
 from wds_tools.errors import SourceError
 from wds_tools.format.tar import Bytes
-from wds_tools.sources.base import MAX_RECORD_BYTES, Collector, Input, SourceOptions, as_source_error, import_optional
+from wds_tools.sources.base import MAX_RECORD_BYTES, Collector, SourceOptions, as_source_error, import_optional
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.files import DecompressedFiles, MappedFiles, find_files
+from wds_tools.sources.inputs import Input
 from wds_tools.sources.protobuf import Values, parse_example
 from wds_tools.sources.record_values import Repeated
 from wds_tools.sources.records import Item, RecordSource, attempt

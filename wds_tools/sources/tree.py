@@ -24,9 +24,10 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.about_images import About, notes_on, why_not_packed
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
-from wds_tools.sources.base import Collector, File, Input, Record, Source, SourceOptions, as_source_error, field_bytes
+from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions, as_source_error, field_bytes
 from wds_tools.sources.columns import LABEL, json_object, json_or, usual_columns
 from wds_tools.sources.files import shown_path
+from wds_tools.sources.inputs import File, Input, Inputs
 from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
@@ -424,6 +425,28 @@ class TreeSource(Source):
     def root(self) -> Path:
         return Path(self.tree.name)
 
+    def state(self) -> dict[str, Any] | None:
+        assert self.layout is not None, "a source is listed before"
+        layout = next(name for name, found in LAYOUTS.items() if imported(found) is type(self.layout))
+        times = self.tree.times
+        return {
+            "kind": self.kind,
+            "layout": layout,
+            "given": self.layout.given,
+            "base": self.layout.base,
+            "times": None if times is None else times.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.kind = state["kind"]
+        self.layout = imported(LAYOUTS[state["layout"]])(given=state["given"], options=self.options)
+        assert self.layout is not None
+        self.layout.base = state["base"]
+        self.tree.times = None if state["times"] is None else FileTimes.of(state["times"])
+
+    def checksum(self, is_stopped: Callable[[], bool] | None) -> str | None:
+        return self.tree.checksum if is_stopped is None else self.tree.listed_again(is_stopped)
+
     def splits(self) -> Mapping[str, TreeSource]:
         """Return a source for each split. They share the listing of the tree."""
         files = self._files()
@@ -466,7 +489,9 @@ class TreeSource(Source):
         if not found.inputs:
             raise MissingSourceError(layouts.no_images_error(self.name, found.skipped))
         if isinstance(self.tree, TarTree):
-            found.inputs = [entry._replace(group=self.tree.group(entry.location)) for entry in found.inputs]
+            found.inputs = Inputs(e._replace(group=self.tree.group(e.location)) for e in found.inputs)
+        if self.split is None:
+            self._listed = None  # other splits would use it
 
     def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:
         """Return the files of a local folder whose modification time is later, of those that inputs are read from."""

@@ -13,10 +13,15 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import xxhash
 
 from wds_tools.errors import ShardError, SourceError, StoreError
 from wds_tools.format import tar
@@ -24,7 +29,6 @@ from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import (
     MAX_RECORD_BYTES,
-    File,
     FileState,
     FileTimes,
     SourceStoreError,
@@ -38,6 +42,7 @@ from wds_tools.sources.files import (
     CODECS,
     MappedFiles,
     TarFiles,
+    content_of,
     find_files,
     is_tar,
     locate,
@@ -46,6 +51,7 @@ from wds_tools.sources.files import (
     states_of,
     tar_stem,
 )
+from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import hidden_root, is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
@@ -60,6 +66,8 @@ _LINK = "is a link and has no content: write the archive with `tar --dereference
 # gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
 _LEADS_OUT = "has a path that leads out of the archive"
+_LISTING_THREADS = 16  # of a local folder, which may be on a network
+_ENTRIES = 1000  # of a folder, that one thread looks at
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
 _UTF8 = 0x800
@@ -69,6 +77,22 @@ _Identity = tuple[int, int]  # (device, inode)
 
 _clients = LRUCache[str, Client](max_items=16)
 """Clients of recently used folders in this process, so that their connections are used again."""
+
+
+class _Tally:
+    """A checksum of files in any order: the sum of their hashes."""
+
+    def __init__(self) -> None:
+        self._sum = self._count = 0
+
+    def add(self, file: File) -> None:
+        """Add a file."""
+        text = f"{file.path}\0{file.size}\0{file.version}\0{file.reason}"
+        self._sum += xxhash.xxh3_128_intdigest(text.encode("utf-8", "surrogateescape"))
+        self._count += 1
+
+    def __str__(self) -> str:
+        return f"{self._count}-{self._sum % 2**128:032x}"
 
 
 class Tree:
@@ -82,6 +106,7 @@ class Tree:
         empty_folders: After listing: folders without files, of a local folder.
         times: After listing: modification times of the files of a local folder.
         notes: After listing: what a user should know about the names.
+        checksum: After listing: a checksum of the paths, lengths and versions of all files.
     """
 
     name: str
@@ -91,6 +116,7 @@ class Tree:
     empty_folders: tuple[str, ...] = ()
     times: FileTimes | None = None
     notes: tuple[str, ...] = ()
+    checksum: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
@@ -102,9 +128,10 @@ class Tree:
             SourceError: There is no such tree, or it is damaged.
             StoreError: The storage fails.
         """
-        files, hidden = [], set()
+        files, hidden, tally = [], set(), _Tally()
         self.notes = ()
         for file in self._files():
+            tally.add(file)
             if (root := hidden_root(file.path)) is None:
                 files.append(file)
             elif root != file.path or is_image_name(root):
@@ -112,7 +139,20 @@ class Tree:
             else:
                 hidden.add(root.rpartition("/")[2])  # a .DS_Store in each folder is stated once
         self.hidden = frozenset(hidden)
+        self.checksum = self._checksum(tally)
         return sorted(files, key=lambda file: path_bytes(file.path))
+
+    def listed_again(self, is_stopped: Callable[[], bool]) -> str | None:
+        """List all files without keeping them, and return their checksum; None if ``is_stopped`` returned True."""
+        tally = _Tally()
+        for file in self._files():
+            tally.add(file)
+            if is_stopped():
+                return None
+        return self._checksum(tally)
+
+    def _checksum(self, tally: _Tally) -> str:
+        return str(tally)
 
     def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:
         """Return the content of a file, given as in `File`.
@@ -161,6 +201,8 @@ class FolderTree(Tree):
 
     def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:  # noqa: ARG002 - found by its path
         """Read a file with one call."""
+        if ".." in path.split("/"):
+            raise SourceStoreError(f"{path!r} leads out of {self.name}: the plan is damaged, pack with --fresh")
         full = os.fsencode(self.root) + b"/" + path_bytes(path)
         with as_read_error(f"{path_text(full)} cannot be read"):
             data, status = _read_all(full, size)
@@ -179,35 +221,14 @@ class FolderTree(Tree):
         root = _root_bytes(self.root)
         if (reason := why_unfinished(self.name, lambda name: (self.root / name).read_bytes())) is not None:
             raise SourceError(reason)
-        self.empty_folders = ()
-        self.times = times = FileTimes()
-        folders: list[tuple[bytes, tuple[_Identity, ...]]] = [(b"", ())]  # path, identities of its parents
-        while folders:
-            folder, parents = folders.pop()
-            try:
-                status = os.stat(root + b"/" + folder)  # noqa: PTH116 - Path does not accept bytes
-                entries = list(os.scandir(root + b"/" + folder))
-            except OSError as error:
-                if not folder:
-                    raise SourceError(f"{self.name} cannot be read: {error.strerror}") from error
-                _raise_failure(error, root + b"/" + folder)
-                yield File(path_text(folder), 0, (), f"folder cannot be read: {error.strerror}")
-                continue
-            identity = status.st_dev, status.st_ino
-            if identity in parents:
-                yield File(path_text(folder), 0, (), "is a link to a folder that contains it")
-                continue
-            if folder and not entries:
-                self.empty_folders += (path_text(folder),)
-            for entry in entries:
-                path = folder + b"/" + entry.name if folder else entry.name
-                if hidden_root(path_text(entry.name)) is not None:
-                    # A slash at its end tells a folder, whose content is not listed, from a file.
-                    yield File(path_text(path) + ("/" if _is_folder(entry) else ""), 0, ())
-                elif _is_folder(entry):
-                    folders.append((path, (*parents, identity)))
-                else:
-                    yield _local_file(entry, path_text(path), times)
+        empty_folders: list[str] = []
+        times = FileTimes()
+        for found in _in_threads(partial(_scan, root, _Folder(b""), times.started_ns)):
+            times.merge(found.times)
+            if found.is_empty and found.path:
+                empty_folders.append(path_text(found.path))
+            yield from found.files
+        self.empty_folders, self.times = tuple(sorted(empty_folders)), times
 
 
 class RemoteTree(Tree):
@@ -236,7 +257,7 @@ class RemoteTree(Tree):
         self.stamp = stamp_of([file for _, file in shown])
         for path, file in objects:
             if not path.endswith("/"):  # some tools create an object for each folder
-                yield File(path, file.size)
+                yield File(path, file.size, version=file.version)
 
 
 class TarTree(Tree):
@@ -266,6 +287,14 @@ class TarTree(Tree):
         archives = [self._members(number, path) for number, path in enumerate(self.paths)]
         yield from _joined([tar_stem(path.name) for path in self.paths], archives)
         self.stamp = stamp_of(self.paths)
+
+    def listed_again(self, is_stopped: Callable[[], bool]) -> str:  # noqa: ARG002 - this is quick
+        """Return the checksum of the archives, without looking into them."""
+        self.states = states_of(self.paths)
+        return self._checksum()
+
+    def _checksum(self, tally: _Tally | None = None) -> str:  # noqa: ARG002 - that of members
+        return content_of(self.paths, self.states)
 
     def _members(self, number: int, path: Path | RemoteFile) -> dict[str, File]:
         """Return the files of an archive by path. A name may occur again after `tar -r`: the last one counts."""
@@ -341,6 +370,14 @@ class ZipTree(Tree):
         yield from _joined([path.stem for path in self.paths], archives)
         self.stamp = stamp_files(self.paths)
 
+    def listed_again(self, is_stopped: Callable[[], bool]) -> str:  # noqa: ARG002 - this is quick
+        """Return the checksum of the archives, without looking into them."""
+        self.states = file_states(self.paths)
+        return self._checksum()
+
+    def _checksum(self, tally: _Tally | None = None) -> str:  # noqa: ARG002 - that of members
+        return content_of(self.paths, self.states)
+
     @cached_property
     def _mapped(self) -> MappedFiles:
         return MappedFiles(self.paths)
@@ -397,6 +434,91 @@ def _raise_failure(error: OSError, path: bytes) -> None:
     """Raise an error if storage fails. A file that cannot be listed for another reason is skipped."""
     if error.errno not in _NOT_LISTED:
         raise SourceStoreError(f"{path_text(path)} cannot be listed: {error.strerror or error}") from error
+
+
+class _Folder(NamedTuple):
+    """A folder to list: its path, and the identities of its parents."""
+
+    path: bytes
+    parents: tuple[_Identity, ...] = ()
+
+
+@dataclass(slots=True)
+class _Scanned:
+    """A part of a folder.
+
+    Attributes:
+        path: The folder.
+        times: Times of its files.
+        files: Its files.
+        more: Lists further parts, and the folders in it.
+        is_empty: Whether nothing is in the folder.
+    """
+
+    path: bytes
+    times: FileTimes
+    files: list[File] = field(default_factory=list)
+    more: list[Callable[[], _Scanned]] = field(default_factory=list)
+    is_empty: bool = False
+
+
+def _in_threads(first: Callable[[], _Scanned]) -> Iterator[_Scanned]:
+    """Yield the results of functions that name further ones, called in threads: a network takes its time for each."""
+    results: SimpleQueue[Future[_Scanned]] = SimpleQueue()
+    pool = ThreadPoolExecutor(_LISTING_THREADS)
+    try:
+        pool.submit(first).add_done_callback(results.put)
+        pending = 1
+        while pending:
+            found = results.get().result()
+            pending += len(found.more) - 1
+            for function in found.more:
+                pool.submit(function).add_done_callback(results.put)
+            yield found
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _scan(root: bytes, folder: _Folder, started_ns: int) -> _Scanned:
+    """List a folder; of a large one, only the first entries."""
+    path, parents = folder
+    found = _Scanned(path, FileTimes(started_ns))
+    try:
+        status = os.stat(root + b"/" + path)  # noqa: PTH116 - Path does not accept bytes
+        entries = list(os.scandir(root + b"/" + path))
+    except OSError as error:
+        if not path:
+            raise SourceError(f"{path_text(root)} cannot be read: {error.strerror}") from error
+        _raise_failure(error, root + b"/" + path)
+        found.files.append(File(path_text(path), 0, (), f"folder cannot be read: {error.strerror}"))
+        return found
+    identity = status.st_dev, status.st_ino
+    if identity in parents:
+        found.files.append(File(path_text(path), 0, (), "is a link to a folder that contains it"))
+        return found
+    found.is_empty = not entries
+    inside = _Folder(path, (*parents, identity))
+    for start in range(_ENTRIES, len(entries), _ENTRIES):
+        found.more.append(partial(_look_at, root, inside, entries[start : start + _ENTRIES], started_ns))
+    first = _look_at(root, inside, entries[:_ENTRIES], started_ns)
+    found.files, found.times = first.files, first.times
+    found.more += first.more
+    return found
+
+
+def _look_at(root: bytes, folder: _Folder, entries: Iterable[os.DirEntry[bytes]], started_ns: int) -> _Scanned:
+    """Return the files among entries of a folder, with their lengths and times."""
+    found = _Scanned(folder.path, FileTimes(started_ns))
+    for entry in entries:
+        path = folder.path + b"/" + entry.name if folder.path else entry.name
+        if hidden_root(path_text(entry.name)) is not None:
+            # A slash at its end tells a folder, whose content is not listed, from a file.
+            found.files.append(File(path_text(path) + ("/" if _is_folder(entry) else ""), 0, ()))
+        elif _is_folder(entry):
+            found.more.append(partial(_scan, root, _Folder(path, folder.parents), started_ns))
+        else:
+            found.files.append(_local_file(entry, path_text(path), found.times))
+    return found
 
 
 def _local_file(entry: os.DirEntry[bytes], path: str, times: FileTimes) -> File:

@@ -28,7 +28,6 @@ from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
 from wds_tools.sources.base import (
     Collector,
-    Input,
     Record,
     Source,
     SourceChangedError,
@@ -38,7 +37,8 @@ from wds_tools.sources.base import (
     as_source_error,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, json_object, usual_columns, usual_names
-from wds_tools.sources.files import TarFiles, is_tar, locate, shown_path, stamp_of, states_of
+from wds_tools.sources.files import TarFiles, content_of, is_tar, locate, shown_path, stamp_of, states_of
+from wds_tools.sources.inputs import Input
 from wds_tools.sources.layouts import are_shard_folders
 from wds_tools.storage import is_url, join, open_store, split_folder
 from wds_tools.storage.patterns import has_pattern
@@ -82,6 +82,7 @@ class WebDatasetSource(Source):
         self._is_shuffled = manifest.shuffled if manifest else False  # some shards of a dataset are not a random part
         manifest = manifest or self._manifest_of_shards()
         self.indexed = manifest is not None
+        self._fingerprint = manifest.fingerprint if manifest is not None else ""
         self.additions = manifest.additions if manifest is not None else ()
         self.first_names = {shard.name: shard.first.name for shard in manifest.shards} if manifest else {}
         self._own = {addition.folder for addition in self.additions}
@@ -145,6 +146,16 @@ class WebDatasetSource(Source):
         found.files = states
         found.stamp = stamp_of(self.paths)
         found.shuffled = self._is_shuffled
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Do nothing: shards and manifest were found when the source was opened."""
+
+    def checksum(self, is_stopped: Callable[[], bool] | None) -> str:  # noqa: ARG002 - no shard is read
+        added = self._added.paths if self._added else ()
+        return f"{self._fingerprint} {content_of((*self.paths, *added), states_of((*self.paths, *added)))}"
 
     def _check_labels(self, labels: Iterable[Any], names: NamesOfNumbers) -> None:
         """Check that there are labels if the user chose them, and that class numbers agree with class names."""

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from wds_tools.format.manifest import MANIFEST_NAME
 
+_WAIT_SECONDS = 0.2
 _ATTEMPTS = 20  # an attempt fails only if another process removes the file at the same moment
 
 
@@ -41,6 +43,15 @@ def lock_file(path: Path, *, shared: bool = False) -> int:
             return _try_lock(path, shared)
     path.parent.mkdir(parents=True, exist_ok=True)
     return _try_lock(path, shared)
+
+
+def wait_for_lock(path: Path) -> int:
+    """Lock a file as `lock_file` does, but wait for a process that holds the lock."""
+    while True:
+        try:
+            return lock_file(path)
+        except BlockingIOError:
+            time.sleep(_WAIT_SECONDS)
 
 
 def _try_lock(path: Path, shared: bool) -> int:
@@ -85,6 +96,7 @@ def _same_file(descriptor: int, path: Path) -> bool:
 
 WORK_NAME = ".packing"
 PLAN_NAME = "plan.json"
+PLANNING_NAME = "planning.lock"
 COPY_NAME = ".copying"
 UNPACK_NAME = ".unpacking"
 """The work areas of a packer, of `copy` and of `unpack`; the first and the last have a plan."""

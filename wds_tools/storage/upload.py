@@ -120,6 +120,14 @@ class Bucket:
         except FileNotFoundError:
             return None
 
+    def get(self, name: str, path: Path) -> bool:
+        """Copy an object of any length into a local file; return False if it does not exist."""
+        try:
+            self._request(name, lambda remote: self._system.get_file(remote, str(path)), verb="read")
+        except FileNotFoundError:
+            return False
+        return True
+
     def read_all(self, folder: str, wanted: Container[str]) -> dict[str, bytes]:
         """Return name to content of the wanted objects of a subfolder, read in parallel if the file system can."""
         names = [name for name in self.sizes(folder) if name in wanted]

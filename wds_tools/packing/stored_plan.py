@@ -1,0 +1,283 @@
+"""A plan as files in ``.packing/``: restarts and tasks map it, instead of listing the source and planning again.
+
+``listing.arrow`` is a stream of Arrow batches with the inputs in packed order. ``listing.json``, which is written after
+it, has everything else: what the user asked for, where the batches are, and their checksums. Its own checksum is its
+first line. A plan that is missing, damaged, of another version or of other options is not used: the source is listed
+again, and compared with ``plan.json`` as ever.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from wds_tools.errors import DestinationError, WdsToolsError
+from wds_tools.format import account as accounts
+from wds_tools.format.account import Account
+from wds_tools.format.field_classes import from_raw, to_raw
+from wds_tools.packing.config import PackOptions
+from wds_tools.packing.plan import Plan
+from wds_tools.packing.work_folder import ROWS_NAME
+from wds_tools.sources.base import FileState, Listing, Skip, Source, SourceChangedError
+from wds_tools.sources.detect import open_source
+from wds_tools.sources.inputs import InputRows, Inputs, same_columns, schema_of
+from wds_tools.storage.requests.failures import clean_url
+
+_VERSION = 1
+_QUICK_SECONDS = 5  # in which a restart waits for a comparison with the source; a longer one goes on while it packs
+
+
+class StoredInputs(Inputs):
+    """The inputs of a stored plan: rows of a mapped file. Each batch is checked when it is first used.
+
+    Args:
+        data: The file.
+        head: Its description.
+        name: The destination, for messages.
+    """
+
+    def __init__(self, data: memoryview, head: dict[str, Any], name: str) -> None:
+        super().__init__()
+        self._starts = np.cumsum([0, *(rows for _, _, rows, _ in head["batches"])]).tolist()
+        self._found: list[list[Any]] = head["batches"]
+        self._data = data
+        self._schema = schema_of(head["columns"])
+        self._name = name
+        self._checked: set[int] = set()
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Return a batch.
+
+        Raises:
+            DestinationError: It is damaged.
+        """
+        start, length, rows, checksum = self._found[number]
+        part = self._data[start : start + length]
+        if number not in self._checked:
+            if xxhash.xxh3_128_hexdigest(part) != checksum:
+                raise DestinationError(
+                    f"{self._name} has a damaged .packing/{ROWS_NAME}: remove this file, then run the same command "
+                    "again to continue"
+                )
+            self._checked.add(number)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(part), self._schema)
+        assert len(batch) == rows, "the checksum is that of these rows"
+        return batch
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """A plan from its files.
+
+    Attributes:
+        source: The source, ready to be read.
+        listing: What the source listed.
+        plan: The plan.
+        lines: The account of the source as text.
+        check: Compares the source with the listing; None for a task, which only reads its own inputs.
+    """
+
+    source: Source
+    listing: Listing
+    plan: Plan
+    lines: tuple[str, ...]
+    check: SourceCheck | None
+
+
+class SourceCheck:
+    """A thread that lists a source again, without keeping the listing, and compares its checksum.
+
+    Args:
+        source: The source.
+        checksum: What `Source.checksum` returned when it was listed.
+    """
+
+    def __init__(self, source: Source, checksum: str) -> None:
+        self._source = source
+        self._checksum = checksum
+        self._is_stopped = threading.Event()
+        self._error: BaseException | None = None
+        self._is_same = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the comparison has ended."""
+        return not self._thread.is_alive()
+
+    def is_same(self, seconds: float | None = None) -> bool:
+        """Return whether the source is as it was listed, or the comparison takes longer than this time.
+
+        Args:
+            seconds: How long to wait; None waits until it has ended.
+        """
+        self._thread.join(seconds)
+        return self._thread.is_alive() or self._is_same
+
+    def check(self, *, wait: bool = False) -> None:
+        """Check the result, if there is one yet, or wait for it.
+
+        Raises:
+            SourceChangedError: The source has changed.
+        """
+        if not self.is_same(None if wait else 0):
+            found = f"{self._error}" if self._error is not None else f"{self._source.name} has other files"
+            raise SourceChangedError(found)
+
+    def stop(self) -> None:
+        """End the comparison."""
+        self._is_stopped.set()
+
+    def _run(self) -> None:
+        try:
+            self._is_same = self._source.checksum(self._is_stopped.is_set) == self._checksum
+        except (OSError, WdsToolsError) as error:
+            self._error = error
+
+
+def request_of(src: Any, options: PackOptions) -> dict[str, Any] | None:
+    """Return what determines a plan, as JSON; None for an object, or a URL that contains secrets."""
+    from wds_tools import __version__  # noqa: PLC0415 - set when the package is imported
+
+    if not isinstance(src, (str, Path)) or clean_url(str(src)) != str(src):
+        return None
+    source = options.source
+    return {
+        "version": _VERSION,
+        "wds_tools": __version__,
+        "src": str(src),
+        "kind": options.kind,
+        "columns": dict(source.columns),
+        "label_type": source.label_type,
+        "label_separator": source.label_separator,
+        "encoding": source.encoding,
+        "classes": None if source.classes is None else list(source.classes),
+        "seed": int(options.seed),
+        "shard_bytes": options.max_bytes,
+        "images": str(options.policy),
+        "shuffle": options.shuffle,
+    }
+
+
+def write(
+    file: BinaryIO, request: dict[str, Any], source: Source, listing: Listing, plan: Plan, lines: Iterable[str]
+) -> bytes:
+    """Write the rows of a plan to a file, and return the content of ``listing.json``."""
+    inputs = plan.inputs if isinstance(plan.inputs, InputRows) else Inputs(plan.inputs)
+    columns = inputs.columns
+    found: list[list[Any]] = []
+    start = file.write(schema_of(columns).serialize())
+    for batch in same_columns(inputs.rows(0, len(inputs)), columns):
+        data = batch.serialize()
+        found.append([start, len(data), len(batch), xxhash.xxh3_128_hexdigest(data)])
+        start += file.write(data)
+    start += file.write(b"\xff\xff\xff\xff\0\0\0\0")  # ends a stream of Arrow
+    head = {
+        "request": request,
+        "batches": found,
+        "columns": columns,
+        "bytes": start,
+        "detected": source.detected,
+        "state": source.state(),
+        "checksum": source.checksum(None),
+        "lines": list(lines),
+        "plan": {
+            "source": plan.source,
+            "boundaries": plan.boundaries,
+            "classes": list(plan.classes),
+            "shuffled": plan.shuffled,
+            "deep": plan.deep,
+            "field_classes": to_raw(plan.field_classes),
+            "input_bytes": plan.input_bytes,
+        },
+        "listing": {
+            "skipped": listing.skipped,
+            "files": [[str(one.path), one.size, one.mtime_ns] for one in listing.files],
+            "account": _raw_account(listing.account),
+            "earlier": None if listing.earlier is None else _raw_account(listing.earlier),
+        },
+    }
+    data = json.dumps(head).encode()
+    return xxhash.xxh3_128_hexdigest(data).encode() + b"\n" + data
+
+
+def parse_head(data: bytes, request: dict[str, Any], planned: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the content of ``listing.json``; None if it is damaged, or that of another plan.
+
+    Args:
+        data: The file.
+        request: What the user asks for now.
+        planned: The source in ``plan.json``.
+    """
+    checksum, _, text = data.partition(b"\n")
+    if xxhash.xxh3_128_hexdigest(text).encode() != checksum:
+        return None
+    head: dict[str, Any] = json.loads(text)
+    return head if head["request"] == request and head["plan"]["source"] == planned else None
+
+
+def restore(
+    head: dict[str, Any], rows: memoryview, src: Any, options: PackOptions, name: str, *, compare: bool
+) -> StoredPlan | None:
+    """Return a stored plan; None if its source has changed, or a file has another length than stated.
+
+    Args:
+        head: From `parse_head`.
+        rows: The file ``listing.arrow``.
+        src: As for `pack`.
+        options: As for `pack`.
+        name: The destination, for messages.
+        compare: Whether the source is listed again, to compare it.
+    """
+    if len(rows) != head["bytes"]:
+        return None
+    source = open_source(src, kind=options.kind, options=options.source, detected=head["detected"])
+    source.restore(head["state"])
+    check = SourceCheck(source, head["checksum"]) if compare else None
+    inputs = StoredInputs(rows, head, name)
+    raw, listed = head["plan"], head["listing"]
+    field_classes = from_raw(raw["field_classes"])
+    plan = Plan(
+        inputs,
+        raw["boundaries"],
+        tuple(raw["classes"]),
+        raw["source"],
+        shuffled=raw["shuffled"],
+        deep=raw["deep"],
+        field_classes=field_classes,
+        input_bytes=raw["input_bytes"],
+    )
+    listing = Listing(
+        inputs,
+        [Skip(*skip) for skip in listed["skipped"]],
+        plan.classes,
+        accounts.from_json(listed["account"]),
+        files=tuple(FileState(Path(path), size, time) for path, size, time in listed["files"]),
+        earlier=None if listed["earlier"] is None else accounts.from_json(listed["earlier"]),
+        field_classes=dict(field_classes),
+    )
+    if check is not None and not check.is_same(_QUICK_SECONDS):
+        return None
+    return StoredPlan(source, listing, plan, tuple(head["lines"]), check)
+
+
+def _raw_account(account: Account) -> dict[str, Any]:
+    """Return a complete account for `accounts.from_json`; that of a manifest is shortened."""
+    return {
+        "unit": account.unit,
+        "given": account.given,
+        "packed": account.packed,
+        "skipped": dict(account.skipped),
+        "attached": dict(account.attached),
+        "parts": [part._asdict() for part in account.parts],
+        "notes": account.notes,
+    }

@@ -1,0 +1,370 @@
+"""What a source lists: one row for each image, in columns of Arrow. Millions of rows take about 50 bytes each."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import repeat
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from wds_tools.format.index import number_array
+
+BATCH_ROWS = 1 << 16
+"""Number of rows of a batch; only these are Python objects at the same time."""
+
+
+class File(NamedTuple):
+    """A file of a tree: of a folder, or in an archive.
+
+    Attributes:
+        path: Path below the root, with slashes; bytes that are not UTF-8 are surrogate escapes.
+        size: Length in bytes.
+        location: Numbers with which the tree finds the file again.
+        reason: Why it cannot be read; empty if it can.
+        version: Text that changes with the content, if the storage has one.
+    """
+
+    path: str
+    size: int
+    location: tuple[int, ...] = ()
+    reason: str = ""
+    version: str = ""
+
+
+class Input(NamedTuple):
+    """One image to pack, without its bytes.
+
+    Attributes:
+        path: Name in the source: a path, UTF-8 with surrogate escapes, or ``file#row``.
+        size: Length of the image in bytes: exact, an upper bound, or an estimate where the docstring of
+            the source states that.
+        label: Class number; None in a source without labels.
+        location: Numbers with which the source finds the record again.
+        group: Number of a chunk or row group, whose records are cheap to read together; -1 without
+            groups.
+        extra: Bytes that the other fields take in a shard, as exact as ``size``.
+        parts: Field -> further file of this sample, if the source is a tree of files.
+        facts: Entries for the ``json`` field that are known from the listing, as compressed JSON; empty without any.
+        labels: Class numbers, in a source whose samples may have several labels; otherwise None.
+    """
+
+    path: str
+    size: int
+    label: int | None
+    location: tuple[int, ...] = ()
+    group: int = -1
+    extra: int = 0
+    parts: tuple[tuple[str, File], ...] = ()
+    facts: bytes = b""
+    labels: tuple[int, ...] | None = None
+
+
+_NO_LABEL = -1  # in the column ``label``
+_DEFAULTS: dict[str, Any] = dict(Input._field_defaults)
+_TYPES: dict[str, pa.DataType] = {
+    "path": pa.large_binary(),
+    "size": pa.int64(),
+    "label": pa.int64(),
+    "location": pa.large_list(pa.int64()),
+    "group": pa.int64(),
+    "extra": pa.int64(),
+    "parts": pa.large_binary(),
+    "facts": pa.large_binary(),
+    "labels": pa.large_list(pa.int64()),
+}
+"""Columns of a batch. Those of fields with a default are missing if all rows have the default."""
+
+
+class InputRows(Sequence[Input]):
+    """Inputs as rows of Arrow batches. A slice is a list."""
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Yield these rows as batches of at most `BATCH_ROWS`."""
+
+    @overload
+    def __getitem__(self, index: int) -> Input: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Input]: ...
+    def __getitem__(self, index: int | slice) -> Input | list[Input]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return [self[number] for number in range(start, stop, step)]
+            return [entry for batch in self.rows(start, max(start, stop)) for entry in to_inputs(batch)]
+        number = range(len(self))[index]
+        return next(to_inputs(next(self.rows(number, number + 1))))
+
+    def __iter__(self) -> Iterator[Input]:
+        for batch in self.rows(0, len(self)):
+            yield from to_inputs(batch)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it can grow
+
+    def numbers(self, column: str) -> NDArray[np.int64]:
+        """Return a column of numbers: int64 [n], -1 where a row has none."""
+        parts = [np.from_dlpack(_column(batch, column)) for batch in self.rows(0, len(self))]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns in which any input has another value than the default."""
+        return [name for name in _TYPES if any(name in batch.schema.names for batch in self.rows(0, len(self)))]
+
+    @property
+    def have_labels(self) -> bool:
+        """Whether any input has one label."""
+        return bool((self.numbers("label") != _NO_LABEL).any())
+
+    @property
+    def have_several_labels(self) -> bool:
+        """Whether any input may have several labels."""
+        return any("labels" in batch.schema.names for batch in self.rows(0, len(self)))
+
+
+class Inputs(InputRows):
+    """Inputs in the order in which they are appended.
+
+    Args:
+        inputs: The first of them.
+    """
+
+    def __init__(self, inputs: Iterable[Input] = ()) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._starts = [0]
+        self._last: list[Input] = []  # they are not in a batch yet
+        for entry in inputs:
+            self.append(entry)
+
+    @classmethod
+    def of(cls, inputs: Sequence[Input]) -> Inputs:
+        """Return inputs as such a sequence."""
+        return inputs if isinstance(inputs, Inputs) else cls(inputs)
+
+    @classmethod
+    def of_batches(cls, batches: Iterable[pa.RecordBatch]) -> Inputs:
+        """Return the rows of batches."""
+        inputs = cls()
+        for batch in batches:
+            inputs.add_batch(batch)
+        return inputs
+
+    def __len__(self) -> int:
+        return self._starts[-1] + len(self._last)
+
+    def append(self, entry: Input) -> None:
+        """Add an input."""
+        self._last.append(entry)
+        if len(self._last) == BATCH_ROWS:
+            self._flush()
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        self._flush()
+        self._batches.append(batch)
+        self._starts.append(self._starts[-1] + len(batch))
+
+    def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Yield these rows as batches."""
+        self._flush()
+        number = bisect_right(self._starts, start) - 1
+        while start < stop:
+            first, end = self._starts[number], min(stop, self._starts[number + 1], start + BATCH_ROWS)
+            yield self.batch(number).slice(start - first, end - start)
+            start, number = end, number + (end == self._starts[number + 1])
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Return a batch."""
+        return self._batches[number]
+
+    def with_labels(self, numbers: NDArray[np.int64], several: Sequence[tuple[int, ...] | None] | None) -> Inputs:
+        """Return inputs with other labels.
+
+        Args:
+            numbers: Class number of each, int64 [n]; -1 for none.
+            several: Class numbers of each, where samples may have several labels.
+        """
+        result = Inputs()
+        start = 0
+        for batch in self.rows(0, len(self)):
+            stop = start + len(batch)
+            part = numbers[start:stop]
+            columns = {name: batch.column(name) for name in batch.schema.names if name not in ("label", "labels")}
+            columns["label"] = number_array(np.ascontiguousarray(part, np.int64))
+            if several is not None:
+                columns["labels"] = _lists(several[start:stop])
+            result.add_batch(_batch_of(columns))
+            start = stop
+        return result
+
+    def chosen(self, numbers: NDArray[np.int64]) -> Inputs:
+        """Return some inputs, by their positions: int64 [n]."""
+        ordered = Ordered(self, numbers)
+        return Inputs.of_batches(ordered.rows(0, len(ordered)))
+
+    def combined(self) -> pa.RecordBatch:
+        """Return all rows as one batch, from which rows are taken in any order. It replaces the smaller ones."""
+        self._flush()
+        if len(self._batches) == 1:
+            return self._batches[0]
+        names = [name for name in _TYPES if any(name in batch.schema.names for batch in self._batches)]
+        columns = {name: pa.concat_arrays([_column(batch, name) for batch in self._batches]) for name in names}
+        batch = _batch_of(columns)
+        self._batches, self._starts = [batch], [0, len(batch)]
+        return batch
+
+    def _flush(self) -> None:
+        if self._last:
+            last, self._last = self._last, []
+            self.add_batch(to_batch(last))
+
+
+class Ordered(InputRows):
+    """Inputs in another order.
+
+    Args:
+        inputs: The inputs.
+        order: Positions of inputs, int64 [n].
+    """
+
+    def __init__(self, inputs: Inputs, order: NDArray[np.int64]) -> None:
+        self._all: Any = inputs.combined() if len(inputs) else None
+        self._order = order
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Yield these rows as batches."""
+        while start < stop:
+            end = min(stop, start + BATCH_ROWS)
+            yield self._all.take(number_array(self._order[start:end]))
+            start = end
+
+
+def to_batch(inputs: Sequence[Input]) -> pa.RecordBatch:
+    """Return inputs as rows. Columns in which all have the default are missing."""
+    columns = {}
+    for name, values in zip(Input._fields, zip(*inputs, strict=True), strict=True):
+        if name not in _DEFAULTS or any(value != _DEFAULTS[name] for value in values):
+            columns[name] = _ENCODED[name](values)
+    return _batch_of(columns)
+
+
+def to_inputs(batch: pa.RecordBatch) -> Iterator[Input]:
+    """Yield the inputs of rows."""
+    columns: list[Iterable[Any]] = []
+    for name in Input._fields:
+        if name in batch.schema.names:
+            values = batch.column(name).to_pylist()
+            columns.append(map(_DECODED[name], values) if name in _DECODED else values)
+        else:
+            columns.append(repeat(_DEFAULTS[name]))
+    return map(Input._make, zip(*columns, strict=False))
+
+
+def same_columns(batches: Iterable[pa.RecordBatch], names: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    """Yield batches that all have these columns."""
+    names = list(names)
+    for batch in batches:
+        yield _batch_of({name: _column(batch, name) for name in names})
+
+
+def schema_of(names: Iterable[str]) -> pa.Schema:
+    """Return the schema of batches with these columns."""
+    return pa.schema([(name, _TYPES[name]) for name in names])
+
+
+def _batch_of(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column, with the default in each row if the batch lacks it."""
+    return batch.column(name) if name in batch.schema.names else _ENCODED[name]([_DEFAULTS[name]] * len(batch))
+
+
+# pa.array() would import pandas if it is installed, which takes 0.2 s in every process that packs.
+def _numbers(values: Sequence[int]) -> pa.Array:
+    return number_array(np.fromiter(values, np.int64, len(values)))
+
+
+def _label_numbers(labels: Sequence[int | None]) -> pa.Array:
+    return _numbers([_NO_LABEL if label is None else label for label in labels])
+
+
+def _paths(paths: Sequence[str]) -> pa.Array:
+    return _texts([path.encode("utf-8", "surrogateescape") for path in paths])
+
+
+def _texts(data: Sequence[bytes]) -> pa.Array:
+    buffers = [None, _ends(data), pa.py_buffer(b"".join(data))]
+    return pa.Array.from_buffers(pa.large_binary(), len(data), buffers)
+
+
+def _all_parts(values: Sequence[tuple[tuple[str, File], ...]]) -> pa.Array:
+    return _texts([json.dumps(parts).encode() if parts else b"" for parts in values])
+
+
+def _lists(values: Sequence[tuple[int, ...] | None]) -> pa.Array:
+    present = np.array([value is not None for value in values], np.bool_)
+    valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    lists = [value or () for value in values]
+    numbers = _numbers([number for numbers in lists for number in numbers])
+    buffers = [valid, _ends(lists)]
+    return pa.Array.from_buffers(_TYPES["labels"], len(lists), buffers, children=[numbers])
+
+
+def _ends(values: Sequence[Sized]) -> pa.Buffer:
+    return pa.py_buffer(np.cumsum([0, *map(len, values)], dtype=np.int64))
+
+
+_ENCODED: dict[str, Callable[[Any], pa.Array]] = {
+    "path": _paths,
+    "size": _numbers,
+    "label": _label_numbers,
+    "location": _lists,
+    "group": _numbers,
+    "extra": _numbers,
+    "parts": _all_parts,
+    "facts": _texts,
+    "labels": _lists,
+}
+
+
+def _path(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _label(number: int) -> int | None:
+    return None if number == _NO_LABEL else number
+
+
+def _parts(data: bytes) -> tuple[tuple[str, File], ...]:
+    if not data:
+        return ()
+    return tuple(
+        (field, File(path, size, tuple(location), *more)) for field, (path, size, location, *more) in json.loads(data)
+    )
+
+
+def _tuple(numbers: list[int] | None) -> tuple[int, ...] | None:
+    return None if numbers is None else tuple(numbers)
+
+
+_DECODED: dict[str, Callable[[Any], Any]] = {
+    "path": _path,
+    "label": _label,
+    "location": _tuple,
+    "parts": _parts,
+    "labels": _tuple,
+}
