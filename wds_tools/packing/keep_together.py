@@ -21,7 +21,8 @@ from wds_tools.images.decode import Pixels
 from wds_tools.images.near_duplicates import BLANK_CONTRAST, DISTANCE, clusters_of
 from wds_tools.images.sign import sign, sign_pixels
 from wds_tools.options import available_cores
-from wds_tools.sources.base import Input, Listing, Source
+from wds_tools.sources.base import Listing, Source
+from wds_tools.sources.inputs import Input
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
 
