@@ -6,9 +6,10 @@ values with a size in bytes, for objects that are pickled, and where the caller 
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -32,6 +33,14 @@ class LRUCache(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._items)
+
+    def evict(self, items: int) -> None:
+        """Remove the values that were used least recently."""
+        for key in list(itertools.islice(self._items, items)):
+            self.pop(key)
 
     def missing(self, keys: Iterable[K]) -> list[K]:
         """Return the keys that have no value, in the given order; this does not count as a use of the others."""

@@ -63,9 +63,41 @@ def test_more_cached_blocks_than_files_may_be_open_are_read(shards, tmp_path):
 
 
 def test_a_batch_of_more_shards_than_files_may_be_open_is_an_error_with_the_remedy(shards):
-    out = under("RLIMIT_NOFILE", 20, shards, batch_size=40)
+    out = under("RLIMIT_NOFILE", -20, shards, batch_size=40)  # the unlimited loader has 40 maps, which can be closed
     assert out.startswith("StoreError cannot read ")
     assert "Too many open files: raise the limit of open files with `ulimit -n`" in out
+
+
+FEW_FROM_THE_START = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
+import wds_tools as wt
+
+dataset = sys.argv[2] if len(sys.argv) == 3 else wt.Mixture(sys.argv[2:], weights=[1] * len(sys.argv[2:]))
+view = wt.CenterCrop(16, resize=24)
+with wt.make_loader(dataset, batch_size=40, num_workers=0, view=view, shuffle=True, tail="mask") as loader:
+    print(sum(int(batch.valid.sum()) for batch in loader), loader.epoch_proof().ok)
+"""
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_a_batch_of_more_shards_than_files_may_be_mapped_is_read(shards, is_remote):
+    server = BadServer({f"/{path.name}": path.read_bytes() for path in shards.iterdir()})
+    with server.running():
+        done = preloaded.run(["-c", FEW_FROM_THE_START, "48", server.url if is_remote else shards])
+    assert done.stdout == "40 True\n", done.stderr
+
+
+def test_the_datasets_of_a_mixture_share_the_limit_of_open_files(shards, tmp_path):
+    copies = [shutil.copytree(shards, tmp_path / f"copy {number}") for number in range(4)]
+    done = preloaded.run(["-c", FEW_FROM_THE_START, "64", *map(str, copies)])
+    assert done.stdout == "160 True\n", done.stderr
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_the_system_permits(shards):
+    program = FEW_FROM_THE_START.replace("(int(sys.argv[1]),) * 2", "(48, int(sys.argv[1]))")
+    program += "\nprint(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    assert preloaded.run(["-c", program, "200", str(shards)]).stdout == "40 True\n(200, 200)\n"
 
 
 def test_workers_that_the_limit_of_open_files_does_not_allow_are_an_error_with_the_remedy(shards):

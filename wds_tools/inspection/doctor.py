@@ -16,7 +16,7 @@ Status = Literal["ok", "note", "problem"]
 
 MIN_PYTHON = (3, 11)
 
-OPEN_SHARDS_PER_PROCESS = 512
+OPEN_SHARDS_PER_PROCESS = 2048
 """Shards that a process may have open at the same time: the value of `storage.local.MAX_OPEN_MAPS`."""
 
 _FILES_PER_WORKER = 5  # descriptors in the main process; 4.3 were counted with 8 workers
@@ -205,13 +205,15 @@ def check_shm(size: int | None) -> Finding:
 
 
 def check_open_files(soft: int, hard: int, cores: int) -> Finding:
-    """Check the limit of open files; a process keeps up to `OPEN_SHARDS_PER_PROCESS` shards open."""
+    """Check the limit of open files, which loaders raise to ``hard``, for `OPEN_SHARDS_PER_PROCESS` maps."""
     needed = OPEN_SHARDS_PER_PROCESS + _FILES_PER_WORKER * cores + _OTHER_FILES
     if soft < 0 or soft >= needed:
         return Finding("files", "ok", "no limit" if soft < 0 else f"{soft:,} may be open")
-    found = f"{soft:,} may be open; datasets of many shards need {needed:,}"
-    remedy = f"ulimit -n {needed}" if hard < 0 or hard >= needed else "raise the limit in /etc/security/limits.conf"
-    return Finding("files", "problem", found, remedy)
+    if hard < 0 or hard >= needed:
+        raised = "any number" if hard < 0 else f"{hard:,}"
+        return Finding("files", "ok", f"{soft:,} may be open; loaders raise that to {raised}")
+    found = f"{hard:,} may be open; datasets of many shards or blocks need {needed:,}, with fewer they are slower"
+    return Finding("files", "problem", found, "raise the limit in /etc/security/limits.conf")
 
 
 def check_gpu(torch: Torch | None, *, gpus: int, driver: str | None, hidden: str | None) -> Finding:

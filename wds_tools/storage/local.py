@@ -11,12 +11,15 @@ import mmap
 import os
 import resource
 import stat
-from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from wds_tools.errors import MissingFileError, StoreError, TruncatedShardError
+from wds_tools.lru_cache import LRUCache
 from wds_tools.storage.base import MAX_FILE_BYTES, Block, Extent, FetchStatistics, Range, StoredFile, too_large
 
 _REMEDIES = {
@@ -51,7 +54,99 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-MAX_OPEN_MAPS = 512  # Linux allows 65,530 maps per process; a shuffle window spans far fewer shards than 512
+MAX_OPEN_MAPS = 2048  # Linux allows 65,530 maps per process; a shuffle window spans far fewer shards
+
+
+class OpenMaps:
+    """The files that a process keeps mapped, for all its stores: they share one limit.
+
+    A map that is evicted is closed when its last view is gone. At the first map the process raises its limit of open
+    files as far as the system permits.
+    """
+
+    def __init__(self) -> None:
+        self._kept = LRUCache[tuple[object, Hashable], mmap.mmap]()
+        self._open = weakref.WeakSet[mmap.mmap]()  # those that are kept, and those that were evicted but have views
+        self._freed: list[object] = []  # owners that were freed while the lock was held
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._unlock)
+
+    def _unlock(self) -> None:
+        self._lock = threading.Lock()  # a thread that held it does not exist in a forked process
+
+    @cached_property
+    def most(self) -> int:
+        """How many files are mapped at the same time."""
+        raise_file_limit()
+        return most_maps(MAX_OPEN_MAPS)
+
+    def get(self, owner: object, key: Hashable, open_map: Callable[[], mmap.mmap | None]) -> mmap.mmap | None:
+        """Return a map; None if ``open_map`` returns None, or if so many have views that the limit allows no other.
+
+        Args:
+            owner: The object that the map is dropped with, see `drop_with`.
+            key: Key of the map, unique for its owner.
+            open_map: Maps the file. If it finds no descriptors or no memory, it is called again without other maps.
+
+        Raises:
+            OSError: The file cannot be mapped.
+        """
+        with self._lock:
+            while self._freed:
+                self._remove(self._freed.pop())
+            found = self._kept.get((owner, key))
+            if found is not None:
+                return found
+            self._kept.max_items = self.most
+            if len(self._open) >= self.most:
+                self._kept.evict(len(self._open) - self.most + 1)
+                if len(self._open) >= self.most:
+                    self._kept.clear()
+            if len(self._open) >= self.most:
+                return None
+            try:
+                found = open_map()
+            except OSError as error:
+                if not is_short(error):
+                    raise
+                self._kept.clear()
+                found = open_map()
+            if found is not None:
+                self._open.add(found)
+                self._kept.put((owner, key), found)
+            return found
+
+    def drop(self, owner: object, key: Hashable = None) -> None:
+        """Drop one map of an owner; all of them without a key."""
+        with self._lock:
+            if key is None:
+                self._remove(owner)
+            else:
+                self._kept.pop((owner, key))
+
+    def owner(self, store: object) -> object:
+        """Return an owner of maps that are dropped when a store is freed."""
+        owner = object()  # not the store: its maps would keep it
+        weakref.finalize(store, self._drop_freed, owner).atexit = False
+        return owner
+
+    def _drop_freed(self, owner: object) -> None:
+        """Drop the maps of a freed store. The garbage collector calls this at any time, also within `get`."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._remove(owner)
+            finally:
+                self._lock.release()
+        else:
+            self._freed.append(owner)
+
+    def _remove(self, owner: object) -> None:
+        for one in [one for one in self._kept if one[0] is owner]:
+            self._kept.pop(one)
+
+
+maps = OpenMaps()
+"""The maps of this process."""
 
 
 class LocalStore:
@@ -62,8 +157,7 @@ class LocalStore:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        # A map that is evicted is closed when its last view is gone.
-        self._maps = lru_cache(maxsize=most_maps(MAX_OPEN_MAPS))(partial(self._open, folder))
+        self._owner = maps.owner(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"folder": self.folder}  # maps cannot be pickled; each process opens its own
@@ -100,18 +194,25 @@ class LocalStore:
 
     def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:
         """Return byte ranges of a shard as views of the mapped file, without a copy."""
-        view = memoryview(self._map(name, total_bytes))
+        mapped = self._map(name, total_bytes)
+        if mapped is None:  # too many files are mapped
+            return [self._read_range(name, total_bytes, start, stop) for start, stop in ranges]
+        view = memoryview(mapped)
         return [view[start:stop] for start, stop in ranges]
 
     def fetch_extents(self, extents: Sequence[Extent]) -> list[memoryview]:
         """Return byte ranges of shards as views of the mapped files, without a copy."""
-        return [memoryview(self._map(block.file.name, block.file.bytes))[start:stop] for block, start, stop in extents]
+        return [
+            self.fetch(block.file.name, [(start, stop)], total_bytes=block.file.bytes)[0]
+            for block, start, stop in extents
+        ]
 
     def read_ahead(self, blocks: Sequence[Block]) -> None:
         """Let the kernel read these blocks into the page cache in the background."""
         for file, start, stop in blocks:
             page = start // mmap.PAGESIZE * mmap.PAGESIZE
-            self._map(file.name, file.bytes).madvise(mmap.MADV_WILLNEED, page, stop - page)
+            if (mapped := self._map(file.name, file.bytes)) is not None:
+                mapped.madvise(mmap.MADV_WILLNEED, page, stop - page)
 
     def read_samples_ahead(self, extents: Sequence[Extent], *, dataset_bytes: int) -> None:
         """Do nothing: the blocks of local files are read fast enough."""
@@ -131,30 +232,42 @@ class LocalStore:
 
     def close_files(self) -> None:
         """Close all maps; those with views are closed when their last view is gone."""
-        self._maps.cache_clear()
+        maps.drop(self._owner)
 
     def list(self) -> list[str]:
         """Return the sorted names of the files in the folder."""
         return sorted(path.name for path in Path(self.folder).iterdir() if path.is_file())
 
-    def _map(self, name: str, total_bytes: int) -> mmap.mmap:
-        """Return a mapped shard; if there are no descriptors or no memory for it, close all other maps first."""
-        for is_second in (False, True):
-            try:
-                return self._maps(name, total_bytes)
-            except FileNotFoundError as error:
-                raise MissingFileError(
-                    f"{self.folder}/{name} is missing, but its manifest lists it: copy or pack it again", shard=name
-                ) from error
-            except OSError as error:
-                if is_second or not is_short(error):
-                    raise StoreError(f"cannot read {self.folder}/{name}: {reason(error)}") from error
-                self._maps.cache_clear()
-        raise AssertionError
+    def _map(self, name: str, total_bytes: int) -> mmap.mmap | None:
+        """Return a mapped shard; None if too many files are mapped."""
 
-    @staticmethod  # so that the cache of maps has no reference to the store, and both are freed at once
-    def _open(folder: str, name: str, total_bytes: int) -> mmap.mmap:
-        path = Path(folder) / name
+        def open_map() -> mmap.mmap:
+            with self._opened(name, total_bytes) as file:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+        with self._named(name):
+            return maps.get(self._owner, (name, total_bytes), open_map)
+
+    def _read_range(self, name: str, total_bytes: int, start: int, stop: int) -> memoryview:
+        with self._named(name), self._opened(name, total_bytes) as file:
+            file.seek(start)
+            return memoryview(file.read(stop - start))
+
+    @contextlib.contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """Let errors of the system name the shard."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise MissingFileError(
+                f"{self.folder}/{name} is missing, but its manifest lists it: copy or pack it again", shard=name
+            ) from error
+        except OSError as error:
+            raise StoreError(f"cannot read {self.folder}/{name}: {reason(error)}") from error
+
+    @contextlib.contextmanager
+    def _opened(self, name: str, total_bytes: int) -> Iterator[BinaryIO]:
+        path = Path(self.folder) / name
         with _open_file(path) as file:
             length = file.seek(0, 2)
             if length != total_bytes or length == 0:  # an empty file cannot be mapped, and is not a shard
@@ -164,7 +277,7 @@ class LocalStore:
                     shard=name,
                     offset=min(length, total_bytes),
                 )
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            yield file
 
 
 def _open_file(path: Path) -> BinaryIO:

@@ -8,6 +8,7 @@ must be copied again.
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import time
 from bisect import bisect_right
@@ -79,6 +80,7 @@ class _Checked:
         is_read: Whether all its bytes were read.
         unchecked: Why it could not be checked; None if it was.
         totals: Of its index, if that is intact.
+        machine: Where it was checked.
     """
 
     damages: list[Damage] = field(default_factory=list)
@@ -86,6 +88,7 @@ class _Checked:
     is_read: bool = False
     unchecked: str | None = None
     totals: Totals | None = None
+    machine: str = field(default_factory=platform.node)
 
 
 @dataclass(slots=True)
@@ -207,6 +210,8 @@ def verify(
         ) as results,
     ):
         for shard, checked in in_order(results):
+            if checked.unchecked is not None and engine == "ray":
+                checked.unchecked = f"on {checked.machine}: {checked.unchecked}"
             report.add_shard(entries[shard], checked)
             if checked.totals is not None:
                 totals.add(checked.totals)

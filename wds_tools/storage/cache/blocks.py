@@ -35,14 +35,12 @@ from pathlib import Path
 
 import xxhash
 
-from wds_tools.lru_cache import LRUCache
 from wds_tools.storage.base import Block, whole_file
-from wds_tools.storage.local import is_short, most_maps
+from wds_tools.storage.local import maps
 from wds_tools.storage.requests.failures import clean_url
 
 _log = logging.getLogger("wds_tools")
 CHECKSUM_BYTES = 16
-MAX_MAPS = 2048  # per process; Linux allows 65,530
 _USAGE_DIGITS = 20
 _USAGE_LOCK = 0  # offset of a byte; blocks lock bytes from 2**32
 _ABANDONED_SECONDS = 600.0  # since the last write to a temporary file
@@ -88,9 +86,7 @@ class BlockCache:
         self.limit_bytes = limit_bytes
         self.url = clean_url(url).rstrip("/")
         self._own_folder = folder / xxhash.xxh3_128_hexdigest(self.url.encode())
-        self._maps = LRUCache[str, mmap.mmap](
-            max_items=most_maps(MAX_MAPS)
-        )  # a map is closed when its last view is gone
+        self._owner = maps.owner(self)
         self._without = without
         self._has_warned = False
 
@@ -99,13 +95,13 @@ class BlockCache:
 
         Its checksum is not compared: the reader verifies each sample.
         """
-        mapped = self._maps.get(name)
-        if mapped is None:
-            mapped = self._map(self._path(name), size)
-            if mapped is None:
-                return None
-            self._maps.put(name, mapped)
-        return memoryview(mapped)[: len(mapped) - CHECKSUM_BYTES]
+        path, stored = self._path(name), None if size is None else size + CHECKSUM_BYTES
+        try:
+            found = maps.get(self._owner, name, lambda: _mapped(path, stored))
+            content = memoryview(_content(path, stored) if found is None else found)
+        except OSError:
+            return None
+        return content[: len(content) - CHECKSUM_BYTES] if content else None
 
     def find(self, block: Block) -> memoryview | None:
         """Return a block of a shard, which may be stored as a part of the whole shard; otherwise as `get` does."""
@@ -183,7 +179,7 @@ class BlockCache:
 
     def drop(self, name: str) -> None:
         """Remove a block."""
-        self._maps.pop(name)
+        maps.drop(self._owner, name)
         path = self._path(name)
         with contextlib.suppress(OSError):
             self._discard(path, path.stat().st_size)
@@ -221,17 +217,6 @@ class BlockCache:
 
     def _path(self, name: str) -> Path:
         return self._own_folder / _digest(name)
-
-    def _map(self, path: Path, size: int | None) -> mmap.mmap | None:
-        """Map a block; if there are no descriptors or no memory for it, close all other maps first."""
-        for is_second in (False, True):
-            try:
-                return _mapped(path, None if size is None else size + CHECKSUM_BYTES)
-            except OSError as error:
-                if is_second or not is_short(error):
-                    return None
-                self._maps.clear()
-        return None
 
     def _reserve(self, temporary: Path, size: int) -> bool:
         """Create a temporary file of ``size`` bytes and count it; evict other blocks if the cache is full."""
@@ -386,15 +371,27 @@ def _blocks_in(dataset: Path) -> Iterator[Path]:
 
 def _mapped(path: Path, size: int | None) -> mmap.mmap | None:
     """Map a file of ``size`` bytes. A file of another size was truncated by someone, and is removed."""
+    with _opened(path, size) as file:
+        return None if file is None else mmap.mmap(file, 0, access=mmap.ACCESS_READ)
+
+
+def _content(path: Path, size: int | None) -> bytes:
+    """Return the content of a file as `_mapped` does, for when too many files are mapped; empty if it is removed."""
+    with _opened(path, size) as file:
+        return b"" if file is None else os.pread(file, os.fstat(file).st_size, 0)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, size: int | None) -> Iterator[int | None]:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = os.fstat(file).st_size
-        if found == size or (size is None and found >= CHECKSUM_BYTES):
-            return mmap.mmap(file, found, access=mmap.ACCESS_READ)
+        is_complete = found == size or (size is None and found >= CHECKSUM_BYTES)
+        yield file if is_complete else None
     finally:
         os.close(file)
-    path.unlink(missing_ok=True)
-    return None
+    if not is_complete:
+        path.unlink(missing_ok=True)
 
 
 def _digest(name: str) -> str:
