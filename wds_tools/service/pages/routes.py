@@ -124,7 +124,7 @@ class PageRoutes:
         page = min(state.page, last)
         first = (page - 1) * _DATASETS_PER_PAGE
         shown = [summary.details for summary in summaries[first : first + _DATASETS_PER_PAGE]]
-        return self._render(
+        return self.render(
             "overview.html",
             verdict=verdict(runs),
             mood=_mood(runs),
@@ -222,7 +222,7 @@ class PageRoutes:
         links = views.page_links(page, views.SAMPLES_PER_PAGE)
         state = replace(state, page=links["number"])
         names = opened.manifest.classes
-        return self._render(
+        return self.render(
             "dataset.html",
             **_common(opened, state),
             samples=[{**one, "class": views.class_name(names, one["label"])} for one in page.samples],
@@ -252,7 +252,7 @@ class PageRoutes:
             is_shown = may_hold_image(one["name"]) and not one["name"].endswith("npy")
             fields.append({**one, "status": status, "text": text, "link": link, "may_hold_image": is_shown})
         main = image_field_of(stored)
-        return self._render(
+        return self.render(
             "sample.html",
             **_common(opened, state),
             number=sample,
@@ -271,7 +271,7 @@ class PageRoutes:
         page = min(state.page, last)
         part = shards[(page - 1) * views.ROWS_PER_PAGE :][: views.ROWS_PER_PAGE]
         problems = await self._browser.check_lengths(opened, part)
-        return self._render(
+        return self.render(
             "health.html",
             **_common(opened, replace(state, page=page)),
             shards=list(zip(part, problems, strict=True)),
@@ -294,11 +294,12 @@ class PageRoutes:
         return await asyncio.get_running_loop().run_in_executor(None, usage)
 
     def _error(self, status: int, message: str) -> web.Response:
-        response = self._render("error.html", message=message, status=status)
+        response = self.render("error.html", message=message, status=status)
         response.set_status(status)
         return response
 
-    def _render(self, template: str, **values: Any) -> web.Response:
+    def render(self, template: str, **values: Any) -> web.Response:
+        """Return a page."""
         text = self._templates.get_template(template).render(values)
         body = text.encode("utf-8", "replace")  # names may contain surrogates
         return web.Response(body=body, content_type="text/html", charset="utf-8")
