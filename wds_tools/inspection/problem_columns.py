@@ -10,6 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.format.image_signature import COLUMNS, has_signatures, parse_hashes
+from wds_tools.format.index import Index
 from wds_tools.inspection.problems import ImageColumns, Problem
 from wds_tools.reading.reader import image_columns
 from wds_tools.reading.select import ids_by_key
@@ -32,14 +33,23 @@ def columns_key(shards: ShardSet) -> str:
 
 def _of_shard(shards: ShardSet, number: int) -> ImageColumns:
     index = shards.index(number, keep=False)
+    return columns_of_index(index, shards.columns(number, COLUMNS) if has_signatures(index.columns) else None)
+
+
+def columns_of_index(index: Index, signatures: pa.Table | None) -> ImageColumns:
+    """Return the columns of one shard.
+
+    Args:
+        index: Its index.
+        signatures: The further columns `image_signature.COLUMNS` of the index; None if it has none.
+    """
     count = len(index)
     phash, is_signed = np.zeros(count, np.uint64), np.zeros(count, bool)
     contrast, sharpness = np.zeros(count, np.float32), np.zeros(count, np.float32)
-    if has_signatures(index.columns):
-        table = shards.columns(number, COLUMNS)
+    if signatures is not None:
         try:
-            phash, is_signed = parse_hashes(table["phash"])
-            contrast, sharpness = (_floats(table[name]) for name in ("contrast", "sharpness"))
+            phash, is_signed = parse_hashes(signatures["phash"])
+            contrast, sharpness = (_floats(signatures[name]) for name in ("contrast", "sharpness"))
         except (ValueError, pa.ArrowException):
             is_signed = np.zeros(count, bool)  # columns of another tool
     has_image = (image_columns(index)[1] >= 0) & (index.width > 0)

@@ -20,6 +20,7 @@ from typing import Any
 import xxhash
 
 from wds_tools.errors import ManifestError
+from wds_tools.format.image_signature import COLUMNS as SIGNATURE_COLUMNS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.lru_cache import LRUCache
 from wds_tools.service.contents import DamagedFileError, FilePiece, Library, UnavailableError
@@ -253,6 +254,18 @@ class Browser:
         is_soon = len(opened.manifest.shards) - opened.summary.shards <= _COUNTED_AT_ONCE
         await asyncio.wait([opened.counting], timeout=_COUNT_SECONDS if is_soon else 0)
         return opened.summary
+
+    async def image_columns(self, opened: Opened, shard: int) -> bytes:
+        """Return the columns of a shard that say what is wrong with its images, see `problem_search`.
+
+        Raises:
+            BrowseError: The index cannot be read.
+        """
+        try:
+            _, data = await self._ask(opened, shard, {"question": "image_columns", "further": SIGNATURE_COLUMNS})
+        except _ERRORS as error:
+            raise BrowseError(_message(error)) from error
+        return data
 
     async def check_lengths(self, opened: Opened, shards: Sequence[ShardEntry]) -> list[str]:
         """Return for each shard what is wrong with it or its index, such as a wrong length; "" if nothing is."""

@@ -38,14 +38,20 @@ def _indexes() -> _Answer:
     return Indexes().answer
 
 
-_KINDS = {"thumbnail": _thumbnail, "indexes": _indexes}
+def _problems() -> _Answer:
+    from wds_tools.service.pages.image_columns import problems_of  # noqa: PLC0415
+
+    return problems_of
+
+
+_KINDS = {"thumbnail": _thumbnail, "indexes": _indexes, "problems": _problems}
 
 
 def main(kind: str, memory_bytes: int, seconds: float) -> None:
     """Answer messages until the standard input ends.
 
     Args:
-        kind: What is answered: ``thumbnail`` or ``indexes``.
+        kind: What is answered: ``thumbnail``, ``indexes`` or ``problems``.
         memory_bytes: Limit of the address space.
         seconds: Limit for one answer; the process is killed then, even if its parent has died.
     """

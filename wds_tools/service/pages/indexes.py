@@ -15,6 +15,7 @@ from wds_tools.format.index_edit import read_columns
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.where import WhereError, parse
 from wds_tools.reading.columns import columns_of, with_columns
+from wds_tools.service.pages.image_columns import columns_as_bytes
 from wds_tools.service.pages.summary import summary_of
 from wds_tools.wording import one_line
 
@@ -45,10 +46,11 @@ def _about(index: Index, question: str, message: dict[str, Any], payload: bytes)
         return {"rows": [row_of(index, row) for row in message["rows"]], "further": list(index.columns)}, b""
     if question == "sample":
         return {"sample": row_of(index, message["row"]), "fields": fields_of(index, message["row"])}, b""
-    if question == "summary":
-        return summary_of(index), b""
-    if question == "check":
-        return check_where(index, **message["arguments"]), b""
+    if question in ("summary", "check"):
+        return summary_of(index) if question == "summary" else check_where(index, **message["arguments"]), b""
+    if question == "image_columns":
+        names = message["further"] if set(message["further"]) <= set(index.columns) else []
+        return {}, columns_as_bytes(index, read_columns(payload, names, name="the index") if names else None)
     try:  # "match"
         read = partial(read_columns, payload, name="the index")
         table = with_columns(columns_of(index, message["arguments"]["first"]), index, message["further"], read)

@@ -31,6 +31,7 @@ from wds_tools.service.metrics import Metrics
 from wds_tools.service.pages import glance, overlays, thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperError, HelperPool
+from wds_tools.service.pages.problem_search import ProblemSearch
 from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image
 from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
@@ -83,6 +84,7 @@ class PageRoutes:
             "thumbnail", thumbnail_cache.PROCESSES, thumbnail_cache.MEMORY_BYTES, thumbnail_cache.SECONDS
         )
         self._browser = Browser(library, self._indexes)
+        self._problems = ProblemSearch(self._browser)
         self._thumbnails = ThumbnailCache(self._browser, self._decoders)
         self._static = {path.name: path.read_bytes() for path in (_FOLDER / "static").iterdir() if path.is_file()}
         self._templates = _templates()
@@ -110,6 +112,7 @@ class PageRoutes:
         if self._warming is not None:
             self._warming.cancel()
             await asyncio.gather(self._warming, return_exceptions=True)
+        await self._problems.close()
         await self._browser.close()
         await self._indexes.close()
         await self._decoders.close()
@@ -155,10 +158,9 @@ class PageRoutes:
         try:
             if sample:
                 return await self._sample_page(request, opened, int(sample.partition("/")[2]), state)
-            if state.tab == "health":
-                return await self._health_page(opened, state)
-            if state.tab == "glance":
-                return await self._glance_page(opened, state)
+            tabs = {"health": self._health_page, "problems": self._problems_page, "glance": self._glance_page}
+            if state.tab in tabs:
+                return await tabs[state.tab](opened, state)
             return await self._samples_page(request, opened, state)
         except BrowseError as error:
             return self._error(500, f"{opened.name} cannot be shown: {error}")
@@ -297,6 +299,11 @@ class PageRoutes:
         except (BrowseError, HelperError) as error:
             return None, str(error)
         return overlays.objects_view(answer, lists, **size), ""
+
+    async def _problems_page(self, opened: Opened, state: State) -> web.Response:
+        search = await self._problems.find(opened)
+        problems = [views.problem_view(opened.name, problem, state) for problem in search.problems or ()]
+        return self.render("problems.html", **_common(opened, state), search=search, problems=problems)
 
     async def _glance_page(self, opened: Opened, state: State) -> web.Response:
         await self._browser.summary(opened)

@@ -24,8 +24,19 @@ _MAX_VALUE_CHARACTERS = 4000
 _BARS = 100.0  # width of bars in user units
 MAX_WHERE = 1000
 MAX_FIND = 100
+PROBLEMS = {
+    "copies": "Same bytes",
+    "similar": "Similar images",
+    "labels": "Different labels",
+    "blank": "Of one colour",
+    "blurred": "Blurred",
+    "tiny": "Tiny",
+    "narrow": "Narrow",
+    "classes": "Classes with one sample",
+}
+"""Titles of the problems that `find_problems` names."""
 _QUERY_NAMES = {"label": "class"}  # of the attributes of a state that have another name in the URL
-TABS = {"samples": "Samples", "glance": "At a glance", "health": "Health"}
+TABS = {"samples": "Samples", "glance": "At a glance", "problems": "Problems", "health": "Health"}
 """The tabs of a dataset and their titles, the default first."""
 SORTS = {"size": "size", "name": "name"}
 """The orders of the class list, the default first."""
@@ -147,6 +158,22 @@ def class_bars(opened: Opened, state: State) -> dict[str, Any]:
     unlabelled = opened.summary.labels[None]
     found = {"shown": shown, "found": len(order), "total": len(counts)}
     return {**found, "page": page, "pages": pages, "unlabelled": unlabelled}
+
+
+def problem_view(dataset: str, problem: dict[str, Any], state: State) -> dict[str, Any]:
+    """Return a problem with a link to its samples; to the first ones, if they are too many for a condition."""
+    where, ids = problem["where"], problem["first"]
+    is_listed = not where or len(where) > MAX_WHERE
+    if is_listed:
+        while len(where := f"id in ({', '.join(map(str, ids))})") > MAX_WHERE:
+            ids = ids[:-1]
+    url = state.url(dataset, tab="samples", where=where, label=None, page=1)
+    return {
+        **problem,
+        "title": PROBLEMS.get(problem["name"], problem["name"]),
+        "url": url,
+        "listed": len(ids) if is_listed else 0,
+    }
 
 
 def _found(numbers: list[int], names: tuple[str, ...], find: str) -> list[int]:

@@ -1,0 +1,114 @@
+"""The tab "Problems": what `wds-tools doctor` finds, with links that are conditions."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from PIL import Image, ImageFilter
+from servers import in_thread, request
+from waiting import wait_for
+
+import wds_tools as wt
+from wds_tools.inspection.problem_columns import read_columns
+from wds_tools.inspection.problems import find_problems
+from wds_tools.reading.opening import open_shards
+from wds_tools.service.pages.views import MAX_WHERE, State, problem_view
+
+HOSTILE = "<b onclick=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset with copies, similar, blank and blurred images, and a class with one sample."""
+    folder = tmp_path_factory.mktemp("problems")
+    pictures = [Image.open(path).convert("RGB") for path in sorted(photos.rglob("*.jpg"))[::15]]
+
+    def save(name: str, image: Image.Image, quality: int = 90) -> None:
+        path = folder / "images" / f"{name}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path, quality=quality)
+
+    for number, image in enumerate(pictures[:10]):
+        save(f"{'ab'[number % 2]}/{number}", image)
+    save("a/copy", pictures[0])
+    save("b/relabelled", pictures[2])
+    save("a/similar", pictures[4], quality=40)
+    save("a/blank", Image.new("RGB", (300, 200), (9, 9, 9)))
+    save("b/blurred", pictures[16].filter(ImageFilter.GaussianBlur(8)))
+    save("b/narrow", pictures[18].resize((1000, 120)))
+    save(f"{HOSTILE}/one", pictures[19])
+    wt.pack(folder / "images", folder / "wrong", workers=1, progress=False)
+    return folder / "wrong"
+
+
+@pytest.fixture(scope="module")
+def url(dataset: Path) -> Iterator[str]:
+    with in_thread(dataset) as address:
+        yield address
+
+
+def page(url: str, path: str) -> str:
+    reply = request(url, path)
+    assert reply.status == 200
+    return reply.body.decode()
+
+
+def searched(url: str, path: str) -> str:
+    """Return the tab after the search."""
+    wait_for(lambda: "searching: " not in page(url, path))
+    return page(url, path)
+
+
+def test_each_problem_has_a_link_to_its_samples(url: str, dataset: Path) -> None:
+    text = searched(url, "/datasets/wrong?tab=problems")
+    problems = find_problems(read_columns(open_shards(dataset)), classes=open_shards(dataset).manifest.classes)
+    assert {"copies", "similar", "labels", "blank", "blurred", "narrow", "classes"} <= {one.name for one in problems}
+    found = [html.unescape(one) for one in re.findall(r"</h2>\s*<p>(.*?)</p>", text)]
+    assert found == [one.found for one in problems]
+    links = [html.unescape(link) for link in re.findall(r'<a href="([^"]*where=[^"]*)">Show', text)]
+    assert [parse_qs(urlsplit(link).query)["where"] for link in links] == [[one.where] for one in problems]
+    for link, problem in zip(links, problems, strict=True):
+        assert f"<b>{len(problem.samples)}</b> sample" in page(url, link)
+
+
+def test_clusters_are_shown_as_pictures(url: str, dataset: Path) -> None:
+    text = searched(url, "/datasets/wrong?tab=problems")
+    copies = next(one for one in find_problems(read_columns(open_shards(dataset))) if one.name == "copies")
+    first = re.findall(r'<ul class="cluster" aria-label="Cluster 1">(.*?)</ul>', text, re.DOTALL)[0]
+    assert re.findall(r'src="/thumbnails/wrong/(\d+)"', first) == list(map(str, copies.clusters[0]))
+    assert request(url, f"/thumbnails/wrong/{copies.clusters[0][0]}").headers["Content-Type"] == "image/jpeg"
+
+
+def test_class_names_are_escaped(url: str) -> None:
+    text = searched(url, "/datasets/wrong?tab=problems")
+    assert HOSTILE not in text
+    assert html.escape(HOSTILE) in text
+
+
+def test_too_many_samples_are_linked_as_far_as_a_condition_has_them() -> None:
+    problem = {"name": "copies", "where": "", "count": 5000, "first": list(range(10**6, 10**6 + 300)), "found": "x"}
+    view = problem_view("some", problem, State("problems"))
+    where = parse_qs(urlsplit(view["url"]).query)["where"][0]
+    assert MAX_WHERE - 10 < len(where) <= MAX_WHERE
+    assert where.count(",") == view["listed"] - 1
+    few = problem_view("some", {**problem, "where": "id in (3, 4)"}, State())
+    assert (few["listed"], parse_qs(urlsplit(few["url"]).query)["where"]) == (0, ["id in (3, 4)"])
+
+
+def test_images_without_signatures_are_counted_and_a_damaged_index_is_named(tmp_path: Path) -> None:
+    images = tmp_path / "images" / "a"
+    images.mkdir(parents=True)
+    for number in range(3):
+        Image.new("RGB", (60, 60), (number, 0, 0)).save(images / f"{number}.png")
+    wt.pack(tmp_path / "images", tmp_path / "plain", workers=1, progress=False, images="keep")
+    with in_thread(tmp_path / "plain") as url:
+        assert "3 images without a signature are not compared" in searched(url, "/datasets/plain?tab=problems")
+    index = next((tmp_path / "plain").glob("*.parquet"))
+    index.write_bytes(bytes(index.stat().st_size))
+    with in_thread(tmp_path / "plain") as url:
+        assert "not searched: " in searched(url, "/datasets/plain?tab=problems")
