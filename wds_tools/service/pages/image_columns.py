@@ -23,7 +23,7 @@ _TYPES = {
 }
 _MAX_CLUSTERS = 4
 _MAX_SHOWN = 6  # samples of a cluster
-_MAX_IDS = 100  # of the samples in a condition, if not all of them fit
+_MAX_IDS = 200  # of the samples in a condition, if not all of them fit
 _MAX_FOUND = 600  # characters
 
 
