@@ -1,4 +1,4 @@
-"""Questions about the index of a shard, answered in a helper process: rows, numbers of samples by class, conditions."""
+"""Questions about the index of a shard, answered in a helper process: rows, sums, conditions."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from wds_tools.format.index_edit import read_columns
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.where import WhereError, parse
 from wds_tools.reading.columns import columns_of, with_columns
+from wds_tools.service.pages.summary import summary_of
 from wds_tools.wording import one_line
 
 _MAX_INDEX_MEMORY = 400 << 20
@@ -44,9 +45,8 @@ def _about(index: Index, question: str, message: dict[str, Any], payload: bytes)
         return {"rows": [row_of(index, row) for row in message["rows"]], "further": list(index.columns)}, b""
     if question == "sample":
         return {"sample": row_of(index, message["row"]), "fields": fields_of(index, message["row"])}, b""
-    if question == "labels":
-        labels, counts = np.unique(index.label, return_counts=True)
-        return {"labels": list(zip(labels.tolist(), counts.tolist(), strict=True)), "none": NO_LABEL}, b""
+    if question == "summary":
+        return summary_of(index), b""
     if question == "check":
         return check_where(index, **message["arguments"]), b""
     try:  # "match"

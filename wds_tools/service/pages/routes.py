@@ -28,7 +28,7 @@ from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, da
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
-from wds_tools.service.pages import overlays, thumbnail_cache, views
+from wds_tools.service.pages import glance, overlays, thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperError, HelperPool
 from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image, shows_mask
@@ -160,6 +160,8 @@ class PageRoutes:
                 return await self._sample_page(request, opened, int(sample.partition("/")[2]), state)
             if state.tab == "health":
                 return await self._health_page(opened, state)
+            if state.tab == "glance":
+                return await self._glance_page(opened, state)
             return await self._samples_page(request, opened, state)
         except BrowseError as error:
             return self._error(500, f"{opened.name} cannot be shown: {error}")
@@ -225,7 +227,7 @@ class PageRoutes:
 
     async def _samples_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
         page = await self._browser.page(opened, state.filter, state.page, views.SAMPLES_PER_PAGE)
-        labels = await self._browser.labels(opened)  # after the page, as both need the helper process
+        await self._browser.summary(opened)  # after the page, as both need the helper process
         links = views.page_links(page, views.SAMPLES_PER_PAGE)
         state = replace(state, page=links["number"])
         names = opened.manifest.classes
@@ -236,7 +238,8 @@ class PageRoutes:
             result=page,
             links=links,
             mistake=views.mistake_view(state.where, page.mistake),
-            classes=views.class_bars(opened, labels, state),
+            classes=views.class_bars(opened, state),
+            sorts=views.SORTS,
             chosen=views.class_name(names, state.label),
             code=views.python_of(_data_url(request, opened), opened, state=state, samples=page.total),
         )
@@ -317,6 +320,10 @@ class PageRoutes:
         size, lists = [row["width"], row["height"]], opened.manifest.field_classes
         facts = [one.result().facts if one.done() else None for one in made]
         return [overlays.mask_view(name, of, lists, size) for name, of in zip(names, facts, strict=True)]
+
+    async def _glance_page(self, opened: Opened, state: State) -> web.Response:
+        await self._browser.summary(opened)
+        return self.render("glance.html", **_common(opened, state), glance=glance.glance(opened, state))
 
     async def _health_page(self, opened: Opened, state: State) -> web.Response:
         shards = opened.manifest.shards
@@ -405,6 +412,7 @@ def _common(opened: Opened, state: State) -> dict[str, Any]:
         "opened": opened,
         "state": state,
         "url": partial(state.url, opened.name),
+        "tabs": views.TABS,
     }
 
 
