@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import io
 import json
 import re
@@ -72,6 +73,28 @@ def write(folder: Path, values: list[dict[str, bytes]], lists: dict[str, ClassLi
     return folder
 
 
+TEXTS = [
+    {"txt": SCRIPT.encode() + b" a dog"},
+    {"json": json_of({"captions": [SCRIPT + " a cat", "not this one"]})},
+    {"json": json_of({"caption": 5, "hidden": "hidden words"})},
+    {"caption.txt": b"\xff\xfe" * 200},
+    {"json": b"[" * 60_000},
+    {"txt": b"too long" * 100_000},
+]
+
+
+def write_without_images(folder: Path) -> None:
+    """Write samples with texts and arrays only."""
+    folder.mkdir()
+    array = npy(np.zeros(5))
+    samples = [{"txt": SCRIPT.encode()}, {"json": b'{"who": 1}'}, {"npy": array, "cls": b"1"}, {"bin": SCRIPT.encode()}]
+    with ShardFile(folder / "s-000000.tar") as shard:
+        for number, fields in enumerate(samples):
+            shard.write(Sample(f"{number:03}", fields))
+    assert shard.entry
+    (folder / "manifest.json").write_text(to_json(Manifest((shard.entry,), {"txt": 1, "json": 1, "npy": 1}, ())))
+
+
 VALUES = {
     "objects": json_of({"width": WIDTH, "height": HEIGHT, "objects": OBJECTS}),
     "hostile": json_of({"width": 10**30, "height": "x", "objects": HOSTILE}),
@@ -119,6 +142,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     lists = {PLACE: ClassList((SCRIPT, "car"), (), (PERSON, '{"keypoints": 5, "skeleton": {}}'))}
     write(root / "drawn", [{"json": value} for value in VALUES.values()], lists)
     write(root / "unlisted", [{"json": VALUES["objects"]}], {})
+    write(root / "texts", TEXTS, {})
+    write_without_images(root / "words")
     write(root / "masks", list(MASKS.values()), {"mask.png": ClassList(("back", SCRIPT, "tree"))})
     with in_thread(root) as running:
         yield running
@@ -291,3 +316,30 @@ def test_a_mask_that_cannot_be_decoded_is_named_and_not_drawn(url: str, name: st
     assert svg is not None
     assert len(attributes(svg, "image")) == 1
     assert "cannot be decoded as a mask" in text
+
+
+def grid(url: str, dataset: str) -> list[str]:
+    """Return the samples of a grid after their texts have been read."""
+    path = f"/datasets/{dataset}"
+    wait_for(lambda: re.search(r'data-live="samples" data-final', request(url, path).body.decode()))
+    text = request(url, path).body.decode()
+    assert SCRIPT not in text
+    found = re.search(r'<ul class="grid.*?</ul>', text, re.DOTALL)
+    assert found
+    return [html.unescape(one) for one in found[0].split("<li>")[1:]]
+
+
+def test_the_grid_shows_captions_and_texts_below_the_images(url: str) -> None:
+    samples = grid(url, "texts")
+    shown = [re.findall(r'class="caption">(.*?)</span><small', one) for one in samples]
+    assert shown[:3] == [[f"{SCRIPT} a dog"], [f"{SCRIPT} a cat"], []]
+    assert len(shown[3][0]) < 2000
+    assert shown[4:] == [[], []]
+    assert all("<img" in one for one in samples)
+
+
+def test_the_grid_of_samples_without_images_shows_their_text_or_the_names_of_their_fields(url: str) -> None:
+    samples = grid(url, "words")
+    shown = [re.findall(r'class="frame text">(.*?)</span><span class="key"', one) for one in samples]
+    assert shown == [[SCRIPT], ['{"who": 1}'], ["cls, npy"], ["bin"]]
+    assert not any("<img" in one for one in samples)

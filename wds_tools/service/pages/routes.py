@@ -31,6 +31,7 @@ from wds_tools.service.metrics import Metrics
 from wds_tools.service.pages import glance, overlays, thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperError, HelperPool
+from wds_tools.service.pages.texts import TextCache
 from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image, shows_mask
 from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
@@ -87,6 +88,7 @@ class PageRoutes:
         )
         self._browser = Browser(library, self._indexes)
         self._thumbnails = ThumbnailCache(self._browser, self._decoders)
+        self._texts = TextCache(self._browser, self._decoders)
         self._static = {path.name: path.read_bytes() for path in (_FOLDER / "static").iterdir() if path.is_file()}
         self._templates = _templates()
         self._downloads = asyncio.Semaphore(MAX_VALUES)
@@ -228,13 +230,18 @@ class PageRoutes:
     async def _samples_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
         page = await self._browser.page(opened, state.filter, state.page, views.SAMPLES_PER_PAGE)
         await self._browser.summary(opened)  # after the page, as both need the helper process
+        texts = await self._texts.texts(opened, page.samples)
         links = views.page_links(page, views.SAMPLES_PER_PAGE)
         state = replace(state, page=links["number"])
         names = opened.manifest.classes
         return self.render(
             "dataset.html",
             **_common(opened, state),
-            samples=[{**one, "class": views.class_name(names, one["label"])} for one in page.samples],
+            samples=[
+                {**one, "class": views.class_name(names, one["label"]), "text": text or ""}
+                for one, text in zip(page.samples, texts, strict=True)
+            ],
+            are_texts_read=None not in texts,
             result=page,
             links=links,
             mistake=views.mistake_view(state.where, page.mistake),
