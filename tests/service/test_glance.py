@@ -90,7 +90,7 @@ def page(url: str, path: str) -> str:
 def links(text: str) -> dict[str, dict[str, str]]:
     """Return the bars of each histogram: what they say, and where they lead."""
     found = {}
-    for title, chart in re.findall(r'<figure class="chart">\s*<h2>(.*?)</h2>(.*?)</figure>', text, re.DOTALL):
+    for title, chart in re.findall(r'<figure class="histogram">\s*<h2>(.*?)</h2>(.*?)</figure>', text, re.DOTALL):
         bars = re.findall(r'<a href="([^"]+)" aria-label="([^"]+)">', chart)
         found[html.unescape(title)] = {html.unescape(name): html.unescape(link) for link, name in bars}
     return found
