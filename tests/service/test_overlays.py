@@ -341,5 +341,5 @@ def test_the_grid_shows_captions_and_texts_below_the_images(url: str) -> None:
 def test_the_grid_of_samples_without_images_shows_their_text_or_the_names_of_their_fields(url: str) -> None:
     samples = grid(url, "words")
     shown = [re.findall(r'class="frame text">(.*?)</span><span class="key"', one) for one in samples]
-    assert shown == [[SCRIPT], ['{"who": 1}'], ["cls, npy"], ["bin"]]
+    assert shown == [[SCRIPT], ['{"who": 1}'], ["npy, cls"], ["bin"]]
     assert not any("<img" in one for one in samples)
