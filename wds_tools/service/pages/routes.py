@@ -32,7 +32,8 @@ from wds_tools.service.pages import glance, overlays, thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperError, HelperPool
 from wds_tools.service.pages.problem_search import ProblemSearch
-from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image
+from wds_tools.service.pages.texts import TextCache
+from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image, shows_mask
 from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
 from wds_tools.service.responses import error_response
@@ -49,6 +50,9 @@ _MAX_PROBLEMS = 50
 _DATASETS_PER_PAGE = 100
 _PREVIEW_BYTES = 1 << 20
 _MAX_FIELDS = 200
+_MAX_MASKS = 4  # that lie over an image
+_MASK_SECONDS = 0.5  # for which a page waits for the numbers of its masks
+_PICTURE_SIDE = 1024
 _OBJECT_BYTES = 8 << 20  # longest JSON whose objects are drawn
 _DOWNLOAD_SECONDS = 30.0
 _PIECE_BYTES = 256 << 10
@@ -86,6 +90,7 @@ class PageRoutes:
         self._browser = Browser(library, self._indexes)
         self._problems = ProblemSearch(self._browser)
         self._thumbnails = ThumbnailCache(self._browser, self._decoders)
+        self._texts = TextCache(self._browser, self._decoders)
         self._static = {path.name: path.read_bytes() for path in (_FOLDER / "static").iterdir() if path.is_file()}
         self._templates = _templates()
         self._downloads = asyncio.Semaphore(MAX_VALUES)
@@ -227,13 +232,18 @@ class PageRoutes:
     async def _samples_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
         page = await self._browser.page(opened, state.filter, state.page, views.SAMPLES_PER_PAGE)
         await self._browser.summary(opened)  # after the page, as both need the helper process
+        texts = await self._texts.texts(opened, page.samples)
         links = views.page_links(page, views.SAMPLES_PER_PAGE)
         state = replace(state, page=links["number"])
         names = opened.manifest.classes
         return self.render(
             "dataset.html",
             **_common(opened, state),
-            samples=[{**one, "class": views.class_name(names, one["label"])} for one in page.samples],
+            samples=[
+                {**one, "class": views.class_name(names, one["label"]), "text": text or ""}
+                for one, text in zip(page.samples, texts, strict=True)
+            ],
+            are_texts_read=None not in texts,
             result=page,
             links=links,
             mistake=views.mistake_view(state.where, page.mistake),
@@ -258,10 +268,11 @@ class PageRoutes:
                 except BrowseError as error:
                     status = str(error)
             link = f"/fields/{quote(opened.name)}/{sample}/{quote(one['name'], safe='')}"
-            is_shown = may_hold_image(one["name"]) and not one["name"].endswith("npy")
+            is_shown = may_hold_image(one["name"]) and (shows_mask(one["name"]) or not one["name"].endswith("npy"))
             fields.append({**one, "status": status, "text": text, "link": link, "may_hold_image": is_shown})
         main = image_field_of(stored)
         objects, problem = await self._objects(opened, shard, row, stored)
+        masks = await self._masks(opened, sample, row, stored) if main else []
         return self.render(
             "sample.html",
             **_common(opened, state),
@@ -274,7 +285,8 @@ class PageRoutes:
             main=main["name"] if main else "",
             objects=objects,
             objects_problem=problem,
-            frame=overlays.frame_of(row["width"], row["height"]) if objects else None,
+            masks=masks,
+            frame=overlays.frame_of(row["width"], row["height"]) if objects or masks else None,
             code=views.python_of(_data_url(request, opened), opened, sample=sample),
         )
 
@@ -299,6 +311,24 @@ class PageRoutes:
         except (BrowseError, HelperError) as error:
             return None, str(error)
         return overlays.objects_view(answer, lists, **size), ""
+
+    async def _masks(
+        self, opened: Opened, sample: int, row: dict[str, Any], stored: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return the masks that lie over the image of a sample; without their numbers if they take too long."""
+        if min(row["width"], row["height"]) <= 0:
+            return []
+        main = image_field_of(stored)
+        names = [one["name"] for one in stored if one is not main and shows_mask(one["name"])][:_MAX_MASKS]
+        made = [
+            asyncio.ensure_future(self._thumbnails.thumbnail(opened, sample, size=_PICTURE_SIDE, field=name))
+            for name in names
+        ]
+        if made:  # those that take longer are kept for the page that is loaded next
+            await asyncio.wait(made, timeout=_MASK_SECONDS)
+        size, lists = [row["width"], row["height"]], opened.manifest.field_classes
+        facts = [one.result().facts if one.done() else None for one in made]
+        return [overlays.mask_view(name, of, lists, size) for name, of in zip(names, facts, strict=True)]
 
     async def _problems_page(self, opened: Opened, state: State) -> web.Response:
         search = await self._problems.find(opened)
