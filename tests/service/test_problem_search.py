@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image, ImageFilter
 from servers import in_thread, request
 from waiting import wait_for
 
 import wds_tools as wt
+from wds_tools.format.index import FieldColumns, Index
 from wds_tools.inspection.problem_columns import read_columns
 from wds_tools.inspection.problems import find_problems
 from wds_tools.reading.opening import open_shards
+from wds_tools.service.pages.image_columns import columns_as_bytes, problems_of
 from wds_tools.service.pages.views import MAX_WHERE, State, problem_view
 
 HOSTILE = "<b onclick=alert(1)>"
@@ -112,3 +117,23 @@ def test_images_without_signatures_are_counted_and_a_damaged_index_is_named(tmp_
     index.write_bytes(bytes(index.stat().st_size))
     with in_thread(tmp_path / "plain") as url:
         assert "not searched: " in searched(url, "/datasets/plain?tab=problems")
+
+
+@pytest.mark.parametrize("hashes", [["zz", "<b>", "-1"], [1, 2, 3], ["0" * 16] * 3, [None] * 3])
+def test_columns_that_are_not_hashes_do_no_harm(hashes: list[object]) -> None:
+    n = len(hashes)
+    columns = {name: np.ones(n, kind) for name, kind in (("width", np.int32), ("height", np.int32))}
+    flat = {name: np.zeros(n, np.int32) for name in ("restart", "mcu_width", "mcu_height")}
+    field = FieldColumns(np.arange(n) * 2048 + 512, np.ones(n, np.int64), np.arange(n, dtype=np.uint64))
+    index = Index(
+        *("s.tar", 2048 * n + 1024, "0" * 32, list("abc"), {"png": field}, np.zeros(n, np.int64)),
+        **columns,
+        mode=["L"] * n,
+        orientation=np.ones(n, np.int8),
+        **flat,
+    )
+    measures = {name: [float("nan"), float("inf"), -1.0] for name in ("brightness", "contrast", "sharpness")}
+    message = {"samples": [n], "classes": ["x"]}
+    answer, _ = problems_of(message, columns_as_bytes(index, pa.table({"phash": hashes, **measures})))
+    assert answer["unsigned"] == (0 if hashes[0] == "0" * 16 else n)
+    assert json.loads(json.dumps(answer)) == answer
