@@ -228,8 +228,10 @@ def decode_with_simplejpeg(data: bytes) -> bytes | None:
 def check_transcoder(turbo: ctypes.CDLL, module: Any, data: bytes, rng: random.Random) -> None:
     """Check that other decoders give the same samples before and after transcoding."""
     restart_interval = rng.choice((1, 2, 3, 8, rng.randint(1, 300), 65_535))
-    transcoded = module.transcode_jpeg(data, restart_interval, rng.randint(9, 16), 1 << 20)
-    assert transcoded is not None, "not transcoded"
+    made = module.transcode_jpeg(data, restart_interval, rng.randint(9, 16), 1 << 20)
+    assert made is not None, "not transcoded"
+    transcoded, signature = made
+    assert module.sign_jpeg(data, 1, 1 << 20) == module.sign_jpeg(transcoded, 1, 1 << 20) == signature
     for before, after in zip(decode(turbo, data, 1), decode(turbo, transcoded, 1), strict=True):
         assert np.array_equal(before.samples, after.samples), "the transcoded file has other samples"
     assert decode_with_pillow(data) == decode_with_pillow(transcoded)

@@ -228,6 +228,14 @@ static void test_transcoder(const uint8_t *data, size_t size, const Header *head
     const uint8_t *result =
         transcode(transcoder, data, size, restart_interval, max_code_length, MAX_PIXELS, &written);
     if (result) {
+        Signature signature, again;
+        int orientation = 1 + (request->task >> 5), is_signed = !sign_transcoded(transcoder, orientation, &signature);
+        check(
+            is_signed == !sign_file(transcoder, data, size, orientation, MAX_PIXELS, &again),
+            "only one of the original and the transcoded file has a signature");
+        check(!is_signed || !memcmp(&signature, &again, sizeof again), "the signature of a file changes");
+        result = transcode(transcoder, data, size, restart_interval, max_code_length, MAX_PIXELS, &written);
+        check(result != NULL, "a file is not transcoded again");
         int failed = decode(decoder, data, size, &all, scale_denominator, &before);
         check(
             failed == decode(other, result, written, &all, scale_denominator, &after),

@@ -16,7 +16,7 @@ import pytest
 
 import wds_tools
 from wds_tools.images import native
-from wds_tools.inspection.datacheck import examine_dataset
+from wds_tools.inspection.datacheck import examine_datasets
 from wds_tools.inspection.doctor import (
     OPEN_SHARDS_PER_PROCESS,
     check_cache,
@@ -203,13 +203,17 @@ def test_a_cache_on_a_full_disk_is_a_note_and_one_that_cannot_be_written_a_probl
 
 def findings_of(dataset: Path) -> dict[str, tuple[str, str]]:
     """Return the status and the text of each finding."""
-    found = examine_dataset(str(dataset), remote=RemoteOptions.of())
+    found = examine_datasets([str(dataset)], remote=RemoteOptions.of())
     return {one.name: (one.status, one.found) for one in found}
 
 
 def test_a_valid_dataset_has_only_ok_findings(packed: Path) -> None:
     found = findings_of(packed)
-    assert [status for status, _ in found.values()] == ["ok"] * 3
+    assert [found[name][0] for name in ("dataset", "indexes", "shards")] == ["ok"] * 3
+    assert found["images"] == (
+        "note",
+        "400 images without a signature: similar, blank and blurred ones are not found",
+    )
     assert f"{packed}: 400 samples in 7 shards" in found["dataset"][1]
 
 
@@ -217,7 +221,7 @@ def test_a_remote_dataset_that_is_larger_than_the_cache_is_a_note(packed: Path) 
     memory = fsspec.filesystem("memory")
     memory.put(str(packed), "/examined", recursive=True)
     for limit, is_noted in ((100_000, True), (10**10, False)):
-        found = examine_dataset("memory://examined", remote=RemoteOptions.of(cache_bytes=limit))
+        found = examine_datasets(["memory://examined"], remote=RemoteOptions.of(cache_bytes=limit))
         notes = [one for one in found if one.name == "reading"]
         assert [one.status for one in notes] == ["note"] * is_noted
         assert all("WDS_TOOLS_CACHE_BYTES=" in one.remedy for one in notes)
@@ -259,7 +263,7 @@ def test_the_command_prints_findings_and_remedies(packed: Path, tmp_path: Path) 
     done = doctor(packed, WDS_TOOLS_CACHE_DIR=str(tmp_path), WDS_TOOLS_CACHE_BYTES="1MB", WDS_TOOLS_NATIVE="0")
     assert done.stderr == ""
     names = [line.split()[0] for line in done.stdout.splitlines() if line[:1].isalpha()]
-    assert names[-3:] == ["dataset", "indexes", "shards"]
+    assert names[-4:] == ["dataset", "indexes", "shards", "images"]
     assert "Python only: " in done.stdout
     assert not native.is_available() or "-> unset WDS_TOOLS_NATIVE\n" in done.stdout
     assert done.returncode == ("  problem  " in done.stdout)

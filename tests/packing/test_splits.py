@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ import pytest
 import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from sources_conformance import contents, photos_of, stored
 
 import wds_tools as wt
@@ -44,6 +46,61 @@ def test_every_input_is_in_one_split_and_classes_are_divided_by_the_shares(label
     whole, val = Counter(labels), Counter(entry.label for entry in parts["val"].inputs)
     assert all(abs(val[label] - 0.2 * whole[label]) <= 2 for label in whole)
     assert parts == draw_splits(listing, {"train": Fraction(8, 10), "val": Fraction(2, 10)}, seed)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60)), min_size=40, max_size=300), st.integers(0, 9))
+def test_all_inputs_of_a_cluster_are_in_one_split(rows: list[tuple[int, int]], seed: int) -> None:
+    listing = listing_of([label for label, _ in rows])
+    cluster = np.array([number for _, number in rows])
+    try:
+        parts = draw_splits(listing, {"train": Fraction(7, 10), "val": Fraction(3, 10)}, seed, cluster)
+    except SourceError:  # too few clusters
+        assert len(set(cluster.tolist())) < 10
+        return
+    together = [entry for part in parts.values() for entry in part.inputs]
+    assert sorted(together, key=lambda entry: entry.path) == listing.inputs
+    numbers = [{int(cluster[int(entry.path[:5])]) for entry in part.inputs} for part in parts.values()]
+    assert not numbers[0] & numbers[1]
+    assert abs(len(numbers[1]) - 0.3 * len(numbers[0] | numbers[1])) <= 4
+
+
+def test_clusters_of_one_do_not_change_the_draw() -> None:
+    listing = listing_of([row % 3 for row in range(100)])
+    shares = {"train": Fraction(1, 2), "val": Fraction(1, 2)}
+    assert draw_splits(listing, shares, 3, np.arange(100)) == draw_splits(listing, shares, 3)
+
+
+def test_similar_images_are_kept_together(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "images").mkdir()
+    for number, path in enumerate(sorted(photos.rglob("*.jpg"))[::40]):
+        image = Image.open(path).convert("RGB")
+        for copy in range(4):
+            image.save(tmp_path / "images" / f"{number}-{copy}.jpg", quality=90 - 10 * copy)
+    (tmp_path / "images" / "broken.jpg").write_bytes(b"no image")
+    caplog.set_level("INFO", logger="wds_tools")
+    split = {"train": 0.5, "val": 0.5}
+    with pytest.raises(OptionError, match="allowed is 'hash'"):
+        wt.pack_splits(tmp_path / "images", tmp_path / "x", split=split, keep_together="patient")
+    with pytest.raises(OptionError, match="requires shares"):
+        wt.pack_splits(tmp_path / "images", tmp_path / "x", split="folders", keep_together="hash")
+    alone = wt.pack_splits(tmp_path / "images", tmp_path / "alone", split=split, workers=1)
+    kept = wt.pack_splits(tmp_path / "images", tmp_path / "kept", split=split, keep_together="hash", workers=1)
+    assert "similar images: each cluster is in one split" in caplog.text
+
+    def pictures(dataset: Path) -> set[str]:
+        return {Path(sample["path"]).name.partition("-")[0] for sample in stored_json(dataset)}
+
+    assert pictures(alone["train"].dst) & pictures(alone["val"].dst)
+    assert not pictures(kept["train"].dst) & pictures(kept["val"].dst)
+    assert any("similar images" in note for note in kept["train"].manifest.account.notes)
+
+
+def stored_json(dataset: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads(sample["json"])
+        for sample in webdataset.WebDataset(str(next(dataset.glob("*.tar"))), shardshuffle=False)
+    ]
 
 
 def test_another_seed_draws_another_split() -> None:

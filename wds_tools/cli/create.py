@@ -94,6 +94,11 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
     help="Write one dataset per split: train=0.9,val=0.1, or `folders` if SRC contains train/, val/.",
 )
 @click.option(
+    "--keep-together",
+    type=click.Choice(["hash"]),
+    help="With shares in --split: put similar images into one split. Each image is decoded once more for that.",
+)
+@click.option(
     "--classes",
     type=LOCAL_PATH,
     metavar="FILE",
@@ -140,6 +145,7 @@ def pack(
     columns: tuple[str, ...],
     label: str | None,
     split: str | None,
+    keep_together: str | None,
     dry_run: bool,
     first: int | None,
     keep_order: bool,
@@ -180,7 +186,11 @@ def pack(
             "--split cannot be combined with --keep-order, --first, --task-index, --finish or --engine: these options "
             "are for a single dataset"
         )
-    pack_all: Callable[..., Any] = partial(pack_one, **single) if split is None else partial(pack_splits, split=split)
+    if keep_together is not None and split is None:
+        raise OptionError("--keep-together requires --split with shares, such as --split train=0.9,val=0.1")
+    pack_all: Callable[..., Any] = (
+        partial(pack_one, **single) if split is None else partial(pack_splits, split=split, keep_together=keep_together)
+    )
     options |= {"columns": parse_columns(columns, label), "dry_run": dry_run, "storage_options": run.storage_options}
     packed = pack_all(src, dst, **options)
     reports: dict[str, PackReport] = packed if isinstance(packed, dict) else {"": packed}

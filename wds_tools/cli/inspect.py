@@ -286,17 +286,34 @@ def plan(
         click.echo(f"chart: {plot}", err=as_json)  # with --json, stdout has nothing but JSON
 
 
-@click.command(epilog=example("wds-tools doctor", "wds-tools doctor shards/photos"))
-@click.argument("dataset", required=False, type=PATH_OR_URL)
+@click.command(
+    epilog=example(
+        "wds-tools doctor",
+        "wds-tools doctor shards/photos",
+        "wds-tools doctor shards/train shards/val --write-bans bans",
+    )
+)
+@click.argument("datasets", nargs=-1, metavar="[DATASET]...", type=PATH_OR_URL)
+@click.option(
+    "--distance",
+    metavar="BITS",
+    type=int,
+    help="Images are similar if their hashes differ in at most this many of 64 bits, 0 to 16.  [default: 6]",
+)
+@click.option(
+    "--write-bans", type=LOCAL_PATH, metavar="FOLDER", help="Write the samples of each problem to a file for ban=."
+)
 @as_json_option
 @storage_option
 @click.pass_obj
-def doctor(run: Run, dataset: str | None, as_json: bool) -> int:
-    """Check this machine and suggest fixes.
+def doctor(run: Run, datasets: tuple[str, ...], distance: int | None, write_bans: Path | None, as_json: bool) -> int:
+    """Check this machine and datasets, and suggest fixes.
 
     Checks versions, the compiled code, cores, memory, limits, the GPU and the cache. With DATASET,
-    also checks its manifest, its indexes and the sizes of its shards. The exit code is 1 if there is
-    a problem; notes do not count.
+    also checks its manifest, its indexes and the sizes of its shards, and finds copies, similar,
+    blank, blurred, tiny and narrow images, copies with different labels, and classes with one
+    sample. With several datasets, such as train and val, it also finds images that are in two of
+    them. The exit code is 1 if there is a problem, such as such an image; notes do not count.
     """
     from wds_tools.inspection.doctor import examine, format_findings
     from wds_tools.inspection.machine import inspect_machine
@@ -305,18 +322,21 @@ def doctor(run: Run, dataset: str | None, as_json: bool) -> int:
         click.echo("importing the packages ...", err=True)
     machine = inspect_machine()
     findings = examine(machine)
-    if dataset is not None:
-        findings += _examine_dataset(dataset, machine, run.remote)
+    if datasets:
+        findings += _examine_datasets(datasets, machine, run.remote, distance, write_bans)
     click.echo(json.dumps([one.to_dict() for one in findings], indent=2) if as_json else format_findings(findings))
     return int(any(one.status == "problem" for one in findings))
 
 
-def _examine_dataset(dataset: str, machine: Machine, remote: RemoteOptions) -> list[Finding]:
+def _examine_datasets(
+    datasets: tuple[str, ...], machine: Machine, remote: RemoteOptions, distance: int | None, bans: Path | None
+) -> list[Finding]:
     from wds_tools.inspection.doctor import Finding
     from wds_tools.inspection.machine import NATIVE
 
     if machine.imports.broken.keys() - {"torch", NATIVE}:
         return [Finding("dataset", "note", "not checked: packages that it needs cannot be imported")]
-    from wds_tools.inspection.datacheck import examine_dataset
+    from wds_tools.images.near_duplicates import DISTANCE
+    from wds_tools.inspection.datacheck import examine_datasets
 
-    return examine_dataset(dataset, remote=remote)
+    return examine_datasets(datasets, remote=remote, distance=DISTANCE if distance is None else distance, bans=bans)

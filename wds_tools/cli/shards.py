@@ -28,6 +28,7 @@ from wds_tools.errors import OptionError
         "wds-tools index 'train-{000000..000009}.tar' --manifest train.json",
         "wds-tools index 'cc12m/*.tar' --label json:label",
         "wds-tools index 'data/train/*.tar' 'data/val/*.tar'",
+        "wds-tools index --signatures shards/photos",
     )
 )
 @click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...", type=PATH_OR_URL)
@@ -50,11 +51,16 @@ from wds_tools.errors import OptionError
     is_flag=True,
     help="Read a.b.jpg as field b.jpg of key a; by default an error if the dots seem to belong to the keys.",
 )
+@click.option(
+    "--signatures",
+    is_flag=True,
+    help="Add what finds duplicates and blurred images: PATTERN is a packed dataset, whose indexes get more columns.",
+)
 @workers_option
 @engine_option
 @storage_option
 @click.pass_obj
-def index(run: Run, /, patterns: tuple[str, ...], manifest: str | None, **options: Any) -> None:
+def index(run: Run, /, patterns: tuple[str, ...], manifest: str | None, *, signatures: bool, **options: Any) -> None:
     """Write indexes and a manifest for existing tar shards.
 
     PATTERN is a shard, or a quoted pattern of several: 'train-{000000..000009}.tar', 'train-*.tar'.
@@ -65,7 +71,15 @@ def index(run: Run, /, patterns: tuple[str, ...], manifest: str | None, **option
 
     A table that another tool wrote next to a shard, such as 00000.parquet of img2dataset, stays as it is;
     its columns can be used in where=.
+
+    With --signatures, PATTERN is a packed dataset. Its images are decoded, and its indexes get the columns
+    phash, brightness, contrast and sharpness, for where= and `wds-tools doctor`. The shards do not change.
     """
+    if signatures:
+        workers, engine = options.pop("workers"), options.pop("engine")
+        others = {"manifest": manifest, "engine": engine != "local", **options}
+        _sign(run, patterns, workers, [name for name, value in others.items() if value])
+        return
     from wds_tools.format.manifest import MANIFEST_NAME
     from wds_tools.packing.remote_destination import parse_destination
     from wds_tools.storage import join
@@ -87,6 +101,21 @@ def index(run: Run, /, patterns: tuple[str, ...], manifest: str | None, **option
         if columns := dict.fromkeys(name for index in indexes_of(dataset) for name in index.columns):
             click.echo(f"columns for where=: {', '.join(columns)}")
     click.echo(next_steps([str(dataset) for dataset in datasets], next(iter(found.values())), indexes_of(datasets[0])))
+
+
+def _sign(run: Run, datasets: tuple[str, ...], workers: int | None, other_options: list[str]) -> None:
+    from wds_tools.upkeep.signer import sign_images
+    from wds_tools.wording import counted
+
+    if other_options:
+        raise OptionError(f"--signatures cannot be combined with --{other_options[0].replace('_', '-')}")
+    run.after_interrupt = "the dataset is intact; run the same command again to continue"
+    for dataset in datasets:
+        report = sign_images(dataset, workers=workers)
+        more = f", {report.kept:,} had one" if report.kept else ""
+        more += f", {report.unreadable:,} cannot be decoded" if report.unreadable else ""
+        click.echo(f"{dataset}: {counted(report.signed, 'image')} got a signature{more}, in {report.seconds:.1f} s")
+        click.echo(f"next: wds-tools doctor {shlex.quote(dataset)}")
 
 
 @click.command(epilog=example("wds-tools reseal shards/photos"))

@@ -28,7 +28,10 @@ from wds_tools.wording import one_line
 COLUMNS = "columns"
 """Key of the metadata with the names of the further columns."""
 
-_OWN = ("id", "key", "label", "width", "height", "mode", "orientation", "restart", "mcu_width", "mcu_height")
+_OWN = (
+    *("id", "key", "label", "width", "height", "mode", "orientation", "restart", "mcu_width", "mcu_height"),
+    *("phash", "brightness", "contrast", "sharpness"),  # of `image_signature`
+)
 _OWN_SUFFIXES = (".offset", ".size", ".xxh3", ".header")
 
 
@@ -80,11 +83,16 @@ def column_name(name: str) -> str:
 
 
 def add_columns(data: bytes, columns: pa.Table) -> bytes:
-    """Return an index with further columns, one row for each of its samples, named by `column_name`."""
+    """Return an index with further columns, one row for each of its samples.
+
+    Those that it has already are replaced. Names that come from a user are those of `column_name`.
+    """
     table, metadata = _read(data)
+    known = [name for name in metadata.get(COLUMNS, ()) if name not in columns.column_names]
+    table = table.select([name for name in table.column_names if name not in columns.column_names])
     for name in columns.column_names:
         table = table.append_column(name, columns[name])
-    return write_table(table, {**metadata, COLUMNS: columns.column_names})
+    return write_table(table, {**metadata, COLUMNS: [*known, *columns.column_names]})
 
 
 def read_columns(data: bytes, names: Sequence[str], *, name: str) -> pa.Table:

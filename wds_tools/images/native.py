@@ -19,6 +19,7 @@ from wds_tools import stages
 from wds_tools.errors import WorkerError
 from wds_tools.format.codecs import npy_header
 from wds_tools.format.image_header import MAX_PIXELS
+from wds_tools.format.image_signature import Signature
 from wds_tools.images.views import Regions
 from wds_tools.options import source_tree, use_native
 
@@ -137,19 +138,43 @@ def _render(
     return np.frombuffer(rendered, np.bool_).reshape(len(files), len(outputs)).copy()
 
 
-def transcode_jpeg(data: bytes | memoryview, restart: int) -> bytes | None:
+def transcode_jpeg(data: bytes | memoryview, restart: int, orientation: int) -> tuple[bytes, Signature | None] | None:
     """Rewrite a JPEG with restart markers and new Huffman codes; requires the module (see `is_available`).
 
     Args:
         data: A sequential or progressive JPEG.
         restart: MCUs between two restart markers.
+        orientation: EXIF orientation, 1 to 8, for the signature.
 
     Returns:
         A sequential JPEG, verified to have the same coefficients. Its only metadata are the
-        segments that define the colour space (JFIF, Adobe). None if the file is damaged, truncated,
-        or not supported by the decoder (CMYK, arithmetic coding, 12 bits).
+        segments that define the colour space (JFIF, Adobe). And its signature; None if it is RGB, not YCbCr.
+        None if the file is damaged, truncated, or not supported by the decoder (CMYK, arithmetic coding, 12 bits).
     """
-    return compiled.transcode_jpeg(data, restart, LONGEST_CODE, MAX_PIXELS)
+    found = compiled.transcode_jpeg(data, restart, LONGEST_CODE, MAX_PIXELS, orientation)
+    return None if found is None else (found[0], _signature(found[1]))
+
+
+def sign_jpeg(data: bytes | memoryview, orientation: int) -> Signature | None:
+    """Return the signature of a JPEG, or None if the decoder does not support it; requires the module."""
+    return _signature(compiled.sign_jpeg(data, orientation, MAX_PIXELS))
+
+
+def sign_pixels(luma: NDArray[np.uint8]) -> Signature:
+    """Return the signature of an image with this luma, uint8 [height, width]; requires the module."""
+    height, width = luma.shape
+    return Signature(*compiled.sign_pixels(np.ascontiguousarray(luma), height, width, 1))
+
+
+def _signature(values: tuple[int, float, float, float] | None) -> Signature | None:
+    return None if values is None else Signature(*values)
+
+
+def join_clusters(
+    hashes: NDArray[np.uint64], distance: int, first: int, step: int, parents: NDArray[np.uint32]
+) -> None:
+    """Join the clusters of different hashes that differ in few bits: `join_clusters` of ``cluster.h``."""
+    compiled.join_clusters(hashes, distance, first, step, parents)
 
 
 def change_hsv(pixels: NDArray[np.uint8], changes: NDArray[np.float32]) -> None:

@@ -1,12 +1,19 @@
-"""`wds-tools doctor DATASET`: quick checks of a dataset, and whether a remote one fits into the cache."""
+"""`wds-tools doctor DATASET`: quick checks of datasets, and problems with their images and labels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
+from shlex import quote
+from typing import Any
 
-from wds_tools.errors import NotADatasetError, WdsToolsError
+from wds_tools.errors import NotADatasetError, OptionError, WdsToolsError
+from wds_tools.images.near_duplicates import DISTANCE, MAX_DISTANCE
 from wds_tools.inspection.doctor import Finding
+from wds_tools.inspection.problem_columns import read_columns, write_ban
+from wds_tools.inspection.problems import ImageColumns, Problem, find_leaks, find_problems
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import ShardSet
@@ -14,23 +21,110 @@ from wds_tools.storage import is_url
 from wds_tools.terminal import phase_bar
 from wds_tools.wording import counted, human_bytes
 
+_MAX_CLUSTERS = 1000  # in JSON
+_MAX_SHOWN = 120  # characters of a condition in the text
 
-def examine_dataset(dataset: str, *, remote: RemoteOptions) -> list[Finding]:
-    """Check manifest and indexes of a dataset, and the lengths of its shards, which are not read.
+
+def examine_datasets(
+    datasets: Sequence[str], *, remote: RemoteOptions, distance: int = DISTANCE, bans: Path | None = None
+) -> list[Finding]:
+    """Check manifest and indexes of datasets, and the lengths of their shards, which are not read; find problems.
 
     Args:
-        dataset: Folder or URL with a manifest, the manifest, or a pattern of indexed shards.
+        datasets: Of each the folder or URL with a manifest, the manifest, or a pattern of indexed shards. Images of one
+            that are in a later one too are a problem: training and validation data, in this order.
         remote: Folder and limit of the cache for remote shards.
+        distance: Bits in which the hashes of similar images differ at most.
+        bans: Folder for files that ``ban=`` takes, one for each problem; None writes none.
 
     Raises:
-        NotADatasetError: The path is not a packed dataset.
+        NotADatasetError: A path is not a packed dataset.
+        OptionError: ``distance`` is not in the range 0 to 16, or a dataset is given twice.
+        DestinationError: ``bans`` cannot be written to.
     """
+    if not 0 <= distance <= MAX_DISTANCE:
+        raise OptionError(f"distance={distance}; allowed are 0 to {MAX_DISTANCE} bits")
+    if len(set(datasets)) < len(datasets):
+        raise OptionError("a dataset is given twice: give each one once")
+    findings: list[Finding] = []
+    examined: list[_Examined] = []
+    for dataset in datasets:
+        shards = _open(dataset, remote)
+        if isinstance(shards, Finding):
+            findings.append(shards)
+            continue
+        checks = _examine(shards, dataset, remote)
+        findings += checks
+        if not any(one.status == "problem" for one in checks):
+            one = _Examined(dataset, shards, read_columns(shards), bans if len(datasets) == 1 else _own(bans, dataset))
+            examined.append(one)
+            findings += one.findings(distance)
+    for one, other in combinations(examined, 2):
+        leaks = find_leaks(one.columns, other.columns, names=(one.name, other.name), distance=distance)
+        findings += [one.finding(leak, f"leak-{_last(other.name)}") for leak in leaks]
+        if not leaks:
+            findings.append(Finding("leak", "ok", f"no image of {one.name} in {other.name}"))
+    return findings
+
+
+def _own(bans: Path | None, dataset: str) -> Path | None:
+    return None if bans is None else bans / _last(dataset)
+
+
+def _last(dataset: str) -> str:
+    """Return the last part of a path or URL, as the name of a folder."""
+    return dataset.rstrip("/").rpartition("/")[2].removesuffix(".json") or "dataset"
+
+
+@dataclass(frozen=True, slots=True)
+class _Examined:
+    """A dataset, and where its bans are written."""
+
+    name: str
+    shards: ShardSet
+    columns: ImageColumns
+    bans: Path | None
+
+    def findings(self, distance: int) -> Iterator[Finding]:
+        """Yield the problems with images and labels."""
+        without = int((self.columns.has_image & ~self.columns.is_signed).sum())
+        if without:
+            found = f"{counted(without, 'image')} without a signature: similar, blank and blurred ones are not found"
+            yield Finding("images", "note", found, f"wds-tools index --signatures {quote(self.name)}")
+        problems = find_problems(self.columns, classes=self.shards.manifest.classes, distance=distance)
+        yield from (self.finding(problem, problem.name) for problem in problems)
+        if not problems and not without:
+            yield Finding("images", "ok", "no copies or similar images, none that is blank, blurred, tiny or narrow")
+
+    def finding(self, problem: Problem, file: str) -> Finding:
+        """Return a problem as a finding, and write its ban."""
+        details: dict[str, Any] = {
+            "dataset": self.name,
+            "samples": len(problem.samples),
+            "where": problem.where,
+            "clusters": problem.clusters[:_MAX_CLUSTERS],
+        }
+        look = f"--where {quote(problem.where)}" if 0 < len(problem.where) <= _MAX_SHOWN else ""
+        if self.bans is not None:
+            path = self.bans / f"{file}.txt"
+            write_ban(path, self.shards, problem)
+            details["ban"] = str(path)
+        remedy = f"look at them with {look}" if look else "--json lists them"
+        ban = f"ban={str(self.bans / f'{file}.txt')!r}" if self.bans is not None else "--write-bans FOLDER, then ban="
+        return Finding(problem.name, problem.status, problem.found, f"{remedy}; leave them out: {ban}", details)
+
+
+def _open(dataset: str, remote: RemoteOptions) -> ShardSet | Finding:
     try:
-        shards = open_shards(dataset, remote=remote)
+        return open_shards(dataset, remote=remote)
     except NotADatasetError:
         raise
     except WdsToolsError as error:
-        return [Finding("dataset", "problem", str(error))]
+        return Finding("dataset", "problem", str(error))
+
+
+def _examine(shards: ShardSet, dataset: str, remote: RemoteOptions) -> list[Finding]:
+    """Return the findings about the files of a dataset."""
     manifest = shards.manifest
     what = f"{counted(manifest.samples, 'sample')} in {counted(len(manifest.shards), 'shard')}, "
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
@@ -35,16 +35,19 @@ class Finding:
         status: ``problem`` if something does not work, ``note`` if it could be better.
         found: What was found.
         remedy: What to do; empty if nothing needs to be done.
+        details: Further values for JSON, by their names.
     """
 
     name: str
     status: Status
     found: str
     remedy: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as values for JSON."""
-        return asdict(self)
+        values = {"name": self.name, "status": self.status, "found": self.found, "remedy": self.remedy}
+        return {**values, **self.details}
 
 
 def examine(machine: Machine) -> list[Finding]:

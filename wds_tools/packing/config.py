@@ -58,6 +58,7 @@ class SplitOptions(NewDatasetOptions):
 
     _: KW_ONLY
     split: str | Mapping[str, float]
+    keep_together: str | None = None
 
 
 @dataclass(frozen=True)

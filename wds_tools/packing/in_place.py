@@ -26,6 +26,7 @@ from wds_tools.format import manifest as manifests
 from wds_tools.format import tar
 from wds_tools.format.account import Account
 from wds_tools.format.image_header import ImageInfo
+from wds_tools.format.image_signature import Signature, add_signatures, has_signatures
 from wds_tools.format.index import ABSENT, FieldColumns, Index, index_name, shard_entry, to_bytes
 from wds_tools.format.index_edit import add_columns
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
@@ -156,6 +157,8 @@ class _Run:
         encoded = to_bytes(moved)
         if index.columns:
             encoded = add_columns(encoded, self.shards.columns(number, index.columns))
+        if not has_signatures(index.columns) and any(copy.signatures.values()):
+            encoded = add_signatures(encoded, [copy.signatures.get(row) for row in range(len(index))])
         new = shard_entry(name, encoded, samples=old.samples, shard_bytes=copy.bytes, shard_xxh3=moved.shard_xxh3)
         commit_bytes(self.folder / new.index, encoded)
         _verify(self.folder, new, data, index, copy.images)
@@ -192,11 +195,13 @@ class _Copy:
     Attributes:
         bytes: Length so far.
         images: Row -> new image.
+        signatures: Row -> signature of the new image.
     """
 
     def __init__(self, data: memoryview, file: BinaryIO) -> None:
         self.bytes = 0
         self.images: dict[int, ImageInfo] = {}
+        self.signatures: dict[int, Signature | None] = {}
         self._data = data
         self._file = file
         self._digest = xxhash.xxh3_128()
@@ -214,6 +219,7 @@ class _Copy:
             self._write(self._data[self._copied : member.offset + tar.padded(member.size)])
         else:
             self.images[entry.row] = new.info
+            self.signatures[entry.row] = new.signature
             header, size = tar.build_header(member.name, len(new.data)), len(new.data)
             self._write(self._data[self._copied : member.header_offset])
             xxh3 = xxhash.xxh3_64_intdigest(new.data)

@@ -15,6 +15,7 @@ import xxhash
 
 from wds_tools.errors import SampleError
 from wds_tools.format.image_header import ImageInfo
+from wds_tools.format.image_signature import Signature, add_signatures
 from wds_tools.format.index import Index, index_name, shard_entry, to_bytes
 from wds_tools.format.index_builder import IndexBuilder
 from wds_tools.format.manifest import ShardEntry
@@ -106,6 +107,7 @@ class ShardFile:
         self.entry: ShardEntry | None = None
         self.index: Index | None = None
         self._rows = IndexBuilder()
+        self._signatures: list[Signature | None] = []
         self._keys: set[str] = set()
 
     @property
@@ -119,13 +121,21 @@ class ShardFile:
         self._open.callback(self._output.close)
         return self
 
-    def write(self, sample: Sample, *, label: int | None = None, image: ImageInfo | None = None) -> None:
+    def write(
+        self,
+        sample: Sample,
+        *,
+        label: int | None = None,
+        image: ImageInfo | None = None,
+        signature: Signature | None = None,
+    ) -> None:
         """Append a sample, with its fields in the given order.
 
         Args:
             sample: Key and encoded fields.
             label: Class number for the index.
             image: Type and size of the image, for the index.
+            signature: Signature of the image, for the index; None if it was not computed.
 
         Raises:
             SampleError: A duplicate key, or a name that readers would split into another key and field.
@@ -146,6 +156,7 @@ class ShardFile:
         self._output.write(parts, end - self.bytes)
         self.bytes = end
         self._rows.add(sample.key, locations, label, image, long_headers)
+        self._signatures.append(signature)
 
     def _headers(self, sample: Sample) -> list[bytes]:
         """Return the header of each member. All are checked before the first byte is written."""
@@ -166,7 +177,7 @@ class ShardFile:
     def _commit_index(self, digest: str) -> None:
         length = self.bytes + len(END)
         index = self._rows.build(shard=self.path.name, shard_bytes=length, shard_xxh3=digest)
-        self.entry = commit_index(index, self.path.parent)
+        self.entry = commit_index(index, self.path.parent, self._signatures)
         self.index = index
 
 
@@ -193,9 +204,14 @@ def member_headers(sample: Sample, *, shard: str | None = None) -> list[bytes]:
     return headers
 
 
-def commit_index(index: Index, folder: Path) -> ShardEntry:
-    """Write a shard's index to its folder, and return the entry of both for the manifest."""
+def commit_index(index: Index, folder: Path, signatures: Sequence[Signature | None] = ()) -> ShardEntry:
+    """Write a shard's index to its folder, and return the entry of both for the manifest.
+
+    ``signatures`` has one for each sample, or None. If none has one, the index has no columns for them.
+    """
     data = to_bytes(index)
+    if any(one is not None for one in signatures):
+        data = add_signatures(data, signatures)
     commit_bytes(folder / index_name(index.shard), data)
     return shard_entry(
         index.shard, data, samples=len(index), shard_bytes=index.shard_bytes, shard_xxh3=index.shard_xxh3

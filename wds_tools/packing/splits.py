@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format.label import Classes, notes_on_similar, quoted
 from wds_tools.packing.card import split_card
 from wds_tools.packing.config import PackOptions, SplitOptions
 from wds_tools.packing.estimate import packs_deep
+from wds_tools.packing.keep_together import clusters_of_inputs
 from wds_tools.packing.output_folder import open_folder
 from wds_tools.packing.packer import PackReport, check_place, open_input, pack_listing
 from wds_tools.packing.preview import account_lines, show_account
@@ -49,6 +51,9 @@ def pack_splits(given: SplitOptions) -> dict[str, PackReport]:  # noqa: D417 - c
             are drawn at random with ``seed``, and every class is divided in the same shares. Or "folders", if ``src``
             has a folder for each split, with names such as train, val and test.
         seed: Seed of the draw and of the one-time shuffle.
+        keep_together: "hash" puts all similar images, such as frames of a video or copies of another size, into one
+            split: those whose perceptual hashes differ in at most 6 of 64 bits. Each image is then read and decoded
+            once more, before packing. The shares are less exact, the larger the clusters are. Only with shares.
         strict: Raise an error if any file cannot be packed, as for `pack`. If the listing already shows such a file,
             no split is packed. If one appears only during packing, the splits before it are already packed.
         fresh: Remove what an earlier pack left in the folders of the splits, and start over.
@@ -69,13 +74,21 @@ def pack_splits(given: SplitOptions) -> dict[str, PackReport]:  # noqa: D417 - c
     shares = parse_shares(given.split)
     source: Source
     if shares is None:
+        if given.keep_together is not None:
+            raise OptionError(
+                "keep_together= with split='folders'; it requires shares, such as train=0.9,val=0.1. To find images of "
+                "several splits, run `wds-tools doctor` on the packed splits"
+            )
         parts = _list_split_folders(src, location, options)
         shown = list(parts.values())
     else:
         source = open_input(src, location, options)
         listing = list_inputs(source, options.progress)
+        cluster = None
+        if given.keep_together is not None:
+            listing, cluster = clusters_of_inputs(source, listing, given.keep_together, progress=options.progress)
         shown = [(source, listing)]
-        parts = {name: (source, part) for name, part in draw_splits(listing, shares, options.seed).items()}
+        parts = {name: (source, part) for name, part in draw_splits(listing, shares, options.seed, cluster).items()}
     for source, listing in () if options.dry_run else shown:
         show_account(account_lines(source, listing), progress=options.progress)
     check_strict(list(parts.values()), options)
@@ -117,13 +130,17 @@ def parse_shares(split: str | Mapping[str, float]) -> dict[str, Fraction] | None
     return shares
 
 
-def draw_splits(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> dict[str, Listing]:
+def draw_splits(
+    listing: Listing, shares: Mapping[str, Fraction], seed: int, cluster: NDArray[np.int64] | None = None
+) -> dict[str, Listing]:
     """Draw splits at random. Every class is divided in the same shares, give or take one or two inputs.
 
     Args:
         listing: All inputs.
         shares: Share of each split by its name; they add up to 1.
         seed: Seed of the draw.
+        cluster: int64 [n], the cluster of each input; all inputs of a cluster get into the same split. None: each is
+            alone.
 
     Raises:
         SourceError: A split would get no input.
@@ -134,12 +151,19 @@ def draw_splits(listing: Listing, shares: Mapping[str, Fraction], seed: int) -> 
     labels = everything.numbers("label")
     order = random[np.argsort(labels[random], kind="stable")]  # sorted by class, in random order within each class
     split_of = np.empty(len(order), np.int64)
+    if cluster is not None:  # one input of each cluster is drawn
+        _, first, number = np.unique(cluster[order], return_index=True, return_inverse=True)
+        drawn = np.empty(len(order), np.int64)  # for each input, the one that is drawn
+        drawn[order] = order[first[number]]
+        order = order[np.sort(first)]
     # Input i of this order goes to the split whose range [start, stop) contains i / golden ratio mod 1. These fractions
     # are spread evenly over any run of inputs, so every class is divided in the given shares, small classes too as far
     # as possible.
     spread = (np.arange(len(order)) * _INVERSE_GOLDEN) % 1.0
     bounds = np.cumsum([float(share) for share in shares.values()])[:-1]
     split_of[order] = np.searchsorted(bounds, spread, side="right")
+    if cluster is not None:
+        split_of = split_of[drawn]
     parts = {}
     for position, name in enumerate(names):
         inputs = everything.chosen(np.flatnonzero(split_of == position))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,8 +21,10 @@ from PIL import Image
 from wds_tools.errors import DecodeError, OptionError
 from wds_tools.format import codecs, image_header, jpeg
 from wds_tools.format.image_header import ImageInfo
+from wds_tools.format.image_signature import Signature
 from wds_tools.images import native
 from wds_tools.images.decode import Pixels, decode_rgb, decode_stored
+from wds_tools.images.sign import sign, sign_pixels
 
 Images = Literal["keep", "crop-ready", "resize", "raw"]
 """What may happen to images."""
@@ -176,11 +178,13 @@ class Encoded:
         kind: Its type, which is also the name of its field, such as ``jpg``; see `ImageInfo`.
         data: Encoded bytes.
         info: Size, mode and layout from its header.
+        signature: Its signature; None if its pixels were not needed, so that computing it would take much longer.
     """
 
     kind: str
     data: bytes
     info: ImageInfo
+    signature: Signature | None = None
 
 
 def transcode(image: bytes | NDArray[np.uint8], options: ImageOptions) -> Encoded:
@@ -197,7 +201,7 @@ def transcode(image: bytes | NDArray[np.uint8], options: ImageOptions) -> Encode
     if isinstance(image, np.ndarray):
         _check_pixels(image)
         if options.images in ("keep", "crop-ready"):
-            return _encoded(image_header.encode_png(image))
+            return _encoded(image_header.encode_png(image), image, options)
         return _from_pixels(
             image[..., 0] if image.shape[2:] == (1,) else image[:, :, :3] if image.ndim == 3 else image, options
         )
@@ -236,13 +240,16 @@ def _from_pixels(pixels: Pixels, options: ImageOptions) -> Encoded:
     if options.images == "raw":
         if pixels.ndim == 2:
             pixels = np.repeat(pixels[:, :, None], 3, axis=2)
-        return _encoded(codecs.encode_npy(np.ascontiguousarray(pixels)))
-    return _encoded(_jpeg(pixels, options.quality or QUALITY))
+        return _encoded(codecs.encode_npy(np.ascontiguousarray(pixels)), pixels, options)
+    return _encoded(_jpeg(pixels, options.quality or QUALITY), None, options)
 
 
-def _encoded(data: bytes) -> Encoded:
+def _encoded(data: bytes, pixels: Pixels | None, options: ImageOptions) -> Encoded:
+    """Return an image that was encoded here; without ``pixels``, it is a JPEG that loses some of them."""
     info = image_header.probe(data)
-    return Encoded(info.kind, data, info)
+    if not options.compiled:
+        return Encoded(info.kind, data, info)
+    return Encoded(info.kind, data, info, sign(data, info) if pixels is None else sign_pixels(pixels))
 
 
 def _jpeg(pixels: Pixels, quality: int) -> bytes:
@@ -277,17 +284,20 @@ def crop_ready(data: bytes, info: ImageInfo, options: ImageOptions) -> Encoded:
     if info.kind != "jpg" or not info.mcu_width:
         return kept
     stored_width = info.width if info.orientation < 5 else info.height
-    transcoded = native.transcode_jpeg(data, piece_mcus(stored_width, info.mcu_width))
-    if transcoded is None:
+    found = native.transcode_jpeg(data, piece_mcus(stored_width, info.mcu_width), info.orientation)
+    if found is None:
         return kept
+    transcoded, signature = found
+    kept = replace(kept, signature=signature)
     try:
-        new = _encoded(jpeg.with_segments(transcoded, jpeg.needed_segments(data)))
+        encoded = jpeg.with_segments(transcoded, jpeg.needed_segments(data))
+        new = image_header.probe(encoded)
     except ValueError:
         return kept
-    facts = [(one.width, one.height, one.mode, one.orientation) for one in (info, new.info)]
-    if facts[0] != facts[1] or not new.info.restart:
+    facts = [(one.width, one.height, one.mode, one.orientation) for one in (info, new)]
+    if facts[0] != facts[1] or not new.restart or (options.verify_pixels and not _same_pixels(data, encoded)):
         return kept
-    return kept if options.verify_pixels and not _same_pixels(data, new.data) else new
+    return Encoded(new.kind, encoded, new, signature)
 
 
 def _same_pixels(first: bytes, second: bytes) -> bool:

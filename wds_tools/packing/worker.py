@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Protocol
 
 from wds_tools.errors import DecodeError, DestinationError, SourceError
-from wds_tools.format.image_header import ImageInfo
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.sample import IMAGE_FIELDS, Sample
 from wds_tools.format.totals import count_fields, image_stats
@@ -21,7 +20,7 @@ from wds_tools.packing.geometry import resized
 from wds_tools.packing.plan import json_field, labels_field, sample_key, shard_name
 from wds_tools.packing.ray_engine import Advance
 from wds_tools.packing.shard_file import ShardFile
-from wds_tools.packing.transcode import ImageOptions, transcode
+from wds_tools.packing.transcode import Encoded, ImageOptions, transcode
 from wds_tools.packing.work_folder import ShardReport, remove_shard, save_report
 from wds_tools.sources.base import FileState, Record, Skip, Source, SourceStoreError, check_unchanged
 from wds_tools.sources.inputs import Input
@@ -103,7 +102,7 @@ def pack_shard(task: ShardTask, advance: Advance | None = None) -> ShardReport:
                 except (SourceError, DecodeError) as error:
                     skipped.append(Skip(entry.path, str(error)))
                 else:
-                    shard.write(sample, label=label, image=image)
+                    shard.write(sample, label=label, image=image.info, signature=image.signature)
                     remarks.update(noted)
                 if advance is not None:
                     advance(1, entry.size)
@@ -130,7 +129,7 @@ def bad_inputs(task: ShardTask, advance: Advance) -> Iterator[Skip]:
             advance(1, entry.size)
 
 
-_EncodedSample = tuple[Sample, ImageInfo, int | None, tuple[str, ...]]
+_EncodedSample = tuple[Sample, Encoded, int | None, tuple[str, ...]]
 _EncodeCall = Callable[[], _EncodedSample]
 
 
@@ -198,7 +197,7 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
     if task.images.size is not None:
         record = resized(record, (image.info.height, image.info.width))
     fields["json"] = json_field(entry, task.classes, record.facts)
-    return Sample(sample_key(position), fields | dict(record.fields)), image.info, entry.label, record.remarks
+    return Sample(sample_key(position), fields | dict(record.fields)), image, entry.label, record.remarks
 
 
 def _report(number: int, shard: ShardFile, skipped: tuple[Skip, ...]) -> ShardReport:

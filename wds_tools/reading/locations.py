@@ -2,12 +2,12 @@
 
 A dataset may be replaced while it is open. If a shard or an index is not the one that was opened, the manifest of its
 folder is read again, so that the error is about the new version and not about damage. If only images were rewritten in
-place, readers go on with the new shard.
+place, or columns were added to indexes, readers go on with the new files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -72,7 +72,7 @@ def entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
 
 
 class RewrittenError(StoreError):
-    """The images of a shard were rewritten in place while it was open: the new shard has the same samples.
+    """The images or the index of a shard were rewritten in place while it was open: the samples are the same.
 
     Attributes:
         entries: The entries that were opened, with those that the manifest has now.
@@ -119,12 +119,19 @@ def _rewritten_error(store: Store, entries: Mapping[ShardEntry, ShardEntry]) -> 
 
 
 def rewritten_entries(store: Store, entries: Iterable[ShardEntry]) -> dict[ShardEntry, ShardEntry]:
-    """Return those entries whose images were rewritten in place since, with the ones that the manifest lists now."""
+    """Return those entries whose files were rewritten in place since, with the ones that the manifest lists now."""
     return _rewritten(_listed_entries(store, default=set()), set(entries))
 
 
-def _rewritten(listed: Iterable[ShardEntry], entries: Container[ShardEntry]) -> dict[ShardEntry, ShardEntry]:
-    return {entry.before: entry for entry in listed if entry.before is not None and entry.before in entries}
+def _rewritten(listed: Iterable[ShardEntry], entries: Set[ShardEntry]) -> dict[ShardEntry, ShardEntry]:
+    """Return the entries that have new images, or the same shard with a new index, with the new entries."""
+    opened = {(entry.name, entry.xxh3): entry for entry in entries}
+    found = {}
+    for entry in listed:
+        old = entry.before if entry.before in entries else opened.get((entry.name, entry.xxh3))
+        if old is not None and old != entry:
+            found[old] = entry
+    return found
 
 
 def _listed_entries(store: Store, *, default: set[ShardEntry]) -> set[ShardEntry]:

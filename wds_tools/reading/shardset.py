@@ -144,7 +144,7 @@ class ShardSet:
         return self._all[shard].entry
 
     def follow(self, error: RewrittenError) -> None:
-        """Go on with the new shards whose images were rewritten in place since the dataset was opened."""
+        """Go on with the new shards and indexes that were rewritten in place since the dataset was opened."""
         self._go_on(error.entries)
 
     def refresh(self) -> None:
@@ -307,6 +307,10 @@ class ShardSet:
         """Return further columns of the index of a shard, see `Index.columns`; raises as `index` does."""
         data, location = self._index_bytes(shard)
         return read_columns(data, names, name=join(location.store.folder, location.entry.index))
+
+    def index_file(self, shard: int) -> bytes:
+        """Return the file of the index of a shard; raises as `index` does."""
+        return self._index_bytes(shard)[0]
 
     def stored_columns(self, shard: int, names: Collection[str]) -> tuple[pa.Table, list[str]]:
         """Return some columns of the index of a shard, and the names of the further ones; see `stored_columns`."""

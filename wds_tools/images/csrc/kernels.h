@@ -1,11 +1,13 @@
 /* The loops that take most of the time, compiled for different instruction sets.
 
-   Their code is in entropy_code.h, idct_code.h, resample_code.h and color_code.h. On x86-64 it is compiled twice:
+   Their code is in entropy_code.h, idct_code.h, resample_code.h, color_code.h and
+   cluster_code.h. On x86-64 it is compiled twice:
    for every processor, and for those with AVX2 and BMI2. On other processors it is compiled once;
    on 64-bit Arm the compiler uses NEON. */
 #ifndef WDS_TOOLS_KERNELS_H
 #define WDS_TOOLS_KERNELS_H
 
+#include "cluster.h"
 #include "color.h"
 #include "entropy.h"
 #include "idct.h"
@@ -21,6 +23,7 @@ typedef struct {
     RowToPlanes *row_to_planes;
     ChangeHsv *change_hsv;
     BlendColors *blend_colors;
+    FindNear *find_near;
 } Kernels;
 
 /* Returns the selected kernels: by default, the fastest that this processor can run. */
@@ -37,6 +40,6 @@ extern const Kernels avx2_kernels;
 /* The initializer of the kernels in the file that includes the *_code.h files. */
 #define KERNELS(simd) \
     {simd, decode_mcu_ranges, inverse_dct, filter_vertically, transpose, row_to_rgb, row_to_planes, \
-     change_hsv, blend_colors}
+     change_hsv, blend_colors, find_near}
 
 #endif

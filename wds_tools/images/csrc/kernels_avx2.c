@@ -12,6 +12,7 @@
 
 #define USE_AVX2 1
 
+#include "cluster_code.h"
 #include "color_code.h"
 #include "entropy_code.h"
 #include "idct_code.h"

@@ -2,6 +2,7 @@
 
 #define USE_AVX2 0
 
+#include "cluster_code.h"
 #include "color_code.h"
 #include "entropy_code.h"
 #include "idct_code.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "batch.h"
+#include "cluster.h"
 #include "decoder.h"
 #include "huffman.h"
 #include "kernels.h"
@@ -367,16 +368,35 @@ static PyObject *decode_jpeg(PyObject *module, PyObject *arguments)
     return planes;
 }
 
+/* Returns (hash, brightness, contrast, sharpness), or None without a signature. */
+static PyObject *build_signature(const Signature *signature)
+{
+    if (!signature)
+        return Py_NewRef(Py_None);
+    return Py_BuildValue(
+        "(Kddd)", (unsigned long long)signature->hash, signature->brightness, signature->contrast, signature->sharpness);
+}
+
+static int is_orientation(int orientation)
+{
+    if (orientation >= 1 && orientation <= 8)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "orientation must be 1 to 8; got %d", orientation);
+    return 0;
+}
+
 static PyObject *transcode_jpeg(PyObject *module, PyObject *arguments)
 {
     (void)module;
     Py_buffer data;
     Py_ssize_t max_pixels;
-    int restart_interval, max_code_length;
+    int restart_interval, max_code_length, orientation = 1, unsigned_file = 1;
     size_t size;
-    if (!PyArg_ParseTuple(arguments, "y*iin", &data, &restart_interval, &max_code_length, &max_pixels))
+    Signature signature;
+    if (!PyArg_ParseTuple(
+            arguments, "y*iin|i", &data, &restart_interval, &max_code_length, &max_pixels, &orientation))
         return NULL;
-    PyObject *file = NULL;
+    PyObject *result = NULL;
     Transcoder *transcoder = NULL;
     if (restart_interval < 1 || restart_interval > 0xFFFF || max_code_length < 9 ||
         max_code_length > MAX_CODE_LENGTH || max_pixels < 1)
@@ -384,6 +404,8 @@ static PyObject *transcode_jpeg(PyObject *module, PyObject *arguments)
             PyExc_ValueError,
             "restart_interval must be 1 to 65535, max_code_length 9 to 16, and max_pixels positive; got %d, %d and %zd",
             restart_interval, max_code_length, max_pixels);
+    else if (!is_orientation(orientation))
+        ;
     else if (!(transcoder = acquire_transcoder()))
         PyErr_NoMemory();
     else {
@@ -391,13 +413,109 @@ static PyObject *transcode_jpeg(PyObject *module, PyObject *arguments)
         Py_BEGIN_ALLOW_THREADS
         written = transcode(
             transcoder, data.buf, (size_t)data.len, restart_interval, max_code_length, (size_t)max_pixels, &size);
+        if (written)
+            unsigned_file = sign_transcoded(transcoder, orientation, &signature);
         Py_END_ALLOW_THREADS
-        file = written ? PyBytes_FromStringAndSize((const char *)written, (Py_ssize_t)size) : Py_NewRef(Py_None);
+        result = written ? Py_BuildValue(
+                               "(y#N)", (const char *)written, (Py_ssize_t)size,
+                               build_signature(unsigned_file ? NULL : &signature))
+                         : Py_NewRef(Py_None);
     }
     if (transcoder)
         release_transcoder(transcoder);
     PyBuffer_Release(&data);
-    return file;
+    return result;
+}
+
+static PyObject *sign_jpeg(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer data;
+    Py_ssize_t max_pixels;
+    int orientation, failed;
+    Signature signature;
+    if (!PyArg_ParseTuple(arguments, "y*in", &data, &orientation, &max_pixels))
+        return NULL;
+    PyObject *result = NULL;
+    Transcoder *transcoder = NULL;
+    if (max_pixels < 1)
+        PyErr_Format(PyExc_ValueError, "max_pixels must be positive; got %zd", max_pixels);
+    else if (!is_orientation(orientation))
+        ;
+    else if (!(transcoder = acquire_transcoder()))
+        PyErr_NoMemory();
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        failed = sign_file(transcoder, data.buf, (size_t)data.len, orientation, (size_t)max_pixels, &signature);
+        Py_END_ALLOW_THREADS
+        result = build_signature(failed ? NULL : &signature);
+    }
+    if (transcoder)
+        release_transcoder(transcoder);
+    PyBuffer_Release(&data);
+    return result;
+}
+
+static PyObject *sign_pixels(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer pixels;
+    int height, width, orientation, failed;
+    Signature signature;
+    Luma luma = {0};
+    if (!PyArg_ParseTuple(arguments, "y*iii", &pixels, &height, &width, &orientation))
+        return NULL;
+    PyObject *result = NULL;
+    if (height < 1 || width < 1 || !has_items(&pixels, height, (size_t)width, 1))
+        PyErr_Format(
+            PyExc_ValueError, "%zd bytes of pixels are not %d x %d (height x width)", pixels.len, height, width);
+    else if (is_orientation(orientation)) {
+        Py_BEGIN_ALLOW_THREADS
+        failed =
+            reduce_pixels(pixels.buf, height, width, &luma) || compute_signature(&luma, orientation, &signature);
+        luma_free(&luma);
+        Py_END_ALLOW_THREADS
+        result = failed ? PyErr_NoMemory() : build_signature(&signature);
+    }
+    PyBuffer_Release(&pixels);
+    return result;
+}
+
+/* Returns whether no hash has a parent after itself. */
+static int are_parents(const uint32_t *parents, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (parents[i] > (uint32_t)i)
+            return 0;
+    return 1;
+}
+
+static PyObject *join_clusters_of(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer hashes, parents;
+    int distance, first, step, failed;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*iiiw*", &hashes, &distance, &first, &step, &parents))
+        return NULL;
+    Py_ssize_t count = hashes.len / (Py_ssize_t)sizeof(uint64_t);
+    if (count > INT32_MAX || !has_items(&hashes, count, sizeof(uint64_t), _Alignof(uint64_t)) ||
+        !has_items(&parents, count, sizeof(uint32_t), _Alignof(uint32_t)) || !are_parents(parents.buf, count) ||
+        distance < 1 || distance > MAX_DISTANCE || first < 0 || step < 1)
+        PyErr_Format(
+            PyExc_ValueError,
+            "%zd bytes of hashes and %zd of parents do not match, a parent is too large, or distance (%d), first (%d) "
+            "or step (%d) is",
+            hashes.len, parents.len, distance, first, step);
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        failed = join_clusters(hashes.buf, (uint32_t)count, distance, first, step, parents.buf);
+        Py_END_ALLOW_THREADS
+        result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
+    }
+    PyBuffer_Release(&parents);
+    PyBuffer_Release(&hashes);
+    return result;
 }
 
 static PyObject *simd(PyObject *module, PyObject *arguments)
@@ -424,7 +542,14 @@ static PyMethodDef methods[] = {
     {"decode_jpeg", decode_jpeg, METH_VARARGS,
      "decode_jpeg(file, (left, top, width, height), scale_denominator) -> [(width, samples)] of each plane, or None"},
     {"transcode_jpeg", transcode_jpeg, METH_VARARGS,
-     "transcode_jpeg(file, restart_interval, max_code_length, max_pixels) -> the new file, or None"},
+     "transcode_jpeg(file, restart_interval, max_code_length, max_pixels, orientation=1) -> (the new file, its "
+     "signature or None), or None"},
+    {"sign_jpeg", sign_jpeg, METH_VARARGS,
+     "sign_jpeg(file, orientation, max_pixels) -> (hash, brightness, contrast, sharpness), or None"},
+    {"sign_pixels", sign_pixels, METH_VARARGS,
+     "sign_pixels(luma, height, width, orientation) -> (hash, brightness, contrast, sharpness)"},
+    {"join_clusters", join_clusters_of, METH_VARARGS,
+     "join_clusters(hashes, distance, first, step, parents): joins the clusters of hashes that differ in few bits"},
     {"simd", simd, METH_VARARGS,
      "simd([enable]) -> the instruction set in use: avx2, neon or none. Changes it if `enable` is given."},
     {"copy_pixels", copy_pixels, METH_VARARGS,

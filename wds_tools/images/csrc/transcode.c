@@ -33,6 +33,7 @@ struct Transcoder {
     Coefficients coefficients, written_coefficients;
     CoefficientOrder order;
     GrowBuffer tokens, file;
+    Luma luma;
     uint32_t counts[TABLE_COUNT][256]; /* how often each symbol occurs */
     HuffmanSpec spec[TABLE_COUNT];
     HuffmanCode codes[TABLE_COUNT][256];
@@ -95,6 +96,7 @@ static void transcoder_free(Transcoder *transcoder)
     intervals_free(&transcoder->intervals);
     coefficients_free(&transcoder->coefficients);
     coefficients_free(&transcoder->written_coefficients);
+    luma_free(&transcoder->luma);
     buffer_free(&transcoder->tokens);
     buffer_free(&transcoder->file);
     free(transcoder);
@@ -411,20 +413,41 @@ static int verify_file(Transcoder *transcoder, size_t size)
         mcus * (size_t)blocks_per_mcu(header) * BLOCK_SIZE * sizeof(int16_t));
 }
 
-const uint8_t *transcode(
-    Transcoder *transcoder, const uint8_t *data, size_t size, int restart_interval, int max_code_length,
-    size_t max_pixels, size_t *written)
+/* Decodes a file to transcoder->coefficients. Returns 0, or -1 on failure. */
+static int decode_file(Transcoder *transcoder, const uint8_t *data, size_t size, size_t max_pixels)
 {
     Header *header = &transcoder->header;
     header_start(header, data, size);
     if (next_scan(header) != SCAN_FOUND)
-        return NULL;
+        return -1;
     size_t pixels = (size_t)header->width * (size_t)header->height;
-    if (pixels > max_pixels || 8 * size < pixels / BLOCK_SIZE ||
-        decode_all_scans(
-            &transcoder->coefficients, header, &transcoder->tables, &transcoder->intervals, &transcoder->order,
-            max_pixels))
+    if (pixels > max_pixels || 8 * size < pixels / BLOCK_SIZE)
+        return -1;
+    return decode_all_scans(
+        &transcoder->coefficients, header, &transcoder->tables, &transcoder->intervals, &transcoder->order, max_pixels);
+}
+
+const uint8_t *transcode(
+    Transcoder *transcoder, const uint8_t *data, size_t size, int restart_interval, int max_code_length,
+    size_t max_pixels, size_t *written)
+{
+    if (decode_file(transcoder, data, size, max_pixels))
         return NULL;
     *written = write_file(transcoder, restart_interval, max_code_length);
     return *written && verify_file(transcoder, *written) ? transcoder->file.bytes : NULL;
+}
+
+int sign_transcoded(Transcoder *transcoder, int orientation, Signature *signature)
+{
+    if (reduce_coefficients(&transcoder->coefficients, &transcoder->header, &transcoder->luma))
+        return -1;
+    return compute_signature(&transcoder->luma, orientation, signature);
+}
+
+int sign_file(
+    Transcoder *transcoder, const uint8_t *data, size_t size, int orientation, size_t max_pixels, Signature *signature)
+{
+    if (decode_file(transcoder, data, size, max_pixels))
+        return -1;
+    return sign_transcoded(transcoder, orientation, signature);
 }

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "signature.h"
+
 typedef struct Transcoder Transcoder;
 
 /* Returns the cached transcoder or a new one, or NULL if memory ran out. */
@@ -24,5 +26,14 @@ void release_transcoder(Transcoder *transcoder);
 const uint8_t *transcode(
     Transcoder *transcoder, const uint8_t *data, size_t size, int restart_interval, int max_code_length,
     size_t max_pixels, size_t *written);
+
+/* Computes the signature of the file of the last successful transcode() with this transcoder, which is shown in an EXIF
+   orientation. Returns 0, or -1 if the image is RGB or memory ran out. */
+int sign_transcoded(Transcoder *transcoder, int orientation, Signature *signature);
+
+/* Computes the signature of a JPEG. Returns 0, or -1 if it is damaged, not supported, RGB, has more than `max_pixels`, or
+   memory ran out. */
+int sign_file(
+    Transcoder *transcoder, const uint8_t *data, size_t size, int orientation, size_t max_pixels, Signature *signature);
 
 #endif

@@ -1,0 +1,73 @@
+"""The signature of an image: a perceptual hash, and three measures of its luma; the columns that have it. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from wds_tools.format.index_edit import add_columns
+
+HASH = "phash"
+_DIGITS = 16
+
+
+class Signature(NamedTuple):
+    """What is computed from the luma of an image at a reduced size, after its EXIF orientation is applied.
+
+    Attributes:
+        phash: Perceptual hash with 64 bits, as ``imagehash.phash`` defines it: near duplicates differ in few bits.
+        brightness: Mean, 0 to 255.
+        contrast: Standard deviation; 0 for an image of one colour.
+        sharpness: Root mean square of the second derivative, at a shorter side of 64 to 127 samples; of 32 to 63 if the
+            image has less than 256 pixels. Small values mean a blurred image.
+    """
+
+    phash: int
+    brightness: float
+    contrast: float
+    sharpness: float
+
+
+COLUMNS = Signature._fields
+"""Names of the columns of the index. They are null for an image without a signature."""
+
+
+def has_signatures(columns: Sequence[str]) -> bool:
+    """Return whether an index with these further columns has signatures."""
+    return set(COLUMNS) <= set(columns)
+
+
+def add_signatures(data: bytes, signatures: Sequence[Signature | None]) -> bytes:
+    """Return an index with a signature for each of its samples, or None for those that have none."""
+    columns: dict[str, Any] = {
+        HASH: pa.array([None if one is None else f"{one.phash:0{_DIGITS}x}" for one in signatures], pa.string())
+    }
+    for name in COLUMNS[1:]:
+        columns[name] = pa.array([None if one is None else getattr(one, name) for one in signatures], pa.float32())
+    return add_columns(data, pa.table(columns))
+
+
+def parse_hashes(column: Any) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return the hashes of a column ``phash``, uint64 [n], and which rows have one, bool [n].
+
+    The column has 16 hexadecimal digits, the text of ``imagehash.phash``: conditions and JSON take text, but no numbers
+    above 2**63.
+
+    Raises:
+        ValueError: A value is not 16 hexadecimal digits.
+
+    >>> parse_hashes(pa.array(["8000000000000001", None]))
+    (array([9223372036854775809,                   0], dtype=uint64), array([ True, False]))
+    """
+    texts = column.cast(pa.string()).to_pylist()
+    present = np.array([text is not None for text in texts], bool)
+    joined = "".join(text for text in texts if text is not None)
+    if len(joined) != _DIGITS * int(present.sum()) or any(len(text) != _DIGITS for text in texts if text is not None):
+        raise ValueError(f"column {HASH!r} has values that are not {_DIGITS} hexadecimal digits")
+    hashes = np.zeros(len(present), np.uint64)
+    hashes[present] = np.frombuffer(bytes.fromhex(joined), ">u8")
+    return hashes, present
