@@ -53,7 +53,7 @@ void luma_free(Luma *luma)
     buffer_free(&luma->line);
 }
 
-/* Returns how many samples a block becomes on each side: so many that the shorter side of the image has at least 64
+/* Returns how many samples a block becomes on each side, enough that the shorter side of the image has at least 64
    samples, but at most two if that leaves 32. */
 static int samples_per_block(int height, int width)
 {
