@@ -32,6 +32,12 @@ MAX_TEXT = 200
 MAX_ADVICE = 600
 """Maximum number of characters of a sentence in a report."""
 
+EVENTS = ("start", "resume", "reweight")
+"""Events that loaders report."""
+
+MAX_EVENTS = 32
+"""Maximum number of events in a report: the last ones."""
+
 _TIMEOUT_SECONDS = 2.0
 _MAX_PAUSE_SECONDS = 60.0
 _JOIN_SECONDS = 0.5  # time to send the last report; the end of a process must not be delayed longer

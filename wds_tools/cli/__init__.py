@@ -21,7 +21,7 @@ from functools import partial
 import click
 
 from wds_tools import __version__
-from wds_tools.cli import cache, create, inspect, measure, serve, shards, transfer
+from wds_tools.cli import cache, create, inspect, measure, runs, serve, shards, transfer
 from wds_tools.cli.common import Run, example
 from wds_tools.errors import MissingSourceError, NotADatasetError, OptionError, WdsToolsError
 from wds_tools.wording import missing_package, one_line
@@ -101,6 +101,7 @@ for _command in (
         serve.serve,
         serve.view,
         serve.token,
+        runs.runs,
         cache.cache,
         inspect.doctor,
     ),

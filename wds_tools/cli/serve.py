@@ -94,7 +94,7 @@ def serve(
     from wds_tools.service.config import ServeOptions, is_loopback
     from wds_tools.wording import counted
 
-    _check_installed()
+    check_installed()
     from wds_tools.service.server import serve as run_server
 
     if not upstreams and (cache_bytes is not None or run.storage_options is not None):
@@ -156,7 +156,7 @@ def view(
     from wds_tools.inspection.unpacked import as_dataset
     from wds_tools.options import RemoteOptions
 
-    _check_installed()
+    check_installed()
     remote = RemoteOptions.of(cache_dir, storage_options=run.storage_options)
     with as_dataset(dataset, source_given(**source), first=first, remote=remote) as shown:
         if shown.note:
@@ -208,7 +208,8 @@ def _open_browser(url: str) -> None:
     threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
-def _check_installed() -> None:
+def check_installed() -> None:
+    """Raise an OptionError if a package that the service needs is not installed."""
     from importlib.util import find_spec
 
     from wds_tools.errors import OptionError

@@ -115,7 +115,9 @@ class Loader(OnlyIterable):
         self._close_count = 0  # to notice that another thread closed the loader while workers were started
         self._agreement = Agreement(opened.ranks)
         self._delivery_check = DeliveryCheck(opened.ranks, batch_size=options.batch_size, tail=tail)
-        self._monitor = Monitor(opened, autoscaler, options.device, progress=progress, report_to=report_to)
+        self._monitor = Monitor(
+            opened, autoscaler, options.device, errors=self._errors, progress=progress, report_to=report_to
+        )
         self._meter = self._monitor.meter
         # Other libraries read these from a DataLoader. They are attributes because Ray Train copies __dict__.
         self.dataset = SampleDataset(opened, errors=errors, has_valid=tail == "mask")
@@ -403,6 +405,7 @@ class Loader(OnlyIterable):
             if (changed := self._epochs.changed(plan)) is not None:
                 plan = changed
                 self._delivery_check.change(plan)
+                self._monitor.change()
                 pipeline = self._usable_pipeline(plan)
                 batches = pipeline.batches(plan, self._epochs.following)
             if (received := self._next(plan, batches)) is None:

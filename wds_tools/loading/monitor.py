@@ -25,10 +25,11 @@ from wds_tools.loading.pipeline.autoscale import Autoscaler, cores_per_rank
 from wds_tools.loading.pipeline.diagnosis import Diagnosis, Setting, diagnose, has_large_images
 from wds_tools.loading.pipeline.statistics import LoaderStats, Meter, PeriodStats, StatsReader
 from wds_tools.loading.request import OpenedDataset
+from wds_tools.loading.samples.bad_samples import ErrorLog
 from wds_tools.order.planner import EpochPlan
 from wds_tools.packing.transcode import are_crop_ready
-from wds_tools.reporting import MAX_ADVICE, Reporter, dataset_label, identity, label
-from wds_tools.stages import STEP, cause_name
+from wds_tools.reporting import MAX_ADVICE, MAX_EVENTS, Reporter, dataset_label, identity, label
+from wds_tools.stages import DEVICE, STEP, cause_name
 
 _PROGRESS_SECONDS = 0.5  # between two updates of the figures in the progress line
 _log = logging.getLogger("wds_tools")
@@ -41,6 +42,7 @@ class Monitor:
         opened: The dataset.
         autoscaler: Has the current number of workers.
         device: Device of the batches.
+        errors: The samples that were replaced.
         progress: Show a progress line.
         report_to: Origin of a server that gets reports; None sends none.
 
@@ -54,6 +56,7 @@ class Monitor:
         autoscaler: Autoscaler,
         device: torch.device,
         *,
+        errors: ErrorLog,
         progress: bool,
         report_to: str | None,
     ) -> None:
@@ -73,7 +76,7 @@ class Monitor:
         )
         self._diagnose = partial(diagnose, setting=setting)
         if report_to:
-            self._live = LiveReports(report_to, self.meter.reader(), opened.shards.name, self._diagnose)
+            self._live = LiveReports(report_to, self.meter.reader(), opened.shards.name, self._diagnose, errors)
             self._outputs.append(self._live)
         self._live_pid = -1  # process that reports
         self._shown: EpochPlan | None = None  # the plan that the outputs show
@@ -93,6 +96,11 @@ class Monitor:
         for output in self._outputs:
             output.begin(plan)
         return partial(self._end, plan)
+
+    def change(self) -> None:
+        """Report that other weights hold from the next step on."""
+        if self._live:
+            self._live.add_event("reweight")
 
     def received(self, samples: int) -> None:
         """Count a batch, which the loop gets now."""
@@ -246,16 +254,24 @@ class LiveReports:
         reader: The statistics.
         dataset: The dataset as it was opened.
         diagnose: Returns what the loop waits for, and what would help.
+        errors: The samples that were replaced.
 
     Raises:
         OptionError: The URL is not the origin of a server.
     """
 
     def __init__(
-        self, url: str, reader: StatsReader, dataset: str, diagnose: Callable[[PeriodStats], Diagnosis]
+        self,
+        url: str,
+        reader: StatsReader,
+        dataset: str,
+        diagnose: Callable[[PeriodStats], Diagnosis],
+        errors: ErrorLog,
     ) -> None:
         self._reader = reader
         self._diagnose = diagnose
+        self._errors = errors
+        self._events: list[dict[str, Any]] = []
         self._number = next(_loader_numbers)  # the same on all ranks, which create the same loaders
         self._dataset = dataset_label(dataset)
         self._plan: EpochPlan | None = None
@@ -268,7 +284,15 @@ class LiveReports:
         """Start reporting. The workers have been started, so a fork does not copy the thread."""
         self._plan, self._first_step = plan, plan.cursor.position // plan.global_batch
         self._step, self._batch_at = self._first_step, time.monotonic()
+        if not self._events:
+            self.add_event("resume" if self._first_step or plan.cursor.epoch else "start")
         self._reporter.start()
+
+    def add_event(self, name: str) -> None:
+        """Report an event at the current step; the server keeps it."""
+        assert self._plan is not None
+        event = {"name": name, "time": time.time(), "epoch": self._plan.cursor.epoch, "step": self._step}
+        self._events = [*self._events, event][-MAX_EVENTS:]
 
     def update(self) -> None:
         """Count a batch."""
@@ -310,6 +334,9 @@ class LiveReports:
             "remedy": label(diagnosis.remedy, MAX_ADVICE) if stats.batches and diagnosis.remedy else "",
             "workers": stats.workers,
             "idle_seconds": time.monotonic() - self._batch_at,
+            "device_wait": stats.share(stats.stage_seconds[DEVICE.name]),
+            "errors": len(self._errors.samples),
+            "events": self._events,
         }
 
 

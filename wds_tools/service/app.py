@@ -19,10 +19,12 @@ from wds_tools.service.catalogue import Catalogue
 from wds_tools.service.config import ServeOptions
 from wds_tools.service.connections import Connection
 from wds_tools.service.data import DataRoutes
+from wds_tools.service.history import RunHistory
 from wds_tools.service.libraries import Libraries, ScannedLibrary
 from wds_tools.service.local_files import LocalLibrary
 from wds_tools.service.metrics import FOLDER_VARIABLE, Metrics
 from wds_tools.service.pages.routes import PageRoutes
+from wds_tools.service.pages.runs import RunRoutes
 from wds_tools.service.reports import ReportTable
 from wds_tools.service.responses import add_security_headers, error_response
 from wds_tools.service.tokens import TokenChecker
@@ -43,11 +45,13 @@ def application(options: ServeOptions, metrics: Metrics) -> web.Application:
     log = AccessLog(options.access_log) if options.access_log else None
     library = _library(options, metrics)
     table = ReportTable(Path(os.environ[FOLDER_VARIABLE]) / "reports" if FOLDER_VARIABLE in os.environ else None)
+    history = RunHistory(options.remote.cache_folder)
     pages = PageRoutes(library, table, metrics, disks=_disks(options), has_upstreams=bool(options.upstreams))
     routes: list[Route] = [
         *DataRoutes(library, options.limits, metrics).routes(),
         *ApiRoutes(library, table, metrics, options.limits).routes(),
         *pages.routes(),
+        *RunRoutes(history, pages.render).routes(),
     ]
     access = {route.name: route.access for route in routes}
     app = web.Application(middlewares=[_guard(gate, access, metrics, log)], client_max_size=options.limits.body_bytes)
@@ -63,6 +67,7 @@ def application(options: ServeOptions, metrics: Metrics) -> web.Application:
     app.on_startup.append(check_routes)
     app.on_response_prepare.append(add_security_headers)
     app.cleanup_ctx.extend([_scanning(options.limits.scan_seconds), *([log.run] if log else []), pages.run])
+    app.cleanup_ctx.append(lambda _app: history.recording(table))
     return app
 
 

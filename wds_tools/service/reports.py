@@ -18,7 +18,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from wds_tools.reporting import MAX_ADVICE, MAX_TEXT, REPORT_SECONDS
+from wds_tools.reporting import EVENTS, MAX_ADVICE, MAX_EVENTS, MAX_TEXT, REPORT_SECONDS
 from wds_tools.service.access import Grant
 from wds_tools.stages import CAUSES, STEP, cause_name
 
@@ -56,8 +56,15 @@ class Report:
     @property
     def key(self) -> str:
         """Identifies the process among all."""
-        values = self.values
-        parts = [self.owner, *(str(values[name]) for name in ("kind", "run", "host", "loader", "rank", "dataset"))]
+        return self._hash("kind", "run", "host", "loader", "rank", "dataset")
+
+    @property
+    def run_id(self) -> str:
+        """Identifies the run of a loader among all."""
+        return self._hash("run", "loader", "dataset")
+
+    def _hash(self, *names: str) -> str:
+        parts = [self.owner, *(str(self.values[name]) for name in names)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
     def is_outdated(self, now: float) -> bool:
@@ -106,7 +113,10 @@ def check_report(body: bytes) -> dict[str, Any]:
         raise InvalidReportError(f'"main_cause" is not one of {", ".join((*CAUSES, STEP))}')
     values["main_cause"] = raw["main_cause"]
     values["advice"] = _text(raw, "advice", most=MAX_ADVICE, least=0)
-    values["remedy"] = _text({"remedy": "", **raw}, "remedy", most=MAX_ADVICE, least=0)  # older loaders lack it
+    raw = {"remedy": "", "errors": 0, "device_wait": 0.0, "events": [], **raw}  # older loaders lack these
+    values["remedy"] = _text(raw, "remedy", most=MAX_ADVICE, least=0)
+    values |= {"errors": _integer(raw, "errors"), "device_wait": min(1.0, _number(raw, "device_wait"))}
+    values["events"] = _events(raw["events"])
     return values
 
 
@@ -178,6 +188,15 @@ class ReportTable:
         self._reports = found
 
 
+def run_groups(reports: Iterable[Report]) -> dict[str, list[Report]]:
+    """Return the reports of the ranks of each run of a loader, by the id of the run."""
+    groups: dict[str, list[Report]] = {}
+    for report in reports:
+        if report.values["kind"] == "loader":
+            groups.setdefault(report.run_id, []).append(report)
+    return groups
+
+
 def runs_of(reports: Iterable[Report], *, now: float | None = None) -> list[dict[str, Any]]:
     """Sum up reports by run: running ones first, then those that wait for the largest share of their time.
 
@@ -187,14 +206,10 @@ def runs_of(reports: Iterable[Report], *, now: float | None = None) -> list[dict
     """
     now = time.time() if now is None else now
     reports = list(reports)
-    groups: dict[tuple[Any, ...], list[Report]] = {}
-    for report in reports:
-        if report.values["kind"] == "loader":
-            key = (report.owner, report.values["run"], report.values["loader"], report.values["dataset"])
-            groups.setdefault(key, []).append(report)
     packs = _packs(reports, now)
     runs = [
-        {**_run(group, now), "pack": next(iter(packs.get(_pack_key(group[0]), [])), None)} for group in groups.values()
+        {**summary(group, now), "pack": next(iter(packs.get(_pack_key(group[0]), [])), None)}
+        for group in run_groups(reports).values()
     ]
     return sorted(runs, key=lambda run: (_STATUSES.index(run["status"]), -run["wait_share"], run["dataset"]))
 
@@ -238,7 +253,8 @@ _RANK_VALUES = (
 )
 
 
-def _run(group: list[Report], now: float) -> dict[str, Any]:
+def summary(group: list[Report], now: float) -> dict[str, Any]:
+    """Return a run as plain values, from the reports of its ranks."""
     ranks = [
         {
             **{name: report.values[name] for name in _RANK_VALUES},
@@ -253,6 +269,7 @@ def _run(group: list[Report], now: float) -> dict[str, Any]:
     worst = (alive or ranks)[0]
     values = group[0].values
     return {
+        "id": group[0].run_id,
         **{name: values[name] for name in ("run", "dataset", "world_size")},
         "status": next(status for status in _STATUSES if status in statuses),
         "images_per_second": sum(rank["images_per_second"] for rank in alive or ranks),
@@ -304,6 +321,21 @@ def _integer(raw: dict[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
         raise InvalidReportError(f'"{name}" is not a whole number from 0 to {_MAX_NUMBER:.0e}')
     return value
+
+
+def _events(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or len(value) > MAX_EVENTS or not all(isinstance(event, dict) for event in value):
+        raise InvalidReportError(f'"events" is not a list of at most {MAX_EVENTS} objects')
+    if any(event.get("name") not in EVENTS for event in value):
+        raise InvalidReportError(f'the "name" of an event is not one of {", ".join(EVENTS)}')
+    return [
+        {
+            "name": event["name"],
+            "time": _number(event, "time"),
+            **{name: _integer(event, name) for name in ("epoch", "step")},
+        }
+        for event in value
+    ]
 
 
 def _refuse(_constant: str) -> float:

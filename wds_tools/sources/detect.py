@@ -22,7 +22,7 @@ from wds_tools.sources.files import CODECS, SplitsError, TarFiles, find_remote_f
 from wds_tools.sources.layouts import is_image_name, is_shard_table, is_split_name
 from wds_tools.sources.objects import is_stream
 from wds_tools.sources.tree import ClassFolders, TreeSource, imported
-from wds_tools.sources.trees import is_zip
+from wds_tools.sources.trees import RemoteTree, is_zip
 from wds_tools.storage import is_url
 from wds_tools.storage.patterns import expand_pattern, has_pattern
 from wds_tools.storage.requests.failures import clean_url
@@ -61,7 +61,12 @@ def open_source(
     kind = _without_alias(kind)
     options = replace(options or SourceOptions(), kind=kind)
     if isinstance(src, str) and is_url(src):
-        return _open(src, _remote_kind(src, kind or detected, options.remote), options, given=kind is not None)
+        found, objects = (kind or detected, None) if kind or detected else _detect_remote(src, options.remote)
+        _check_remote_kind(src, found)
+        source = _open(src, found, options, given=kind is not None)
+        if objects is not None and isinstance(source, TreeSource) and isinstance(source.tree, RemoteTree):
+            source.tree.take(objects)
+        return source
     if not isinstance(src, (str, Path)):
         return _open(src, _kind_of_object(src, kind), options, given=True)
     if kind in _PYTHON_KINDS:
@@ -128,27 +133,25 @@ def _kind_of_object(src: Any, kind: str | None) -> str:
     return found
 
 
-def _remote_kind(url: str, kind: str, remote: RemoteOptions) -> str:
-    """Return the kind of a URL: as given, or detected."""
-    kind = kind or _detect_remote(url, remote)
+def _check_remote_kind(url: str, kind: str) -> None:
+    """Check that a kind can be read from a URL."""
     if kind not in _REMOTE_KINDS or _is_table(url):
         raise OptionError(
             f"{clean_url(url)}: {kind} cannot be read from a URL; allowed are {', '.join(_REMOTE_KINDS)}: copy it to "
             "this machine first, or list the URLs of the images in a local table"
         )
-    return kind
 
 
-def _detect_remote(url: str, remote: RemoteOptions) -> str:
-    """Return the kind of a URL: that of the first archive, or a folder of images."""
+def _detect_remote(url: str, remote: RemoteOptions) -> tuple[str, dict[str, RemoteFile] | None]:
+    """Return the kind of a URL: that of the first archive, or a folder of images, with the objects in it."""
     if has_pattern(url) or is_tar(url) or "*" in url:
-        return _kind_of_archives(find_remote_files(url, is_tar, "tar", remote), remote)
+        return _kind_of_archives(find_remote_files(url, is_tar, "tar", remote), remote), None
     found = list_objects(url, remote)
     names = [path for path in found if not any(part.startswith(".") for part in path.split("/"))]
     if any(map(is_image_name, names)):
-        return "folder"
+        return "folder", found
     if tars := sorted(filter(is_tar, names)):
-        return _kind_of_archives([found[name] for name in tars], remote)
+        return _kind_of_archives([found[name] for name in tars], remote), None
     raise SourceError(
         f"{clean_url(url)} contains neither images nor tar files; these can be packed from a URL: check it, or copy "
         "other formats to this machine first"

@@ -234,6 +234,8 @@ class FolderTree(Tree):
 class RemoteTree(Tree):
     """A folder at a URL: listed with one request per 1,000 objects, and read with one request per file."""
 
+    _objects: dict[str, RemoteFile] | None = None
+
     def __init__(self, url: str, remote: RemoteOptions) -> None:
         self.url = url.rstrip("/")
         self.name = clean_url(self.url)
@@ -251,8 +253,13 @@ class RemoteTree(Tree):
         check_size(shown, len(data), size)
         return data
 
+    def take(self, objects: dict[str, RemoteFile]) -> None:
+        """Use a listing that was just made, once."""
+        self._objects = objects
+
     def _files(self) -> Iterator[File]:
-        objects = sorted(list_objects(self.url, self.remote).items())
+        listed, self._objects = self._objects, None
+        objects = sorted((list_objects(self.url, self.remote) if listed is None else listed).items())
         shown = [(path, file) for path, file in objects if hidden_root(path) is None]
         self.stamp = stamp_of([file for _, file in shown])
         for path, file in objects:

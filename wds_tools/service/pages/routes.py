@@ -22,14 +22,17 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from wds_tools import __version__
+from wds_tools.format.manifest import ShardEntry
+from wds_tools.format.objects import PLACE
 from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, dataset_after
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
-from wds_tools.service.pages import thumbnail_cache, views
+from wds_tools.service.pages import glance, overlays, thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
-from wds_tools.service.pages.helpers import HelperPool
-from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image
+from wds_tools.service.pages.helpers import HelperError, HelperPool
+from wds_tools.service.pages.texts import TextCache
+from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image, shows_mask
 from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
 from wds_tools.service.responses import error_response
@@ -46,6 +49,10 @@ _MAX_PROBLEMS = 50
 _DATASETS_PER_PAGE = 100
 _PREVIEW_BYTES = 1 << 20
 _MAX_FIELDS = 200
+_MAX_MASKS = 4  # that lie over an image
+_MASK_SECONDS = 0.5  # for which a page waits for the numbers of its masks
+_PICTURE_SIDE = 1024
+_OBJECT_BYTES = 8 << 20  # longest JSON whose objects are drawn
 _DOWNLOAD_SECONDS = 30.0
 _PIECE_BYTES = 256 << 10
 
@@ -81,9 +88,11 @@ class PageRoutes:
         )
         self._browser = Browser(library, self._indexes)
         self._thumbnails = ThumbnailCache(self._browser, self._decoders)
+        self._texts = TextCache(self._browser, self._decoders)
         self._static = {path.name: path.read_bytes() for path in (_FOLDER / "static").iterdir() if path.is_file()}
         self._templates = _templates()
         self._downloads = asyncio.Semaphore(MAX_VALUES)
+        self._reading = asyncio.Semaphore(MAX_VALUES)
         self._warming: asyncio.Task[None] | None = None
 
     def routes(self) -> list[Route]:
@@ -124,7 +133,7 @@ class PageRoutes:
         page = min(state.page, last)
         first = (page - 1) * _DATASETS_PER_PAGE
         shown = [summary.details for summary in summaries[first : first + _DATASETS_PER_PAGE]]
-        return self._render(
+        return self.render(
             "overview.html",
             verdict=verdict(runs),
             mood=_mood(runs),
@@ -153,6 +162,8 @@ class PageRoutes:
                 return await self._sample_page(request, opened, int(sample.partition("/")[2]), state)
             if state.tab == "health":
                 return await self._health_page(opened, state)
+            if state.tab == "glance":
+                return await self._glance_page(opened, state)
             return await self._samples_page(request, opened, state)
         except BrowseError as error:
             return self._error(500, f"{opened.name} cannot be shown: {error}")
@@ -218,18 +229,24 @@ class PageRoutes:
 
     async def _samples_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
         page = await self._browser.page(opened, state.filter, state.page, views.SAMPLES_PER_PAGE)
-        labels = await self._browser.labels(opened)  # after the page, as both need the helper process
+        await self._browser.summary(opened)  # after the page, as both need the helper process
+        texts = await self._texts.texts(opened, page.samples)
         links = views.page_links(page, views.SAMPLES_PER_PAGE)
         state = replace(state, page=links["number"])
         names = opened.manifest.classes
-        return self._render(
+        return self.render(
             "dataset.html",
             **_common(opened, state),
-            samples=[{**one, "class": views.class_name(names, one["label"])} for one in page.samples],
+            samples=[
+                {**one, "class": views.class_name(names, one["label"]), "text": text or ""}
+                for one, text in zip(page.samples, texts, strict=True)
+            ],
+            are_texts_read=None not in texts,
             result=page,
             links=links,
             mistake=views.mistake_view(state.where, page.mistake),
-            classes=views.class_bars(opened, labels, state),
+            classes=views.class_bars(opened, state),
+            sorts=views.SORTS,
             chosen=views.class_name(names, state.label),
             code=views.python_of(_data_url(request, opened), opened, state=state, samples=page.total),
         )
@@ -249,10 +266,12 @@ class PageRoutes:
                 except BrowseError as error:
                     status = str(error)
             link = f"/fields/{quote(opened.name)}/{sample}/{quote(one['name'], safe='')}"
-            is_shown = may_hold_image(one["name"]) and not one["name"].endswith("npy")
+            is_shown = may_hold_image(one["name"]) and (shows_mask(one["name"]) or not one["name"].endswith("npy"))
             fields.append({**one, "status": status, "text": text, "link": link, "may_hold_image": is_shown})
         main = image_field_of(stored)
-        return self._render(
+        objects, problem = await self._objects(opened, shard, row, stored)
+        masks = await self._masks(opened, sample, row, stored) if main else []
+        return self.render(
             "sample.html",
             **_common(opened, state),
             number=sample,
@@ -262,8 +281,56 @@ class PageRoutes:
             fields=fields,
             hidden_fields=max(0, len(stored) - _MAX_FIELDS),
             main=main["name"] if main else "",
+            objects=objects,
+            objects_problem=problem,
+            masks=masks,
+            frame=overlays.frame_of(row["width"], row["height"]) if objects or masks else None,
             code=views.python_of(_data_url(request, opened), opened, sample=sample),
         )
+
+    async def _objects(
+        self, opened: Opened, shard: ShardEntry, row: dict[str, Any], stored: list[dict[str, Any]]
+    ) -> tuple[dict[str, Any] | None, str]:
+        """Return the objects of a sample as they are drawn, and why they are not.
+
+        As for `wt.Boxes`, the order of the numbers of a box is known if the dataset has the class list of objects.
+        """
+        field, lists = PLACE.partition(":")[0], opened.manifest.field_classes
+        one = next((one for one in stored if one["name"] == field), None)
+        if one is None or PLACE not in lists or min(row["width"], row["height"]) <= 0:
+            return None, ""
+        if one["size"] > _OBJECT_BYTES:
+            return None, f"its JSON has {one['size']:,} bytes; allowed are {_OBJECT_BYTES:,}"
+        size = {"width": row["width"], "height": row["height"]}
+        try:
+            async with self._reading:
+                data = await self._browser.value(opened, shard, one)
+                answer, _ = await self._decoders.ask({"question": "objects", **size}, data)
+        except (BrowseError, HelperError) as error:
+            return None, str(error)
+        return overlays.objects_view(answer, lists, **size), ""
+
+    async def _masks(
+        self, opened: Opened, sample: int, row: dict[str, Any], stored: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return the masks that lie over the image of a sample; without their numbers if they take too long."""
+        if min(row["width"], row["height"]) <= 0:
+            return []
+        main = image_field_of(stored)
+        names = [one["name"] for one in stored if one is not main and shows_mask(one["name"])][:_MAX_MASKS]
+        made = [
+            asyncio.ensure_future(self._thumbnails.thumbnail(opened, sample, size=_PICTURE_SIDE, field=name))
+            for name in names
+        ]
+        if made:  # those that take longer are kept for the page that is loaded next
+            await asyncio.wait(made, timeout=_MASK_SECONDS)
+        size, lists = [row["width"], row["height"]], opened.manifest.field_classes
+        facts = [one.result().facts if one.done() else None for one in made]
+        return [overlays.mask_view(name, of, lists, size) for name, of in zip(names, facts, strict=True)]
+
+    async def _glance_page(self, opened: Opened, state: State) -> web.Response:
+        await self._browser.summary(opened)
+        return self.render("glance.html", **_common(opened, state), glance=glance.glance(opened, state))
 
     async def _health_page(self, opened: Opened, state: State) -> web.Response:
         shards = opened.manifest.shards
@@ -271,7 +338,7 @@ class PageRoutes:
         page = min(state.page, last)
         part = shards[(page - 1) * views.ROWS_PER_PAGE :][: views.ROWS_PER_PAGE]
         problems = await self._browser.check_lengths(opened, part)
-        return self._render(
+        return self.render(
             "health.html",
             **_common(opened, replace(state, page=page)),
             shards=list(zip(part, problems, strict=True)),
@@ -294,11 +361,12 @@ class PageRoutes:
         return await asyncio.get_running_loop().run_in_executor(None, usage)
 
     def _error(self, status: int, message: str) -> web.Response:
-        response = self._render("error.html", message=message, status=status)
+        response = self.render("error.html", message=message, status=status)
         response.set_status(status)
         return response
 
-    def _render(self, template: str, **values: Any) -> web.Response:
+    def render(self, template: str, **values: Any) -> web.Response:
+        """Return a page."""
         text = self._templates.get_template(template).render(values)
         body = text.encode("utf-8", "replace")  # names may contain surrogates
         return web.Response(body=body, content_type="text/html", charset="utf-8")
@@ -351,6 +419,7 @@ def _common(opened: Opened, state: State) -> dict[str, Any]:
         "opened": opened,
         "state": state,
         "url": partial(state.url, opened.name),
+        "tabs": views.TABS,
     }
 
 

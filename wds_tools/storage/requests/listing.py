@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -13,6 +14,12 @@ from wds_tools.storage.requests.http_client import with_server_token
 from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.storage.requests.retry import call
 
+LISTS = 32
+"""Folders of a bucket that are listed at the same time."""
+
+_BY_PREFIX = {"s3", "s3a", "memory"}  # a listing of a folder is one request, and several may run in threads
+_LEVELS = 3  # of folders that are listed to find enough of them
+_MOST_FOLDERS = 20_000
 _Result = TypeVar("_Result")
 
 
@@ -50,17 +57,83 @@ def list_objects(url: str, remote: RemoteOptions) -> dict[str, RemoteFile]:
     Raises:
         StoreError: The storage fails, or, like most HTTP servers, cannot list objects.
     """
+    lister = _Lister(url, remote)
+    folders, found = [""], dict[str, Mapping[str, Any]]()
+    if url.partition("://")[0].lower() in _BY_PREFIX:
+        folders, found = _divided(lister)
+    with ThreadPoolExecutor(LISTS) as pool:
+        for below in pool.map(lister.find, folders):
+            found |= below
+    return {path: _file(f"{url.rstrip('/')}/{path}", info) for path, info in found.items()}
 
-    def find(system: Any, root: str) -> dict[str, RemoteFile]:
-        root = root.rstrip("/")
-        found = system.find(root, detail=True)
-        paths = {name.removeprefix(root).lstrip("/"): info for name, info in found.items() if name != root}
-        return {path: _file(f"{url.rstrip('/')}/{path}", info) for path, info in paths.items()}
 
-    try:
-        return _request(url, remote, find)
-    except FileNotFoundError:
-        return {}
+def _divided(lister: _Lister) -> tuple[list[str], dict[str, Mapping[str, Any]]]:
+    """Return folders that are worth a request of their own, and the objects next to them.
+
+    A listing of all objects returns them page by page, one request after another; those of folders run side by side.
+    """
+    folders, found = [""], dict[str, Mapping[str, Any]]()
+    for _level in range(_LEVELS):
+        with ThreadPoolExecutor(LISTS) as pool:
+            levels = list(pool.map(lister.level, folders))
+        inner = [folder for folders_in, _ in levels for folder in folders_in]
+        if len(inner) > _MOST_FOLDERS:  # they probably have few objects each
+            return folders, found
+        for _, files in levels:
+            found |= files
+        folders = inner
+        if not folders or len(folders) >= LISTS:
+            break
+    return folders, found
+
+
+class _Lister:
+    """Lists folders below a URL. Several threads may use it.
+
+    Args:
+        url: The URL.
+        remote: How URLs are read.
+    """
+
+    def __init__(self, url: str, remote: RemoteOptions) -> None:
+        self._url = url
+        self._request = _requests(url, remote)
+
+    def level(self, folder: str) -> tuple[list[str], dict[str, Mapping[str, Any]]]:
+        """Return the folders in a folder, and its own objects: path below the URL -> what the file system states."""
+
+        def look(system: Any, root: str) -> tuple[list[str], dict[str, Mapping[str, Any]]]:
+            root = root.rstrip("/")
+            listed = [entry for entry in system.ls(_join(root, folder), detail=True) if entry["name"] != root]
+            named = [(_below(root, entry["name"]), entry) for entry in listed]  # a name may be an object and a folder
+            folders = [path for path, entry in named if entry["type"] == "directory" and path != folder]
+            return folders, {path: entry for path, entry in named if entry["type"] != "directory"}
+
+        try:
+            return self._request(look)
+        except FileNotFoundError:
+            return [], {}
+
+    def find(self, folder: str) -> dict[str, Mapping[str, Any]]:
+        """Return all objects below a folder, as above."""
+
+        def find(system: Any, root: str) -> dict[str, Mapping[str, Any]]:
+            root = root.rstrip("/")
+            found = system.find(_join(root, folder), detail=True)
+            return {_below(root, name): info for name, info in found.items() if name != root}
+
+        try:
+            return self._request(find)
+        except FileNotFoundError:
+            return {}
+
+
+def _join(root: str, folder: str) -> str:
+    return f"{root}/{folder}" if folder else root
+
+
+def _below(root: str, name: str) -> str:
+    return name.removeprefix(root).lstrip("/")
 
 
 def find_object(url: str, remote: RemoteOptions) -> RemoteFile:
@@ -70,7 +143,7 @@ def find_object(url: str, remote: RemoteOptions) -> RemoteFile:
         FileNotFoundError: There is none.
         StoreError: The storage fails.
     """
-    return _request(url, remote, lambda system, path: _file(url, system.info(path)))
+    return _requests(url, remote)(lambda system, path: _file(url, system.info(path)))
 
 
 def _file(url: str, info: Mapping[str, Any]) -> RemoteFile:
@@ -78,26 +151,29 @@ def _file(url: str, info: Mapping[str, Any]) -> RemoteFile:
     return RemoteFile(url, int(info.get("size") or 0), str(version))
 
 
-def _request(url: str, remote: RemoteOptions, request: Callable[[Any, str], _Result]) -> _Result:
-    """Return ``request(file system, path)``, repeated by the policy of `retry`."""
+def _requests(url: str, remote: RemoteOptions) -> Callable[[Callable[[Any, str], _Result]], _Result]:
+    """Return a function that returns ``request(file system, path)``, repeated by the policy of `retry`."""
     folder = RemoteFolder.of(url, remote)
     if url.partition("://")[0].lower() in {"http", "https"}:  # aiohttp drops the token on a redirect to another server
         folder = replace(folder, options=with_server_token(url, folder.options))
     system, path = connect(folder)
 
-    def request_uncached() -> _Result:
-        system.invalidate_cache()
-        try:
-            return request(system, path)
-        except FileNotFoundError as error:
-            if url.startswith("http") and error.__cause__:  # fsspec raises it for every failed request for a length
-                raise error.__cause__ from None
-            raise
+    def repeated(request: Callable[[Any, str], _Result]) -> _Result:
+        def request_uncached() -> _Result:
+            system.invalidate_cache()
+            try:
+                return request(system, path)
+            except FileNotFoundError as error:
+                if url.startswith("http") and error.__cause__:  # fsspec raises it for each failed request for a length
+                    raise error.__cause__ from None
+                raise
 
-    passed_on = (FileNotFoundError,)
-    try:
-        return call(
-            folder.policy, request_uncached, url=url, secrets=folder.secrets, passed_on=passed_on, verb="listed"
-        )
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{clean_url(url)} does not exist") from None
+        passed_on = (FileNotFoundError,)
+        try:
+            return call(
+                folder.policy, request_uncached, url=url, secrets=folder.secrets, passed_on=passed_on, verb="listed"
+            )
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{clean_url(url)} does not exist") from None
+
+    return repeated

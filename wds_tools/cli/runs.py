@@ -1,0 +1,159 @@
+"""Commands for the runs that `wds-tools serve` has stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from wds_tools.cli.common import LOCAL_PATH, as_json_option, example
+from wds_tools.cli.serve import check_installed
+
+if TYPE_CHECKING:
+    from wds_tools.service.history import PastRun, RunHistory
+
+_folder = click.option(
+    "--cache-dir",
+    type=LOCAL_PATH,
+    metavar="FOLDER",
+    help="Cache folder of the service. Default: WDS_TOOLS_CACHE_DIR, or wds_tools in the cache folder of the user.",
+)
+_run = click.argument("run", metavar="RUN")
+
+
+@click.group(epilog=example("wds-tools runs list"))
+def runs() -> None:
+    """Show the runs that `wds-tools serve` has stored, even after they have ended.
+
+    The service stores the reports of loaders (`make_loader(report_to=...)`) in the file
+    runs.sqlite3 of its cache folder: a point for every 10 seconds, for 90 days.
+    """
+
+
+@runs.command("list", epilog=example("wds-tools runs list"))
+@_folder
+@click.option("--last", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="Number of runs.")
+@as_json_option
+def list_(cache_dir: Path | None, last: int, as_json: bool) -> None:
+    """List the runs, the last seen first: id, time of the last report, status, epoch, step, name and dataset."""
+    from dataclasses import asdict
+
+    from wds_tools.wording import counted
+
+    history = _history(cache_dir)
+    found = history.runs(limit=last)
+    if as_json:
+        click.echo(json.dumps({"file": str(history.path), "runs": [asdict(run) for run in found]}, indent=2))
+        return
+    for run in found:
+        step = f"epoch {run.epoch}, step {run.step:,}"
+        click.echo(f"{run.id[:8]}  {_day(run.seen)}  {run.status:<8}  {step:<24}  {run.name}  {run.dataset}")
+    total = history.count()
+    shown = f"{counted(total, 'run')}, {len(found)} shown" if total > len(found) else counted(total, "run")
+    click.echo(f"{history.path}: {shown}")
+
+
+@runs.command(epilog=example("wds-tools runs show 3fa1b2c4"))
+@_run
+@_folder
+def show(run: str, cache_dir: Path | None) -> None:
+    """Show a run: its speed, what it waited for in each epoch, and its events.
+
+    RUN is the id of a run or the beginning of it, or the name of a run: the last one with this name.
+    """
+    from itertools import groupby
+
+    from wds_tools.stages import CAUSES, cause_name
+
+    history = _history(cache_dir)
+    found = _find(history, run)
+    points = history.points(found)
+    click.echo(f"run      {found.name} ({found.id[:8]}), {found.status}")
+    click.echo(f"dataset  {found.dataset}")
+    click.echo(f"ranks    {found.world_size}, the first on {found.host}")
+    click.echo(f"time     {_day(found.began)} to {_day(found.seen)}")
+    click.echo(f"step     {found.step:,} of {found.steps:,} in epoch {found.epoch}")
+    click.echo(f"errors   {found.errors:,} unreadable samples replaced in this epoch")
+    for epoch, group in groupby(points, key=lambda point: point.epoch):
+        part = list(group)
+        speed, waits = (
+            sum(values) / len(part) for values in zip(*((p.images_per_second, p.wait_share) for p in part), strict=True)
+        )
+        causes = {cause: sum(point.waits.get(cause, 0.0) for point in part) for cause in CAUSES}
+        cause = max(causes, key=lambda name: causes[name])
+        why = f" ({cause_name(cause)})" if causes[cause] else ""
+        click.echo(f"epoch {epoch}: {speed:,.0f} images/s, waited {100 * waits:.0f} % of the time{why}")
+    for event in history.events(found):
+        click.echo(f"{_day(event.time)}  {event.name} at epoch {event.epoch}, step {event.step:,}")
+
+
+@runs.command(epilog=example("wds-tools runs export 3fa1b2c4 --out run.csv"))
+@_run
+@_folder
+@click.option(
+    "--out",
+    type=click.File("w", encoding="utf-8", lazy=True),
+    default="-",
+    help="File; by default the standard output.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["csv", "json"]),
+    default="csv",
+    show_default=True,
+    help="Format of the points.",
+)
+def export(run: str, cache_dir: Path | None, out: TextIO, kind: str) -> None:
+    """Write all points of a run as CSV, or with its events as JSON.
+
+    RUN is the id of a run or the beginning of it, or the name of a run: the last one with this name.
+    """
+    import csv
+    from dataclasses import asdict
+
+    from wds_tools.stages import CAUSES
+
+    history = _history(cache_dir)
+    found = _find(history, run)
+    points = history.points(found)
+    if kind == "json":
+        events = [asdict(event) for event in history.events(found)]
+        content = {"run": asdict(found), "points": [point._asdict() for point in points], "events": events}
+        out.write(json.dumps(content, indent=2) + "\n")
+        return
+    plain = ("time", "epoch", "step", "images_per_second", "wait_share", "device_wait", "errors")
+    writer = csv.writer(out)
+    writer.writerow([*plain, *(f"wait_{cause}" for cause in CAUSES)])
+    for point in points:
+        row: list[Any] = [getattr(point, name) for name in plain]
+        writer.writerow([*row, *(point.waits.get(cause, 0.0) for cause in CAUSES)])
+
+
+def _history(cache_dir: Path | None) -> RunHistory:
+    from wds_tools.options import RemoteOptions
+
+    check_installed()
+    from wds_tools.service.history import RunHistory
+
+    return RunHistory(RemoteOptions.of(cache_dir).cache_folder)
+
+
+def _find(history: RunHistory, name: str) -> PastRun:
+    from wds_tools.errors import OptionError
+
+    found = history.runs()
+    exact = [run for run in found if name in (run.name, run.id)]
+    beginning = [run for run in found if run.id.startswith(name)]
+    if exact or len(beginning) == 1:
+        return (exact or beginning)[0]
+    problem = f"{len(beginning)} ids begin with {name}" if beginning else f"no run has the name or id {name}"
+    raise OptionError(f"{problem}: `wds-tools runs list` shows the runs of {history.path}")
+
+
+def _day(seconds: float) -> str:
+    from datetime import datetime
+
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
