@@ -28,7 +28,7 @@ from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, da
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
-from wds_tools.service.pages import glance, overlays, thumbnail_cache, views
+from wds_tools.service.pages import glance, overlays, snippets, thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperError, HelperPool
 from wds_tools.service.pages.texts import TextCache
@@ -248,7 +248,13 @@ class PageRoutes:
             classes=views.class_bars(opened, state),
             sorts=views.SORTS,
             chosen=views.class_name(names, state.label),
-            code=views.python_of(_data_url(request, opened), opened, state=state, samples=page.total),
+            code=views.python_of(
+                _data_url(request, opened),
+                opened,
+                snippets.fields_of_dataset(opened),
+                state=state,
+                samples=page.total,
+            ),
         )
 
     async def _sample_page(self, request: web.Request, opened: Opened, sample: int, state: State) -> web.Response:
@@ -285,7 +291,12 @@ class PageRoutes:
             objects_problem=problem,
             masks=masks,
             frame=overlays.frame_of(row["width"], row["height"]) if objects or masks else None,
-            code=views.python_of(_data_url(request, opened), opened, sample=sample),
+            code=views.python_of(
+                _data_url(request, opened),
+                opened,
+                snippets.fields_of_sample(opened, objects, masks),
+                sample=sample,
+            ),
         )
 
     async def _objects(
