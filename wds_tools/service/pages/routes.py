@@ -32,7 +32,13 @@ from wds_tools.service.pages import glance, overlays, snippets, thumbnail_cache,
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperError, HelperPool
 from wds_tools.service.pages.texts import TextCache
-from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image, shows_mask
+from wds_tools.service.pages.thumbnail_cache import (
+    Thumbnail,
+    ThumbnailCache,
+    image_field_of,
+    may_hold_image,
+    shows_mask,
+)
 from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
 from wds_tools.service.responses import error_response
@@ -88,6 +94,7 @@ class PageRoutes:
         )
         self._browser = Browser(library, self._indexes)
         self._thumbnails = ThumbnailCache(self._browser, self._decoders)
+        self._decoding: set[asyncio.Task[Thumbnail]] = set()
         self._texts = TextCache(self._browser, self._decoders)
         self._static = {path.name: path.read_bytes() for path in (_FOLDER / "static").iterdir() if path.is_file()}
         self._templates = _templates()
@@ -115,6 +122,10 @@ class PageRoutes:
         if self._warming is not None:
             self._warming.cancel()
             await asyncio.gather(self._warming, return_exceptions=True)
+        for task in self._decoding:
+            task.cancel()
+        await asyncio.gather(*self._decoding, return_exceptions=True)
+        await self._texts.close()
         await self._browser.close()
         await self._indexes.close()
         await self._decoders.close()
@@ -334,6 +345,9 @@ class PageRoutes:
             for name in names
         ]
         if made:  # those that take longer are kept for the page that is loaded next
+            self._decoding.update(made)
+            for task in made:
+                task.add_done_callback(self._decoding.discard)
             await asyncio.wait(made, timeout=_MASK_SECONDS)
         size, lists = [row["width"], row["height"]], opened.manifest.field_classes
         facts = [one.result().facts if one.done() else None for one in made]
