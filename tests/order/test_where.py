@@ -39,6 +39,9 @@ def found(where):
         ("width / height > 1.3", [0, 2]),
         ("width * height >= 20_000 and jpg.size > 21_845", [2]),
         ("width - height == -1990", [3]),
+        ("'GB' in mode", [0, 2]),
+        ("'gb' in mode", []),
+        ("width > 50 and 'GB' not in mode", [1]),
         ("True", [0, 1, 2, 3]),
         (pc.field("width") < 100, [3]),
     ],
@@ -53,6 +56,20 @@ def test_a_condition_selects_its_rows(where, rows):
 def test_a_null_meets_no_condition(where):
     table = pa.table({"label": pa.array([0, None, 1])})
     assert table.filter(parse(where, columns=["label"], classes=CLASSES).expression)["label"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("where", ["'a dog' in caption", "'a dog' not in caption", "not 'a dog' in caption"])
+def test_a_sample_without_a_text_is_not_found_by_a_search(where):
+    table = pa.table({"caption": pa.array(["a dog", None, "a.dog"])})
+    texts = table.filter(parse(where, columns=["caption"], classes=[]).expression)["caption"].to_pylist()
+    assert texts == (["a.dog"] if "not" in where else ["a dog"])
+
+
+@pytest.mark.parametrize("where", ["width / height > 1", "not width / height > 1", "width / height == 2"])
+def test_a_division_by_0_is_a_null(where):
+    table = pa.table({"width": [0, 4, 5, 1], "height": [0, 2, 0, 1]})
+    widths = table.filter(parse(where, columns=["width", "height"], classes=[]).expression)["width"].to_pylist()
+    assert widths == ([1] if "not" in where else [4])
 
 
 def test_a_condition_names_the_columns_that_it_uses():
@@ -94,6 +111,9 @@ def test_a_condition_selects_the_same_rows_as_in_python(text):
         ("width ** 9", "not allowed"),
         ("width is 3", "'width is 3' is not allowed; allowed are"),
         ("width in 3", "'in' requires a list"),
+        ("3 in mode", "'in' requires a text before the name of a column, such as 'dog' in caption"),
+        ("mode in mode", "'in' requires a text before the name of a column"),
+        ("'GB' in mood", "no column 'mood'"),
         ("width in (3, None)", "'in' requires a list"),
         ("width in (3, 'a')", "'in' requires values of one type"),
         ("(" * 500 + "1" + ")" * 500, "cannot be parsed"),

@@ -359,9 +359,9 @@ def test_a_helper_that_takes_too_long_is_killed_and_replaced() -> None:
     async def main() -> None:
         pool = HelperPool("thumbnail", 1, 2 << 30, 0.05)
         with pytest.raises(HelperError, match="too much time"):
-            await pool.ask({"field": "png", "size": 160}, large)
+            await pool.ask({"field": "png", "size": 160, "is_mask": False}, large)
         pool.seconds = 60.0
-        _, data = await pool.ask({"field": "png", "size": 160}, picture((0, 0, 255)))
+        _, data = await pool.ask({"field": "png", "size": 160, "is_mask": False}, picture((0, 0, 255)))
         assert data.startswith(b"\xff\xd8")
         await pool.close()
 
@@ -373,8 +373,8 @@ def test_a_helper_has_little_memory_and_survives_its_end() -> None:
         pool = HelperPool("thumbnail", 1, 400 << 20, 60.0)
         large = png(9_900, 9_900, zlib.compress(bytes(9_900 * (9_900 * 3 + 1)), 1))
         with pytest.raises(HelperError):
-            await pool.ask({"field": "png", "size": 160}, large)
-        _, data = await pool.ask({"field": "png", "size": 160}, picture((0, 0, 255)))
+            await pool.ask({"field": "png", "size": 160, "is_mask": False}, large)
+        _, data = await pool.ask({"field": "png", "size": 160, "is_mask": False}, picture((0, 0, 255)))
         assert data.startswith(b"\xff\xd8")
         await pool.close()
 

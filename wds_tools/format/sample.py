@@ -29,6 +29,10 @@ STORED_EXTENSIONS = tuple(f".{name}" for name in IMAGE_FIELDS if name != "npy")
 CONVERTED_EXTENSIONS = (".bmp", ".ppm", ".pgm")
 """Extensions of images that become PNG when they are packed. Loaders do not decode them."""
 
+_MASK_WORDS = frozenset(
+    ("mask", "masks", "seg", "segmentation", "instance", "instances", "panoptic", "semantic", "depth")
+)
+
 
 @dataclass(slots=True)
 class Sample:
@@ -41,6 +45,16 @@ class Sample:
 
     key: str
     fields: dict[str, bytes] = field(default_factory=dict)
+
+
+def is_mask_name(name: str) -> bool:
+    """Return whether a field holds a mask or other numbers per pixel by its name.
+
+    >>> is_mask_name("mask.png"), is_mask_name("left_instance_ids.npy"), is_mask_name("jpg"), is_mask_name("mask.json")
+    (True, True, False, False)
+    """
+    stem, _, extension = name.lower().rpartition(".")
+    return extension in IMAGE_FIELDS and not _MASK_WORDS.isdisjoint([stem, *stem.replace("_", ".").split(".")])
 
 
 def split_name(name: str) -> tuple[str, str] | None:

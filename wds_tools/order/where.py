@@ -31,8 +31,12 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    # Division of integers in pyarrow truncates, but width / height means a fraction.
-    ast.Div: lambda a, b: a.cast(pa.float64()) / b.cast(pa.float64()),
+    # Division of integers in pyarrow truncates, but width / height means a fraction. By 0, as of a sample without an
+    # image, it is an error there, and a null here, which meets no condition.
+    ast.Div: lambda a, b: (
+        a.cast(pa.float64())
+        / pc.if_else(b.cast(pa.float64()) != 0, b.cast(pa.float64()), pa.scalar(None, pa.float64()))
+    ),
 }
 _ASSIGNMENT = re.compile(r"(?<![<>=!])=(?!=)")  # in other languages a comparison
 _MAX_SHOWN = 500  # characters of a condition in a message
@@ -150,6 +154,9 @@ class _Converter:
         return result
 
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Any:
+        if isinstance(op, ast.In | ast.NotIn) and isinstance(right, ast.Name | ast.Attribute):
+            contained = self._contains(left, right)
+            return ~contained if isinstance(op, ast.NotIn) else contained
         left, right = self._classes_as_numbers(left, right), self._classes_as_numbers(right, left)
         if isinstance(op, ast.In | ast.NotIn):
             value = self.convert(left)
@@ -162,6 +169,13 @@ class _Converter:
             comparison = ast.unparse(ast.Compare(left, [op], [right]))
             raise self._error(f"{comparison!r} is not allowed; allowed are {_ALLOWED}", left)
         return _COMPARE[type(op)](self.convert(left), self.convert(right))
+
+    def _contains(self, left: ast.expr, right: ast.expr) -> Any:
+        """Convert a search for a text in a column of texts."""
+        text = _literal(left)
+        if not isinstance(text, str):
+            raise self._error("'in' requires a text before the name of a column, such as 'dog' in caption", left)
+        return pc.match_substring(self.convert(right), text)
 
     def _values(self, node: ast.expr) -> list[Any]:
         values = list(map(_literal, node.elts)) if isinstance(node, ast.Tuple | ast.List | ast.Set) else [None]

@@ -21,13 +21,12 @@ from wds_tools.errors import DecodeError, OptionError, SourceError
 from wds_tools.format import codecs, image_header
 from wds_tools.format.label import quoted
 from wds_tools.format.objects import run_lengths
-from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.format.sample import IMAGE_FIELDS, is_mask_name
 from wds_tools.sources.base import Record
 
 Size = tuple[int, int]
 """Height and width in pixels."""
 
-_MASKS = ("mask", "masks", "seg", "segmentation", "instance", "instances", "panoptic", "semantic", "depth")
 _POSITIONS = (
     *("box", "boxes", "bbox", "bboxes", "bounding_box", "bounding_boxes", "bndbox", "roi", "rois"),
     *("rectangle", "rectangles", "quad", "quads", "polygon", "polygons", "segmentation", "contour", "contours"),
@@ -86,7 +85,7 @@ def _words(name: str) -> set[str]:
 
 def _is_mask(name: str) -> bool:
     """Return whether a field is a mask by its name, of any type of image."""
-    return name.rpartition(".")[2] in IMAGE_FIELDS and name[-4:] != ".npy" and not _words(name).isdisjoint(_MASKS)
+    return is_mask_name(name) and name[-4:] != ".npy"
 
 
 def _stored_name(name: str) -> str:

@@ -16,6 +16,7 @@ MAX_OBJECTS = 300
 MAX_NUMBERS = 20_000
 """Numbers of outlines and key points that are drawn at most, of all objects together."""
 
+_MAX_CAPTION = 1000  # characters
 _MAX_OUTLINE = 1000  # points of an outline; longer ones are thinned out
 _MAX_OUTLINES = 100  # of an object
 _MAX_POINTS = 1000  # key points of an object
@@ -71,6 +72,22 @@ def objects_of(data: bytes, *, width: int, height: int) -> dict[str, Any]:
         "stated": stated if all(type(side) is int and 0 < side < 10**6 for side in stated) else [],
         "objects": kept,
     }
+
+
+def caption_of(data: bytes) -> str:
+    """Return the first caption in the JSON of a sample; "" if there is none.
+
+    >>> caption_of(b'{"captions": ["a dog", "a cat"]}'), caption_of(b'{"caption": "a dog"}'), caption_of(b"[]")
+    ('a dog', 'a dog', '')
+
+    Raises:
+        ValueError: It is not JSON.
+        RecursionError: It is nested too deeply.
+    """
+    value = json.loads(data)
+    found = [value.get(name) for name in ("captions", "caption", "text")] if isinstance(value, dict) else []
+    texts = (one[0] if isinstance(one, list) and one else one for one in found)
+    return next((one[:_MAX_CAPTION] for one in texts if isinstance(one, str)), "")
 
 
 def _shape(item: dict[str, Any], width: int, height: int) -> dict[str, Any] | None:

@@ -11,7 +11,6 @@ import os
 import time
 from array import array
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_
 from wds_tools.lru_cache import LRUCache
 from wds_tools.service.contents import DamagedFileError, FilePiece, Library, UnavailableError
 from wds_tools.service.pages.helpers import HelperError, HelperPool
+from wds_tools.service.pages.summary import Summary
 
 MAX_VALUE_BYTES = 32 << 20
 """Longest field that is read at once."""
@@ -34,9 +34,10 @@ MAX_VALUES = 4
 
 _MAX_FILE_BYTES = 256 << 20
 _MAX_FILTERS = 32
+_MAX_LABEL = 10**12  # that a page links to
 _FILTER_SECONDS = 5.0  # after which a page is shown although not all shards were searched
 _COUNTED_AT_ONCE = 16  # shards, which take some hundredths of a second each
-_COUNT_SECONDS = 0.3  # for which a page waits for the numbers of samples by class
+_COUNT_SECONDS = 0.3  # for which a page waits for the sums over all shards
 _ERRORS = (DamagedFileError, UnavailableError, HelperError, ManifestError, OSError)
 
 
@@ -53,8 +54,7 @@ class Opened:
         version: XXH3-128 of its manifest.
         manifest: Its manifest.
         starts: Number of the first sample of each shard.
-        labels: Samples by class number, of the shards counted so far; None is for samples without a class.
-        counted_shards: Number of shards in ``labels``.
+        summary: Sums over the shards counted so far.
         further: Further columns of the first index, once it has been read.
     """
 
@@ -62,8 +62,7 @@ class Opened:
     version: str
     manifest: Manifest
     starts: list[int]
-    labels: Counter[int | None] = field(default_factory=Counter)
-    counted_shards: int = 0
+    summary: Summary = field(default_factory=Summary)
     further: list[str] = field(default_factory=list)
     counting: asyncio.Task[None] | None = None
     error: str = ""
@@ -82,7 +81,13 @@ class Opened:
     @property
     def is_counted(self) -> bool:
         """Whether all shards have been counted."""
-        return self.counted_shards == len(self.manifest.shards)
+        return self.summary.shards == len(self.manifest.shards)
+
+    def class_counts(self) -> dict[int, int]:
+        """Return the samples of each class, in the order of the numbers, with the classes that have none so far."""
+        labels = self.summary.labels
+        unnamed = (label for label in labels if label is not None and 0 <= label < _MAX_LABEL)
+        return {number: labels[number] for number in sorted({*range(len(self.manifest.classes)), *unnamed})}
 
 
 @dataclass(slots=True)
@@ -241,13 +246,13 @@ class Browser:
             raise BrowseError("the bytes have changed since they were packed: their checksum is different")
         return data
 
-    async def labels(self, opened: Opened) -> Counter[int | None]:
-        """Return the number of samples of each class that have been counted after a short time."""
+    async def summary(self, opened: Opened) -> Summary:
+        """Return the sums over the shards that have been counted after a short time."""
         if opened.counting is None or (opened.counting.done() and not opened.is_counted and not opened.error):
             opened.counting = asyncio.ensure_future(self._count(opened))
-        is_soon = len(opened.manifest.shards) - opened.counted_shards <= _COUNTED_AT_ONCE
+        is_soon = len(opened.manifest.shards) - opened.summary.shards <= _COUNTED_AT_ONCE
         await asyncio.wait([opened.counting], timeout=_COUNT_SECONDS if is_soon else 0)
-        return opened.labels
+        return opened.summary
 
     async def check_lengths(self, opened: Opened, shards: Sequence[ShardEntry]) -> list[str]:
         """Return for each shard what is wrong with it or its index, such as a wrong length; "" if nothing is."""
@@ -325,11 +330,9 @@ class Browser:
 
     async def _count(self, opened: Opened) -> None:
         try:
-            for shard in range(opened.counted_shards, len(opened.manifest.shards)):
-                answer, _ = await self._ask(opened, shard, {"question": "labels"})
-                for label, count in answer["labels"]:
-                    opened.labels[None if label == answer["none"] else label] += count
-                opened.counted_shards = shard + 1
+            for shard in range(opened.summary.shards, len(opened.manifest.shards)):
+                answer, _ = await self._ask(opened, shard, {"question": "summary"})
+                opened.summary.add(answer)
         except _ERRORS as error:
             opened.error = _message(error)
 

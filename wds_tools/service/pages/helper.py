@@ -19,14 +19,19 @@ _Answer = Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]
 def _thumbnail() -> _Answer:
     from PIL import Image  # noqa: PLC0415 - each helper loads what it needs
 
-    from wds_tools.service.pages.annotations import objects_of  # noqa: PLC0415
-    from wds_tools.service.pages.thumbnails import thumbnail  # noqa: PLC0415
+    from wds_tools.service.pages.annotations import caption_of, objects_of  # noqa: PLC0415
+    from wds_tools.service.pages.thumbnails import mask, thumbnail  # noqa: PLC0415
 
     Image.init()  # imports all plugins, which the user nobody may not be allowed to read
 
     def answer(message: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         if message.get("question") == "objects":
             return objects_of(payload, width=message["width"], height=message["height"]), b""
+        if message.get("question") == "caption":
+            return {"text": caption_of(payload)}, b""
+        if message["is_mask"]:
+            data, facts = mask(payload, field=message["field"], size=message["size"])
+            return facts, data
         return {}, thumbnail(payload, field=message["field"], size=message["size"])
 
     return answer

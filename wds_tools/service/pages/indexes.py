@@ -1,4 +1,4 @@
-"""Questions about the index of a shard, answered in a helper process: rows, numbers of samples by class, conditions."""
+"""Questions about the index of a shard, answered in a helper process: rows, sums, conditions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError, printable, shortened
 from wds_tools.format.index import ABSENT, NO_LABEL, Index, from_bytes
 from wds_tools.format.index_edit import read_columns
+from wds_tools.format.sample import IMAGE_FIELDS
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.where import WhereError, parse
 from wds_tools.reading.columns import columns_of, with_columns
+from wds_tools.service.pages.summary import summary_of
 from wds_tools.wording import one_line
 
 _MAX_INDEX_MEMORY = 400 << 20
+TEXT_FIELDS = ("txt", "text", "caption", "captions", "json")
+"""Ends of the names of fields whose text the grid shows, in order of preference."""
+
+_MAX_TEXT_BYTES = 64 << 10  # of a field whose text the grid shows
+_MAX_NAMES = 8  # of fields that the grid shows of a sample without an image
 _MAX_KEY = 300  # characters of a key that a page shows
 
 
@@ -44,9 +51,8 @@ def _about(index: Index, question: str, message: dict[str, Any], payload: bytes)
         return {"rows": [row_of(index, row) for row in message["rows"]], "further": list(index.columns)}, b""
     if question == "sample":
         return {"sample": row_of(index, message["row"]), "fields": fields_of(index, message["row"])}, b""
-    if question == "labels":
-        labels, counts = np.unique(index.label, return_counts=True)
-        return {"labels": list(zip(labels.tolist(), counts.tolist(), strict=True)), "none": NO_LABEL}, b""
+    if question == "summary":
+        return summary_of(index), b""
     if question == "check":
         return check_where(index, **message["arguments"]), b""
     try:  # "match"
@@ -58,7 +64,7 @@ def _about(index: Index, question: str, message: dict[str, Any], payload: bytes)
 
 
 def row_of(index: Index, row: int) -> dict[str, Any]:
-    """Return what the grid shows of a sample, and the location of its fields with images."""
+    """Return what the grid shows of a sample, and the location of its text."""
     label = int(index.label[row])
     fields = {name: columns for name, columns in index.fields.items() if columns.offset[row] != ABSENT}
     return {
@@ -68,7 +74,22 @@ def row_of(index: Index, row: int) -> dict[str, Any]:
         "height": int(index.height[row]),
         "mode": index.mode[row],
         "bytes": int(sum(int(columns.size[row]) for columns in fields.values())),
+        "has_image": any(_is_image(name, is_sized=bool(index.width[row])) for name in fields),
+        "names": shortened(printable(", ".join(list(fields)[:_MAX_NAMES])), _MAX_KEY),
+        "text": _text_field(fields_of(index, row)),
     }
+
+
+def _is_image(name: str, *, is_sized: bool) -> bool:
+    """Return whether a field may hold an image. An array does if the packer found the size of the image."""
+    end = name.rpartition(".")[2]
+    return end in IMAGE_FIELDS and (end != "npy" or is_sized)
+
+
+def _text_field(fields: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the field with the text of a sample, if it has one."""
+    ends = {one["name"].rpartition(".")[2]: one for one in reversed(fields) if one["size"] <= _MAX_TEXT_BYTES}
+    return next((ends[end] for end in TEXT_FIELDS if end in ends), None)
 
 
 def fields_of(index: Index, row: int) -> list[dict[str, Any]]:

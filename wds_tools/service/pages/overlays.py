@@ -85,6 +85,34 @@ def objects_view(answer: dict[str, Any], lists: Mapping[str, ClassList], width: 
     }
 
 
+def mask_view(
+    name: str, facts: dict[str, Any] | None, lists: Mapping[str, ClassList], size: list[int]
+) -> dict[str, Any]:
+    """Return a mask as the page shows it, with the names of its most frequent numbers.
+
+    Args:
+        name: Name of the stored field.
+        facts: See `wds_tools.service.pages.thumbnails.mask`; empty if it cannot be decoded, None if it
+            has not been decoded yet.
+        lists: Class lists of the dataset.
+        size: Width and height of the image in pixels.
+    """
+    names = lists.get(name, ClassList(())).names
+    known = facts or {}
+    found = known.get("size", size)
+    return {
+        "name": name,
+        "numbers": [
+            {"colour": hex_of(value) if value else "", "name": class_name(names, value), "share": f"{100 * share:.1f}"}
+            for value, share in known.get("values", ())
+        ],
+        "more": known.get("more", 0),
+        "other_size": f"{found[0]}x{found[1]}" if found != size else "",
+        "is_known": facts is not None,
+        "is_damaged": facts == {},
+    }
+
+
 class _Lines:
     """Names of key points and the lines between them, by class, from the attributes of classes in COCO."""
 

@@ -1,4 +1,4 @@
-"""Colours of class numbers, for masks and for objects that are drawn over images."""
+"""Colours of class numbers, the same in masks and in objects that are drawn over images."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from functools import cache
 
 COUNT = 256
 _STEP = 0.618034  # of the hue: numbers next to each other have different colours
+_IGNORED = 255  # usually marks pixels without a class
 
 
 @cache
 def rgb_of(number: int) -> tuple[int, int, int]:
-    """Return the colour of a class number, the same in masks and objects; it repeats every 255 numbers.
+    """Return the colour of a class number, red, green and blue; it repeats every 255 numbers.
 
-    >>> rgb_of(0) == rgb_of(255), rgb_of(1) == rgb_of(2)
+    >>> rgb_of(1) == rgb_of(256), rgb_of(1) == rgb_of(2)
     (True, False)
     """
-    number = place_of(number + 1) - 1
+    if place_of(number) == _IGNORED:
+        return 200, 200, 200
+    number = place_of(number)
     saturation, value = ((0.85, 1.0), (0.55, 1.0), (0.9, 0.75))[number // 8 % 3]
     red, green, blue = colorsys.hsv_to_rgb(number * _STEP % 1, saturation, value)
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
 def place_of(number: int) -> int:
-    """Return the place in a palette of 256 colours: 0 for 0, otherwise 1 to 255."""
+    """Return the place of a number in a palette of 256 colours: 0 for 0, otherwise 1 to 255."""
     return (number - 1) % (COUNT - 1) + 1 if number else 0
 
 

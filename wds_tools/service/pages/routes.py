@@ -28,10 +28,17 @@ from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, da
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
-from wds_tools.service.pages import overlays, thumbnail_cache, views
+from wds_tools.service.pages import glance, overlays, snippets, thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperError, HelperPool
-from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image
+from wds_tools.service.pages.texts import TextCache
+from wds_tools.service.pages.thumbnail_cache import (
+    Thumbnail,
+    ThumbnailCache,
+    image_field_of,
+    may_hold_image,
+    shows_mask,
+)
 from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
 from wds_tools.service.responses import error_response
@@ -48,6 +55,9 @@ _MAX_PROBLEMS = 50
 _DATASETS_PER_PAGE = 100
 _PREVIEW_BYTES = 1 << 20
 _MAX_FIELDS = 200
+_MAX_MASKS = 4  # that lie over an image
+_MASK_SECONDS = 0.5  # for which a page waits for the numbers of its masks
+_PICTURE_SIDE = 1024
 _OBJECT_BYTES = 8 << 20  # longest JSON whose objects are drawn
 _DOWNLOAD_SECONDS = 30.0
 _PIECE_BYTES = 256 << 10
@@ -84,6 +94,8 @@ class PageRoutes:
         )
         self._browser = Browser(library, self._indexes)
         self._thumbnails = ThumbnailCache(self._browser, self._decoders)
+        self._decoding: set[asyncio.Task[Thumbnail]] = set()
+        self._texts = TextCache(self._browser, self._decoders)
         self._static = {path.name: path.read_bytes() for path in (_FOLDER / "static").iterdir() if path.is_file()}
         self._templates = _templates()
         self._downloads = asyncio.Semaphore(MAX_VALUES)
@@ -110,6 +122,10 @@ class PageRoutes:
         if self._warming is not None:
             self._warming.cancel()
             await asyncio.gather(self._warming, return_exceptions=True)
+        for task in self._decoding:
+            task.cancel()
+        await asyncio.gather(*self._decoding, return_exceptions=True)
+        await self._texts.close()
         await self._browser.close()
         await self._indexes.close()
         await self._decoders.close()
@@ -157,6 +173,8 @@ class PageRoutes:
                 return await self._sample_page(request, opened, int(sample.partition("/")[2]), state)
             if state.tab == "health":
                 return await self._health_page(opened, state)
+            if state.tab == "glance":
+                return await self._glance_page(opened, state)
             return await self._samples_page(request, opened, state)
         except BrowseError as error:
             return self._error(500, f"{opened.name} cannot be shown: {error}")
@@ -222,20 +240,32 @@ class PageRoutes:
 
     async def _samples_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
         page = await self._browser.page(opened, state.filter, state.page, views.SAMPLES_PER_PAGE)
-        labels = await self._browser.labels(opened)  # after the page, as both need the helper process
+        await self._browser.summary(opened)  # after the page, as both need the helper process
+        texts = await self._texts.texts(opened, page.samples)
         links = views.page_links(page, views.SAMPLES_PER_PAGE)
         state = replace(state, page=links["number"])
         names = opened.manifest.classes
         return self.render(
             "dataset.html",
             **_common(opened, state),
-            samples=[{**one, "class": views.class_name(names, one["label"])} for one in page.samples],
+            samples=[
+                {**one, "class": views.class_name(names, one["label"]), "text": text or ""}
+                for one, text in zip(page.samples, texts, strict=True)
+            ],
+            are_texts_read=None not in texts,
             result=page,
             links=links,
             mistake=views.mistake_view(state.where, page.mistake),
-            classes=views.class_bars(opened, labels, state),
+            classes=views.class_bars(opened, state),
+            sorts=views.SORTS,
             chosen=views.class_name(names, state.label),
-            code=views.python_of(_data_url(request, opened), opened, state=state, samples=page.total),
+            code=views.python_of(
+                _data_url(request, opened),
+                opened,
+                snippets.fields_of_dataset(opened),
+                state=state,
+                samples=page.total,
+            ),
         )
 
     async def _sample_page(self, request: web.Request, opened: Opened, sample: int, state: State) -> web.Response:
@@ -253,10 +283,11 @@ class PageRoutes:
                 except BrowseError as error:
                     status = str(error)
             link = f"/fields/{quote(opened.name)}/{sample}/{quote(one['name'], safe='')}"
-            is_shown = may_hold_image(one["name"]) and not one["name"].endswith("npy")
+            is_shown = may_hold_image(one["name"]) and (shows_mask(one["name"]) or not one["name"].endswith("npy"))
             fields.append({**one, "status": status, "text": text, "link": link, "may_hold_image": is_shown})
         main = image_field_of(stored)
         objects, problem = await self._objects(opened, shard, row, stored)
+        masks = await self._masks(opened, sample, row, stored) if main else []
         return self.render(
             "sample.html",
             **_common(opened, state),
@@ -269,8 +300,14 @@ class PageRoutes:
             main=main["name"] if main else "",
             objects=objects,
             objects_problem=problem,
-            frame=overlays.frame_of(row["width"], row["height"]) if objects else None,
-            code=views.python_of(_data_url(request, opened), opened, sample=sample),
+            masks=masks,
+            frame=overlays.frame_of(row["width"], row["height"]) if objects or masks else None,
+            code=views.python_of(
+                _data_url(request, opened),
+                opened,
+                snippets.fields_of_sample(opened, objects, masks),
+                sample=sample,
+            ),
         )
 
     async def _objects(
@@ -294,6 +331,31 @@ class PageRoutes:
         except (BrowseError, HelperError) as error:
             return None, str(error)
         return overlays.objects_view(answer, lists, **size), ""
+
+    async def _masks(
+        self, opened: Opened, sample: int, row: dict[str, Any], stored: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return the masks that lie over the image of a sample; without their numbers if they take too long."""
+        if min(row["width"], row["height"]) <= 0:
+            return []
+        main = image_field_of(stored)
+        names = [one["name"] for one in stored if one is not main and shows_mask(one["name"])][:_MAX_MASKS]
+        made = [
+            asyncio.ensure_future(self._thumbnails.thumbnail(opened, sample, size=_PICTURE_SIDE, field=name))
+            for name in names
+        ]
+        if made:  # those that take longer are kept for the page that is loaded next
+            self._decoding.update(made)
+            for task in made:
+                task.add_done_callback(self._decoding.discard)
+            await asyncio.wait(made, timeout=_MASK_SECONDS)
+        size, lists = [row["width"], row["height"]], opened.manifest.field_classes
+        facts = [one.result().facts if one.done() else None for one in made]
+        return [overlays.mask_view(name, of, lists, size) for name, of in zip(names, facts, strict=True)]
+
+    async def _glance_page(self, opened: Opened, state: State) -> web.Response:
+        await self._browser.summary(opened)
+        return self.render("glance.html", **_common(opened, state), glance=glance.glance(opened, state))
 
     async def _health_page(self, opened: Opened, state: State) -> web.Response:
         shards = opened.manifest.shards
@@ -382,6 +444,7 @@ def _common(opened: Opened, state: State) -> dict[str, Any]:
         "opened": opened,
         "state": state,
         "url": partial(state.url, opened.name),
+        "tabs": views.TABS,
     }
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.format.sample import IMAGE_FIELDS, is_mask_name
 from wds_tools.lru_cache import LRUCache
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import BusyError, HelperError, HelperPool
@@ -28,11 +28,13 @@ class Thumbnail:
         data: The encoded image.
         content_type: Its type.
         etag: Changes with its content.
+        facts: Of a mask, see `wds_tools.service.pages.thumbnails.mask`.
     """
 
     data: bytes
     content_type: str
     etag: str
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 class ThumbnailCache:
@@ -52,6 +54,8 @@ class ThumbnailCache:
     async def thumbnail(self, opened: Opened, number: int, *, size: int, field: str) -> Thumbnail:
         """Return a thumbnail of a sample, or a placeholder if the sample has no image or it cannot be decoded.
 
+        Masks are in the colours of a palette.
+
         Args:
             opened: The dataset.
             number: The sample.
@@ -65,16 +69,18 @@ class ThumbnailCache:
         stored = image_field_of(fields) if not field else next((one for one in fields if one["name"] == field), None)
         if stored is None or not may_hold_image(stored["name"]):
             return _placeholder("none")
-        key = f"{stored['xxh3']}-{stored['size']}-{size}"
+        is_mask = shows_mask(stored["name"])
+        key = f"{stored['xxh3']}-{stored['size']}-{size}{'-mask' if is_mask else ''}"
         known = self._kept.get(key)
         if known is not None:
             return known
         try:
             async with self._working:
                 data = await self._browser.value(opened, shard, stored)
-                _, made = await self._helpers.ask({"field": stored["name"], "size": size}, data)
+                question = {"field": stored["name"], "size": size, "is_mask": is_mask}
+                facts, made = await self._helpers.ask(question, data)
             kind = _TYPES.get(made[:2])
-            found = Thumbnail(made, kind, key) if kind else _placeholder(key)
+            found = Thumbnail(made, kind, key, facts) if kind else _placeholder(key)
         except (BrowseError, BusyError):
             return _placeholder("unknown")  # it may be shown later
         except HelperError:
@@ -90,6 +96,15 @@ def may_hold_image(field: str) -> bool:
     (True, True, False)
     """
     return field.rpartition(".")[2] in IMAGE_FIELDS
+
+
+def shows_mask(field: str) -> bool:
+    """Return whether a field holds class numbers or numbers of objects by its name.
+
+    >>> shows_mask("mask.png"), shows_mask("depth.png"), shows_mask("jpg")
+    (True, False, False)
+    """
+    return is_mask_name(field) and "depth" not in field
 
 
 def image_field_of(fields: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -24,7 +23,12 @@ _MIN_SHARE = 0.01
 _MAX_VALUE_CHARACTERS = 4000
 _BARS = 100.0  # width of bars in user units
 MAX_WHERE = 1000
-TABS = ("samples", "health")
+MAX_FIND = 100
+_QUERY_NAMES = {"label": "class"}  # of the attributes of a state that have another name in the URL
+TABS = {"samples": "Samples", "glance": "At a glance", "health": "Health"}
+"""The tabs of a dataset and their titles, the default first."""
+SORTS = {"size": "size", "name": "name"}
+"""The orders of the class list, the default first."""
 _MAX_NUMBER = 10**15
 
 
@@ -38,6 +42,8 @@ class State:
         where: Condition.
         page: Page of samples or shards, from 1.
         classes: Page of classes, from 1.
+        find: Part of the class names that are listed; "" for all.
+        sort: One of `SORTS`.
     """
 
     tab: str = "samples"
@@ -45,17 +51,21 @@ class State:
     where: str = ""
     page: int = 1
     classes: int = 1
+    find: str = ""
+    sort: str = "size"
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> State:
         """Read the query of a URL."""
-        tab = query.get("tab", "")
+        tab, sort = query.get("tab", ""), query.get("sort", "")
         return cls(
-            tab=tab if tab in TABS else TABS[0],
+            tab=tab if tab in TABS else "samples",
             label=_number(query.get("class", ""), 0),
             where=query.get("where", "").strip()[:MAX_WHERE],
             page=_number(query.get("page", ""), 1) or 1,
             classes=_number(query.get("classes", ""), 1) or 1,
+            find=query.get("find", "").strip()[:MAX_FIND],
+            sort=sort if sort in SORTS else "size",
         )
 
     @property
@@ -66,10 +76,14 @@ class State:
     @property
     def query(self) -> str:
         """The query of the URL, with ``?``; "" for the defaults."""
-        values = {"tab": self.tab, "class": self.label, "where": self.where, "page": self.page, "classes": self.classes}
-        defaults = {"tab": "samples", "class": None, "where": "", "page": 1, "classes": 1}
-        given = {name: value for name, value in values.items() if value != defaults[name]}
+        given = self.values()
         return f"?{urlencode(given)}" if given else ""
+
+    def values(self, *omitted: str) -> dict[str, str | int]:
+        """Return the values of the query that are not the defaults, without some: what a form sends unchanged."""
+        given = {_QUERY_NAMES.get(one.name, one.name): getattr(self, one.name) for one in fields(self)}
+        defaults = {_QUERY_NAMES.get(one.name, one.name): one.default for one in fields(self)}
+        return {name: value for name, value in given.items() if value != defaults[name] and name not in omitted}
 
     def url(self, dataset: str, **changes: Any) -> str:
         """Return the URL of the page with some values changed."""
@@ -108,26 +122,39 @@ def run_view(run: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def class_bars(opened: Opened, labels: Counter[int | None], state: State) -> dict[str, Any]:
-    """Return the classes of a page, the largest first, or in their order until all samples are counted."""
-    names = opened.manifest.classes
-    numbers = {*range(len(names)), *(label for label in labels if label is not None and 0 <= label < 10**12)}
-    order = sorted(numbers, key=lambda number: (-labels[number] if opened.is_counted else 0, number))
+def class_bars(opened: Opened, state: State) -> dict[str, Any]:
+    """Return a page of the classes that are wanted, by size or by name; by number until all samples are counted."""
+    names, counts = opened.manifest.classes, opened.class_counts()
+    order = _found(list(counts), names, state.find)
+    if state.sort == "name":
+        order.sort(key=lambda number: (names[number].casefold() if number < len(names) else str(number), number))
+    elif opened.is_counted:
+        order.sort(key=lambda number: (-counts[number], number))
     pages = max(1, math.ceil(len(order) / CLASSES_PER_PAGE))
     page = min(state.classes, pages)
-    most = max((labels[number] for number in order), default=0) or 1
+    most = max((counts[number] for number in order), default=0) or 1
     shown = [
         {
             "number": number,
             "name": class_name(names, number),
-            "count": labels[number],
-            "width": _BARS * labels[number] / most,
+            "count": counts[number],
+            "width": _BARS * counts[number] / most,
             "is_chosen": number == state.label,
             "url": state.url(opened.name, label=None if number == state.label else number, page=1, tab="samples"),
         }
         for number in order[(page - 1) * CLASSES_PER_PAGE : page * CLASSES_PER_PAGE]
     ]
-    return {"shown": shown, "total": len(order), "page": page, "pages": pages, "unlabelled": labels[None]}
+    unlabelled = opened.summary.labels[None]
+    found = {"shown": shown, "found": len(order), "total": len(counts)}
+    return {**found, "page": page, "pages": pages, "unlabelled": unlabelled}
+
+
+def _found(numbers: list[int], names: tuple[str, ...], find: str) -> list[int]:
+    """Return the classes whose name has a text, in upper or lower case, or that have this number."""
+    if not find:
+        return numbers
+    folded = find.casefold()
+    return [n for n in numbers if str(n) == find or (n < len(names) and folded in names[n].casefold())]
 
 
 def class_name(names: tuple[str, ...], label: int | None) -> str:
@@ -155,24 +182,42 @@ def mistake_view(where: str, mistake: dict[str, Any] | None) -> dict[str, Any] |
 
 
 def python_of(
-    url: str, opened: Opened, *, sample: int | None = None, state: State | None = None, samples: int = 1
+    url: str,
+    opened: Opened,
+    mapping: Mapping[str, str],
+    *,
+    sample: int | None = None,
+    state: State | None = None,
+    samples: int = 1,
 ) -> str:
-    """Return code that loads a sample, or the samples of a filter, which are at least as many as ``samples``."""
+    """Return code that loads a sample, or the samples of a filter, which are at least as many as ``samples``.
+
+    Args:
+        url: Where a loader finds the dataset.
+        opened: The dataset.
+        mapping: Fields as Python by name; empty for the image and its class.
+        sample: Number of the sample.
+        state: State of the page, with the filter.
+        samples: Number of samples.
+    """
     fields = opened.manifest.fields
     image = next((name for name in IMAGE_FIELDS if name in fields), None)
     names = (["image"] if image else []) + (["label"] if opened.manifest.has_labels else [])
     chosen = tuple(names) or tuple(fields)
-    options = "" if chosen == ("image", "label") else f", fields={chosen!r}"
+    options = ", fields=fields" if mapping else "" if chosen == ("image", "label") else f", fields={chosen!r}"
+    start = "import wds_tools as wt\n\n"
+    if mapping:
+        start += "".join(["fields = {\n", *(f'    "{name}": {kind},\n' for name, kind in mapping.items()), "}\n"])
     if sample is not None:
         return (
-            f"import wds_tools as wt\n\nwith wt.make_loader({url!r}, batch_size=1, num_workers=0,\n"
+            f"{start}with wt.make_loader({url!r}, batch_size=1, num_workers=0,\n"
             f"                    subset=[{sample}]{options}) as loader:\n    batch = next(iter(loader))\n"
         )
     condition = condition_of(state or State())
     where = f", where={condition!r}" if condition else ""
-    view = "view=wt.CenterCrop(224, resize=256)" if image else "shuffle=False"
+    view = "view=wt.CenterCrop(224, resize=256)" if image and not mapping else "shuffle=False"
     return (
-        f"import wds_tools as wt\n\nloader = wt.make_loader({url!r}, batch_size={min(256, max(1, samples))},\n"
+        f"{start}loader = wt.make_loader({url!r}, batch_size={min(256, max(1, samples))},\n"
         f"                        {view}{where}{options})\n"
     )
 

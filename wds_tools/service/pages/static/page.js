@@ -1,4 +1,4 @@
-// What works without this file too: everything but live figures, copying, and the keys for the next and previous page.
+// What works without this file too: everything but live figures, copying, sliders, and the keys for the next and previous page.
 "use strict";
 
 const POLL_MILLISECONDS = 2000;
@@ -42,6 +42,14 @@ for (const button of document.querySelectorAll("[data-copy]")) {
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   });
+}
+
+for (const slider of document.querySelectorAll("[data-opacity]")) {
+  const layer = document.getElementById(slider.dataset.opacity);
+  const show = () => layer.setAttribute("opacity", slider.value);
+  slider.hidden = false;
+  slider.addEventListener("input", show);
+  show(); // a browser may have kept the value of an earlier visit
 }
 
 document.addEventListener("keydown", (event) => {
