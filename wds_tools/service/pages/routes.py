@@ -58,7 +58,7 @@ _MAX_FIELDS = 200
 _MAX_MASKS = 4  # that lie over an image
 _MASK_SECONDS = 0.5  # for which a page waits for the numbers of its masks
 _PICTURE_SIDE = 1024
-_OBJECT_BYTES = 8 << 20  # longest JSON whose objects are drawn
+_OBJECT_BYTES = 2 << 20  # longest JSON whose objects are drawn
 _DOWNLOAD_SECONDS = 30.0
 _PIECE_BYTES = 256 << 10
 
