@@ -208,7 +208,34 @@ def test_wrong_arguments_for_stored_pixels_are_errors(files: object, offset: int
         native.compiled.copy_pixels(files, offset, bytearray(105), height, width)
 
 
+@pytest.mark.parametrize(
+    ("pixels", "images", "table", "out"),
+    [
+        (bytes(24), 2, bytes(3 * 256 * 4), bytearray(95)),
+        (bytes(24), 2, bytes(3 * 256 * 4), bytearray(100)),
+        (bytes(24), 5, bytes(3 * 256 * 4), bytearray(96)),
+        (bytes(25), 2, bytes(3 * 256 * 4), bytearray(100)),
+        (bytes(24), -2, bytes(3 * 256 * 4), bytearray(96)),
+        (bytes(24), 0, bytes(3 * 256 * 4), bytearray(96)),
+        (bytes(24), 2, bytes(3 * 256 * 4 - 1), bytearray(96)),
+        (bytes(24), 2, bytes(3 * 256), bytearray(24)),
+        (bytes(24), 2, b"", bytearray(96)),
+        (bytes(24), 2, bytes(3 * 256 * 4), bytes(96)),
+        (None, 2, bytes(3 * 256 * 4), bytearray(96)),
+        (bytes(24), 1 << 63, bytes(3 * 256 * 4), bytearray(96)),
+        (bytes(24), sys.maxsize, bytes(3 * 256 * 4), bytearray(96)),
+    ],
+)
+@pytest.mark.parametrize("is_interleaved", [False, True])
+def test_wrong_arguments_for_conversions_are_errors(
+    pixels: object, images: int, table: bytes, out: object, *, is_interleaved: bool
+) -> None:
+    with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):
+        native.compiled.convert_pixels(pixels, images, table, out, is_interleaved)
+
+
 def test_an_empty_batch_is_accepted() -> None:
+    assert native.compiled.convert_pixels(b"", 0, bytes(3 * 256 * 4), bytearray(), False) is None
     assert native.compiled.render_jpegs([], b"", [], b"", 10, None) == b""
     assert native.compiled.copy_pixels([], 0, bytearray(), 5, 7) is None
 

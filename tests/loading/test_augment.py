@@ -190,7 +190,7 @@ DEVICE = torch.zeros(4, 6, device="meta")
         (lambda: torch.ones(3).to("meta", non_blocking=True), 0, 1, 0),
         (lambda: torch.ones(3).to("meta", torch.float16, non_blocking=True), 0, 1, 0),
         (lambda: DEVICE[0].copy_(torch.ones(6)), 0, 1, 1),
-        (lambda: torch.tensor([1.0, 2.0], device="meta"), 0, 1, 1),
+        (lambda: torch.ops.aten.lift_fresh(DEVICE), 0, 1, 1),  # as torch.tensor([1.0, 2.0], device="cuda") does
         (lambda: DEVICE[torch.tensor([1, 2])], 1, 1, 1),
         (lambda: DEVICE * torch.tensor(2.0), 1, 0, 0),
         (lambda: torch.ones(3).mul(2), 0, 0, 0),

@@ -22,11 +22,14 @@ SMALL = ("--shard-bytes", "500kB", "--images", "keep")
 @pytest.fixture
 def cluster(monkeypatch):
     """Return a cluster whose first node has no CPUs. Ray needs short paths for its files."""
-    utils = pytest.importorskip("ray.cluster_utils")
+    from ray import cluster_utils
+
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
         for name, value in {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}.items():
             monkeypatch.setenv(name, value)
-        started = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        started = cluster_utils.Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+        )
         monkeypatch.setenv("RAY_ADDRESS", started.address)
         monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
         yield started

@@ -7,12 +7,14 @@ import html
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import preloaded
 import pytest
 from pictures import encode
 from PIL import Image
@@ -68,7 +70,7 @@ def write(folder: Path, values: list[dict[str, bytes]], lists: dict[str, ClassLi
         for number, value in enumerate(values):
             shard.write(Sample(f"{number:03}", {"png": image, **value}), image=probe(image))
     assert shard.entry
-    fields = {"png": len(values), **{name: 1 for value in values for name in value}}
+    fields = {"png": len(values), **Counter(name for value in values for name in value)}
     (folder / "manifest.json").write_text(to_json(Manifest((shard.entry,), fields, (), field_classes=lists)))
     return folder
 
@@ -98,7 +100,8 @@ def write_without_images(folder: Path) -> None:
 VALUES = {
     "objects": json_of({"width": WIDTH, "height": HEIGHT, "objects": OBJECTS}),
     "hostile": json_of({"width": 10**30, "height": "x", "objects": HOSTILE}),
-    "many": json_of({"objects": [{"box": [1, 2, 3, 4], "category": i} for i in range(100_000)]}),
+    "many": json_of({"objects": [{"box": [1, 2, 3, 4], "category": i} for i in range(40_000)]}),
+    "empty": b'{"objects": [' + b"{}," * 600_000 + b"{}]}",
     "no list": json_of({"objects": {"box": [1, 2, 3, 4]}}),
     "no object": json_of([{"objects": OBJECTS}]),
     "other size": json_of({"width": 600, "height": 400, "objects": OBJECTS[:1]}),
@@ -143,6 +146,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     write(root / "drawn", [{"json": value} for value in VALUES.values()], lists)
     write(root / "unlisted", [{"json": VALUES["objects"]}], {})
     write(root / "texts", TEXTS, {})
+    both = {"json": VALUES["objects"], "mask.png": stored(CLASSES), "panoptic.png": stored(COLOURS)}
+    strange = {"a'\"\nb.mask.png": stored(CLASSES), "class.mask.png": stored(CLASSES)}
+    write(root / "both", [both, both], lists)
+    write(root / "strange", [strange], {})
     write_without_images(root / "words")
     write(root / "masks", list(MASKS.values()), {"mask.png": ClassList(("back", SCRIPT, "tree"))})
     with in_thread(root) as running:
@@ -211,9 +218,16 @@ def test_of_many_objects_some_are_drawn_and_the_others_counted(url: str) -> None
     svg = picture(text)
     assert svg is not None
     assert len(attributes(svg, "rect")) == annotations.MAX_OBJECTS
-    assert "100,000 objects" in text
-    assert f"{100_000 - annotations.MAX_OBJECTS:,} objects not drawn" in text
+    assert "40,000 objects" in text
+    assert f"{40_000 - annotations.MAX_OBJECTS:,} objects not drawn" in text
     assert len(text) < 250_000
+
+
+def test_of_very_many_objects_only_some_are_read(url: str) -> None:
+    text = page(url, "empty")
+    assert "600,001 objects" in text
+    assert "50,000 objects without a box" in text
+    assert "550,001 objects not drawn" in text
 
 
 @pytest.mark.parametrize("name", ["no list", "no object"])
@@ -343,3 +357,37 @@ def test_the_grid_of_samples_without_images_shows_their_text_or_the_names_of_the
     shown = [re.findall(r'class="frame text">(.*?)</span><span class="key"', one) for one in samples]
     assert shown == [[SCRIPT], ['{"who": 1}'], ["npy, cls"], ["bin"]]
     assert not any("<img" in one for one in samples)
+
+
+def run_code(url: str, path: str, folder: Path) -> str:
+    """Run what "Copy as Python" of a page says, and return the fields of its batch with their shapes."""
+    wait_for(lambda: not re.search(r'data-live="numbers-\d">', request(url, path).body.decode()))
+    text = request(url, path).body.decode()
+    code = html.unescape(re.findall(r'<pre tabindex="0" id="code">(.*?)</pre>', text, re.DOTALL)[0])
+    if "with wt.make_loader" not in code:
+        code += "batch = next(iter(loader))\n"
+    code += "print(*(f\"{name}{list(getattr(one, 'shape', ()))}\" for name, one in batch._asdict().items()))\n"
+    (folder / "code.py").write_text(code)
+    done = preloaded.run([folder / "code.py"])
+    assert done.stderr == ""
+    return str(done.stdout).strip()
+
+
+@pytest.mark.parametrize(
+    ("path", "shapes"),
+    [
+        (
+            "both/samples/1",
+            "image[1, 3, 40, 60] boxes[1, 2, 4] classes[1, 2] outlines[] mask[1, 40, 60] panoptic[1, 3, 40, 60]",
+        ),
+        ("both", "image[2, 3, 640, 960] boxes[2, 2, 4] classes[2, 2] mask[2, 640, 960] panoptic[2, 3, 640, 960]"),
+        ("masks/samples/0", "image[1, 3, 40, 60] mask[1, 40, 60]"),
+        ("masks/samples/4", "image[1, 3, 40, 60]"),  # the mask has another size
+        ("masks", "image[7, 3, 224, 224]"),  # not all samples have the same mask
+        ("strange", "image[1, 3, 224, 224] a___b_mask[1, 224, 224] class_mask[1, 224, 224]"),
+    ],
+)
+def test_the_code_of_a_page_loads_masks_and_objects_with_their_image(
+    url: str, tmp_path: Path, path: str, shapes: str
+) -> None:
+    assert run_code(url, f"/datasets/{path}", tmp_path) == shapes

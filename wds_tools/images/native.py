@@ -199,6 +199,22 @@ def blend_colors(pixels: NDArray[np.uint8], gain: float, offset: float, grey: fl
     return compiled.blend_colors(pixels, gain, offset, grey)
 
 
+def convert_pixels(
+    pixels: NDArray[np.uint8], table: NDArray[np.uint8], out: NDArray[np.uint8], *, is_interleaved: bool
+) -> None:
+    """Write what each byte of each plane becomes; requires the module (see `is_available`).
+
+    Args:
+        pixels: uint8 [n, 3, height, width], contiguous.
+        table: The values for the bytes of each plane, as their bytes: uint8 [3, 256, value_bytes], contiguous.
+            Values have 2, 4 or 8 bytes.
+        out: uint8 [n, 3, height, width, value_bytes], or [n, height, width, 3, value_bytes] if ``is_interleaved``,
+            contiguous. Its memory is not that of the pixels.
+        is_interleaved: Whether the values of a pixel are next to each other.
+    """
+    compiled.convert_pixels(pixels, len(pixels), table, out, is_interleaved)
+
+
 def copy_pixels(data: Sequence[memoryview], regions: Regions, out: NDArray[np.uint8]) -> bool:
     """Copy images that are stored as pixels into a batch, if none of them is cropped, resized or flipped.
 

@@ -30,6 +30,7 @@ from wds_tools.loading.pipeline.statistics import LoaderStats, Meter
 from wds_tools.loading.ranks import Agreement
 from wds_tools.loading.request import OpenedDataset
 from wds_tools.loading.samples.bad_samples import ErrorLog, ErrorPolicy, ReplacedSample
+from wds_tools.loading.samples.batch_steps import only_normalize
 from wds_tools.loading.samples.handover import BatchTransform, Handover, Handovers
 from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
@@ -92,7 +93,7 @@ class Loader(OnlyIterable):
         self._errors = ErrorLog(errors)
         self._packing = packing
         self._epochs = Epochs(opened, batch_size=options.batch_size, tail=tail, packing=packing)
-        self._handovers = Handovers(
+        handovers = Handovers(
             [
                 Handover(
                     columns,
@@ -106,6 +107,10 @@ class Loader(OnlyIterable):
                 for columns in opened.recipe.columns_by_dataset
             ]
         )
+        self._recipe, self._handovers = opened.recipe, handovers
+        normalize = only_normalize(batch_transform) if options.device.type == "cpu" else None
+        if normalize and (recipe := opened.recipe.converting(normalize)):
+            self._recipe, self._handovers = recipe, handovers.without_transform()
         self._pipeline: Pipeline | None = None
         self._close_count = 0  # to notice that another thread closed the loader while workers were started
         self._agreement = Agreement(opened.ranks)
@@ -118,7 +123,7 @@ class Loader(OnlyIterable):
         self.dataset = SampleDataset(opened, errors=errors, has_valid=tail == "mask")
         self.sampler = RankSampler(self._epochs, self.dataset, options.device)
         self.batch_sampler = RankBatchSampler(self.sampler, options.batch_size)
-        self.collate_fn = self._handovers.collate
+        self.collate_fn = handovers.collate
 
     def __repr__(self) -> str:
         return (
@@ -461,7 +466,7 @@ class Loader(OnlyIterable):
 
     def _new_pipeline(self, autoscaler: Autoscaler, errors: ErrorLog, meter: Meter) -> Pipeline:
         collate = self._handovers.collated if self._handovers.collates else None
-        return Pipeline(self._opened.recipe, autoscaler, self._options, errors, meter, collate, self._packing)
+        return Pipeline(self._recipe, autoscaler, self._options, errors, meter, collate, self._packing)
 
     def _next(self, plan: EpochPlan, batches: Iterator[FinishedBatch | None]) -> tuple[Any, int] | None:
         """Return the next batch and its number of samples, and count it as received by the loop; None at the end."""

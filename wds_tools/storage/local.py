@@ -81,7 +81,7 @@ class OpenMaps:
         return most_maps(MAX_OPEN_MAPS)
 
     def get(self, owner: object, key: Hashable, open_map: Callable[[], mmap.mmap | None]) -> mmap.mmap | None:
-        """Return a map; None if ``open_map`` returns None, or if so many have views that the limit allows no other.
+        """Return a map; None if ``open_map`` returns None, or if the limit is reached and all maps have views.
 
         Args:
             owner: The object that the map is dropped with, see `drop_with`.

@@ -7,6 +7,7 @@
 
 #include "batch.h"
 #include "cluster.h"
+#include "convert.h"
 #include "decoder.h"
 #include "huffman.h"
 #include "kernels.h"
@@ -308,6 +309,40 @@ static PyObject *blend_colors(PyObject *module, PyObject *arguments)
     return is_valid ? PyFloat_FromDouble((double)sum / (double)plane) : NULL;
 }
 
+static PyObject *convert_pixels(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    Py_buffer pixels, values, out;
+    Py_ssize_t images;
+    int is_interleaved;
+    PyObject *done = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*ny*w*p", &pixels, &images, &values, &out, &is_interleaved))
+        return NULL;
+    ConversionTable table = {values.buf, (size_t)values.len / (3 * 256)};
+    size_t count = images > 0 ? (size_t)pixels.len / (size_t)images / 3 : 0, bytes = table.value_bytes;
+    if (images < 0 || (size_t)pixels.len != (size_t)images * 3 * count || values.len % (3 * 256) ||
+        (bytes != 2 && bytes != 4 && bytes != 8) || out.len % (Py_ssize_t)bytes ||
+        out.len / (Py_ssize_t)bytes != pixels.len)
+        PyErr_Format(
+            PyExc_ValueError,
+            "%zd bytes of pixels are not %zd images of three planes, %zd bytes are not a table of 3 x 256 values of 2, "
+            "4 or 8 bytes, or %zd bytes of out are not one value for each pixel",
+            pixels.len, images, values.len, out.len);
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        for (size_t i = 0; i < (size_t)images; i++)
+            convert_image(
+                (const uint8_t *)pixels.buf + i * 3 * count, count, &table, is_interleaved,
+                (char *)out.buf + i * 3 * count * bytes);
+        Py_END_ALLOW_THREADS
+        done = Py_NewRef(Py_None);
+    }
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&pixels);
+    return done;
+}
+
 /* Returns (width, samples) of the valid part of a plane; `samples` are bytes in row order. */
 static PyObject *build_plane(const PlaneBox *box)
 {
@@ -559,6 +594,9 @@ static PyMethodDef methods[] = {
     {"blend_colors", blend_colors, METH_VARARGS,
      "blend_colors(pixels, gain, offset, grey) -> the new mean grey. Values of planes [3, ...] become gain * value + "
      "offset + grey * the grey of the pixel"},
+    {"convert_pixels", convert_pixels, METH_VARARGS,
+     "convert_pixels(pixels, images, table, out, is_interleaved): writes the values of a table [3, 256] for planes "
+     "[images, 3, ...]"},
     {NULL, NULL, 0, NULL},
 };
 

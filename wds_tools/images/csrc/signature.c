@@ -53,8 +53,8 @@ void luma_free(Luma *luma)
     buffer_free(&luma->line);
 }
 
-/* Returns how many samples a block becomes on each side: so many that the shorter side of the image has at least 64
-   samples, but at most two if that leaves 32. */
+/* Returns how many samples a block becomes on each side: one if the shorter side of the image has 64 blocks, otherwise
+   two or four, so that it has at least 32 samples, and all eight in small images. */
 static int samples_per_block(int height, int width)
 {
     int side = height < width ? height : width;

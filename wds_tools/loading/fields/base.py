@@ -10,7 +10,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -30,6 +30,21 @@ Output: TypeAlias = torch.Tensor | list[torch.Tensor] | None
 
 Shared: TypeAlias = Literal["region", "entries"]
 """What a field may have in common with the field of its ``like=``."""
+
+
+class Conversion(Protocol):
+    """What converts uint8 images to floating point: `Normalize`.
+
+    Attributes:
+        dtype: Dtype of the results.
+        channels_last: Whether they have the memory format ``torch.channels_last``.
+    """
+
+    dtype: torch.dtype
+    channels_last: bool
+
+    def write(self, images: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Write the results for images [n, 3, height, width] to a tensor of the same shape, and return it."""
 
 
 class FieldSpec(ABC):
@@ -197,6 +212,7 @@ class Column:
         key: What the random numbers of its functions depend on, see `Geometry`. Empty for the first image.
         padding: How its values are padded, or None.
         like: The field of its ``like=``, or None.
+        conversion: For an image whose spec ``is_rgb``, what converts it, or None.
     """
 
     name: str
@@ -205,6 +221,7 @@ class Column:
     key: tuple[str, ...] = ()
     padding: Padding | None = None
     like: Column | None = None
+    conversion: Conversion | None = None
 
     @property
     def is_list(self) -> bool:
@@ -220,6 +237,17 @@ class Column:
     def shapes(self) -> list[tuple[int, ...]] | None:
         """Shape of the value for each view, if all samples get the same, see `FieldSpec.shapes`."""
         return self.spec.shapes(self)
+
+    @property
+    def is_convertible(self) -> bool:
+        """Whether it can have a `conversion`: all samples have uint8 images [3, height, width] of one size."""
+        is_rgb = self.spec.is_image and self.spec.is_rgb and not self.spec.is_clip
+        return is_rgb and self.padding is None and bool(self.shapes)
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether batches have the memory format ``torch.channels_last``."""
+        return self.conversion is not None and self.conversion.channels_last
 
     def at(self, epoch: int, bucket: int | None) -> Column:
         """Return the column in an epoch, and in batches of one bucket, with plain views."""

@@ -24,6 +24,7 @@ from wds_tools.images.schedule import AnyView, is_view
 from wds_tools.images.views import Frame, Regions
 from wds_tools.loading.fields.base import (
     Column,
+    Conversion,
     Output,
     tv_tensors,
 )
@@ -133,6 +134,8 @@ class Image(Pixels):
             the column has a list of views.
         """
         images = self.stored_views(part, column) if self.is_unchanged else self._new_images(part, column)
+        if column.conversion is not None:
+            return column.by_sample([_converted(column.conversion, view) for view in images])
         if self.transform is None:
             return column.by_sample(images)
         with stages.TRANSFORM:
@@ -148,6 +151,13 @@ class Image(Pixels):
         if out is None or (self.is_unchanged and self.transform is None):
             return super().load_into(part, column, out)
         outputs = [out] if isinstance(out, torch.Tensor) else out
+        if column.conversion is not None:
+            buffers = [torch.empty(tensor.shape, dtype=torch.uint8) for tensor in outputs]
+            self._decoded(part, column, [buffer.numpy() for buffer in buffers])
+            with stages.WRITE:
+                for buffer, tensor in zip(buffers, outputs, strict=True):
+                    column.conversion.write(buffer, tensor)
+            return None
         if self.transform is None:
             self._decoded(part, column, [np.asarray(tensor.numpy()) for tensor in outputs])
             return None
@@ -185,6 +195,13 @@ class Image(Pixels):
                     u = uniform(key_of("color", part.seed, part.epoch, *key), part.positions, self.color.draws)
                     self.color.change(view if buffer is None else buffer, u)
         return images
+
+
+def _converted(conversion: Conversion, images: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return uint8 images of one size as floating-point images."""
+    memory_format = torch.channels_last if conversion.channels_last else torch.contiguous_format
+    pixels = torch.stack(images)
+    return list(conversion.write(pixels, torch.empty_like(pixels, dtype=conversion.dtype, memory_format=memory_format)))
 
 
 def _transformed(part: Part, column: Column, transform: Transform, i: int, number: int, image: torch.Tensor) -> Any:

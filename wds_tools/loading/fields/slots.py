@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from wds_tools.loading.fields.collate import join_parts, map_tensors, stack_values
 
@@ -17,27 +18,42 @@ _ALIGNMENT = 64  # bytes; start of each tensor in a slot
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape and dtype of the value of one sample."""
+    """Shape and dtype of the value of one sample.
+
+    Attributes:
+        shape: The shape.
+        dtype: The dtype.
+        channels_last: Whether batches have the memory format ``torch.channels_last``.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    channels_last: bool = False
 
     @property
     def bytes(self) -> int:
         """Size of the value in bytes."""
         return int(np.prod(self.shape)) * self.dtype.itemsize
 
+    def tensor(self, memory: NDArray[np.uint8]) -> torch.Tensor:
+        """Return memory as the tensor of as many samples as it has: [n, ...], a view."""
+        values = torch.from_numpy(memory).view(self.dtype)
+        if not self.channels_last:
+            return values.view(-1, *self.shape)
+        channels, height, width = self.shape
+        return values.view(-1, height, width, channels).permute(0, 3, 1, 2)
+
 
 ColumnSpec: TypeAlias = TensorSpec | tuple[TensorSpec, ...] | None
 """What slots hold for a column: a tensor, a list of tensors, or nothing."""
 
 
-def column_spec(value: Any) -> ColumnSpec:
+def column_spec(value: Any, *, channels_last: bool = False) -> ColumnSpec:
     """Return what slots hold for a column, from the value of one sample."""
     if isinstance(value, torch.Tensor):
-        return TensorSpec(tuple(value.shape), value.dtype)
+        return TensorSpec(tuple(value.shape), value.dtype, channels_last)
     if isinstance(value, list) and value and all(isinstance(one, torch.Tensor) for one in value):
-        return tuple(TensorSpec(tuple(one.shape), one.dtype) for one in value)
+        return tuple(TensorSpec(tuple(one.shape), one.dtype, channels_last) for one in value)
     return None
 
 

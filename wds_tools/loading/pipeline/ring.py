@@ -156,6 +156,6 @@ class Ring:
     def _tensors(self, slot: int, raw: NDArray[np.uint8]) -> list[torch.Tensor]:
         layout = self.layout_of(slot)
         return [
-            torch.from_numpy(raw[offset : offset + self.rows * spec.bytes]).view(spec.dtype).view(-1, *spec.shape)
+            spec.tensor(raw[offset : offset + self.rows * spec.bytes])
             for offset, spec in zip(layout.offsets(self.rows), layout.specs, strict=False)
         ]

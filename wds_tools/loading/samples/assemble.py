@@ -76,7 +76,9 @@ class Assembler:
                     raise
                 continue  # it is raised, or the sample replaced, where the sample is in a batch
             specs = [
-                column_spec(padded_values(column, value)[0]) if column.shapes else None
+                column_spec(padded_values(column, value)[0], channels_last=column.channels_last)
+                if column.shapes
+                else None
                 for column, value in zip(self._columns_in(variant), values, strict=True)
             ]
             return SlotLayout(tuple(specs))

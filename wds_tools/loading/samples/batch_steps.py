@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError
+from wds_tools.images import native
 from wds_tools.order.keyed_random import key_of, uniform
 
 MAX_VALUES = {torch.uint8: 255.0, torch.uint16: 65535.0}
@@ -162,6 +163,13 @@ def _applied_to_crops(step: BatchStep, crops: Any, keys: SampleKeys, purpose: st
     ]
 
 
+def only_normalize(batch_transform: Any) -> Normalize | None:
+    """Return the `Normalize` of RGB images that is the only step of ``batch_transform=``, or None."""
+    steps = batch_transform if isinstance(batch_transform, list | tuple) else [batch_transform]
+    is_only = len(steps) == 1 and isinstance(steps[0], Normalize) and steps[0].channels == 3
+    return steps[0] if is_only else None
+
+
 def _numbers(values: Any) -> tuple[float, ...]:
     """Return a sequence of finite numbers as a tuple; () if it is something else."""
     try:
@@ -176,6 +184,10 @@ class Normalize(BatchStep):
 
     The result is ``(images / 255 - mean) / std``, computed in float32 and then rounded to ``dtype``. Images with
     floating-point values are not divided by 255. It can also be called by itself: ``Normalize(mean, std)(images)``.
+
+    If it is the only step of ``batch_transform=``, ``device`` is the CPU, and a view gives all images one size, the
+    workers write the normalized images to the batch. The batches have the same values as otherwise. Their shared memory
+    then is that of ``dtype``: four times the memory of bytes for float32, twice for bfloat16.
 
     Args:
         mean: Mean of each channel, in the scale 0 to 1, such as ``(0.485, 0.456, 0.406)``.
@@ -205,24 +217,58 @@ class Normalize(BatchStep):
             )
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise OptionError(f"Normalize(dtype={dtype!r}): allowed are floating-point dtypes, such as torch.bfloat16")
-        self._dtype = dtype
-        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        self.dtype = dtype
+        self.channels_last = channels_last
         self._constants: dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._table: NDArray[np.uint8] | None = None
 
     def __repr__(self) -> str:
-        is_last = self._format is torch.channels_last
-        return f"Normalize({self._mean}, {self._std}, dtype={self._dtype}, channels_last={is_last})"
+        return f"Normalize({self._mean}, {self._std}, dtype={self.dtype}, channels_last={self.channels_last})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_constants": {}}
+        return {**self.__dict__, "_constants": {}, "_table": None}
+
+    @property
+    def channels(self) -> int:
+        """Number of channels that the images must have."""
+        return len(self._mean)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Return the normalized images, [n, channels, height, width]."""
         if images.shape[-3] != len(self._mean):
             raise OptionError(f"{self}: it has {len(self._mean)} channels, but the images have {images.shape[-3]}")
-        scale, bias = self._constants_for(images)
-        out = torch.empty(images.shape, dtype=self._dtype, device=images.device, memory_format=self._format)
-        return torch.addcmul(bias, images, scale, out=out)
+        memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
+        out = torch.empty(images.shape, dtype=self.dtype, device=images.device, memory_format=memory_format)
+        return self.write(images, out)
+
+    def write(self, images: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Write the normalized images to a tensor of the same shape, and return it.
+
+        Bytes in CPU memory are looked up in a table of all 256 results per channel. The arithmetic of torch converts
+        each value in a call of its own there, which takes 10 times as long.
+
+        Args:
+            images: [n, channels, height, width].
+            out: Of ``dtype``, and in the memory format ``torch.channels_last`` if ``channels_last``.
+        """
+        is_supported = images.dtype == torch.uint8 and images.ndim == 4 and images.is_contiguous()
+        has_table = self.channels == 3 and self.dtype.itemsize in (2, 4, 8) and native.is_enabled()
+        if not is_supported or not has_table or images.device.type != "cpu":
+            scale, bias = self._constants_for(images)
+            return torch.addcmul(bias, images, scale, out=out)
+        stored = out.permute(0, 2, 3, 1) if self.channels_last else out
+        values = stored[..., None].view(torch.uint8).numpy()
+        native.convert_pixels(images.numpy(), self._table_of_bytes(), values, is_interleaved=self.channels_last)
+        return out
+
+    def _table_of_bytes(self) -> NDArray[np.uint8]:
+        """Return the results for all bytes of each channel, see `native.convert_pixels`."""
+        if self._table is None:
+            every = torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)
+            scale, bias = self._constants_for(every)
+            results = torch.addcmul(bias, every, scale, out=torch.empty(3, 1, 256, dtype=self.dtype))
+            self._table = results[..., None].view(torch.uint8).numpy()
+        return self._table
 
     def apply(self, images: torch.Tensor, labels: torch.Tensor | None, keys: SampleKeys, purpose: str) -> torch.Tensor:  # noqa: ARG002
         """See `BatchStep.apply`."""

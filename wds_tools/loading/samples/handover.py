@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -111,6 +112,12 @@ class Handover:
                 raise OptionError(
                     f"batch_transform= needs the field {name!r}, but fields= has only {', '.join(self._fields)}"
                 )
+
+    def without_transform(self) -> Handover:
+        """Return this handover for batches to which the workers have applied ``batch_transform=`` already."""
+        other = copy(self)
+        vars(other).update(_steps=None, _function=None)
+        return other
 
     @property
     def collates(self) -> bool:
@@ -243,6 +250,10 @@ class Handovers:
 
     def __init__(self, handovers: Sequence[Handover]) -> None:
         self._handovers = handovers
+
+    def without_transform(self) -> Handovers:
+        """See `Handover.without_transform`."""
+        return Handovers([one.without_transform() for one in self._handovers])
 
     def _of(self, bucket: int | None) -> Handover:
         return self._handovers[(bucket or 0) if len(self._handovers) > 1 else 0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ from wds_tools.images import native
 from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import AnyView, choose, views_in
 from wds_tools.images.views import tiles_of
-from wds_tools.loading.fields.base import Column
+from wds_tools.loading.fields.base import Column, Conversion
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.slots import ColumnSpec, SlotLayout, TensorSpec
 from wds_tools.loading.fields.user_functions import Transform
@@ -188,6 +188,21 @@ class Recipe:
         """Whether a view gives all images of a column one size, so that they can be written to shared memory."""
         return any(column.shapes for variant in range(len(self.variants)) for column in self.columns_in(variant))
 
+    def converting(self, conversion: Conversion) -> Recipe | None:
+        """Return this recipe with images that the workers convert; None if images may differ in size or are not bytes.
+
+        It is also None if they go to a function of the user or are padded, as both get bytes.
+        """
+        variants = [self.columns_in(variant) for variant in range(len(self.variants))]
+        images = [column for columns in variants for column in columns if column.name == "image"]
+        if self.sample_transform is not None or not all(column.is_convertible for column in images):
+            return None
+        columns_by_dataset = tuple(
+            tuple(replace(one, conversion=conversion) if one.name == "image" else one for one in columns)
+            for columns in self.columns_by_dataset
+        )
+        return replace(self, columns_by_dataset=columns_by_dataset)
+
     @property
     def layouts(self) -> tuple[SlotLayout, ...] | None:
         """What a slot holds in each variant of a batch; None if it depends on stored types or on user functions."""
@@ -203,6 +218,7 @@ class Recipe:
         for column in columns:
             if column.shapes and not column.spec.is_rgb:
                 return None
-            of_column = tuple(TensorSpec(shape, torch.uint8) for shape in column.shapes or ())
+            dtype = column.conversion.dtype if column.conversion else torch.uint8
+            of_column = tuple(TensorSpec(shape, dtype, column.channels_last) for shape in column.shapes or ())
             specs.append((of_column if column.is_list else of_column[0]) if of_column else None)
         return SlotLayout(tuple(specs))

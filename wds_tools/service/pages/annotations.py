@@ -16,6 +16,7 @@ MAX_OBJECTS = 300
 MAX_NUMBERS = 20_000
 """Numbers of outlines and key points that are drawn at most, of all objects together."""
 
+_MAX_READ = 50_000  # objects; further ones are only counted
 _MAX_CAPTION = 1000  # characters
 _MAX_OUTLINE = 1000  # points of an outline; longer ones are thinned out
 _MAX_OUTLINES = 100  # of an object
@@ -46,7 +47,7 @@ def objects_of(data: bytes, *, width: int, height: int) -> dict[str, Any]:
     classes: Counter[int] = Counter()
     unusable = run_lengths = 0
     numbers = MAX_NUMBERS
-    for item in found:
+    for item in found[:_MAX_READ]:
         if not isinstance(item, dict):
             unusable += 1
             continue

@@ -28,12 +28,18 @@ from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, da
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
-from wds_tools.service.pages import glance, overlays, thumbnail_cache, views
+from wds_tools.service.pages import glance, overlays, snippets, thumbnail_cache, views
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperError, HelperPool
 from wds_tools.service.pages.problem_search import ProblemSearch
 from wds_tools.service.pages.texts import TextCache
-from wds_tools.service.pages.thumbnail_cache import ThumbnailCache, image_field_of, may_hold_image, shows_mask
+from wds_tools.service.pages.thumbnail_cache import (
+    Thumbnail,
+    ThumbnailCache,
+    image_field_of,
+    may_hold_image,
+    shows_mask,
+)
 from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
 from wds_tools.service.responses import error_response
@@ -53,7 +59,7 @@ _MAX_FIELDS = 200
 _MAX_MASKS = 4  # that lie over an image
 _MASK_SECONDS = 0.5  # for which a page waits for the numbers of its masks
 _PICTURE_SIDE = 1024
-_OBJECT_BYTES = 8 << 20  # longest JSON whose objects are drawn
+_OBJECT_BYTES = 2 << 20  # longest JSON whose objects are drawn
 _DOWNLOAD_SECONDS = 30.0
 _PIECE_BYTES = 256 << 10
 
@@ -90,6 +96,7 @@ class PageRoutes:
         self._browser = Browser(library, self._indexes)
         self._problems = ProblemSearch(self._browser)
         self._thumbnails = ThumbnailCache(self._browser, self._decoders)
+        self._decoding: set[asyncio.Task[Thumbnail]] = set()
         self._texts = TextCache(self._browser, self._decoders)
         self._static = {path.name: path.read_bytes() for path in (_FOLDER / "static").iterdir() if path.is_file()}
         self._templates = _templates()
@@ -118,6 +125,10 @@ class PageRoutes:
             self._warming.cancel()
             await asyncio.gather(self._warming, return_exceptions=True)
         await self._problems.close()
+        for task in self._decoding:
+            task.cancel()
+        await asyncio.gather(*self._decoding, return_exceptions=True)
+        await self._texts.close()
         await self._browser.close()
         await self._indexes.close()
         await self._decoders.close()
@@ -250,7 +261,13 @@ class PageRoutes:
             classes=views.class_bars(opened, state),
             sorts=views.SORTS,
             chosen=views.class_name(names, state.label),
-            code=views.python_of(_data_url(request, opened), opened, state=state, samples=page.total),
+            code=views.python_of(
+                _data_url(request, opened),
+                opened,
+                snippets.fields_of_dataset(opened),
+                state=state,
+                samples=page.total,
+            ),
         )
 
     async def _sample_page(self, request: web.Request, opened: Opened, sample: int, state: State) -> web.Response:
@@ -287,7 +304,12 @@ class PageRoutes:
             objects_problem=problem,
             masks=masks,
             frame=overlays.frame_of(row["width"], row["height"]) if objects or masks else None,
-            code=views.python_of(_data_url(request, opened), opened, sample=sample),
+            code=views.python_of(
+                _data_url(request, opened),
+                opened,
+                snippets.fields_of_sample(opened, objects, masks),
+                sample=sample,
+            ),
         )
 
     async def _objects(
@@ -325,6 +347,9 @@ class PageRoutes:
             for name in names
         ]
         if made:  # those that take longer are kept for the page that is loaded next
+            self._decoding.update(made)
+            for task in made:
+                task.add_done_callback(self._decoding.discard)
             await asyncio.wait(made, timeout=_MASK_SECONDS)
         size, lists = [row["width"], row["height"]], opened.manifest.field_classes
         facts = [one.result().facts if one.done() else None for one in made]

@@ -209,24 +209,42 @@ def mistake_view(where: str, mistake: dict[str, Any] | None) -> dict[str, Any] |
 
 
 def python_of(
-    url: str, opened: Opened, *, sample: int | None = None, state: State | None = None, samples: int = 1
+    url: str,
+    opened: Opened,
+    mapping: Mapping[str, str],
+    *,
+    sample: int | None = None,
+    state: State | None = None,
+    samples: int = 1,
 ) -> str:
-    """Return code that loads a sample, or the samples of a filter, which are at least as many as ``samples``."""
+    """Return code that loads a sample, or the samples of a filter, which are at least as many as ``samples``.
+
+    Args:
+        url: Where a loader finds the dataset.
+        opened: The dataset.
+        mapping: Fields as Python by name; empty for the image and its class.
+        sample: Number of the sample.
+        state: State of the page, with the filter.
+        samples: Number of samples.
+    """
     fields = opened.manifest.fields
     image = next((name for name in IMAGE_FIELDS if name in fields), None)
     names = (["image"] if image else []) + (["label"] if opened.manifest.has_labels else [])
     chosen = tuple(names) or tuple(fields)
-    options = "" if chosen == ("image", "label") else f", fields={chosen!r}"
+    options = ", fields=fields" if mapping else "" if chosen == ("image", "label") else f", fields={chosen!r}"
+    start = "import wds_tools as wt\n\n"
+    if mapping:
+        start += "".join(["fields = {\n", *(f'    "{name}": {kind},\n' for name, kind in mapping.items()), "}\n"])
     if sample is not None:
         return (
-            f"import wds_tools as wt\n\nwith wt.make_loader({url!r}, batch_size=1, num_workers=0,\n"
+            f"{start}with wt.make_loader({url!r}, batch_size=1, num_workers=0,\n"
             f"                    subset=[{sample}]{options}) as loader:\n    batch = next(iter(loader))\n"
         )
     condition = condition_of(state or State())
     where = f", where={condition!r}" if condition else ""
-    view = "view=wt.CenterCrop(224, resize=256)" if image else "shuffle=False"
+    view = "view=wt.CenterCrop(224, resize=256)" if image and not mapping else "shuffle=False"
     return (
-        f"import wds_tools as wt\n\nloader = wt.make_loader({url!r}, batch_size={min(256, max(1, samples))},\n"
+        f"{start}loader = wt.make_loader({url!r}, batch_size={min(256, max(1, samples))},\n"
         f"                        {view}{where}{options})\n"
     )
 
