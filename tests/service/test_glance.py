@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -192,13 +191,6 @@ def test_what_is_searched_for_and_class_names_are_escaped(url: str) -> None:
     for path in (f"find={SCRIPT}", "find=script", f"sort={SCRIPT}", f"tab=glance&find={SCRIPT}"):
         assert SCRIPT not in page(url, f"/datasets/many?{path.replace('<', '%3C').replace('>', '%3E')}")
     assert len(classes_of(page(url, "/datasets/many?find=SCRIPT"))) == 24
-
-
-def test_the_pages_answer_within_half_a_second_once_computed(url: str) -> None:
-    for path in ("", "?tab=glance", "?find=dog&sort=name"):
-        started = time.perf_counter()
-        page(url, f"/datasets/many{path}")
-        assert time.perf_counter() - started < 0.5
 
 
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=50), st.booleans())
