@@ -110,7 +110,7 @@ MAX_DIFFERENCE = {
 
 def assert_is_measured(found: BenchReport, view: str, peers: list[str], *, workers: int) -> None:
     names = ["limit", "ours", *peers]
-    assert list(found.rounds) == names
+    assert list(found.rounds) == names, found.missing
     for measured in (rounds[0] for rounds in found.rounds.values()):
         assert view == "bytes" or measured.images % (8 * workers) == 0  # whole shards are read there
         assert measured.seconds >= 0.1

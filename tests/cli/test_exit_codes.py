@@ -58,6 +58,7 @@ WRONG_VALUES = {
     "serve": ["dataset", "--port", "high"],
     "view": ["dataset", "--port", "high"],
     "token": ["create", "--name"],
+    "runs": ["show", "unknown"],
     "cache": ["clear", "s3://bucket/unknown"],
     "doctor": [""],
 }

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ SMALL = ("--shard-bytes", "500kB", "--images", "keep")
 @pytest.fixture
 def cluster(monkeypatch):
     """Return a cluster whose first node has no CPUs. Ray needs short paths for its files."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     from ray import cluster_utils
 
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
@@ -34,6 +36,8 @@ def cluster(monkeypatch):
         monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
         yield started
         started.shutdown()
+        for number, handler in handlers.items():  # Ray replaces them
+            signal.signal(number, handler)
 
 
 def start(folder, *words):

@@ -432,7 +432,7 @@ def application_of(root: Path) -> web.Application:
 @pytest.fixture(scope="module")
 def routes(root: Path) -> list[tuple[str, str, bool]]:
     """Return method and path of each route, about the dataset few if it is about one; and whether it is."""
-    values = {"number": "0", "field": "jpg", "name": "style.css"}
+    values = {"number": "0", "field": "jpg", "name": "style.css", "id": "0" * 32}
     found = []
     for route in application_of(root).router.routes():
         assert route.resource

@@ -25,7 +25,7 @@ _run = click.argument("run", metavar="RUN")
 
 @click.group(epilog=example("wds-tools runs list"))
 def runs() -> None:
-    """Show the runs that `wds-tools serve` has stored, even after they have ended.
+    """Show the runs that `wds-tools serve` has stored.
 
     The service stores the reports of loaders (`make_loader(report_to=...)`) in the file
     runs.sqlite3 of its cache folder: a point for every 10 seconds, for 90 days.

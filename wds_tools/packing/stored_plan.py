@@ -9,6 +9,7 @@ again, and compared with ``plan.json`` as ever.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -146,14 +147,13 @@ class SourceCheck:
 
 def request_of(src: Any, options: PackOptions) -> dict[str, Any] | None:
     """Return what determines a plan, as JSON; None for an object, or a URL that contains secrets."""
-    from wds_tools import __version__  # noqa: PLC0415 - set when the package is imported
-
     if not isinstance(src, (str, Path)) or clean_url(str(src)) != str(src):
         return None
     source = options.source
     return {
         "version": _VERSION,
-        "wds_tools": __version__,
+        # The processes of `bench` import modules of the package without its `__init__`.
+        "wds_tools": getattr(sys.modules["wds_tools"], "__version__", None),
         "src": str(src),
         "kind": options.kind,
         "columns": dict(source.columns),

@@ -268,8 +268,8 @@ def to_inputs(batch: pa.RecordBatch) -> Iterator[Input]:
             values = batch.column(name).to_pylist()
             columns.append(map(_DECODED[name], values) if name in _DECODED else values)
         else:
-            columns.append(repeat(_DEFAULTS[name]))
-    return map(Input._make, zip(*columns, strict=False))
+            columns.append(repeat(_DEFAULTS[name], batch.num_rows))
+    return map(Input._make, zip(*columns, strict=True))
 
 
 def same_columns(batches: Iterable[pa.RecordBatch], names: Iterable[str]) -> Iterator[pa.RecordBatch]:
