@@ -197,7 +197,7 @@ def test_retry_after_does_not_exceed_the_time_of_the_policy(quick_client, server
 @pytest.mark.parametrize("next_name", ["a.tar", "b.tar"])
 def test_a_request_after_others_have_failed_for_all_of_the_time_has_one_attempt(quick_client, server, next_name):
     server.default = bad_server.status(503)
-    with pytest.raises(StoreError, match=r"[1-9]\d+ attempts in 0\.[5-9] s"):
+    with pytest.raises(StoreError, match=r"\d+ attempts in \d+\.\d s"):
         read(quick_client)
     count = len(server.requests)
     with pytest.raises(StoreError, match=rf"{next_name} cannot be read: HTTP 503 .*{count + 1} attempts in "):
