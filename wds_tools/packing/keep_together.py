@@ -35,7 +35,7 @@ def clusters_of_inputs(
 ) -> tuple[Listing, NDArray[np.int64]]:
     """Return the cluster of each input, int64 [n], and the listing with a note about them.
 
-    Images that cannot be read, and blank ones, are alone.
+    Each unreadable or blank image is a group of its own.
 
     Args:
         source: Where the inputs are read.
