@@ -15,8 +15,9 @@ PATIENT = RetryPolicy(
     seconds=60, first_seconds=0.001, most_seconds=0.01, connect_seconds=30, idle_seconds=30, progress_bytes=10_000
 )
 STALLING = dataclasses.replace(PATIENT, idle_seconds=0.2)
-# For requests that must fail.
-QUICK = dataclasses.replace(STALLING, seconds=0.5, connect_seconds=2)
+# For requests that must fail: QUICK, or QUICK_STALLING where the server stops sending.
+QUICK = dataclasses.replace(PATIENT, seconds=0.5, connect_seconds=2)
+QUICK_STALLING = dataclasses.replace(QUICK, idle_seconds=0.2)
 
 
 def read(client, start=1000, stop=201_000, name="a.tar", total=300_000):

@@ -414,7 +414,7 @@ def test_an_interrupted_pack_is_one_line_and_continues_when_run_again(photos: Pa
         "sys.exit(main())"
     )
     run = preloaded.Process(["-c", code, *words], imports=preloaded.COMMANDS)
-    wait_for(lambda: list((tmp_path / "out").glob("*.parquet")))
+    wait_for(lambda: list((tmp_path / "out" / ".packing").glob("shard-*.json")))  # the report: the shard is finished
     run.send_signal(signal.SIGINT)
     result = Result(run.wait(), run.stdout, run.stderr)
     assert_one_line_error(result, 130, "interrupted; finished shards are kept; run the same command again")
