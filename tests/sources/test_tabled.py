@@ -289,6 +289,18 @@ def test_a_table_whose_rows_are_unclear_is_an_error_that_says_why(name: str, tmp
         wt.pack(tmp_path / "src", tmp_path / "dst", dry_run=True)
 
 
+def test_lists_of_captions_are_lists_in_json_and_not_a_text(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    captions(src, 2)
+    table = pd.read_csv(src / "captions.txt").groupby("image")["caption"].agg(list).reset_index()
+    table.to_json(src / "captions.jsonl", orient="records", lines=True)
+    (src / "captions.txt").unlink()
+    found = packed(src, tmp_path / "dst")
+    assert [(one.caption, one.facts["caption"]) for one in found.values()] == [
+        (None, [f"photo {row}, 0", f"photo {row}, 1"]) for row in range(COUNT)
+    ]
+
+
 def test_a_text_with_names_of_columns_is_a_table(tmp_path: Path) -> None:
     captions(images(tmp_path / "src", *names_of("images/{}.png")), 1)
     assert [one.caption for one in packed(tmp_path / "src", tmp_path / "dst").values()] == names_of("photo {}, 0")

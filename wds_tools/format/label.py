@@ -293,11 +293,6 @@ class Labels:
             self._values.append(value)
         self._codes.append(code)
 
-    @property
-    def are_missing(self) -> bool:
-        """Whether no sample has a label so far."""
-        return all(value in (None, NONE, "") for value in self._values)
-
     def extend(self, values: Iterable[Any]) -> None:
         """Add the labels of the next samples."""
         for value in values:

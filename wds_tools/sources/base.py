@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.label import NO_NUMBER, NONE, Classes, Labels, LabelType, Numbered
+from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, Numbered
 from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.lru_cache import LRUCache
@@ -192,6 +192,7 @@ class Collector(Listing):
         super().__init__(Inputs(), [], (), Account(unit))
         self.where = where
         self.numbered_by = "list"
+        self.are_labelled = False  # whether an input has a label so far
         self._options = options
         self._labels = Labels(where, label_type=options.label_type, separator=options.label_separator)
 
@@ -213,11 +214,7 @@ class Collector(Listing):
         """Add an input and its label: a `Label`, a value whose meaning is not known, or a list of these."""
         self.inputs.append(entry)
         self._labels.add(label)
-
-    @property
-    def are_labelled(self) -> bool:
-        """Whether an input has a label so far."""
-        return not self._labels.are_missing
+        self.are_labelled |= not isinstance(label, (str, Label, type(None))) or label not in (None, NONE, "")
 
     def skip(self, path: str, reason: str) -> None:
         """Record a file, row or sample that cannot be packed."""

@@ -70,6 +70,7 @@ _TEXT_REMEDY = (
 _SPLIT_NAMES = ("split", "splits", "subset", "partition", "fold", "train", "is_train", "is_training", "test", "is_test")
 _SPLIT_NUMBERS = frozenset(["true", "false", *map(str, range(10)), *map(str, map(float, range(10)))])
 _MAX_CLASSES = 25_000  # different texts of a name that may have the class names
+_TEXTS = {Kind.TEXT, Kind.MISSING}
 _SHAPES = ("shape", "image/shape", "image_shape", "img_shape")
 
 
@@ -423,10 +424,14 @@ class Names:
             elif (
                 usual
                 and usual not in fields.values()
-                and (self.source.names_files or (is_text_field(usual) and kinds.keys() <= {Kind.TEXT, Kind.MISSING}))
+                and (self._names_files(usual, kinds) or (is_text_field(usual) and kinds.keys() <= _TEXTS))
             ):
                 fields[name] = usual
         return fields
+
+    def _names_files(self, field: str, kinds: Iterable[str]) -> bool:
+        """Return whether values are those of a field, or names of files that are it; a list of texts is not a text."""
+        return self.source.names_files and not (field == "txt" and {Kind.LIST, Kind.MAPPING} & {*kinds})
 
     def facts(self, roles: Roles) -> list[str]:
         """Return the names that become entries of ``json``."""
