@@ -49,14 +49,26 @@ def _problems() -> _Answer:
     return problems_of
 
 
-_KINDS = {"thumbnail": _thumbnail, "indexes": _indexes, "problems": _problems}
+def _batches() -> _Answer:
+    try:
+        from PIL import Image  # noqa: PLC0415
+
+        from wds_tools.service.pages.loaded import LoadedSteps  # noqa: PLC0415
+    except ImportError as error:
+        message = f"this tab needs torch where the service runs ({error})"
+        return lambda _message, _payload: ({"error": message}, b"")
+    Image.init()
+    return LoadedSteps().answer
+
+
+_KINDS = {"thumbnail": _thumbnail, "indexes": _indexes, "problems": _problems, "batches": _batches}
 
 
 def main(kind: str, memory_bytes: int, seconds: float) -> None:
     """Answer messages until the standard input ends.
 
     Args:
-        kind: What is answered: ``thumbnail``, ``indexes`` or ``problems``.
+        kind: What is answered: ``thumbnail``, ``indexes``, ``problems`` or ``batches``.
         memory_bytes: Limit of the address space.
         seconds: Limit for one answer; the process is killed then, even if its parent has died.
     """
