@@ -80,7 +80,7 @@ def test_similar_images_are_kept_together(photos: Path, tmp_path: Path, caplog: 
     (tmp_path / "images" / "broken.jpg").write_bytes(b"no image")
     caplog.set_level("INFO", logger="wds_tools")
     split = {"train": 0.5, "val": 0.5}
-    with pytest.raises(OptionError, match="no record has this column: allowed are 'hash'.* have: nothing"):
+    with pytest.raises(OptionError, match=r"no record has this column: allowed are 'hash'.* have: nothing"):
         wt.pack_splits(tmp_path / "images", tmp_path / "x", split=split, keep_together="patient")
     with pytest.raises(OptionError, match="requires shares"):
         wt.pack_splits(tmp_path / "images", tmp_path / "x", split="folders", keep_together="hash")

@@ -96,8 +96,8 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 @click.option(
     "--keep-together",
     metavar="hash|COLUMN",
-    help="With shares in --split: put similar images (hash), or images with the same value of a column such as patient, "
-    "into one split. Each image is read once more for that.",
+    help="With shares in --split: put similar images (hash), or images with the same value of a column, such as "
+    "patient, into one split. Each image is read once more for that.",
 )
 @click.option(
     "--classes",

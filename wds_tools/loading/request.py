@@ -270,9 +270,7 @@ def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.sig
     return shards.computed(f"buckets {buckets.sizes}", compute).arrays["bucket"]
 
 
-def _open_part(
-    name: Dataset, options: LoadOptions, world: World, number: int, known: ShardSet | None
-) -> MixturePart:
+def _open_part(name: Dataset, options: LoadOptions, world: World, number: int, known: ShardSet | None) -> MixturePart:
     """Open one dataset, if it is not open already, and check the options against it."""
     shards = known or open_shards(name, remote=options.remote, for_training=True)
     manifest = shards.manifest

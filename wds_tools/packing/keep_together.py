@@ -94,7 +94,7 @@ def _of_value(source: Source, listing: Listing, column: str, bar: tqdm[Any]) -> 
             continue
         known |= dict.fromkeys([*record.facts, *record.fields][:_MAX_NAMED])
         value = record.fields.get(column) or json.dumps(record.facts.get(column), sort_keys=True).encode()
-        if value == b"null":
+        if value in (b"null", b'""'):
             unknown += 1
         else:
             cluster[row] = numbers.setdefault(value, len(numbers))

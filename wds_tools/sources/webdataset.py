@@ -88,7 +88,9 @@ class WebDatasetSource(Source):
         self.indexed = manifest is not None
         self._fingerprint = manifest.fingerprint if manifest is not None else ""
         self.additions = manifest.additions if manifest is not None else ()
-        self.entries = {shard.name: shard for shard in manifest.shards} if manifest and len(self._folders()) == 1 else {}
+        self.entries = (
+            {shard.name: shard for shard in manifest.shards} if manifest and len(self._folders()) == 1 else {}
+        )
         self.first_names = {shard.name: shard.first.name for shard in manifest.shards} if manifest else {}
         self._own = {addition.folder for addition in self.additions}
         if manifest is not None:

@@ -27,6 +27,8 @@ from wds_tools.errors import (
 )
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots
+from wds_tools.format.image_signature import COLUMNS as SIGNATURES
+from wds_tools.format.image_signature import has_signatures
 from wds_tools.format.index import (
     NO_LABEL,
     Index,
@@ -36,8 +38,6 @@ from wds_tools.format.index import (
     shard_entry,
     to_bytes,
 )
-from wds_tools.format.image_signature import COLUMNS as SIGNATURES
-from wds_tools.format.image_signature import has_signatures
 from wds_tools.format.index_edit import add_columns, is_index, read_columns, relabel
 from wds_tools.format.label import NO_NUMBER, Classes, Labels, LabelType, Numbered
 from wds_tools.format.label_lists import several_in_an_index

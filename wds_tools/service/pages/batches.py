@@ -92,17 +92,16 @@ class Wanted:
 
     def url(self, dataset: str, **changes: Any) -> str:
         """Return the URL of the tab with some values changed."""
-        return f"/datasets/{quote(dataset)}?tab=batches{replace(self, **changes)._query}"
+        return f"/datasets/{quote(dataset)}?{urlencode({'tab': 'batches', **replace(self, **changes).values()})}"
 
     def image_url(self, dataset: str, number: int) -> str:
         """Return the URL of an image, by its number on the page."""
-        return f"/batches/{quote(dataset)}/{number}?{self._query[1:]}"
+        return f"/batches/{quote(dataset)}/{number}?{urlencode(self.values())}"
 
-    @property
-    def _query(self) -> str:
+    def values(self) -> dict[str, str | int]:
+        """Return the values that are not the defaults."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
-        changed = {name: value for name, value in given.items() if value != getattr(_DEFAULT, name)}
-        return f"&{urlencode(changed)}" if changed else ""
+        return {name: value for name, value in given.items() if value != getattr(_DEFAULT, name)}
 
 
 _NUMBERS = {
@@ -199,7 +198,9 @@ class Batches:
                 break
         raise HelperError("its images and indexes have too many bytes for the page")
 
-    async def _read(self, opened: Opened, missing: list[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], bytes]:
+    async def _read(
+        self, opened: Opened, missing: list[tuple[str, int, int]]
+    ) -> tuple[list[tuple[str, int, int]], bytes]:
         """Return as much of what a helper needs as fits in a message."""
         sent: list[tuple[str, int, int]] = []
         parts: list[bytes] = []
@@ -207,13 +208,13 @@ class Batches:
         for name, start, stop in missing:
             if parts and size + stop - start > _MAX_SENT_BYTES:
                 break
-            if name == MANIFEST_NAME:
-                parts.append(await self._browser.read_manifest(opened))
-                stop = len(parts[0])
-            else:
-                parts.append(await self._browser.read(opened, name, start, stop))
-            sent.append((name, start, stop))
-            size += stop - start
+            is_manifest = name == MANIFEST_NAME
+            reading = (
+                self._browser.read_manifest(opened) if is_manifest else self._browser.read(opened, name, start, stop)
+            )
+            parts.append(await reading)
+            sent.append((name, start, start + len(parts[-1])))
+            size += len(parts[-1])
         return sent, b"".join(parts)
 
 
@@ -236,7 +237,13 @@ def batch_view(opened: Opened, wanted: Wanted, found: Batch) -> dict[str, Any]:
         ]
         last = wanted.row + len(samples) - 1
         shuffle = {"yes": "True", "no": "False"}.get(wanted.shuffle, wanted.shuffle)
-        return {**facts, "samples": samples, "last": last, "previous_row": max(0, wanted.row - ROWS), "shuffle": shuffle}
+        return {
+            **facts,
+            "samples": samples,
+            "last": last,
+            "previous_row": max(0, wanted.row - ROWS),
+            "shuffle": shuffle,
+        }
     width, height = facts["width"], facts["height"]
     return {
         **facts,

@@ -85,11 +85,11 @@ class SentFiles:
 
     def fetch(self, name: str, ranges: Sequence[Range], *, total_bytes: int) -> list[memoryview]:  # noqa: ARG002 - of the protocol
         """Return ranges of a shard."""
-        return list(map(memoryview, self._ranges([(name, *one) for one in ranges])))
+        return [memoryview(one) for one in self._ranges([(name, *one) for one in ranges])]
 
     def fetch_extents(self, extents: Sequence[Extent]) -> list[memoryview]:
         """Return parts of blocks."""
-        return list(map(memoryview, self._ranges([(one.block.file.name, one.start, one.stop) for one in extents])))
+        return [memoryview(one) for one in self._ranges([(one[0].file.name, *one[1:]) for one in extents])]
 
     def read_files_ahead(self, files: Sequence[StoredFile], *, wait: bool) -> None:
         """Report all indexes at once that have not been sent."""
@@ -264,7 +264,8 @@ class _Question:
                 f"the dataset has {samples:,} samples; the positions of a sample are searched among at most "
                 f"{MAX_SEARCHED:,}: call loader.explain() in a program"
             )
-        found, size = [], (0, 0)
+        found: list[dict[str, Any]] = []
+        size = 0, 0
         for epoch in range(EPOCHS):
             if epoch not in self._positions:
                 self._positions[epoch] = _position_in(self.orders.of(epoch), sample)
@@ -273,7 +274,7 @@ class _Question:
             if position is None or position >= len(plan) * plan.batch_size:
                 found.append({"epoch": epoch, "step": None, "crop": None, "text": ""})
                 continue
-            number, row = divmod(position, plan.batch_size)
+            number = position // plan.batch_size
             explained = self.step(epoch, number)
             at = int(np.flatnonzero(explained.ids == sample)[0])
             explained = explained.part(slice(at, at + 1))

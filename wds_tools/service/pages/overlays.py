@@ -89,7 +89,9 @@ def numbered_box(number: int, box: list[float] | None, width: int, height: int) 
     """Return a region of an image, left, top, width and height, as it is drawn with its number; None is not drawn."""
     if box is None or min(width, height) <= 0:
         return {"colour": hex_of(number), "box": None}
-    left, top, wide, high = (min(max(end, -2.0 * side), 3.0 * side) for end, side in zip(box, (width, height) * 2, strict=True))
+    left, top, wide, high = (
+        min(max(end, -2.0 * side), 3.0 * side) for end, side in zip(box, (width, height) * 2, strict=True)
+    )
     text = max(width, height) / _TEXT_SHARE
     return {
         "colour": hex_of(number),

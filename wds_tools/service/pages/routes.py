@@ -1,4 +1,4 @@
-"""Routes of the web page: ``/``, ``/datasets/``, ``/thumbnails/``, ``/fields/`` and ``/static/``.
+"""Routes of the web page: ``/``, ``/datasets/``, ``/thumbnails/``, ``/batches/``, ``/fields/`` and ``/static/``.
 
 Everything is rendered here, by templates that escape all values. Names from URLs are looked up in the catalogue, in
 manifests and indexes, and in the list of our own static files.
