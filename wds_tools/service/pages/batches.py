@@ -231,10 +231,7 @@ def batch_view(opened: Opened, wanted: Wanted, found: Batch) -> dict[str, Any]:
     facts = found.facts
     if wanted.sample is None:
         names = opened.manifest.classes
-        samples = [
-            {**one, "class": class_name(names, one["label"]), "crop": "; ".join(one["crops"])}
-            for one in facts["samples"]
-        ]
+        samples = [{**one, "class": class_name(names, one["label"])} for one in facts["samples"]]
         last = wanted.row + len(samples) - 1
         shuffle = {"yes": "True", "no": "False"}.get(wanted.shuffle, wanted.shuffle)
         return {

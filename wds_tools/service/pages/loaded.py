@@ -50,7 +50,7 @@ MAX_SEARCHED = 4_000_000
 _MAX_PIXELS = 24 * 640 * 640  # of the images of one answer
 _PIECE = 1 << 20  # positions of an order that are computed at a time
 _MAX_TEXT = 300  # characters of a key or an error
-_MAX_CROPS = 4  # of an image that are described
+_MAX_CROPS = 9  # of an image that are described
 _KEPT = 4  # datasets
 _Range = tuple[str, int, int]
 
