@@ -7,12 +7,14 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from wds_tools.service import rights
 from wds_tools.service.pages import frames
 
 _NICE = 10
+_BATCHES_MEMORY = 2 << 30
 _Answer = Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]
 
 
@@ -58,7 +60,18 @@ def _batches() -> _Answer:
         message = f"this tab needs torch where the service runs ({error})"
         return lambda _message, _payload: ({"error": message}, b"")
     Image.init()
+    _limit_growth(_BATCHES_MEMORY)
     return LoadedSteps().answer
+
+
+def _limit_growth(size: int) -> None:
+    """Limit what the process may take in addition to its libraries, whose size is not known in advance."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        return
+    limit = pages * resource.getpagesize() + size
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 _KINDS = {"thumbnail": _thumbnail, "indexes": _indexes, "problems": _problems, "batches": _batches}
