@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import ClassList
+from wds_tools.format.image_signature import Signature
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, Numbered
 from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
@@ -63,12 +64,14 @@ class Record(NamedTuple):
         fields: Other fields by name, encoded.
         facts: Entries of the ``json`` field besides path and class.
         remarks: What is wrong with fields that are kept, in the same words for each record.
+        signature: That of the image, if the source has it.
     """
 
     image: bytes | NDArray[np.uint8]
     fields: Mapping[str, bytes] = MappingProxyType({})
     facts: Mapping[str, Any] = MappingProxyType({})
     remarks: tuple[str, ...] = ()
+    signature: Signature | None = None
 
 
 class FileState(NamedTuple):
