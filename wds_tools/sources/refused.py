@@ -125,15 +125,12 @@ def why_no_images(where: str, paths: Iterable[str], skipped: Sequence[tuple[str,
             "the file that has both images and labels; if they are in several files, write the arrays into one first, "
             "such as an .npz with 'images' and 'labels', or pass an object with len() and [] to wds_tools.pack"
         )
-    if tables := [path for path, _ in skipped if path.lower().endswith(TABLES)]:
-        return (
-            f"{where} contains no image files, but {counted(len(tables), 'table')} ({quoted(tables)}): name the table "
-            "itself if its rows have URLs or paths of images elsewhere, or add the images"
-        )
     path, reason = skipped[0]
+    table = next((path for path, _ in skipped if path.lower().endswith(TABLES)), None)
+    hint = "" if table is None else f"; or name the table, {where}/{table}, if its rows have URLs, paths or pixels"
     return (
         f"{where} contains no image that can be packed, but {counted(len(skipped), 'other file')} ({path!r} {reason}); "
-        f"expected <class>/**/*{{{','.join(EXTENSIONS)}}}"
+        f"expected <class>/**/*{{{','.join(EXTENSIONS)}}}{hint}"
     )
 
 
