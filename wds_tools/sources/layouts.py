@@ -36,6 +36,7 @@ _SPLIT_AND_CLASS = re.compile(rf"({SPLIT_WORDS})[-_ ]?(.+)")
 _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
 _PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  # a class may have such a name too
 _PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
+_NUMBERED = re.compile(r"(.*?[A-Za-z].*?)[\W_]*\d+")
 _FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
 _MASK_FIELD = re.compile(
@@ -386,6 +387,22 @@ def _only_case(names: Iterable[str]) -> list[str]:
     return sorted(next(same for same in by_lower.values() if len(same) > 1))
 
 
+def note_on_prefixes(paths: Iterable[str]) -> list[str]:
+    """Return a note if the names of images without labels begin with a few words, which can be classes.
+
+    >>> note_on_prefixes(["cat.0.jpg", "cat.1.jpg", "dog.2.jpg", "dog.3.jpg"])
+    ["no labels; names begin with 'cat', 'dog': if these are classes, move the images into folders with these names"]
+    >>> note_on_prefixes(["image_1.jpg", "image_2.jpg"]), note_on_prefixes(["a1.jpg", "b1.jpg"])
+    ([], [])
+    """
+    stems = (posixpath.splitext(posixpath.basename(path))[0] for path in paths)
+    found = Counter(match[1] if (match := _NUMBERED.fullmatch(stem)) else stem for stem in stems)
+    if len(found) < 2 or min(found.values()) < 2 or any(map(split_in, found)):
+        return []
+    shown = quoted(sorted(found))
+    return [f"no labels; names begin with {shown}: if these are classes, move the images into folders with these names"]
+
+
 def are_shard_folders(folders: Iterable[str]) -> bool:
     """Return whether folders are named like parts of a dataset, as ``00000/`` or ``shard-000001/``.
 
@@ -409,6 +426,15 @@ def wrapper(paths: Iterable[str], *, parent: str) -> str | None:
 
 def check_classes(paths: Iterable[str], *, where: str) -> None:
     """Check that the first folders of images can be classes."""
+    paths = list(paths)
+    letters = {tuple(path.split("/")[:2]) for path in paths if path.count("/") > 1}
+    if len(letters) > 2 and all(len(one) == 1 and two.lower().startswith(one.lower()) for one, two in letters):
+        letter, folder = min(letters)
+        raise SourceError(
+            f"{where} has folders named by the first letter of those in them, such as {letter}/{folder} (Places365, "
+            f"SUN397): move the inner folders to {where}, for example with `mv */* .`, or pass --from folder "
+            "(kind='folder') if the letters are the classes"
+        )
     below: dict[str, dict[int, set[str]]] = {}  # folder -> level -> paths of the folders in it
     for folders in {tuple(path.split("/")[:-1]) for path in paths} - {()}:
         levels = below.setdefault(folders[0], {})

@@ -267,7 +267,9 @@ class ClassFolders(Layout):
             found.account.notes += masks.note_on_names([file.path for file in images])
         lists = self._class_lists(found, files)
         labels = self._labels(found, files, images, parts)
-        found.account.notes += _hint(files, parts.values()) if labels is None else []
+        if labels is None:
+            hints = _hint(files, parts.values())
+            found.account.notes += hints or layouts.note_on_prefixes(file.path for file in images)
         for file in images:
             own = parts.get(file.path, {})
             if labels is not None and file.path not in labels:
@@ -326,6 +328,8 @@ class ClassFolders(Layout):
             other = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
             beside = {layouts.class_folder(self._without_split(path)) for path in other if path.startswith(self.base)}
             found.account.notes += layouts.notes_about_names(folders, names, filter(None, beside))
+            if len(names) == 1 and not self.given:
+                found.account.notes.append(f"all images are in the folder {min(names)!r}, which is the only class")
         return {path: name(folder) for path, folder in folders.items() if folder is not None} or None
 
     def _class_folders(self, found: Collector, files: Files, images: Sequence[File]) -> dict[str, str | None]:
