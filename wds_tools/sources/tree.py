@@ -328,8 +328,6 @@ class ClassFolders(Layout):
             other = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
             beside = {layouts.class_folder(self._without_split(path)) for path in other if path.startswith(self.base)}
             found.account.notes += layouts.notes_about_names(folders, names, filter(None, beside))
-            if len(names) == 1 and not self.given:
-                found.account.notes.append(f"all images are in the folder {min(names)!r}, which is the only class")
         return {path: name(folder) for path, folder in folders.items() if folder is not None} or None
 
     def _class_folders(self, found: Collector, files: Files, images: Sequence[File]) -> dict[str, str | None]:
