@@ -112,7 +112,7 @@ class InputRows(Sequence[Input]):
 
     def numbers(self, column: str) -> NDArray[np.int64]:
         """Return a column of numbers: int64 [n], -1 where a row has none."""
-        parts = [np.from_dlpack(_column(batch, column)) for batch in self.rows(0, len(self))]
+        parts = [numbers_of(batch, column) for batch in self.rows(0, len(self))]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     @property
@@ -166,6 +166,17 @@ class Inputs(InputRows):
         self._last.append(entry)
         if len(self._last) == BATCH_ROWS:
             self._flush()
+
+    def append_images(self, paths: Sequence[str], sizes: Sequence[int]) -> None:
+        """Add inputs that have only a path and a size."""
+        for start in range(0, len(paths), BATCH_ROWS):
+            part = paths[start : start + BATCH_ROWS]
+            no_labels = number_array(np.full(len(part), _NO_LABEL, np.int64))
+            self.add_batch(
+                _batch_of(
+                    {"path": _paths(part), "size": _numbers(sizes[start : start + BATCH_ROWS]), "label": no_labels}
+                )
+            )
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
@@ -255,7 +266,7 @@ def to_batch(inputs: Sequence[Input]) -> pa.RecordBatch:
     """Return inputs as rows. Columns in which all have the default are missing."""
     columns = {}
     for name, values in zip(Input._fields, zip(*inputs, strict=True), strict=True):
-        if name not in _DEFAULTS or any(value != _DEFAULTS[name] for value in values):
+        if name not in _DEFAULTS or values.count(_DEFAULTS[name]) < len(values):
             columns[name] = _ENCODED[name](values)
     return _batch_of(columns)
 
@@ -270,6 +281,23 @@ def to_inputs(batch: pa.RecordBatch) -> Iterator[Input]:
         else:
             columns.append(repeat(_DEFAULTS[name], batch.num_rows))
     return map(Input._make, zip(*columns, strict=True))
+
+
+def numbers_of(batch: pa.RecordBatch, column: str) -> NDArray[np.int64]:
+    """Return a column of numbers: int64 [n], -1 where a row has no label."""
+    return np.asarray(np.from_dlpack(_column(batch, column)), np.int64)
+
+
+def paths_of(batch: pa.RecordBatch) -> Iterable[str]:
+    """Return the paths of rows."""
+    return map(_DECODED["path"], batch.column("path").to_pylist())
+
+
+def lists_of(batch: pa.RecordBatch) -> Iterable[tuple[int, ...] | None]:
+    """Return the several labels of rows."""
+    if "labels" not in batch.schema.names:
+        return repeat(None, len(batch))
+    return map(_DECODED["labels"], batch.column("labels").to_pylist())
 
 
 def same_columns(batches: Iterable[pa.RecordBatch], names: Iterable[str]) -> Iterator[pa.RecordBatch]:
