@@ -24,6 +24,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from wds_tools import __version__
 from wds_tools.format.manifest import ShardEntry
 from wds_tools.format.objects import PLACE
+from wds_tools.format.sample import shows_mask
 from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, dataset_after
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Target, names_of
@@ -40,7 +41,6 @@ from wds_tools.service.pages.thumbnail_cache import (
     ThumbnailCache,
     image_field_of,
     may_hold_image,
-    shows_mask,
 )
 from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
