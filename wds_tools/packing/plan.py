@@ -19,8 +19,19 @@ from numpy.typing import NDArray
 
 from wds_tools.format.field_classes import FieldClasses, to_raw
 from wds_tools.format.tar import END
-from wds_tools.sources.base import WINDOW_BYTES, Listing, field_bytes, fields_bytes
-from wds_tools.sources.inputs import Input, InputRows, Inputs, Ordered, lists_of, numbers_of, paths_of, to_inputs
+from wds_tools.sources.base import WINDOW_BYTES, Listing
+from wds_tools.sources.inputs import (
+    Input,
+    InputRows,
+    Inputs,
+    Ordered,
+    field_bytes,
+    fields_bytes,
+    lists_of,
+    numbers_of,
+    paths_of,
+    to_inputs,
+)
 
 HEAD = 5
 """Hugging Face infers the fields of a dataset from the first five samples of its first shard, which must agree."""

@@ -29,7 +29,6 @@ from wds_tools.format.field_classes import ClassList
 from wds_tools.format.image_signature import Signature
 from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, Numbered
 from wds_tools.format.label_lists import LABELS, Form
-from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
@@ -593,18 +592,3 @@ def stamp_files(paths: Iterable[Path]) -> str:
                 file.seek((status.st_size - _PIECE_BYTES) * number // (_PIECES - 1))
                 digest.update(file.read(_PIECE_BYTES))
     return digest.hexdigest()
-
-
-def fields_bytes(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return what `field_bytes` returns, for several sizes: int64 [n]."""
-    found = BLOCK - (-sizes // BLOCK) * BLOCK
-    is_large = sizes > MAX_OCTAL_SIZE
-    found[is_large] = [field_bytes(size) for size in sizes[is_large].tolist()]
-    return found
-
-
-def field_bytes(size: int) -> int:
-    """Return the bytes that a field of ``size`` bytes takes in a shard."""
-    # The packer's member names are short and ASCII, so the header is one block unless the size
-    # needs a pax record.
-    return BLOCK + padded(size) if size <= MAX_OCTAL_SIZE else member_bytes("000000000.jpg", size)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from wds_tools.format.index import number_array
+from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 
 BATCH_ROWS = 1 << 16
 """Number of rows of a batch; only these are Python objects at the same time."""
@@ -298,6 +299,21 @@ def lists_of(batch: pa.RecordBatch) -> Iterable[tuple[int, ...] | None]:
     if "labels" not in batch.schema.names:
         return repeat(None, len(batch))
     return map(_DECODED["labels"], batch.column("labels").to_pylist())
+
+
+def fields_bytes(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return what `field_bytes` returns, for several sizes: int64 [n]."""
+    found = BLOCK - (-sizes // BLOCK) * BLOCK
+    is_large = sizes > MAX_OCTAL_SIZE
+    found[is_large] = [field_bytes(size) for size in sizes[is_large].tolist()]
+    return found
+
+
+def field_bytes(size: int) -> int:
+    """Return the bytes that a field of ``size`` bytes takes in a shard."""
+    # The packer's member names are short and ASCII, so the header is one block unless the size
+    # needs a pax record.
+    return BLOCK + padded(size) if size <= MAX_OCTAL_SIZE else member_bytes("000000000.jpg", size)
 
 
 def same_columns(batches: Iterable[pa.RecordBatch], names: Iterable[str]) -> Iterator[pa.RecordBatch]:

@@ -20,10 +20,10 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.about_images import About, notes_on, why_not_packed
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
-from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions, field_bytes
+from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
 from wds_tools.sources.columns import LABEL, json_object, json_or, usual_columns
 from wds_tools.sources.files import shown_path
-from wds_tools.sources.inputs import File, Input, Inputs
+from wds_tools.sources.inputs import File, Input, Inputs, field_bytes
 from wds_tools.sources.pixels import as_png, check_mask, converted, damage_of
 from wds_tools.sources.refused import why_no_images
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
