@@ -170,7 +170,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
                 "epoch": saved_state.whole_number(state["epoch"], "epoch", most=saved_state.MAX_EPOCH),
                 "samples": saved_state.whole_number(state["samples"], "samples"),
             }
-        except (LookupError, TypeError) as error:
+        except (AttributeError, LookupError, TypeError) as error:
             raise ResumeError(f"this is not a state of a StreamingDataset ({type(error).__name__}: {error})") from error
         for key, (value, saved) in now.items():
             if value != saved:

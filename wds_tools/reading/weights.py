@@ -320,13 +320,14 @@ class WeightFinder:
                 f"samples= has the shape {np.shape(samples)}; allowed are one number for each of the {stored:,} "
                 "samples, a mapping from keys or ids to numbers, and a Parquet file"
             )
-        parts = (factors[start : start + _PART] for start in range(0, stored, _PART))
-        if not all(part.min() >= 0 and part.max() < np.inf for part in parts):
+        parts = [factors[start : start + _PART] for start in range(0, stored, _PART)]
+        least = [part.min() for part in parts]
+        if not all(one >= 0 for one in least) or not all(part.max() < np.inf for part in parts):
             wrong = np.flatnonzero(~np.isfinite(factors) | (factors < 0))
             raise OptionError(
                 f"samples= has {factors[wrong[0]]} for sample {wrong[0]}; allowed are finite numbers from 0"
             )
-        if (small := _first_too_small(numbers)) is not None:
+        if min(least, default=1) < _LEAST and (small := _first_too_small(numbers)) is not None:
             raise OptionError(f"samples= has {numbers[small]} for sample {small}; {_LEAST_ALLOWED}")
         return factors
 
