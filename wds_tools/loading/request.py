@@ -130,12 +130,15 @@ class OpenedDataset:
         return world
 
 
-def open_dataset(options: LoadOptions, *, unfinished: UnfinishedShards | None = None) -> OpenedDataset:
+def open_dataset(
+    options: LoadOptions, *, unfinished: UnfinishedShards | None = None, known: ShardSet | None = None
+) -> OpenedDataset:
     """Open a dataset and check the options against it, before any worker starts.
 
     Args:
         options: The options.
         unfinished: The dataset if it is still being packed. Its order is that of the plan.
+        known: The dataset if it is open already, and not a mixture; then ``options`` only names it in messages.
 
     Raises:
         NotADatasetError: There is no packed dataset.
@@ -150,7 +153,8 @@ def open_dataset(options: LoadOptions, *, unfinished: UnfinishedShards | None = 
             "class_weights= requires a single dataset, because the weights of a Mixture determine its shares: join the "
             "datasets with `wds-tools merge`, or use where= and the weights of the Mixture"
         )
-    opened = [_open_part(name, options, world, number, unfinished) for number, name in enumerate(mixture.datasets)]
+    known = unfinished or known
+    opened = [_open_part(name, options, world, number, known) for number, name in enumerate(mixture.datasets)]
     parts = _with_own_ids(opened)
     plain: PlainOrder
     prefix: Callable[[int], PlainOrder] | None
@@ -271,11 +275,9 @@ def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.sig
     return shards.computed(f"buckets {buckets.sizes}", compute).arrays["bucket"]
 
 
-def _open_part(
-    name: Dataset, options: LoadOptions, world: World, number: int, unfinished: UnfinishedShards | None
-) -> MixturePart:
-    """Open one dataset and check the options against it."""
-    shards = unfinished or open_shards(name, remote=options.remote, for_training=True)
+def _open_part(name: Dataset, options: LoadOptions, world: World, number: int, known: ShardSet | None) -> MixturePart:
+    """Open one dataset, if it is not open already, and check the options against it."""
+    shards = known or open_shards(name, remote=options.remote, for_training=True)
     manifest = shards.manifest
     columns = options.columns_of(number)
     names = tuple(name for column in columns for name in column.spec.stored_names(manifest.all_fields))
@@ -286,8 +288,8 @@ def _open_part(
     for view in views if options.view is None else (options.view, *views):
         for one in views_in(view):
             _check_view(one, shards)
-            if unfinished is not None:
-                unfinished.checks.append(partial(_check_view, one, shards))
+            if isinstance(known, UnfinishedShards):
+                known.checks.append(partial(_check_view, one, shards))
     block = default_block(manifest.samples, manifest.order_bytes)
     batch = options.batch_size * world.world_size
     return MixturePart(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -28,9 +28,9 @@ from wds_tools.sources.about_images import (
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
 from wds_tools.sources.inputs import File
-from wds_tools.sources.label_choice import ambiguous, some_of
+from wds_tools.sources.label_choice import ambiguous, names_in, some_of
 from wds_tools.sources.layouts import first_folders, names_a_file, split_folder, split_of, split_of_table
-from wds_tools.sources.text_table import Row, TextTable
+from wds_tools.sources.text_table import ONE_HOT_NAME, Row, TextTable
 from wds_tools.sources.tree import Files, Layout
 
 
@@ -77,7 +77,7 @@ class SplitRows(NamedTuple):
 
 def tables_of(files: Files, options: SourceOptions) -> list[Named]:
     """Return the tables that name images. One that names few is none, if the others name all of these."""
-    texts = candidates(files.others, files.images, layouts.TABLES)
+    texts = candidates(files.others, files.images, (*layouts.TABLES, ".txt"))
     if not texts:
         return []
     images = without_masks(files)[0]
@@ -117,16 +117,11 @@ def _joined(tables: Sequence[Named]) -> list[Named]:
 def _named(files: Files, options: SourceOptions, file: File, images: Sequence[File], names: RowNames) -> Named | None:
     """Return a table with the image of each row; None if its rows do not name images."""
     data = files.read(file)
-    is_json = file.path.lower().endswith(".json")
-    if is_json and data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"[", b"{"):
+    rows = _table_in(file.path, data, options)
+    if rows is None:
         return None
-    try:
-        rows = TextTable(Path(file.path), options.encoding, data)
-        head = [row for _, row in islice(rows.rows(), LOOKED_AT)]
-    except SourceError as error:
-        if is_json:
-            return None
-        raise SourceError(f"{error}; or pass --from folder (kind='folder') to pack the images without it") from error
+    head = [row for _, row in islice(rows.rows(), LOOKED_AT)]
+    is_json = file.path.lower().endswith(".json")
     if any(names_a_file(column) and names.has(column) for column in rows.columns):
         if rows.is_json:
             return None  # an object with a value for each image, see `about_images`
@@ -142,6 +137,22 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
     if image is None or (are_ids and not split_of_table(file.path) and not are_most(names.all_of(values), images)):
         return None  # such as a table of classes, whose numbers are also names of images
     return Named(file, rows, image, [names.find(value, table=file.path) for value in values])
+
+
+def _table_in(path: str, data: bytes, options: SourceOptions) -> TextTable | None:
+    """Return the rows of a file; None if it is JSON or text that is not a table."""
+    is_json, is_text = path.lower().endswith(".json"), path.lower().endswith(".txt")
+    if is_json and data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"[", b"{"):
+        return None
+    try:
+        rows = TextTable(Path(path), options.encoding, data)
+        deque(rows.rows(), 0)
+    except SourceError as error:
+        if is_json or is_text:
+            return None
+        raise SourceError(f"{error}; or pass --from folder (kind='folder') to pack the images without it") from error
+    has_header = len(rows.columns) > 1 and usual_columns(IMAGE, rows.columns)
+    return rows if has_header or not is_text else None
 
 
 def without_masks(files: Files) -> tuple[list[File], dict[str, dict[str, File]]]:
@@ -168,9 +179,14 @@ def _image_column(
     paths = [name for name in found if any(names_a_file(row.get(name)) for row in head)]
     found = paths or found
     found = [name for name in usual_columns(IMAGE, found) if name in found] or found
+    values = {name: [row.get(name) for row in head] for name in columns}
+    if found and not paths:  # ids of rows may be names of other images
+        usual = [name for name in usual_columns(IMAGE, columns) if any(map(names_a_file, values[name]))]
+        if usual:
+            raise ambiguous(IMAGE, table, {name: some_of(values[name]) for name in (*usual, *found)})
     if len(found) < 2:
         return next(iter(found), None)
-    values = {name: [row.get(name) for row in head] for name in found}
+    values = {name: values[name] for name in found}
     same = {tuple(names.find(value, table=table) for value in values[name]) for name in found}
     if len(same) > 1:
         raise ambiguous(IMAGE, table, {name: some_of(column) for name, column in values.items()})
@@ -309,6 +325,21 @@ def _check_once(table: Named) -> None:
     if count > 1:
         raise SourceError(
             f"{table.file.path} has {count:,} rows for {path!r}, and a sample has one row: write the rows of an image "
-            "as one, with a list for several labels (as JSON), or as COCO if they are boxes; or pass --from folder "
-            "(kind='folder') to pack the images without it"
+            "as one, with a list for several labels or captions (as JSON), or as COCO if they are boxes; or pass "
+            "--from folder (kind='folder') to pack the images without it"
         )
+
+
+def mask_classes(files: Files) -> tuple[tuple[str, ...], list[File]]:
+    """Return the class names of masks by number, and their files: Roboflow writes the same one for each split."""
+    found: dict[tuple[str, ...], list[File]] = {}
+    for file in files.others:
+        if posixpath.basename(file.path) == ONE_HOT_NAME and not file.reason:
+            table = TextTable(Path(file.path), None, files.read(file))
+            if [name.lower() for name in table.columns] == ["pixel value", "class"]:
+                rows = dict(tuple(row.values()) for _, row in table.rows())
+                found.setdefault(names_in(rows), []).append(file)
+    if len(found) > 1:
+        paths = [own[0].path for own in found.values()]
+        raise SourceError(f"{quoted(paths[:2])} have different classes: correct them, or pack their folders separately")
+    return next(iter(found.items()), ((), []))

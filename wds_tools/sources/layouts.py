@@ -42,7 +42,7 @@ _MASK_FIELD = re.compile(
     r"((instance_)?train_ids|colou?r|mask_\d+|(mask|seg|segmentation|alpha|matte|labels?|instances?|panoptic)\d*)"
 )
 SHARD_TABLE = "is the table that img2dataset writes about a folder or shard: its values are in the .json files"
-TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")  # of text
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".pq")  # that may be about images
 _SHARD_FOLDER = re.compile(r"[0-9]{4,}|(shard|part|chunk)[-_]?[0-9]+")
 _ROLE = re.compile(
     r"(raw|all)?[-_ ]?(images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|jpegimages|data)([-_]?\d)?", re.IGNORECASE
@@ -463,20 +463,3 @@ def splits_error(where: str, splits: Iterable[str], *, are_folders: bool, given:
         also = ", pack one of them, or pass --from folder (kind='folder') if they are classes"
         also = also if given is None else f"{given}, or pack one of them"
     return SourceError(f"{where} has {found}: pack with --split folders (pack_splits){also}")
-
-
-def no_images_error(where: str, skipped: Sequence[tuple[str, str]]) -> str:
-    """Return the message for a tree without images."""
-    if not skipped:
-        return f"{where} is empty; expected class folders with images, or images ({', '.join(EXTENSIONS)})"
-    if arrays := [path for path, _ in skipped if path.lower().endswith(ARRAY_EXTENSIONS)]:
-        return (
-            f"{where} contains no image files, but {counted(len(arrays), 'file')} of arrays ({quoted(arrays)}): name "
-            "the file that has both images and labels; if they are in several files, write the arrays into one first, "
-            "such as an .npz with 'images' and 'labels', or pass an object with len() and [] to wds_tools.pack"
-        )
-    path, reason = skipped[0]
-    return (
-        f"{where} contains no image that can be packed, but {counted(len(skipped), 'other file')} ({path!r} {reason}); "
-        f"expected <class>/**/*{{{','.join(EXTENSIONS)}}}"
-    )

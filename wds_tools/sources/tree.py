@@ -29,6 +29,7 @@ from wds_tools.sources.columns import LABEL, json_object, json_or, usual_columns
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.inputs import File, Input, Inputs
 from wds_tools.sources.pixels import as_png, converted
+from wds_tools.sources.refused import why_no_images
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
 from wds_tools.wording import counted
@@ -487,7 +488,8 @@ class TreeSource(Source):
         found.account.notes += _also_in(found.inputs, layout.base, split, {} if are_folders else splits)
         found.skipped.sort(key=lambda skip: path_bytes(skip.path))
         if not found.inputs:
-            raise MissingSourceError(layouts.no_images_error(self.name, found.skipped))
+            paths = [*(file.path for file in files.files), *self.tree.hidden]
+            raise MissingSourceError(why_no_images(self.name, paths, found.skipped))
         if isinstance(self.tree, TarTree):
             found.inputs = Inputs(e._replace(group=self.tree.group(e.location)) for e in found.inputs)
         if self.split is None:

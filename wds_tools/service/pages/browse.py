@@ -267,6 +267,31 @@ class Browser:
             raise BrowseError(_message(error)) from error
         return data
 
+    async def read(self, opened: Opened, name: str, start: int, stop: int) -> bytes:
+        """Return bytes of a file of a dataset. They are not compared with a checksum.
+
+        Raises:
+            BrowseError: They cannot be read, or are too long.
+        """
+        try:
+            return await self._read_file(opened.name, name, start, stop)
+        except _ERRORS as error:
+            raise BrowseError(_message(error)) from error
+
+    async def read_manifest(self, opened: Opened) -> bytes:
+        """Return the manifest of this version of a dataset.
+
+        Raises:
+            BrowseError: It cannot be read, or has been replaced.
+        """
+        try:
+            data = await self._read_file(opened.name, MANIFEST_NAME)
+        except _ERRORS as error:
+            raise BrowseError(_message(error)) from error
+        if xxhash.xxh3_128_hexdigest(data) != opened.version:
+            raise BrowseError("the dataset has changed: reload the page")
+        return data
+
     async def check_lengths(self, opened: Opened, shards: Sequence[ShardEntry]) -> list[str]:
         """Return for each shard what is wrong with it or its index, such as a wrong length; "" if nothing is."""
         found = []

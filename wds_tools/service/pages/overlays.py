@@ -85,6 +85,22 @@ def objects_view(answer: dict[str, Any], lists: Mapping[str, ClassList], width: 
     }
 
 
+def numbered_box(number: int, box: list[float] | None, width: int, height: int) -> dict[str, Any]:
+    """Return a region of an image, left, top, width and height, as it is drawn with its number; None is not drawn."""
+    if box is None or min(width, height) <= 0:
+        return {"colour": hex_of(number), "box": None}
+    left, top, wide, high = (
+        min(max(end, -2.0 * side), 3.0 * side) for end, side in zip(box, (width, height) * 2, strict=True)
+    )
+    text = max(width, height) / _TEXT_SHARE
+    return {
+        "colour": hex_of(number),
+        "box": _box([left, top, left + wide, top + high]),
+        "x": _text(min(max(0.0, left + 0.2 * text), width * 0.95)),
+        "y": _text(min(max(text, top + text), float(height))),
+    }
+
+
 def mask_view(
     name: str, facts: dict[str, Any] | None, lists: Mapping[str, ClassList], size: list[int]
 ) -> dict[str, Any]:

@@ -16,7 +16,7 @@ SECONDS = 5.0
 PROCESSES = 2
 MEMORY_BYTES = 1 << 30
 _KEPT_BYTES = 64 << 20
-_PLACEHOLDER = (Path(__file__).parent / "static" / "placeholder.svg").read_bytes()
+PLACEHOLDER = (Path(__file__).parent / "static" / "placeholder.svg").read_bytes()
 _TYPES = {b"\xff\xd8": "image/jpeg", b"\x89P": "image/png"}
 
 
@@ -115,4 +115,4 @@ def image_field_of(fields: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _placeholder(key: str) -> Thumbnail:
-    return Thumbnail(_PLACEHOLDER, "image/svg+xml", f"placeholder-{key}")
+    return Thumbnail(PLACEHOLDER, "image/svg+xml", f"placeholder-{key}")
