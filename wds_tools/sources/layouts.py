@@ -294,6 +294,15 @@ def without_split(path: str, level: int | None) -> str:
     return "/".join([*parts[:level], *parts[level + 1 :]])
 
 
+def folder_of(path: str) -> str:
+    """Return the folders of a path.
+
+    >>> folder_of("cat/house/1.jpg"), folder_of("1.jpg")
+    ('cat/house/', '')
+    """
+    return path[: path.rfind("/") + 1]
+
+
 def class_folder(path: str) -> str | None:
     """Return the class of an image: the first folder of its path; None without a folder.
 
