@@ -307,3 +307,14 @@ def test_a_damaged_image_or_index_is_an_error_and_not_pixels(few_copy: Path) -> 
         index.write_bytes(bytes(index.stat().st_size))
     with in_thread(few_copy) as url:
         assert "checksum" in tab(url, "copy", batch=40)
+
+
+def test_a_service_without_torch_states_that_the_tab_needs_it(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('No module named torch')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with in_thread(few) as url:
+        text = tab(url, "packed")
+        assert "not computed: this tab needs torch where the service runs (No module named torch)" in text
+        assert request(url, "/datasets/packed").status == 200
