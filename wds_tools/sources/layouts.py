@@ -20,6 +20,7 @@ from wds_tools.wording import counted
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)  # all that ``ImageFolder`` reads, and more
 ARRAY_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".mat", ".npy", ".npz", ".pt", ".pth")
 _SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}  # hidden too
+_MAY_BE_HIDDEN = re.compile("|".join([r"(^|/)\.", *map(re.escape, _SYSTEM_FOLDERS)]))
 
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
 _MAX_LEVEL = 4  # levels of folders that are searched for splits
@@ -89,6 +90,11 @@ def stored_name(field: str) -> str:
     return f"{word}.png" if f".{extension}" in CONVERTED_EXTENSIONS else field
 
 
+def is_hidden_name(name: str) -> bool:
+    """Return whether a name of a file or folder is hidden, see `hidden_root`."""
+    return name in _SYSTEM_FOLDERS or (name.startswith(".") and name not in (".", ".."))
+
+
 def hidden_root(path: str) -> str | None:
     """Return the first part of a path that ends in a hidden name; None without one.
 
@@ -99,14 +105,10 @@ def hidden_root(path: str) -> str | None:
     >>> hidden_root("cat/@eaDir/1.jpg/thumb.jpg")
     'cat/@eaDir'
     """
-    if "/." not in f"/{path}" and not any(folder in path for folder in _SYSTEM_FOLDERS):
+    if not _MAY_BE_HIDDEN.search(path):
         return None
     parts = path.split("/")
-    hidden = (
-        i
-        for i, part in enumerate(parts)
-        if part in _SYSTEM_FOLDERS or (part.startswith(".") and part not in (".", ".."))
-    )
+    hidden = (i for i, part in enumerate(parts) if is_hidden_name(part))
     first = next(hidden, None)
     return None if first is None else "/".join(parts[: first + 1])
 
