@@ -251,12 +251,7 @@ class Labels:
     """
 
     def __init__(
-        self,
-        where: str,
-        *,
-        label_type: LabelType | None = None,
-        separator: str | None = None,
-        form: Form | None = None,
+        self, where: str, *, label_type: LabelType | None = None, separator: str | None = None, form: Form | None = None
     ) -> None:
         self._where = where
         self._label_type = label_type
@@ -266,6 +261,7 @@ class Labels:
         self._codes = array("q")  # of all values of all samples
         self._code_of: dict[tuple[type, Any], int] = {}  # by type too, because 1, 1.0 and True are equal
         self._values: list[Any] = []  # different values, by code
+        self._last: Any = None
 
     def add(self, value: Any) -> None:
         """Add the label of the next sample: a `Label`, a value that `parse` reads, or a list of these.
@@ -280,6 +276,10 @@ class Labels:
             self._add_value(_scalar(item))
 
     def _add_value(self, value: Any) -> None:
+        if self._codes and value is self._last:  # often: files come by folder
+            self._codes.append(self._codes[-1])
+            return
+        self._last = value
         if isinstance(value, float) and math.isnan(value):  # each NaN would be another value
             value = None
         try:
