@@ -345,6 +345,12 @@ def test_labels_next_to_a_file_that_is_named_are_an_error(kind: str, tmp_path: P
     assert wt.pack(src, tmp_path / "dst", kind=kind, dry_run=True).account.packed == COUNT
 
 
+def test_a_table_next_to_an_archive_with_class_folders_is_not_in_its_way(tmp_path: Path) -> None:
+    src = zipped(images(tmp_path / "src", *(f"{name}/{row}.png" for row, name in LABELS.items())), np.zeros(0))
+    frame("{}").to_csv(tmp_path / "train.csv", index=False)
+    assert labels(packed(src, tmp_path / "dst")) == LABELS
+
+
 def test_images_without_a_row_and_rows_without_an_image_are_listed_and_counted(tmp_path: Path) -> None:
     src = beside_images(tmp_path / "src", "polars.csv", count=5).parent
     (src / "more.png").write_bytes(png(9))
