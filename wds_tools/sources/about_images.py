@@ -415,6 +415,14 @@ def _in_columns(path: str, data: bytes, table: TextTable, names: RowNames, image
             f"{shown}, and not most: {_CORRECT}; pass --column image={column} (columns={{'image': {column!r}}}) to "
             "pack only the images that it names"
         )
+    return _in_values(table, rows, names)
+
+
+def _in_values(table: TextTable, rows: Sequence[Row], names: RowNames) -> str:
+    """Return what to know of a table that names images in another way: by other paths, or without names of columns."""
+    if not table.is_json and any(map(names_a_file, table.columns)):
+        first = next(filter(names_a_file, table.columns))
+        return f"begins with a row of values, such as {first!r}: add a first line such as path,label"
     for column in table.columns:
         paths = [str(row[column]) for row in rows if names_a_file(row.get(column))]
         elsewhere = [path for path in paths if names.has(re.split(r"[/\\]", path)[-1])]
