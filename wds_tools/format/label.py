@@ -343,8 +343,7 @@ class Labels:
             by_code = np.where(by_code == NO_NUMBER, NO_NUMBER, new[by_code])
             classes = given
         codes = np.array(self._codes, np.int64)
-        is_labelled = bool(by_code.max(initial=-1) >= 0)
-        classes = classes if is_labelled or given or own else Classes()
+        classes = classes if by_code.max(initial=-1) >= 0 or given or own else Classes()
         notes = self._notes(labels, np.bincount(codes, minlength=len(labels)))
         if not form.is_several:
             return Numbered(by_code[codes], classes, notes)
@@ -487,9 +486,13 @@ class Labels:
         ) from errors[0]
 
     def _refuse_both_kinds(self, labels: Sequence[Label]) -> None:
-        """Raise an error if there are both numbers and names."""
+        """Raise an error if there are both numbers and names, or only 1 and -1, of which the latter is no label."""
         numbers = [label.number for label in labels if label.number is not None]
         names = [label.name for label in labels if label.name is not None]
+        if {*numbers} == {1} and not names and {"-1", "-1.0"} & {str(value).strip() for value in self._values}:
+            raise LabelError(
+                f"{self._where} has only labels 1 and -1, and -1 is none: write 1 and 0, or pass --label-type name"
+            )
         if numbers and names:
             raise LabelError(
                 f"{self._where} has labels that are numbers ({quoted(map(str, numbers[:2]))}) and labels that are "
@@ -503,8 +506,7 @@ class Labels:
             return NO_NUMBER if label.number is None else label.number
         if label.name not in numbers:
             raise LabelError(
-                f"class {label.name!r} in {self._where} is not among the given classes ({quoted(list(numbers))}): add "
-                "it to them"
+                f"class {label.name!r} in {self._where} is not among the given classes ({quoted([*numbers])}): add it"
             )
         return numbers[label.name]
 

@@ -221,7 +221,9 @@ class Collector(Listing):
     def add_images(self, paths: Sequence[str], sizes: Sequence[int], labels: Iterable[Any]) -> None:
         """Add inputs that have only a path, a size and a label: quickly, because there may be millions."""
         self.inputs.append_images(paths, sizes)
+        labels = list(labels)
         self._labels.extend(labels)
+        self.are_labelled |= any(label is not NONE for label in labels)
 
     def skip(self, path: str, reason: str) -> None:
         """Record a file, row or sample that cannot be packed."""

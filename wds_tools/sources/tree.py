@@ -265,7 +265,9 @@ class ClassFolders(Layout):
             found.account.notes += masks.note_on_names([file.path for file in images])
         lists = self._class_lists(found, files)
         labels = self._labels(found, files, images, parts)
-        found.account.notes += _hint(files, parts.values()) if labels is None else []
+        if labels is None:
+            hints = _hint(files, parts.values())
+            found.account.notes += hints or layouts.note_on_prefixes([file.path for file in images])
         plain: list[File] = []  # there may be millions: they are added together
         for file in images:
             own = parts.get(file.path, {})
@@ -338,17 +340,20 @@ class ClassFolders(Layout):
         if names:
             other = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
             beside = {layouts.class_folder(self._without_split(path)) for path in other if path.startswith(self.base)}
-            found.account.notes += layouts.notes_about_names(folders, names, filter(None, beside))
-        labels = {folder: name(folder) for folder in names}
-        return {path: labels[folder] for path, folder in folders.items() if folder is not None} or None
+            paths = (file.path for file in images)
+            found.account.notes += layouts.notes_about_names(paths, names, filter(None, beside))
+        labels = {folder: name(class_name) for folder, class_name in folders.items() if class_name is not None}
+        by_path = ((file.path, layouts.folder_of(file.path)) for file in images)
+        return {path: labels[folder] for path, folder in by_path if folder in labels} or None
 
     def _class_folders(self, found: Collector, files: Files, images: Sequence[File]) -> dict[str, str | None]:
-        """Return the folder of each image that names its class; None for an image outside of folders.
+        """Return the class of each folder with images, as in `layouts.folder_of`; None for images outside of folders.
 
         Raises:
             SourceError: It is not clear which folders are classes.
         """
-        paths = {file.path: self._without_split(file.path) for file in images}
+        folders = {layouts.folder_of(file.path) for file in images}  # there may be millions of images
+        paths = {folder: self._without_split(folder) for folder in folders}
         parent = self.base.rstrip("/").rpartition("/")[2]
         while not self.given and (wrapper := layouts.wrapper(paths.values(), parent=parent)) is not None:
             found.account.notes.append(
