@@ -28,6 +28,7 @@ from wds_tools.format.sample import Sample
 from wds_tools.images.schedule import any_view_to_dict
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.service.pages.described_view import MAX_DESCRIPTION, VIEWS, view_of
+from wds_tools.service.pages.helpers import HelperPool
 
 SCRIPT = "<script>alert(1)</script>"
 DESCRIBED = (
@@ -318,3 +319,33 @@ def test_a_service_without_torch_states_that_the_tab_needs_it(
         text = tab(url, "packed")
         assert "not computed: this tab needs torch where the service runs (No module named torch)" in text
         assert request(url, "/datasets/packed").status == 200
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        [["../few/manifest.json", 0, 10]],
+        [["/etc/passwd", 0, 10]],
+        [["s-000000.tar", -10, 10]],
+        [["s-000000.tar", 0, 1 << 50]],
+        [["s-000000.tar", 0, 512]] * 9,  # again and again
+    ],
+)
+def test_a_helper_process_that_was_taken_over_gets_only_bytes_of_its_dataset(
+    root: Path, monkeypatch: pytest.MonkeyPatch, missing: list[list[Any]]
+) -> None:
+    sent: list[bytes] = []
+
+    async def ask(self: HelperPool, message: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        if self.kind != "batches":
+            return await original(self, message, payload)
+        sent.append(payload)
+        return {"missing": missing}, b""
+
+    original = HelperPool.ask
+    monkeypatch.setattr(HelperPool, "ask", ask)
+    with in_thread(root) as url:
+        assert "not computed: " in tab(url, "texts")
+    allowed = (root / "texts" / "s-000000.tar").read_bytes()[:512]
+    assert len(sent) <= 8
+    assert set(sent) <= {b"", allowed * len(missing)}
