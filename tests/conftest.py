@@ -53,14 +53,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         preloaded.use_huge_pages()
 
 
-@pytest.fixture(scope="session")
-def torch_forkserver() -> None:
-    """Let the forkserver of this process import torch: once, and not in each worker that it forks."""
-    multiprocessing.forkserver._forkserver._stop()  # noqa: SLF001 - packing may have started one without torch
+@pytest.fixture(scope="session", autouse=True)
+def fork_server_with_imports() -> Iterator[None]:
+    """Let the fork server of this process, if a test starts it, import what workers need: once, not in each worker."""
     multiprocessing.set_forkserver_preload(
-        ["wds_tools.loading.loader", "wds_tools.packing.worker", "torchvision.transforms.v2"]
+        ["wds_tools.loading.loader", "torchvision.transforms.v2", "wds_tools.packing.run", "wds_tools.sources.detect"]
     )
-    multiprocessing.forkserver.ensure_running()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing.forkserver, "set_forkserver_preload", lambda _: None)  # `pack` names its own
+        yield
 
 
 def pytest_sessionfinish() -> None:
