@@ -26,6 +26,7 @@ from hypothesis import settings
 from waiting import wait_for
 
 import wds_tools as wt
+from wds_tools.inspection import machine
 
 pytest_plugins = ["client_requests", "photo_fixtures"]
 
@@ -47,8 +48,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Exempt all that is imported from garbage collection, and make forks faster: tests of loaders do both a lot."""
+    """Exempt all that is imported from garbage collection, which then is rare, and make forks faster."""
     gc.freeze()
+    gc.set_threshold(20_000)  # by default 700, with which a tenth of the CPU time of loaders and their workers goes to it
     if len(session.items) > 1000:  # moving the memory takes as long as 20 forks
         preloaded.use_huge_pages()
 
@@ -204,6 +206,13 @@ def hugging_face_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     import datasets
 
     datasets.disable_progress_bars()
+
+
+@pytest.fixture
+def no_probe_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `doctor` find that all packages can be imported, without a process that imports them: torch takes 3 s."""
+    found = machine.Imports(torch=machine.Torch("2.9"))
+    monkeypatch.setattr(machine, "imports", lambda *_names: found)
 
 
 @pytest.fixture

@@ -38,13 +38,6 @@ IMPORTS = ("torch", "torchvision", "wds_tools.loading.loader")
 """One set for all that needs torch. torchvision imports also what torch imports for a DeviceMesh and for FSDP."""
 COMMANDS = ("wds_tools.cli", "wds_tools.packing.packer", "wds_tools.inspection.stats", "wds_tools.upkeep.verifier")
 """What the commands that need no torch import."""
-IMPORTED_LATER = (
-    "pandas",
-    "pyarrow.compute",
-    "pyarrow.pandas_compat",
-    *(f"PIL.{name}ImagePlugin" for name in ("Bmp", "Gif", "Jpeg", "Png", "Ppm")),
-)
-"""What Pillow imports for the first image, and PyArrow for the first array: pandas takes 0.3 s. All programs have it."""
 LONGEST_REQUEST_BYTES = 1 << 20
 HUGE_PAGE_BYTES = 1 << 21
 MADV_COLLAPSE = 25
@@ -214,9 +207,12 @@ def main() -> None:
     os.fsync, os.sync = os.fstat, lambda: None  # as in the tests themselves: see conftest.py
     statuses: list[int] = []
     atexit.register(_end, statuses)  # the first one to be registered is the last one to be called
-    for name in (*sys.argv[3:], *IMPORTED_LATER):
+    gc.disable()
+    for name in sys.argv[3:]:
         importlib.import_module(name)
     gc.freeze()  # collecting garbage would copy the memory that forked programs share
+    gc.set_threshold(20_000)  # as in the tests themselves
+    gc.enable()
     if tuple(sys.argv[3:]) == IMPORTS:  # from others, too few programs are forked: moving takes as long as 40 forks
         use_huge_pages()
     try:
