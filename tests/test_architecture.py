@@ -22,6 +22,7 @@ LOADS_TORCH_WHEN_USED = {
     "images.resize",
     "inspection.contact_sheet",
     "inspection.saved_step",
+    "service.pages.loaded",
     "bench.stages",
 }
 MAY_IMPORT_TORCH = {"loading", "bench"}

@@ -80,7 +80,7 @@ def test_similar_images_are_kept_together(photos: Path, tmp_path: Path, caplog: 
     (tmp_path / "images" / "broken.jpg").write_bytes(b"no image")
     caplog.set_level("INFO", logger="wds_tools")
     split = {"train": 0.5, "val": 0.5}
-    with pytest.raises(OptionError, match="allowed is 'hash'"):
+    with pytest.raises(OptionError, match=r"no record has this column: allowed are 'hash'.* have: nothing"):
         wt.pack_splits(tmp_path / "images", tmp_path / "x", split=split, keep_together="patient")
     with pytest.raises(OptionError, match="requires shares"):
         wt.pack_splits(tmp_path / "images", tmp_path / "x", split="folders", keep_together="hash")
@@ -94,6 +94,32 @@ def test_similar_images_are_kept_together(photos: Path, tmp_path: Path, caplog: 
     assert pictures(alone["train"].dst) & pictures(alone["val"].dst)
     assert not pictures(kept["train"].dst) & pictures(kept["val"].dst)
     assert any("similar images" in note for note in kept["train"].manifest.account.notes)
+
+
+def test_records_with_the_same_value_of_a_column_are_kept_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = ["image,label,patient"]
+    for number in range(40):
+        Image.new("RGB", (20, 20), (number, 0, 0)).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{number % 2},{'' if number == 7 else f'p{number // 4}'}")
+    (tmp_path / "scans.csv").write_text("\n".join(rows))
+    caplog.set_level("INFO", logger="wds_tools")
+    options: dict[str, Any] = {"split": {"train": 0.5, "val": 0.5}, "workers": 1, "progress": False}
+    with pytest.raises(OptionError, match="what the records have: 'patient'"):
+        wt.pack_splits(tmp_path / "scans.csv", tmp_path / "x", keep_together="study", **options)
+    packed = wt.pack_splits(tmp_path / "scans.csv", tmp_path / "kept", keep_together="patient", **options)
+    note = "39 images in 10 clusters with the same 'patient' (1 image without a value): each cluster is in one split"
+    assert note in caplog.text
+    assert note in packed["train"].manifest.account.notes
+    found = {name: [sample.get("patient") for sample in stored_json(report.dst)] for name, report in packed.items()}
+    assert sum(map(len, found.values())) == 40
+    assert set(found["train"]) & set(found["val"]) <= {None, ""}
+    assert len(set(found["train"])) > 2
+    again = wt.pack_splits(tmp_path / "kept" / "val", tmp_path / "again", keep_together="patient", **options)
+    assert {sample["patient"] for sample in stored_json(again["train"].dst) if sample.get("patient")}.isdisjoint(
+        sample["patient"] for sample in stored_json(again["val"].dst) if sample.get("patient")
+    )
 
 
 def stored_json(dataset: Path) -> list[dict[str, Any]]:

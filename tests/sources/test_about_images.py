@@ -50,18 +50,20 @@ def to_hdf5(path: Path) -> None:
 
 
 NAMED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "labels.parquet": (FRAME.to_parquet, "is a Parquet file, .*: write its rows as CSV"),
     "list.feather": (FRAME.to_feather, "has columns in a binary format, .*: write its rows as CSV"),
-    "labels.pkl": (FRAME.to_pickle, "has arrays or objects, .*: write its values as CSV"),
-    "labels.h5": (to_hdf5, "has arrays or objects, .*: write its values as CSV"),
-    "labels.npz": (lambda path: np.savez(path, y=NUMBERS), "has arrays or objects"),
-    "y.npy": (lambda path: np.save(path, NUMBERS), "is an array with a value for each image, .*: write it as CSV"),
+    "list.pkl": (FRAME.to_pickle, "has arrays or objects, .*: write its values as CSV"),
+    "list.h5": (to_hdf5, "has arrays or objects, .*: write its values as CSV"),
+    "list.npz": (lambda path: np.savez(path, y=NUMBERS), "has arrays or objects"),
+    "features.npy": (
+        lambda path: np.save(path, np.ones((COUNT, 3))),
+        "is an array with values for each image, .*: write it as CSV",
+    ),
     "photos.db": (to_database, "has a database, .*: export its rows as CSV"),
-    "labels.xlsx": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet, .*: save it as CSV"),
-    "labels.ods": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet, .*: save it as CSV"),
-    "labels.csv.gz": (FRAME.to_csv, "is compressed, .*: decompress it first"),
-    "labels.csv.zip": (FRAME.to_csv, "is compressed, .*: decompress it first"),
-    "labels.txt.xz": (FRAME.to_csv, "is compressed, .*: decompress it first"),
+    "photos.xlsx": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet, .*: save it as CSV"),
+    "photos.ods": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet, .*: save it as CSV"),
+    "photos.csv.gz": (FRAME.to_csv, "is compressed, .*: decompress it first"),
+    "photos.csv.zip": (FRAME.to_csv, "is compressed, .*: decompress it first"),
+    "photos.txt.xz": (FRAME.to_csv, "is compressed, .*: decompress it first"),
     "label_num_to_disease_map.json": (
         lambda path: path.write_text(json.dumps(dict(enumerate(NAMES)))),
         "has a name for each number \\('cat', 'dog', 'fig'\\), .* pass them with --classes",
@@ -98,7 +100,22 @@ def test_a_file_that_can_have_labels_is_named_in_a_note(name: str, place: str, s
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "labels.feather": (FRAME.to_feather, "has columns in a binary format"),
+    "labels.pkl": (FRAME.to_pickle, "has arrays or objects"),
+    "imagelabels.mat": (lambda path: shutil.copy(FOREIGN / "refused" / "scipy.mat", path), "has arrays or objects"),
+    "labels.h5": (to_hdf5, "has arrays or objects"),
+    "y.npy": (lambda path: np.save(path, NUMBERS), "is an array with a label for each image"),
+    "metadata.xlsx": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet"),
+    "labels.csv.gz": (FRAME.to_csv, "is compressed, and so not read: decompress it first"),
     "labels.html": (FRAME.to_html, "is about images such as '0.png'"),
+    "annotation_train.odgt": (  # as CrowdHuman has it
+        lambda path: path.write_text("".join(f'{{"ID": "{row}", "gtboxes": []}}\n' for row in range(COUNT))),
+        "is about images such as '0'",
+    ),
+    "Eval/list_eval_partition.txt": (  # as DeepFashion has it, in a folder that is named like a split without images
+        lambda path: path.write_text("".join(f"{row}.png train\n" for row in range(COUNT))),
+        "has a value for each image, such as 'train' for '0.png'",
+    ),
     "t.tab": (lambda path: FRAME.to_csv(path, sep="\t", index=False), "has a value for each image, such as 'cat'"),
     "t.dat": (lambda path: FRAME.to_csv(path, sep=" ", index=False), "has a value for each image, such as 'cat'"),
     "labels": (lambda path: FRAME.to_csv(path, sep=" ", header=False, index=False), "has a value for each image"),
@@ -159,6 +176,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_images_are_not_packed_without_labels_next_to_a_file_about_them(name: str, src: Path, tmp_path: Path) -> None:
     write, text = REFUSED[name]
+    (src / name).parent.mkdir(exist_ok=True)
     write(src / name)
     with pytest.raises(SourceError, match=rf"^{name} {text}.*; or pack .*src/images to pack the images without it"):
         notes(src)
@@ -171,7 +189,7 @@ def test_next_to_class_folders_a_file_about_the_images_is_a_note(src: Path) -> N
         (src / "images" / f"{row}.png").rename(src / name / f"{row}.png")
     (src / "images").rmdir()
     np.savetxt(src / "order.txt", NUMBERS, "%d")
-    FRAME.to_parquet(src / "features.parquet")  # its name says nothing of labels
+    FRAME.to_feather(src / "features.feather")  # its name says nothing of labels
     report = wt.pack(src, src.parent / "dst", dry_run=True)
     assert report.manifest.classes == NAMES
     [note] = report.account.notes
@@ -185,19 +203,21 @@ ANNOTATED = {
 }
 
 
+CHOICES = {
+    "meta.csv": r"in column 'image' .*: pass --from table .*; or",
+    "meta.txt": "write it as CSV",
+    "meta.xlsx": "has a spreadsheet, .* save it as CSV",
+}
+
+
 @pytest.mark.parametrize("kind", ANNOTATED)
-@pytest.mark.parametrize("name", ["meta.csv", "meta.txt", "meta.xlsx"])
+@pytest.mark.parametrize("name", CHOICES)
 def test_annotations_do_not_hide_a_file_about_the_images(kind: str, name: str, tmp_path: Path) -> None:
     src = tree_of(tmp_path / "src", *ANNOTATED[kind])
     photos = sorted(path.name for path in (FOREIGN / "images").iterdir())
-    if name == "meta.xlsx":
-        (src / name).write_bytes(b"PK\3\4")
-        first = next(iter(wt.pack_splits(src, tmp_path / "dst", split="folders", dry_run=True).values()))
-        assert any(note.startswith("'meta.xlsx' has a spreadsheet") for note in first.account.notes)
-        return
     pd.DataFrame({"image": photos, "label": ["x", "y"] * 2}).to_csv(src / name, index=False)
-    choice = r"in column 'image' .*: pass --from table .*; or" if name == "meta.csv" else "write it as CSV"
-    with pytest.raises(SourceError, match=rf"{name} .*{choice}.* pass --from {kind} .* without it"):
+    choice = CHOICES[name]
+    with pytest.raises(SourceError, match=rf"{name}.* {choice}.* pass --from {kind} .* without it"):
         wt.pack_splits(src, tmp_path / "dst", split="folders", dry_run=True)
     given = wt.pack_splits(src, tmp_path / "given", split="folders", kind=kind, dry_run=True)
     assert sum(report.account.packed for report in given.values()) == len(photos)
@@ -210,6 +230,6 @@ def test_files_about_the_images_of_an_archive_are_named_too(src: Path, tmp_path:
     with pytest.raises(SourceError, match=r"targets.txt has a value for each image .* pass --from zip .* without it"):
         notes(tmp_path / "zip")
     (tmp_path / "zip" / "targets.txt").unlink()
-    FRAME.to_csv(tmp_path / "zip" / "labels.csv.gz", index=False)
+    FRAME.to_csv(tmp_path / "zip" / "list.csv.gz", index=False)
     [note] = notes(tmp_path / "zip")
-    assert note.startswith("'labels.csv.gz' is compressed, and so not read: decompress it first")
+    assert note.startswith("'list.csv.gz' is compressed, and so not read: decompress it first")

@@ -581,6 +581,23 @@ def tree_of_masks(root, *names):
     return root
 
 
+def test_class_names_of_masks_of_roboflow_are_in_the_manifest(tmp_path):
+    src = tree_of_masks(tmp_path / "src", "train/photo_{}.jpg", "valid/photo_{}.jpg")
+    for photo in src.glob("*/*.jpg"):
+        Image.new("L", (16, 12), 2).save(photo.with_name(f"{photo.stem}_mask.png"))
+        (photo.parent / "_classes.csv").write_text("Pixel Value, Class\n0, background\n1, cat\n2, dog\n")
+    reports = wt.pack_splits(src, tmp_path / "out", split="folders", images="keep", workers=1)
+    for split, report in reports.items():
+        assert report.manifest.field_classes["mask.png"].names == ("background", "cat", "dog")
+        fields = {"image": wt.Image(), "mask": wt.Mask("mask.png", like="image")}
+        with wt.make_loader(tmp_path / "out" / split, batch_size=2, num_workers=0, fields=fields) as loader:
+            assert loader.field_classes["mask.png"].names == ("background", "cat", "dog")
+            assert next(iter(loader)).mask.unique().tolist() == [2]
+    (src / "valid" / "_classes.csv").write_text("Pixel Value, Class\n0, background\n1, dog\n2, cat\n")
+    with pytest.raises(SourceError, match=r"'train/_classes.csv', 'valid/_classes.csv' have different classes"):
+        wt.pack_splits(src, tmp_path / "out", split="folders", dry_run=True)
+
+
 def test_masks_next_to_voc_files_are_fields(tmp_path):
     src = tree_of_masks(tmp_path / "src", "images/photo_{}.jpg", "annotations/trimaps/photo_{}.png")
     (src / "annotations" / "xmls").mkdir()

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from foreign_tables import COUNT, FOREIGN, NAMES, Packed, packed, png
+from foreign_tables import COUNT, FOREIGN, NAMES, Packed, colour, packed, png
 
 import wds_tools as wt
 from wds_tools.errors import SourceError
@@ -224,6 +225,27 @@ def test_images_of_every_type_of_pyarrow(tmp_path: Path, write: Write, image: pa
 
 
 @BOTH
+def test_raw_pixels_have_the_size_that_other_columns_state(tmp_path: Path, write: Write) -> None:
+    pixels = [np.broadcast_to(np.array(colour(row), np.uint8), (5, 6, 3)).tobytes() for row in range(COUNT)]
+    write(pa.table({"image": pixels, "height": [5] * COUNT, "width": [6] * COUNT, "label": CYCLE}), tmp_path / "t")
+    assert numbers(packed(next(tmp_path.glob("t.*")), tmp_path / "dst")) == dict(enumerate(CYCLE))
+
+
+@BOTH
+@pytest.mark.parametrize("form", ["lists", "tensors", "columns"])
+def test_pixels_as_numbers_are_refused_with_the_way_out(form: str, tmp_path: Path, write: Write) -> None:
+    pixels = np.zeros((COUNT, 4, 6, 3), np.uint8)
+    columns = {
+        "lists": {"image": pixels.reshape(COUNT, -1).tolist()},
+        "tensors": {"image": pa.FixedShapeTensorArray.from_numpy_ndarray(pixels)},
+        "columns": {f"pixel{one}": pixels.reshape(COUNT, -1)[:, one] for one in range(72)},
+    }
+    write(pa.table({**columns[form], "label": CYCLE}), tmp_path / "t")
+    with pytest.raises(SourceError, match=r"pixels of images as numbers in column '(image|pixel0)'.* docs/packing.md"):
+        scan(next(tmp_path.glob("t.*")))
+
+
+@BOTH
 @pytest.mark.parametrize(
     "label",
     [pa.string_view(), pa.large_string(), pa.dictionary(pa.int8(), pa.string()), pa.binary(), pa.binary_view()],
@@ -283,7 +305,7 @@ def test_a_column_of_text_that_could_be_the_label_is_reported(tmp_path: Path, wr
 
 def test_a_column_of_text_is_not_the_image(tmp_path: Path) -> None:
     write_parquet(pa.table({"path": ["a.jpg"] * COUNT, "label": CYCLE}), tmp_path / "t")
-    with pytest.raises(SourceError, match=r"'path' has text: list files and URLs in a CSV or JSON Lines table"):
+    with pytest.raises(SourceError, match=r"'path' has text: paths and URLs are read with --from table"):
         scan(tmp_path / "t.parquet")
     with pytest.raises(SourceError, match=r"column 'path' has text; images are bytes"):
         scan(tmp_path / "t.parquet", columns={"image": "path"})

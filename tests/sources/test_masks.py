@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from wds_tools.sources.masks import pairs, siblings
+from wds_tools.sources.masks import notes_on_roles, pairs, siblings
 
 FOREIGN = Path(__file__).parent.parent / "foreign" / "masks"
 
@@ -52,6 +52,7 @@ def test_cityscapes_as_its_own_scripts_write_it():
         ("ISIC_1.jpg", "ISIC_1_segmentation.png", "mask.png"),
         ("train/1_sat.jpg", "train/1_mask.png", "mask.png"),  # DeepGlobe
         ("1.jpg", "1_lab.png", "mask.png"),
+        ("kitchen/1_rgb.jpg", "kitchen/1_depth.png", "depth.png"),
         ("frame1.png", "frame1_GT.png", "mask.png"),
         ("leftImg8bit/val/b/b_1_2_leftImg8bit.png", "gtCoarse/val/b/b_1_2_gtCoarse_instanceIds.png", "instance.png"),
     ],
@@ -72,6 +73,22 @@ def test_layouts_of_images_and_masks(image, mask, field):
 )
 def test_what_has_no_clear_partner_is_listed(names):
     assert pairs(names) == ([], sorted(names))
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "is_noted"),
+    [
+        ("hats/1.png", "hats_masks/1.png", True),
+        ("cat/1.png", "cat/1_L.png", True),
+        ("train/1.png", "train_masks/1.png", False),
+        ("images/1.png", "labels/1_L.png", False),
+        ("cat/1.png", "cat/1_mask.png", False),
+    ],
+)
+def test_masks_that_may_be_classes_or_images_are_named(image: str, mask: str, is_noted: bool) -> None:
+    found = pairs([image, mask]).pairs
+    assert found == [(image, {"mask.png": mask})]
+    assert len(notes_on_roles(found)) == is_noted
 
 
 def test_two_masks_of_one_field_are_not_both_taken():

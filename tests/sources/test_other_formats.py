@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import pickle
 import re
 import shutil
+import sqlite3
 import warnings
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import h5py
@@ -15,12 +19,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zarr
 from foreign_records import FOREIGN
 from foreign_tables import png
+from pyarrow import orc
 
 import wds_tools as wt
 from wds_tools.errors import MissingSourceError, SourceError
-from wds_tools.sources.detect import HEAD_BYTES, refused_format
+from wds_tools.sources.refused import HEAD_BYTES, refused_format
 
 DICOM = bytes(128) + b"DICM" + bytes(40)
 MATLAB = b"MATLAB 5.0 MAT-file Platform: posix, Created on: Mon Nov 23 12:00:00 2026".ljust(128)
@@ -45,6 +51,10 @@ MXNET = (0xCED7230A).to_bytes(4, "little") + bytes(40)
         (["train.pkl"], b"", "a pickle", "load it yourself"),
         (["train.csv.gz"], b"\x1f\x8b", "a compressed table", "gzip -d"),
         (["train.jsonl.zst"], b"", "a compressed table", "zstd -d"),
+        (["raw/", "train-images.idx3-ubyte"], b"", "idx", "docs/packing.md"),  # as Kaggle has it
+        (["t.safetensors"], b"", "safetensors", "numpy.savez"),
+        (["t.xlsx"], b"PK", "a spreadsheet", "CSV"),
+        (["t.7z"], b"", "an archive", "unpack it"),
     ],
 )
 def test_a_format_is_named_with_the_way_out(names: list[str], head: bytes, format_: str, remedy: str) -> None:
@@ -58,6 +68,49 @@ def test_a_format_is_named_with_the_way_out(names: list[str], head: bytes, forma
 def test_files_that_other_programs_wrote_are_named(name: str, format_: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=rf"{name} (is|cannot be read).*{format_}"):
         wt.pack(FOREIGN / "refused" / name, tmp_path / "dst")
+
+
+def write_zarr(path: Path, version: int) -> None:
+    store = zarr.storage.ZipStore(path, mode="w")
+    zarr.open_group(store, zarr_format=version).create_array("images", data=np.zeros((2, 8, 8, 3), np.uint8))
+    store.close()
+
+
+def write_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("create table images (image blob)")
+
+
+TABLE = pa.table({"image": [png(0)], "label": [1]})
+WRITTEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "t.orc": (lambda path: orc.write_table(TABLE, path), "ORC, .*pyarrow.orc"),
+    "t": (lambda path: orc.write_table(TABLE, path), "ORC, .*pyarrow.orc"),
+    "t.db": (write_database, "an SQLite database, .*read_sql"),
+    "database": (write_database, "an SQLite database, .*read_sql"),
+    "t.zarr.zip": (lambda path: write_zarr(path, 3), "Zarr in an archive .*pack the folder"),
+    "v2.zip": (lambda path: write_zarr(path, 2), "Zarr in an archive .*pack the folder"),
+    "old.feather": (
+        lambda path: path.write_bytes(b"FEA1" + bytes(100)),  # pyarrow no longer writes it without a warning
+        "(Feather version 1, .*to_parquet|cannot be read as Arrow)",
+    ),
+    "base64.csv": (
+        lambda path: pd.DataFrame({"image": [base64.b64encode(png(0))]}).map(bytes.decode).to_csv(path),
+        "base64 text in column 'image': .* docs/packing.md shows the lines",
+    ),
+}
+"""Files of pyarrow, SQLite, Zarr and pandas, and how each is refused."""
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("place", ["", "folder"])
+def test_files_that_are_not_read_are_named_also_in_a_folder(name: str, place: str, tmp_path: Path) -> None:
+    write, message = WRITTEN[name]
+    (tmp_path / "folder").mkdir()
+    write(tmp_path / place / name)
+    src = tmp_path / (place or name)
+    message = "no image .*; or name the table, .*base64.csv" if place and name == "base64.csv" else message
+    with pytest.raises(SourceError, match=message):
+        wt.pack(src, tmp_path / "dst")
 
 
 @pytest.mark.parametrize(
@@ -143,12 +196,14 @@ def arrays_of_other_files(folder: Path, pixels: np.ndarray, labels: np.ndarray) 
     fer = np.pad(pixels[..., 0], [(0, 0), (0, 16), (0, 16)])
     texts = [" ".join(map(str, image.ravel())) for image in fer]
     pd.DataFrame({"emotion": labels, "pixels": texts, "Usage": "Training"}).to_csv(folder / "fer2013.csv", index=False)
+    pq.write_table(pa.table({"image": grey.tolist(), "label": labels}), folder / "pixels.parquet")
     columns = pd.DataFrame(grey.reshape(len(grey), -1)).add_prefix("pixel")
     pd.concat([pd.Series(labels, name="label"), columns], axis=1).to_csv(folder / "train.csv", index=False)
     return {
         "CIFAR": [cifar, cifar / "data_batch_1"],
         "idx (MNIST)": [mnist, mnist / "train-images-idx3-ubyte.gz", folder / "plain-3"],
         "FER-2013": [folder / "fer2013.csv"],
+        "as numbers in column 'image'": [folder / "pixels.parquet"],
         "MNIST as CSV": [folder / "train.csv"],
     }
 
@@ -165,10 +220,10 @@ def test_the_lines_of_the_documentation_pack_the_arrays_of_files_that_are_refuse
     text = Path(__file__).parents[2].joinpath("docs", "packing.md").read_text().split("## Arrays in other files")[1]
     lines, *parts = text.partition("```python\n")[2].partition("```")[0].split("\n\n# ")
     parts[-1], _, last = parts[-1].rpartition("\n\n")
-    assert len(parts) == 4
+    assert len(parts) == 5
     for number, part in enumerate(parts):
         here = {0: tmp_path / "cifar-10-batches-py", 1: tmp_path / "raw"}.get(number, tmp_path)
-        for name in ("data_batch_", "train-", "fer2013.csv", "train.csv"):
+        for name in ("data_batch_", "train-", "fer2013.csv", "train.csv", "pixels.parquet"):
             part = part.replace(f'"{name}', f'"{here}/{name}')  # noqa: PLW2901 - the lines are for the current folder
         last_of_it = last.replace("shards/train", str(tmp_path / f"dst{number}"))
         with warnings.catch_warnings(action="ignore", category=ResourceWarning):

@@ -16,6 +16,7 @@ from typing import Any
 
 import datasets
 import fsspec
+import numpy as np
 import pandas as pd
 import pytest
 from foreign_tables import COUNT, LABELS, NAMES, beside_images, packed, png
@@ -23,7 +24,7 @@ from PIL import Image
 from sources_conformance import stored
 
 import wds_tools as wt
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.sources.detect import open_source
 
 TABLES = {
@@ -90,6 +91,39 @@ def test_captions_and_further_columns_arrive(table: str, tmp_path: Path) -> None
     assert [float(one.facts["score"]) for one in found.values()] == [row / 4 for row in range(COUNT)]
 
 
+def test_class_names_of_a_parquet_table_of_datasets_are_those_of_its_numbers(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("train/{}.png"))
+    features = datasets.Features(
+        {"file_name": datasets.Value("string"), "label": datasets.ClassLabel(names=["fig", "dog", "cat"])}
+    )
+    rows = {"file_name": names_of("{}.png"), "label": list(LABELS.values())}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(str(src / "train" / "metadata.parquet"))
+    found = packed(src, tmp_path / "dst")
+    assert labels(found) == LABELS
+    assert [one.number for one in found.values()] == [2 - row % 3 for row in range(COUNT)]
+
+
+def test_a_parquet_table_of_pandas_next_to_images_is_read(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png"))
+    frame("{}", caption=names_of("photo {}"), score=[row / 4 for row in range(COUNT)]).to_parquet(src / "train.parquet")
+    found = packed(src, tmp_path / "dst")
+    assert labels(found) == LABELS
+    assert [(one.caption, one.facts) for one in found.values()] == [
+        (f"photo {row}", {"score": row / 4}) for row in range(COUNT)
+    ]
+
+
+def test_a_parquet_file_of_paths_is_a_table_if_the_user_says_so(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("{}.png"))
+    table = frame("{}.png", "path", thumbnail=[b"RIFF1234"] * COUNT, day=pd.Timestamp("2024-05-01"))
+    table.to_parquet(src / "t.parquet")
+    found = packed(src / "t.parquet", tmp_path / "dst", kind="table")
+    assert labels(found) == LABELS
+    assert found[0].facts == {"day": "2024-05-01 00:00:00"}
+    account = wt.pack(src / "t.parquet", tmp_path / "again", kind="table", dry_run=True).account
+    assert {part.name: part.reason for part in account.parts}["thumbnail"].startswith("binary")
+
+
 LAYOUTS = {
     "ids of files in a folder": ("images/{}.png", "{}"),
     "ids with leading zeros": ("train_images/00{}.png", "00{}"),
@@ -100,6 +134,7 @@ LAYOUTS = {
     "paths of another machine": ("images/{}.png", "/home/me/images/{}.png"),
     "paths of Windows": ("images/{}.png", "images\\{}.png"),
     "folders that are no classes": ("data/images/{}.png", "{}"),
+    "local files of Label Studio": ("images/{}.png", "/data/local-files/?d=images/{}.png"),
 }
 
 
@@ -218,6 +253,112 @@ def test_a_template_of_predictions_and_images_without_labels_are_not_packed_as_l
         wt.pack_splits(src, tmp_path / "splits", split="folders", workers=1)
 
 
+def captions(src: Path, count: int) -> None:
+    """Write captions as Kaggle's copy of Flickr8k has them."""
+    rows = [(f"{row}.png", f"photo {row}, {number}") for row in range(COUNT) for number in range(count)]
+    pd.DataFrame(rows, columns=["image", "caption"]).to_csv(src / "captions.txt", index=False)
+
+
+def label_studio(src: Path, path: str) -> None:
+    """Write a table as Label Studio exports choices; ids of annotations are also names of images."""
+    rows = {"annotation_id": names_of("{}"), "choice": list(LABELS.values()), "image": names_of(path)}
+    pd.DataFrame(rows).to_csv(src / "project-1.csv", index=False)
+
+
+UNCLEAR = {
+    "values instead of a header": (  # as Google's AutoML has them
+        lambda src: (src / "import.csv").write_text("".join(f"TRAIN,gs://b/{n}.png,cat\n" for n in range(COUNT))),
+        "import.csv begins with a row of values, such as 'gs://b/0.png': add a first line such as path,label",
+    ),
+    "numbers instead of a header": (  # as makesense.ai has them
+        lambda src: (src / "t.csv").write_text("".join(f"cat,1,2,{n}.png,16,16\n" for n in range(COUNT))),
+        "two columns named '16': rename one of them, or add a first line such as path,label",
+    ),
+    "several captions": (
+        lambda src: captions(src, 5),
+        "captions.txt has 5 rows for 'images/0.png', .* with a list for several labels or captions",
+    ),
+    "ids and other files": (
+        lambda src: label_studio(src, "/data/upload/1/ab-{}.png"),
+        r"'image' \(/data/upload/1/ab-0.png, .*'annotation_id' \(0, 1, 2\); name one",
+    ),
+    "names in other folders": (
+        lambda src: frame("/data/upload/1/{}.png", "image").to_csv(src / "t.csv", index=False),
+        "t.csv names images by paths that are not here, such as '/data/upload/1/0.png' in column 'image': write",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNCLEAR)
+def test_a_table_whose_rows_are_unclear_is_an_error_that_says_why(name: str, tmp_path: Path) -> None:
+    write, message = UNCLEAR[name]
+    write(images(tmp_path / "src", *names_of("images/{}.png")))
+    with pytest.raises(SourceError, match=message):
+        wt.pack(tmp_path / "src", tmp_path / "dst", dry_run=True)
+
+
+def test_lists_of_captions_are_lists_in_json_and_not_a_text(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    captions(src, 2)
+    table = pd.read_csv(src / "captions.txt").groupby("image")["caption"].agg(list).reset_index()
+    table.to_json(src / "captions.jsonl", orient="records", lines=True)
+    (src / "captions.txt").unlink()
+    found = packed(src, tmp_path / "dst")
+    assert [(one.caption, one.facts["caption"]) for one in found.values()] == [
+        (None, [f"photo {row}, 0", f"photo {row}, 1"]) for row in range(COUNT)
+    ]
+
+
+def test_a_text_with_names_of_columns_is_a_table(tmp_path: Path) -> None:
+    captions(images(tmp_path / "src", *names_of("images/{}.png")), 1)
+    assert [one.caption for one in packed(tmp_path / "src", tmp_path / "dst").values()] == names_of("photo {}, 0")
+
+
+def zipped(src: Path, pixels: np.ndarray) -> Path:
+    return Path(shutil.make_archive(str(src.parent / "train"), "zip", src))
+
+
+def arrays(src: Path, pixels: np.ndarray) -> Path:
+    np.save(src.parent / "x_train.npy", pixels)
+    return src.parent / "x_train.npy"
+
+
+def columns_of(src: Path, pixels: np.ndarray) -> Path:
+    rows = {"image": [png(row) for row in range(COUNT)], "id": names_of("{}")}
+    pd.DataFrame(rows).to_parquet(src.parent / "train.parquet")
+    return src.parent / "train.parquet"
+
+
+NEXT_TO = {
+    "zip": (zipped, lambda path: frame("{}").to_csv(path / "train.csv", index=False), "train.csv names 6 images"),
+    "parquet": (columns_of, lambda path: frame("{}").to_csv(path / "t.csv", index=False), "t.csv names 6 images"),
+    "numpy": (
+        arrays,
+        lambda path: np.save(path / "y_train.npy", np.arange(COUNT) % 3),
+        "y_train.npy is an array with a label for each image",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NEXT_TO)
+def test_labels_next_to_a_file_that_is_named_are_an_error(kind: str, tmp_path: Path) -> None:
+    write, labels_of, message = NEXT_TO[kind]
+    src = write(images(tmp_path / "src", *names_of("{}.png")), np.zeros((COUNT, 5, 6, 3), np.uint8))
+    (tmp_path / "stats.csv").write_text("n,mean\n1,0.5\n")
+    (tmp_path / "readme.txt").write_text("photographs")
+    assert wt.pack(src, tmp_path / "dst", dry_run=True).account.packed == COUNT
+    labels_of(tmp_path)
+    with pytest.raises(SourceError, match=rf"{message}.*, and is not read with .*{src.name}.*pass --from {kind}"):
+        wt.pack(src, tmp_path / "dst", dry_run=True)
+    assert wt.pack(src, tmp_path / "dst", kind=kind, dry_run=True).account.packed == COUNT
+
+
+def test_a_table_next_to_an_archive_with_class_folders_is_not_in_its_way(tmp_path: Path) -> None:
+    src = zipped(images(tmp_path / "src", *(f"{name}/{row}.png" for row, name in LABELS.items())), np.zeros(0))
+    frame("{}").to_csv(tmp_path / "train.csv", index=False)
+    assert labels(packed(src, tmp_path / "dst")) == LABELS
+
+
 def test_images_without_a_row_and_rows_without_an_image_are_listed_and_counted(tmp_path: Path) -> None:
     src = beside_images(tmp_path / "src", "polars.csv", count=5).parent
     (src / "more.png").write_bytes(png(9))
@@ -246,6 +387,15 @@ def test_class_folders_and_a_table_that_names_the_images_need_a_decision(
     manifest = wt.pack(src, tmp_path / "dst", kind=kind, workers=1, images="keep").manifest
     found = {path: manifest.classes[int(one["cls"])] for path, one in by_path(tmp_path / "dst").items()}
     assert found == expected
+
+
+def test_class_folders_of_another_split_than_that_of_the_table_are_an_error(tmp_path: Path) -> None:
+    """Kaggle's copy of ImageNet has class folders in train, and a table of val."""
+    src = images(tmp_path / "src", "train/a/0.png", "train/b/1.png", "val/2.png", "val/3.png", "test/4.png")
+    frame("{}")[2:4].to_csv(src / "LOC_val_solution.csv", index=False)
+    with pytest.raises(SourceError, match=r"table of 'val' only, LOC_val_.* class folders \('a', 'b'\) in .*'train'"):
+        wt.pack(src, tmp_path / "dst", dry_run=True)
+    assert wt.pack(src, tmp_path / "dst", kind="table", dry_run=True).account.packed == 2
 
 
 def write_gtsrb(src: Path) -> Path:
@@ -591,12 +741,12 @@ def test_the_label_of_a_small_split_is_that_of_the_large_one(tmp_path: Path) -> 
 def test_an_archive_of_two_kinds_of_files_says_what_becomes_of_each(tmp_path: Path) -> None:
     src = images(tmp_path / "src", *names_of("{}.png"))
     frame("{}").to_csv(src / "labels.csv", index=False)
-    frame("{}").to_parquet(src / "more.parquet")
+    frame("{}").to_feather(src / "more.feather")
     with tarfile.open(src / "more.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("x.png"), io.BytesIO())
     report = wt.pack(src, tmp_path / "dst", workers=1, images="keep")
     assert {path: reason.partition(",")[0] for path, reason in report.skipped} == {
-        "more.parquet": "is a Parquet file",
+        "more.feather": "has columns in a binary format",
         "more.tar": "is an archive",
     }
 
@@ -612,6 +762,8 @@ def test_columns_of_minus_one_and_one_are_several_labels(tmp_path: Path) -> None
     assert {path: json.loads(one["labels.json"]) for path, one in by_path(tmp_path / "several").items()} == {
         f"{row:06}.png": [bit for bit in range(3) if row >> bit & 1] for row in range(COUNT)
     }
+    with pytest.raises(LabelError, match="only labels 1 and -1, and -1 is none: write 1 and 0"):
+        wt.pack(src, tmp_path / "one", columns={"label": "cat"}, dry_run=True)
     table.loc[0, list(NAMES)] = 0
     table.to_csv(src / "list_attr_celeba.csv", index=False)
     uncertain = wt.pack(src, tmp_path / "entries", workers=1, images="keep").manifest

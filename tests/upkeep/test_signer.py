@@ -94,6 +94,42 @@ def test_repeating_it_changes_nothing(kept: Path, capsys: pytest.CaptureFixture[
     assert f"0 images got a signature, {len(signatures(kept))} had one" in capsys.readouterr().out
 
 
+def test_indexing_the_same_shards_again_keeps_signatures(kept: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    wt.reshard(kept, folder, shard_bytes="200kB", workers=1, progress=False)
+    sign_images(folder, progress=False)
+    before = signatures(folder)
+    shards = [str(path) for path in sorted(folder.glob("*.tar"))]
+    assert len(shards) > 1
+    wt.index_shards(shards, workers=1)
+    assert signatures(folder) == before
+    shutil.copy(kept / "shard-000000.tar", shards[0])  # other samples
+    wt.index_shards(shards, workers=1)
+    shown = open_shards(folder)
+    assert set(COLUMNS).isdisjoint(shown.index(0).columns)
+    assert set(COLUMNS) <= set(shown.index(1).columns)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_resharding_keeps_the_signatures_of_images_that_do_not_change(
+    kept: Path, tmp_path: Path, shuffle: bool
+) -> None:
+    sign_images(kept, progress=False)
+    before = {row["phash"]: row for row in signatures(kept).values()}
+    options: dict[str, Any] = {"workers": 1, "progress": False}
+    wt.reshard(kept, tmp_path / "again", shard_bytes="300kB", shuffle=shuffle, **options)
+    after = signatures(tmp_path / "again")
+    assert len(after) == len(signatures(kept))
+    assert {row["phash"]: row for row in after.values()} == before
+    assert not wt.verify(tmp_path / "again").damages
+    sign_images(tmp_path / "again", progress=False)
+    assert signatures(tmp_path / "again") == after
+    wt.reshard(kept, tmp_path / "small", images="resize", resize=64, **options)
+    assert {row["sharpness"] for row in signatures(tmp_path / "small").values()} != {
+        row["sharpness"] for row in before.values()
+    }
+
+
 def test_conditions_select_by_signature(kept: Path) -> None:
     sign_images(kept, progress=False)
     shards = open_shards(kept)

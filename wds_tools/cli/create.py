@@ -95,8 +95,9 @@ def _shard_bytes(default: str | None, help_text: str) -> Callable[[Any], Any]:
 )
 @click.option(
     "--keep-together",
-    type=click.Choice(["hash"]),
-    help="With shares in --split: put similar images into one split. Each image is decoded once more for that.",
+    metavar="hash|COLUMN",
+    help="With shares in --split: put similar images (hash), or images with the same value of a column, such as "
+    "patient, into one split. Each image is read once more for that.",
 )
 @click.option(
     "--classes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,42 @@ class Signature(NamedTuple):
     brightness: float
     contrast: float
     sharpness: float
+
+
+@dataclass(frozen=True, slots=True)
+class Signatures:
+    """The signatures of n images.
+
+    Attributes:
+        hashes: uint64 [n].
+        are_present: bool [n], whether an image has a signature.
+        measures: float32 [n, 3], brightness, contrast and sharpness.
+    """
+
+    hashes: NDArray[np.uint64]
+    are_present: NDArray[np.bool_]
+    measures: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Signatures:
+        """Return the signatures in the `COLUMNS` of an index.
+
+        Raises:
+            ValueError: The columns are not signatures.
+        """
+        hashes, present = parse_hashes(table.column(0))
+        try:
+            measures = [column.cast(pa.float32()).to_numpy(zero_copy_only=False) for column in table.columns[1:]]
+        except pa.ArrowException as error:
+            raise ValueError(str(error)) from error
+        return cls(hashes, present, np.stack(measures, axis=1))
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def row(self, i: int) -> Signature | None:
+        """Return the signature of one image, or None."""
+        return Signature(int(self.hashes[i]), *self.measures[i].tolist()) if self.are_present[i] else None
 
 
 COLUMNS = Signature._fields

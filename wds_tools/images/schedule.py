@@ -23,6 +23,9 @@ _KINDS = (
     *(RandomResizedCrop, CenterCrop, Resize, Letterbox),
     *(LargeScaleJitter, ZoomOut, RandomIoUCrop, RandomAffine, Mosaic, Blend, CopyPaste),
 )
+VIEW_KINDS = (*(kind.__name__ for kind in _KINDS), "MultiScale", "Schedule", "Buckets")
+"""The values of ``kind`` in the description of a view, see `any_view_to_dict`."""
+
 _MAX_PARTS = 100  # in which weights go in a straight line from one value to the next one
 
 

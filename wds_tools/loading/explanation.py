@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -156,6 +157,15 @@ class StepExplanation:
     def reading(self) -> BlockReading | None:
         """Blocks that the epoch reads by the weights; None in a plain epoch. All its samples are computed for it."""
         return None if self.weights is None else blocks_of(self._order)
+
+    def part(self, rows: slice) -> StepExplanation:
+        """Return the explanation of some of the samples only."""
+        found = copy.copy(self)
+        for name in ("samples", "_part"):
+            vars(found).pop(name, None)  # what was computed for all samples
+        for name in ("ranks", "rows", "positions", "ids", "valid", "partners"):
+            setattr(found, name, getattr(self, name)[rows])
+        return found
 
     @property
     def image_fields(self) -> list[str]:

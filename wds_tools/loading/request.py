@@ -26,7 +26,7 @@ from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_m
 from wds_tools.loading.samples.columns import buckets_of, choices_of
 from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.options import use_native
-from wds_tools.order.buckets import BucketOrder
+from wds_tools.order.buckets import BucketOrder, Columns
 from wds_tools.order.changes import FindWeights
 from wds_tools.order.epoch import PlainOrder, RunOrder
 from wds_tools.order.mixture import MixtureOrder
@@ -69,10 +69,10 @@ class MixturePart:
 
     def order(self, first_shards: int | None = None) -> Order:
         """Return the order of the dataset, or of its first ``first_shards`` shards only."""
-        entries = self.shards.manifest.shards[:first_shards]
+        manifest = self.shards.manifest
         return Order(
-            fingerprint=order_fingerprint(entries),
-            shard_samples=[entry.samples for entry in entries],
+            fingerprint=order_fingerprint(manifest.shards[:first_shards]),
+            shard_samples=manifest.shard_samples[:first_shards],
             seed=self.seed,
             window=self.window,
             block=self.block,
@@ -130,12 +130,15 @@ class OpenedDataset:
         return world
 
 
-def open_dataset(options: LoadOptions, *, unfinished: UnfinishedShards | None = None) -> OpenedDataset:
+def open_dataset(
+    options: LoadOptions, *, unfinished: UnfinishedShards | None = None, known: ShardSet | None = None
+) -> OpenedDataset:
     """Open a dataset and check the options against it, before any worker starts.
 
     Args:
         options: The options.
         unfinished: The dataset if it is still being packed. Its order is that of the plan.
+        known: The dataset if it is open already, and not a mixture; then ``options`` only names it in messages.
 
     Raises:
         NotADatasetError: There is no packed dataset.
@@ -150,7 +153,8 @@ def open_dataset(options: LoadOptions, *, unfinished: UnfinishedShards | None = 
             "class_weights= requires a single dataset, because the weights of a Mixture determine its shares: join the "
             "datasets with `wds-tools merge`, or use where= and the weights of the Mixture"
         )
-    opened = [_open_part(name, options, world, number, unfinished) for number, name in enumerate(mixture.datasets)]
+    known = unfinished or known
+    opened = [_open_part(name, options, world, number, known) for number, name in enumerate(mixture.datasets)]
     parts = _with_own_ids(opened)
     plain: PlainOrder
     prefix: Callable[[int], PlainOrder] | None
@@ -241,8 +245,13 @@ def _in_buckets(
     if buckets is None:
         return order, prefix
     labels, sizes = _bucket_of_each_sample(shards, buckets), buckets.sizes
-    of_first = (lambda first: BucketOrder(prefix(first), labels, sizes, group)) if prefix else None
-    return BucketOrder(order, labels, sizes, group), of_first
+    stored = partial(_stored_order, shards)
+    of_first = (lambda first: BucketOrder(prefix(first), labels, sizes, group, stored)) if prefix else None
+    return BucketOrder(order, labels, sizes, group, stored), of_first
+
+
+def _stored_order(shards: ShardSet, what: str, compute: Callable[[], Columns]) -> Columns:
+    return shards.computed(f"order in buckets {what}", lambda: Arrays(compute())).arrays
 
 
 @cache
@@ -266,11 +275,9 @@ def _bucket_of_each_sample(shards: ShardSet, buckets: Buckets) -> NDArray[np.sig
     return shards.computed(f"buckets {buckets.sizes}", compute).arrays["bucket"]
 
 
-def _open_part(
-    name: Dataset, options: LoadOptions, world: World, number: int, unfinished: UnfinishedShards | None
-) -> MixturePart:
-    """Open one dataset and check the options against it."""
-    shards = unfinished or open_shards(name, remote=options.remote, for_training=True)
+def _open_part(name: Dataset, options: LoadOptions, world: World, number: int, known: ShardSet | None) -> MixturePart:
+    """Open one dataset, if it is not open already, and check the options against it."""
+    shards = known or open_shards(name, remote=options.remote, for_training=True)
     manifest = shards.manifest
     columns = options.columns_of(number)
     names = tuple(name for column in columns for name in column.spec.stored_names(manifest.all_fields))
@@ -281,8 +288,8 @@ def _open_part(
     for view in views if options.view is None else (options.view, *views):
         for one in views_in(view):
             _check_view(one, shards)
-            if unfinished is not None:
-                unfinished.checks.append(partial(_check_view, one, shards))
+            if isinstance(known, UnfinishedShards):
+                known.checks.append(partial(_check_view, one, shards))
     block = default_block(manifest.samples, manifest.order_bytes)
     batch = options.batch_size * world.world_size
     return MixturePart(
@@ -299,7 +306,7 @@ def _start_reading_indexes(shards: ShardSet, order: PlainOrder, batch: int) -> N
     """Start reading the remote indexes that the first batch of epoch 0 needs, while the user prepares the training."""
     if shards.is_remote:
         ids = order.ids(0, 0, min(batch, order.samples, _MAX_EARLY_INDEXES))
-        samples = np.array([location.entry.samples for location in shards.locations])
+        samples = shards.manifest.shard_samples
         shards.read_indexes_ahead(
             np.unique(np.searchsorted(np.cumsum(samples), ids, side="right")).tolist(), wait=False
         )

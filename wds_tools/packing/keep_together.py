@@ -1,13 +1,18 @@
-"""Similar images of a source, found before it is divided into splits. Every image is read and decoded for that."""
+"""Images of a source that belong into one split: similar ones, or those with the same value of a column.
+
+They are found before the source is divided. Every input is read for that.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +21,7 @@ from tqdm import tqdm
 from wds_tools.errors import DecodeError, OptionError, SourceError
 from wds_tools.format import image_header
 from wds_tools.format.image_signature import Signature
+from wds_tools.format.label import quoted
 from wds_tools.images import native
 from wds_tools.images.decode import Pixels
 from wds_tools.images.near_duplicates import BLANK_CONTRAST, DISTANCE, clusters_of
@@ -27,6 +33,7 @@ from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
 
 HASH = "hash"
+_MAX_NAMED = 20  # columns in an error
 _log = logging.getLogger("wds_tools")
 
 
@@ -35,39 +42,69 @@ def clusters_of_inputs(
 ) -> tuple[Listing, NDArray[np.int64]]:
     """Return the cluster of each input, int64 [n], and the listing with a note about them.
 
-    Each unreadable or blank image is a group of its own.
+    Each unreadable or blank image, and each one without a value, is a cluster of its own.
 
     Args:
         source: Where the inputs are read.
         listing: The inputs.
-        by: What keeps images together: `HASH`.
+        by: What keeps images together: `HASH`, or the name of a column, which is an entry of the ``json`` field of
+            packed samples, or of a field.
         progress: Whether to show a progress bar, as for `pack`.
 
     Raises:
-        OptionError: Another value of ``by``, or the compiled module is missing.
+        OptionError: No input has such a column, or the compiled module is missing, which hashes need.
     """
-    if by != HASH:
-        raise OptionError(f"keep_together={by!r}; allowed is {HASH!r}, which keeps similar images together")
-    if not native.is_available():
-        raise OptionError(f"keep_together={by!r} cannot be used: {native.why_missing()}")
     bar = tqdm(total=len(listing.inputs), unit=" images", disable=not shows_progress(progress), file=sys.stderr)
-    hashes, has_hash = np.zeros(len(listing.inputs), np.uint64), np.zeros(len(listing.inputs), bool)
     with bar:
-        for row, found in enumerate(_signatures(source, listing.inputs)):
-            if found is not None and found.contrast >= BLANK_CONTRAST:
-                hashes[row], has_hash[row] = found.phash, True
-            bar.update()
-    cluster = np.arange(len(hashes)) + len(hashes)
-    cluster[has_hash] = clusters_of(hashes[has_hash], DISTANCE)
+        cluster, what = _of_similar(source, listing, bar) if by == HASH else _of_value(source, listing, by, bar)
     counts = np.unique(cluster, return_counts=True)[1]
     several = counts[counts > 1]
-    note = (
-        f"{counted(int(several.sum()), 'image')} in {counted(len(several), 'cluster')} of similar images: each cluster "
-        "is in one split"
-    )
+    together = counted(int(several.sum()), "image")
+    note = f"{together} in {counted(len(several), 'cluster')} {what}: each cluster is in one split"
     _log.info("%s", note)
     account = replace(listing.account, notes=[*listing.account.notes, note])
     return replace(listing, account=account), cluster
+
+
+def _of_similar(source: Source, listing: Listing, bar: tqdm[Any]) -> tuple[NDArray[np.int64], str]:
+    """Return the cluster of each input, and in words what those of a cluster have in common."""
+    if not native.is_available():
+        raise OptionError(f"keep_together={HASH!r} cannot be used: {native.why_missing()}")
+    hashes, has_hash = np.zeros(len(listing.inputs), np.uint64), np.zeros(len(listing.inputs), bool)
+    for row, found in enumerate(_signatures(source, listing.inputs)):
+        if found is not None and found.contrast >= BLANK_CONTRAST:
+            hashes[row], has_hash[row] = found.phash, True
+        bar.update()
+    cluster = np.arange(len(hashes)) + len(hashes)
+    cluster[has_hash] = clusters_of(hashes[has_hash], DISTANCE)
+    return cluster, "of similar images"
+
+
+def _of_value(source: Source, listing: Listing, column: str, bar: tqdm[Any]) -> tuple[NDArray[np.int64], str]:
+    """Return as `_of_similar`; a cluster has the same value of a column."""
+    numbers: dict[bytes, int] = {}
+    known: dict[str, None] = {}
+    cluster = np.arange(len(listing.inputs)) + len(listing.inputs)
+    unknown = 0
+    for row, entry in enumerate(listing.inputs):
+        bar.update()
+        try:
+            record = source.read(entry)
+        except SourceError:  # packing lists it
+            continue
+        known |= dict.fromkeys([*record.facts, *record.fields][:_MAX_NAMED])
+        value = record.fields.get(column) or json.dumps(record.facts.get(column), sort_keys=True).encode()
+        if value in (b"null", b'""'):
+            unknown += 1
+        else:
+            cluster[row] = numbers.setdefault(value, len(numbers))
+    if not numbers:
+        raise OptionError(
+            f"keep_together={column!r}; no record has this column: allowed are {HASH!r}, which keeps similar images "
+            f"together, and what the records have: {quoted(list(known)[:_MAX_NAMED]) or 'nothing'}"
+        )
+    without = f" ({counted(unknown, 'image')} without a value)" if unknown else ""
+    return cluster, f"with the same {column!r}{without}"
 
 
 def _signatures(source: Source, inputs: Sequence[Input]) -> Iterator[Signature | None]:

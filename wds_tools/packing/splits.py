@@ -52,8 +52,10 @@ def pack_splits(given: SplitOptions) -> dict[str, PackReport]:  # noqa: D417 - c
             has a folder for each split, with names such as train, val and test.
         seed: Seed of the draw and of the one-time shuffle.
         keep_together: "hash" puts all similar images, such as frames of a video or copies of another size, into one
-            split: those whose perceptual hashes differ in at most 6 of 64 bits. Each image is then read and decoded
-            once more, before packing. The shares are less exact, the larger the clusters are. Only with shares.
+            split: those whose perceptual hashes differ in at most 6 of 64 bits. The name of a column, such as
+            "patient", puts all records with the same value into one split: a column of a table, or an entry of JSON.
+            Each image is then read once more, before packing, and for "hash" decoded. The shares are less exact, the
+            larger the clusters are. Only with shares.
         strict: Raise an error if any file cannot be packed, as for `pack`. If the listing already shows such a file,
             no split is packed. If one appears only during packing, the splits before it are already packed.
         fresh: Remove what an earlier pack left in the folders of the splits, and start over.

@@ -181,6 +181,8 @@ def _encode_record(task: ShardTask, position: int, entry: Input, record: Record)
             "has 16 bits per channel, where most images have 8: convert it to 8 bits, or pack with images='keep', "
             "which keeps every file unchanged"
         )
+    if image.signature is None and record.signature is not None and image.data == record.image:
+        image = replace(image, signature=record.signature)
     hiding = IMAGE_FIELDS[: IMAGE_FIELDS.index(image.kind) + 1]  # readers would take the first of these as the image
     if (other := next((name for name in hiding if name in record.fields), None)) is not None:
         raise SourceError(

@@ -46,7 +46,7 @@ _MAX_BYTES = 1 << 30
 _MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 _HEAD = 1000
 _MARKUP = (".xml", ".html", ".htm")
-_LINES = (".txt", ".lst", ".list", ".dat", ".tab", ".yaml", ".yml", ".manifest", ".md", ".log")
+_LINES = tuple(".txt .lst .list .dat .tab .yaml .yml .manifest .md .log .odgt .ann .gt .labels".split())  # noqa: SIM905
 _LOOKED_INTO = (*TABLES, *_MARKUP, *_LINES, ".npy", "")
 _TEXTS = re.compile(r'"((?:[^"\\]|\\.)*)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
 _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
@@ -56,8 +56,7 @@ _ARCHIVE = f"is an archive, {_NEXT}: pack it on its own, or unpack it"
 _CORRECT = "correct the other names, in which upper and lower case, leading zeros and accents count"
 _TABLE = "is a table, which --from table reads if its rows name the images"
 _FORMATS = {
-    "csv|tsv|jsonl|ndjson": _TABLE,
-    "parquet|pq": f"is a Parquet file, {_NEXT}: write its rows as CSV or JSON Lines",
+    "csv|tsv|jsonl|ndjson|parquet|pq": _TABLE,
     "feather|arrow|orc": f"has columns in a binary format, {_NEXT}: write its rows as CSV or JSON Lines",
     "xlsx?|ods": f"has a spreadsheet, {_NEXT}: save it as CSV",
     "db|sqlite3?": f"has a database, {_NEXT}: export its rows as CSV",
@@ -69,11 +68,11 @@ _FORMATS = {
 }
 """End of a name -> why such a file is not packed."""
 
+_DATA = {*_FORMATS.values()} - {_TABLE, _ARCHIVE}
 _TEMPLATE = re.compile(r"(^|/)[^/]*submission[^/]*\.[a-z]+$", re.IGNORECASE)
-_SAYS_SO = re.compile(
-    "label|class|target|annot|categor|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt)(?![a-z])"
-    rf"|(?<![a-z])({SPLIT_WORDS})(?![a-z])"
-)
+_OF_LABELS = "label|target|annot|categor|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt|y)(?![a-z])"
+_SAYS_LABELS = re.compile(_OF_LABELS)
+_SAYS_SO = re.compile(rf"{_OF_LABELS}|class|(?<![a-z])({SPLIT_WORDS})(?![a-z])")
 _LABELS_ALONE = re.compile(r"(image_?)?(labels?|annotations?|captions?|ground_?truth)\.[a-z]+")  # of a document
 _ABOUT_ALL = re.compile(
     r"(readme|licen[cs]e|changelog|contributing|requirements|makefile|md5|sha\d+|(md5|sha\d*|b2|check)[-_]?sums?)"
@@ -81,11 +80,13 @@ _ABOUT_ALL = re.compile(
 )
 """Names of files about the dataset or its programs, which never have labels."""
 
-_ABOVE = re.compile(r"^(\.{1,2}/)+")
+_ABOVE = re.compile(r"^(\.{1,2}/)+|^/data/local-files/\?d=")  # the latter in Label Studio
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
 _CHECKSUM = re.compile("[0-9a-f]{32,}")
 _CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
-_ARRAY = "is an array with a value for each image"  # which is not read
+_ARRAY = "is an array with values for each image"  # which is not read
+_LABELS = "is an array with a label for each image"
+_SPLIT = "is named like a list of a split, which is not read: move the images of each split into a folder"
 _NAMES = "has a name for each number"
 _LISTS = "is a list of the images by number"
 _SOME = "has values for some of the images"
@@ -220,7 +221,7 @@ def about(
             found[file.path] = About(reason, is_certain=not reason.startswith((_ARRAY, _NAMES, _LISTS, _SOME)))
     for file in rest:
         if file.path not in found and (reason := _by_name(file.path, are_labelled=are_labelled)):
-            found[file.path] = About(reason)
+            found[file.path] = About(reason, is_certain=reason in _DATA and says_labels(file.path))
     return found
 
 
@@ -241,7 +242,7 @@ def why_not_packed(path: str) -> str:
     if is_shard_table(lower):
         return SHARD_TABLE
     if is_split_name(_stem(lower)) and lower.endswith((*_LINES, ".json")):
-        return "is named like a list of a split, which is not read: move the images of each split into a folder"
+        return _SPLIT
     return next((reason for pattern, reason in _FORMATS.items() if re.search(rf"\.({pattern})$", lower)), NOT_AN_IMAGE)
 
 
@@ -254,6 +255,15 @@ def is_template_name(name: str) -> bool:
     return name.lower().endswith(TABLES) and _TEMPLATE.search(name) is not None
 
 
+def says_labels(path: str) -> bool:
+    """Return whether a file is named like labels.
+
+    >>> says_labels("data/imagelabels.mat"), says_labels("labels/features.npy")
+    (True, False)
+    """
+    return _SAYS_LABELS.search(posixpath.basename(path.lower())) is not None
+
+
 def candidates(others: Iterable[File], images: Sequence[File], endings: tuple[str, ...] = _LOOKED_INTO) -> list[File]:
     """Return the files with these endings that can be about all images: not those that describe one image.
 
@@ -262,7 +272,8 @@ def candidates(others: Iterable[File], images: Sequence[File], endings: tuple[st
     found = []
     for file in others:
         name = posixpath.basename(file.path.lower())
-        if name.endswith(tuple(filter(None, endings))) or ("" in endings and "." not in name):
+        is_wanted = name.endswith(tuple(filter(None, endings))) or ("" in endings and "." not in name)
+        if is_wanted and not is_shard_table(name):
             found += [file] if not file.reason and 0 < file.size <= _MAX_BYTES else []
     names = [posixpath.basename(file.path) for file in images if found]
     described = {_stem(CLASS_LISTS_NAME), *names, *map(_stem, names)}  # 1.json and 1.jpg.json are about 1.jpg
@@ -291,9 +302,11 @@ def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:
 
 
 def share_of_names(column: str, rows: Sequence[Row], names: RowNames) -> float:
-    """Return the share of the values of a column that name images; 0 if few differ, as those of class numbers."""
+    """Return the share of the values of a column that name images; 0 if few numbers differ, as those of classes."""
     values = [row[column] for row in rows if row.get(column) not in (None, "")]
-    if not values or any(isinstance(value, (dict, list)) for value in values) or 2 * len(set(values)) < len(values):
+    if not values or any(isinstance(value, (dict, list)) for value in values):
+        return 0.0
+    if 2 * len(set(values)) < len(values) and all(map(_is_number, values)):
         return 0.0
     return sum(map(names.has, values)) / len(values)
 
@@ -303,6 +316,10 @@ def are_lists_of_images(data: bytes, columns: Sequence[str], rows: Sequence[Row]
     is_object = data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{" and len(columns) > 1
     is_table = any(not is_x(name) for name in usual_columns(IMAGE, columns) if name in columns)
     return is_object and not is_table and all(share_of_names(name, rows, names) >= ENOUGH for name in columns)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) or str(value).strip().isdigit()
 
 
 def _stem(path: str) -> str:
@@ -323,7 +340,7 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
         return ""
     if lower.endswith(_DOCUMENTS):
         return _NAMED if _LABELS_ALONE.fullmatch(lower) else ""
-    if _SAYS_SO.search(lower):
+    if _SAYS_SO.search(lower) or reason == _SPLIT:
         return _NAMED if reason == NOT_AN_IMAGE else reason
     return "" if are_labelled or reason in (NOT_AN_IMAGE, _ARCHIVE) else reason
 
@@ -331,10 +348,11 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
 def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return what to know of a file whose content is about images; empty if it is not."""
     if path.endswith(".npy"):
-        return f"{_ARRAY}, {_AS_CSV}" if _shape_of(data)[:1] == (len(images),) else ""
+        return _in_array(data, len(images))
     is_table = path.endswith(TABLES)
     is_json = path.endswith(".json") or (not is_table and not path.endswith(_MARKUP) and data[:1] in (b"[", b"{"))
-    found = _in_columns(path, data, names, images) if is_table else ""
+    table, rows = _table_in(path, data) if is_table else (None, [])
+    found = _in_columns(path, data, table, rows, names, images) if table is not None else ""
     if not found and (is_json or path.endswith(_MARKUP)):
         found = _in_texts(data, names, images)
     elif not found and not is_table and b"\0" not in data[:_HEAD]:
@@ -342,28 +360,40 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     value = json_or({}, data) if is_json and not found else None
     if isinstance(value, dict) and len(classes := names_in(value)) > 1:
         return f"{_NAMES} ({quoted(classes)}), {_NEXT}: pass them with --classes (classes=) if they are the classes"
-    if found or len(images) < 2 or not _has_as_many(value, data, len(images), is_table=is_table):
+    if found or len(images) < 2:
         return found
-    if is_table and not is_json:
-        return f"has a row for each image, and does not name most of them: {_CORRECT}"
-    return f"has a value for each image and does not name them, {_AS_CSV}"
+    if table is not None and not is_json:
+        same = len(rows) == len(images)
+        return f"has a row for each image, and does not name most of them: {_CORRECT}" if same else ""
+    are_as_many = _has_as_many(value, data, len(images))
+    return f"has a value for each image and does not name them, {_AS_CSV}" if are_as_many else ""
 
 
-def _shape_of(data: bytes) -> tuple[int, ...]:
+def _in_array(data: bytes, count: int) -> str:
+    """Return what to know of an array of NumPy with a row for each image: labels, or other values such as features."""
     try:
-        shape: tuple[int, ...] = np.load(io.BytesIO(data)).shape
+        array = np.load(io.BytesIO(data))
     except (ValueError, EOFError):
-        return ()
-    return shape
+        return ""
+    if array.shape[:1] != (count,):
+        return ""
+    are_labels = array.shape in ((count,), (count, 1)) and array.dtype.kind in "biuSU"
+    return f"{_LABELS if are_labels else _ARRAY}, {_AS_CSV}"
 
 
-def _in_columns(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
-    """Return what to know of a table with a column of file names, or of ids most of which are names of images."""
+def _table_in(path: str, data: bytes) -> tuple[TextTable | None, list[Row]]:
+    """Return a table and its rows; None if it was already refused, or is JSON that is not a table."""
     try:
         table = TextTable(Path(path), None, data)
-        rows = [row for _, row in table.rows()]
-    except SourceError:  # it was already refused, or is JSON that is not a table
-        return ""
+        return table, [row for _, row in table.rows()]
+    except SourceError:
+        return None, []
+
+
+def _in_columns(
+    path: str, data: bytes, table: TextTable, rows: Sequence[Row], names: RowNames, images: Sequence[File]
+) -> str:
+    """Return what to know of a table with a column of file names, or of ids most of which are names of images."""
     if table.is_json and any(map(names.has, table.columns)):
         return ""  # an object with a value for each image
     if path.endswith(".json") and are_lists_of_images(data, table.columns, rows, names):
@@ -371,9 +401,11 @@ def _in_columns(path: str, data: bytes, names: RowNames, images: Sequence[File])
     for column in table.columns:
         values = [row[column] for row in rows if names.has(row.get(column))]
         named = names.all_of(values)
-        are_numbers = all(isinstance(one, int) or str(one).strip().isdigit() for one in values)
+        are_numbers = all(map(_is_number, values))
         are_classes = _OF_CLASSES.search(path) is not None and not are_most(named, images)  # 1 is also that of a class
-        if not values or (are_numbers and (are_classes or share_of_names(column, rows, names) < ENOUGH)):
+        if not values or (
+            are_numbers and (are_classes or len(values) == 1 or share_of_names(column, rows, names) < ENOUGH)
+        ):
             continue
         shown = f"names {counted(len(named), 'image')} in column {column!r} ({some_of(values)})"
         if are_most(named, images):
@@ -382,6 +414,22 @@ def _in_columns(path: str, data: bytes, names: RowNames, images: Sequence[File])
             f"{shown}, and not most: {_CORRECT}; pass --column image={column} (columns={{'image': {column!r}}}) to "
             "pack only the images that it names"
         )
+    return _in_values(table, rows, names)
+
+
+def _in_values(table: TextTable, rows: Sequence[Row], names: RowNames) -> str:
+    """Return what to know of a table that names images in another way: by other paths, or without names of columns."""
+    if not table.is_json and any(map(names_a_file, table.columns)):
+        first = next(filter(names_a_file, table.columns))
+        return f"begins with a row of values, such as {first!r}: add a first line such as path,label"
+    for column in table.columns:
+        paths = [str(row[column]) for row in rows if names_a_file(row.get(column))]
+        elsewhere = [path for path in paths if names.has(re.split(r"[/\\]", path)[-1])]
+        if 2 * len(elsewhere) > len(rows):
+            return (
+                f"names images by paths that are not here, such as {elsewhere[0]!r} in column {column!r}: write their "
+                "paths in this folder, or only the names of the files"
+            )
     return ""
 
 
@@ -429,11 +477,8 @@ def _pair_in(line: str) -> tuple[str, str] | None:
     return (name, " ".join(rest)) if is_value else None
 
 
-def _has_as_many(value: Any, data: bytes, count: int, *, is_table: bool) -> bool:
-    """Return whether a text, or a list in JSON, has as many values as there are images, and some are equal.
-
-    Rows of a table may all differ.
-    """
+def _has_as_many(value: Any, data: bytes, count: int) -> bool:
+    """Return whether a text, or a list in JSON, has as many values as there are images, and some are equal."""
     if value is not None:
         lists = [value, *(value.values() if isinstance(value, dict) else ())]
         values = next((one for one in lists if isinstance(one, list) and len(one) == count), [])
@@ -441,4 +486,4 @@ def _has_as_many(value: Any, data: bytes, count: int, *, is_table: bool) -> bool
     lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
     values = lines[len(lines) == count + 1 :]  # without the names of the columns
     are_labels = 1 < len(set(values)) < count and not any(" " in value for value in values)
-    return len(lines) == count + 1 if is_table else len(values) == count and are_labels
+    return len(values) == count and are_labels

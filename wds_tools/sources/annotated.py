@@ -23,9 +23,11 @@ from wds_tools.sources import coco, layouts, masks, voc, yolo
 from wds_tools.sources.about_images import RowNames
 from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, Record
+from wds_tools.sources.image_tables import mask_classes
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import split_folder
-from wds_tools.sources.tree import Files, Layout, image_size
+from wds_tools.sources.pixels import image_size
+from wds_tools.sources.tree import Files, Layout
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
 _MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first
@@ -95,6 +97,9 @@ class Annotated(Layout):
     """How the names of files with the annotations of one image end."""
 
     labels: ClassVar[str] = ""
+    place: ClassVar[str] = PLACE
+    """Where the numbers of classes are."""
+
     _plan: dict[str, _Split] | None = None
 
     @classmethod
@@ -177,7 +182,7 @@ class Annotated(Layout):
         if annotations.labels:
             found.classes = annotations.names
         elif annotations.names:
-            found.field_classes[PLACE] = ClassList(
+            found.field_classes[self.place] = ClassList(
                 annotations.names, annotations.ids, tuple(map(json.dumps, annotations.attributes))
             )
         found.add_to_stamp(map(files.read, used))
@@ -527,6 +532,7 @@ class Masks(Annotated):
 
     kind = "masks"
     labels = "folders"
+    place = "mask.png"
     found_by = "masks with the names of the images, such as masks/1.png for images/1.jpg"
 
     @classmethod
@@ -571,10 +577,18 @@ class Masks(Annotated):
             found = masks.pairs(paths, folders)
         parts = files.named(found.pairs)
         classes = masks.classes(parts, folders)
+        names, used = mask_classes(files)
         sets = _image_sets(files, [files.by_path[path] for path in parts], "Segmentation")
         return {
             split: _Split(
-                Annotations(), members.by_path, parts, members.lists, "a pair", classes=classes, missing=members.missing
+                Annotations(names),
+                members.by_path,
+                parts,
+                [*used, *members.lists],
+                "a pair",
+                classes=classes,
+                notes=masks.notes_on_roles(found.pairs),
+                missing=members.missing,
             )
             for split, members in sets.items()
         }

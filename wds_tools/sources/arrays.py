@@ -44,6 +44,7 @@ class ArraySource(RecordSource):
     kind = "arrays"
     unit = "row"
     part = "array"
+    joining = "pass both as arrays in Python, as wds_tools.pack((images, labels), DST)"
 
     def open(self) -> Contents:
         """Open the file."""

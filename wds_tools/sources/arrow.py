@@ -191,7 +191,7 @@ class ArrowSource(RecordSource):
             if columns.has_fractions(name):
                 seen.lost[name] = sum(not_finite(value) for file in files for value in self._column(file, name))
         self._ids = [name for name in seen.facts(roles) if seen.kinds[name].keys() <= {Kind.TEXT, Kind.WHOLE}]
-        self.packed = frozenset([roles.image, *roles.fields, *seen.facts(roles)])
+        self.packed = frozenset([roles.image, *roles.shape, *roles.fields, *seen.facts(roles)])
         self._add_entries(found, files, names, seen.values_of(roles.label))
         found.account.given = sum(map(self.rows, files))
         found.account.notes += columns.notes()

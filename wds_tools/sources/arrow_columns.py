@@ -6,6 +6,7 @@ other tools, with a binary column of images and without that metadata, are read 
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +14,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from wds_tools.errors import SourceError
 from wds_tools.format import image_header
 from wds_tools.format.label import Classes, quoted
+from wds_tools.sources.base import as_source_error
 from wds_tools.sources.columns import check_unique
 from wds_tools.sources.label_choice import class_lists_of
-from wds_tools.sources.record_values import Kind
+from wds_tools.sources.record_values import Excluded, Kind, cell
 
+_NO_BYTES = Excluded("binary, which is not read from a table of files")
 _VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
 
 
@@ -169,6 +173,24 @@ def _renumbered(value: Any, path: Sequence[str], new: Mapping[int, int]) -> Any:
     if isinstance(value, dict) and path[0] in value:
         return value | {path[0]: _renumbered(value[path[0]], path[1:], new)}
     return value
+
+
+def columns_of_parquet(data: bytes) -> tuple[list[str], dict[str, tuple[str, ...]]]:
+    """Return the columns of a Parquet file, and the class names of those that have them."""
+    with as_source_error("is not valid Parquet", pa.ArrowException):
+        schema = pq.read_schema(io.BytesIO(data))
+    return schema.names, class_lists_of(_features(schema))
+
+
+def rows_of_parquet(data: bytes) -> list[dict[str, Any]]:
+    """Return the rows of a Parquet file, without values that are or contain bytes, which may be large."""
+    with as_source_error("is not valid Parquet", pa.ArrowException):
+        file = pq.ParquetFile(io.BytesIO(data))
+        binary = [one.name for one in file.schema_arrow if _has(one.type, lambda kind: _what(kind) == _BINARY)]
+        names = [name for name in file.schema_arrow.names if name not in binary]
+        empty = dict.fromkeys(binary, _NO_BYTES)
+        rows = file.read(names).to_pylist() if names else [{}] * file.metadata.num_rows
+        return [{**cell(row), **empty} for row in rows]
 
 
 def lengths(column: pa.Array) -> list[int | None]:

@@ -8,6 +8,7 @@ what the user stated wrongly an OptionError. Docstrings name errors only where t
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,9 +26,9 @@ from numpy.typing import NDArray
 from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceError, StoreError
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import ClassList
-from wds_tools.format.label import NO_NUMBER, NONE, Classes, Labels, LabelType, Numbered
+from wds_tools.format.image_signature import Signature
+from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, Numbered
 from wds_tools.format.label_lists import LABELS, Form
-from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
@@ -62,12 +63,14 @@ class Record(NamedTuple):
         fields: Other fields by name, encoded.
         facts: Entries of the ``json`` field besides path and class.
         remarks: What is wrong with fields that are kept, in the same words for each record.
+        signature: That of the image, if the source has it.
     """
 
     image: bytes | NDArray[np.uint8]
     fields: Mapping[str, bytes] = MappingProxyType({})
     facts: Mapping[str, Any] = MappingProxyType({})
     remarks: tuple[str, ...] = ()
+    signature: Signature | None = None
 
 
 class FileState(NamedTuple):
@@ -191,6 +194,7 @@ class Collector(Listing):
         super().__init__(Inputs(), [], (), Account(unit))
         self.where = where
         self.numbered_by = "list"
+        self.are_labelled = False  # whether an input has a label so far
         self._options = options
         self._labels = Labels(where, label_type=options.label_type, separator=options.label_separator)
 
@@ -212,6 +216,14 @@ class Collector(Listing):
         """Add an input and its label: a `Label`, a value whose meaning is not known, or a list of these."""
         self.inputs.append(entry)
         self._labels.add(label)
+        self.are_labelled |= not isinstance(label, (str, Label, type(None))) or label not in (None, NONE, "")
+
+    def add_images(self, paths: Sequence[str], sizes: Sequence[int], labels: Iterable[Any]) -> None:
+        """Add inputs that have only a path, a size and a label: quickly, because there may be millions."""
+        self.inputs.append_images(paths, sizes)
+        labels = list(labels)
+        self._labels.extend(labels)
+        self.are_labelled |= any(label is not NONE for label in labels)
 
     def skip(self, path: str, reason: str) -> None:
         """Record a file, row or sample that cannot be packed."""
@@ -266,10 +278,12 @@ class Source:
         roles: Roles that ``columns`` may name.
         reads_text: The source is a text file, which has an encoding.
         no_splits: Why `splits` is empty, and what to do.
+        joining: How to pack the images with a file next to them that has their labels.
     """
 
     kind: str
     unit: ClassVar[str] = "record"
+    joining: ClassVar[str] = "write the images as files next to it and pack them with --from table"
     in_process: ClassVar[bool] = False
     detected: str = ""
     roles: tuple[str, ...] = ("image", "label")
@@ -312,8 +326,10 @@ class Source:
         """
         found = Collector(self.name, self.unit, self.options)
         self.collect(found)
-        if found.files:
+        if found.files and self.root().is_dir():
             self._leave_out_others(found)
+        elif found.files and not found.are_labelled and not self.is_stated:
+            self._check_next_to(found)
         return found.listing()
 
     def collect(self, found: Collector) -> None:
@@ -372,21 +388,47 @@ class Source:
 
     def _about_images(self, found: Collector, root: Path, others: Sequence[str]) -> Mapping[str, Any]:
         """Return which files next to what is packed are about the images, and name them in notes."""
-        is_stated = self.options.kind is not None or "label" in self.columns
         rule = import_module("wds_tools.sources.about_images")  # it reads tables, which are sources too
         files = [File(path, (root / path).stat().st_size) for path in others if (root / path).is_file()]
         images = [File(name, 0) for name in self.image_names(found)] if rule.candidates(files, ()) else []
         with as_source_error(f"a file next to {self.name} cannot be read"):
-            about = rule.about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=is_stated)
-        for path, one in about.items():
-            if one.is_certain and not is_stated:
-                raise SourceError(
-                    f"{root / path} {one.reason.partition(':')[0]}, and is not read with {self.name}: if it has the "
-                    "labels, write the images as files next to it and pack them with --from table; or pass --from "
-                    f"{self.kind} (kind={self.kind!r}) to pack without it"
-                )
+            about = rule.about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=self.is_stated)
+        self._check_about({} if self.is_stated else about, root)
         found.account.notes += rule.notes_on(about)
         return dict(about)
+
+    def _check_next_to(self, found: Collector) -> None:
+        """Check that no file next to one that is packed, which has no labels, is about its images.
+
+        Further Parquet files next to one are other parts of the same data.
+        """
+        rule = import_module("wds_tools.sources.about_images")
+        root, packed = found.files[0].path.parent, {one.path for one in found.files}
+        parts = {path.suffix for path in packed} & {*layouts.TABLES}
+        with as_source_error(f"{root} cannot be read"):
+            there = [path for path in sorted(root.iterdir()) if path.suffix not in parts and path.is_file()]
+            files = [
+                File(path.name, path.stat().st_size) for path in there if path.name[0] != "." and path not in packed
+            ]
+            images = [File(name, 0) for name in self.image_names(found)] if rule.candidates(files, ()) else []
+            about = rule.about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=False)
+        self._check_about(about, root)
+        found.account.notes += rule.notes_on({path: one for path, one in about.items() if rule.says_labels(path)})
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether the user has named the format or the label, and so does not mean files next to it."""
+        return self.options.kind is not None or "label" in self.columns
+
+    def _check_about(self, about: Mapping[str, Any], root: Path) -> None:
+        """Check that no file is about the images."""
+        for path, one in about.items():
+            if one.is_certain:
+                what = re.split(":|, so it|, which is not read", one.reason)[0]
+                raise SourceError(
+                    f"{root / path} {what}, and is not read with {self.name}: if it has the labels, {self.joining}; or "
+                    f"pass --from {self.kind} (kind={self.kind!r}) to pack without it"
+                )
 
     def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:  # noqa: ARG002 - for files of images
         """Return the local image files whose modification time is later, of those that inputs are read from."""
@@ -552,10 +594,3 @@ def stamp_files(paths: Iterable[Path]) -> str:
                 file.seek((status.st_size - _PIECE_BYTES) * number // (_PIECES - 1))
                 digest.update(file.read(_PIECE_BYTES))
     return digest.hexdigest()
-
-
-def field_bytes(size: int) -> int:
-    """Return the bytes that a field of ``size`` bytes takes in a shard."""
-    # The packer's member names are short and ASCII, so the header is one block unless the size
-    # needs a pax record.
-    return BLOCK + padded(size) if size <= MAX_OCTAL_SIZE else member_bytes("000000000.jpg", size)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import field_bytes
+from wds_tools.sources.inputs import field_bytes
 from wds_tools.wording import first_few
 
 IMAGE = "image"
@@ -21,6 +21,7 @@ _USUAL_NAMES = {
     LABEL: "label labels class classes target targets cls category fine_label species y class_name label_name class_id "
     "classid category_id label_id category_name target_name label_text",
 }
+_PIXEL = re.compile(r"pixel_?\d+|\d+x\d+")
 _TEXTS = ("txt", "text", "caption", "captions", "caption.txt")
 _EXTENSION = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*\.(txt|json|png|jpg|webp|npy|cls|xml|bin)")
 _PATH_ENDINGS = ("_file_name", "_filename", "_path", "_file")
@@ -65,7 +66,10 @@ def check_unique(names: Sequence[str], *, where: str) -> None:
     """Check the header of a table. Columns without a name may occur several times."""
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
-        raise SourceError(f"{where} has two columns named {twice!r}: rename one of them")
+        remedy = "rename one of them"
+        if twice.strip().isdigit():
+            remedy += ", or add a first line such as path,label if the file begins with a row of values"
+        raise SourceError(f"{where} has two columns named {twice!r}: {remedy}")
 
 
 def no_image_error(where: str, names: Iterable[str], what: str = "column", hint: str = "") -> SourceError:
@@ -73,6 +77,20 @@ def no_image_error(where: str, names: Iterable[str], what: str = "column", hint:
     return SourceError(
         f"{where} has no {what} of images with a known name; it has {first_few(map(repr, names), _SHOWN) or 'none'}: "
         f"name the {what}, as in --column image=NAME (columns={{'image': 'NAME'}}){hint}"
+    )
+
+
+def pixel_columns(names: Iterable[str]) -> list[str]:
+    """Return the columns that have one pixel each, such as ``pixel0`` and ``pixel1``; empty if there is one at most."""
+    found = list(filter(_PIXEL.fullmatch, names))
+    return found if len(found) > 1 else []
+
+
+def pixels_error(where: str, name: str, what: str = "column") -> SourceError:
+    """Return the error that the pixels of images are numbers in lists, in text or in columns of their own."""
+    return SourceError(
+        f"{where} has the pixels of images as numbers in {what} {name!r}, as FER-2013 and MNIST as CSV have them: make "
+        "arrays of them and pack these: docs/packing.md shows the lines"
     )
 
 

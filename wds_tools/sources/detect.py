@@ -1,4 +1,4 @@
-"""The format of a source: named by the user, or detected from the files; and formats that are known and not read."""
+"""The format of a source: named by the user, or detected from the files."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from wds_tools.sources.chunks import INDEX, has_index_of
 from wds_tools.sources.files import CODECS, SplitsError, TarFiles, find_remote_files, is_tar
 from wds_tools.sources.layouts import is_image_name, is_shard_table, is_split_name
 from wds_tools.sources.objects import is_stream
+from wds_tools.sources.refused import HEAD_BYTES, OtherFormat, refused_format
 from wds_tools.sources.tree import ClassFolders, TreeSource, imported
 from wds_tools.sources.trees import RemoteTree, is_zip
 from wds_tools.storage import is_url
@@ -292,6 +293,11 @@ def _is_table(path: str | Path) -> bool:
         return _LIST_OF_OBJECTS.match(file.read(HEAD_BYTES)) is not None
 
 
+def _is_arrow(path: Path) -> bool:
+    is_other = path.is_file() and _other_format(path) is not None  # Feather version 1
+    return _has_extension(".arrow", ".feather", ".ipc")(path) and not is_other
+
+
 def _is_parquet(path: Path) -> bool:
     if path.is_dir() and any(islice(path.glob("*=*/*=*/**/*.parquet"), 1)):  # Hive's folders are nested
         return True
@@ -437,7 +443,9 @@ KINDS: dict[str, Format] = {
     "tar": Format("tree:TreeSource", _has_extension(".tar", *CODECS), _ARCHIVE),
     "zip": Format("tree:TreeSource", _has_extension(".zip"), _ARCHIVE),
     "arrow": Format(
-        "arrow:ArrowSource", _has_extension(".arrow"), "written by `datasets.save_to_disk`; stream or file format"
+        "arrow:ArrowSource",
+        _is_arrow,
+        "written by `datasets.save_to_disk`; stream or file format, such as `.feather` of version 2",
     ),
     "parquet": Format(
         "arrow:ParquetSource",
@@ -479,96 +487,3 @@ def _all_names() -> str:
     """Return the names that ``--from`` accepts as text: each kind with its aliases in parentheses."""
     kinds = sorted((kind, one.aliases) for kind, one in KINDS.items() if kind not in _PYTHON_KINDS)
     return ", ".join(f"{kind} ({', '.join(aliases)})" if aliases else kind for kind, aliases in kinds)
-
-
-HEAD_BYTES = 132
-"""Bytes from the start of a file that `refused_format` looks at."""
-
-
-class OtherFormat(NamedTuple):
-    """A format that is not read.
-
-    Attributes:
-        name: Its name.
-        remedy: What to do, as the end of a sentence.
-    """
-
-    name: str
-    remedy: str
-
-
-_FFCV = OtherFormat("FFCV (.beton)", "pack the images that it was written from, or FFCV's dataset object in Python")
-_LANCE = OtherFormat("Lance", "write it as Parquet with lance.dataset(PATH).to_table() and pack that")
-_DICOM = OtherFormat("DICOM", "write the pixels as PNG, with the window that you want, for example with pydicom")
-_MATLAB = OtherFormat(
-    "MATLAB version 5 (.mat)",
-    "read it with scipy.io.loadmat and save its arrays with numpy.savez, or save it in MATLAB with -v7.3",
-)
-_MXNET = OtherFormat("MXNet RecordIO (.rec)", "unpack its images into class folders with MXNet's im2rec or recordio")
-_PICKLE = OtherFormat(
-    "a pickle (.pkl), which can run code when it is read", "load it yourself and pass the object to wds_tools.pack"
-)
-_CIFAR = OtherFormat(
-    "CIFAR (pickles, or binary batches)", "load the arrays in Python and pack them: docs/packing.md shows the lines"
-)
-_IDX = OtherFormat(
-    "idx (MNIST)", "read the arrays with numpy.frombuffer and pack them: docs/packing.md shows the lines"
-)
-_BY_NAME = {
-    r"(data|test)_batch(_\d)?(\.bin)?|batches\.meta(\.txt)?": _CIFAR,
-    r".*-idx\d-u?(byte|int)(\.gz)?": _IDX,
-}
-_BY_EXTENSION = {
-    ".beton": _FFCV,
-    ".lance": _LANCE,
-    ".dcm": _DICOM,
-    ".dicom": _DICOM,
-    ".rec": _MXNET,
-    ".pkl": _PICKLE,
-    ".pickle": _PICKLE,
-}
-_COMPRESSED = OtherFormat("a compressed table", "decompress it first, for example with `gzip -d` or `zstd -d`")
-_COMPRESSED_TABLE = re.compile(r"\.(csv|tsv|jsonl|ndjson|json)\.(gz|bz2|xz|zst|zip)")
-_PICKLE_STARTS = tuple(bytes([0x80, version]) for version in (2, 3, 4, 5))
-_IDX_START = b"\0\0\x08"  # arrays of uint8
-_MXNET_START = (0xCED7230A).to_bytes(4, "little")
-
-
-def refused_format(names: Iterable[str], head: bytes = b"") -> OtherFormat | None:
-    """Return the format of a file or folder if it is known and not read; otherwise None.
-
-    Args:
-        names: The name of the file; or for a folder, its name and the names in it, folders with a slash at the end.
-        head: The first `HEAD_BYTES` bytes of the file; empty for a folder.
-
-    >>> refused_format(["train.beton"]).name, refused_format(["scan"], bytes(128) + b"DICM").name
-    ('FFCV (.beton)', 'DICOM')
-    >>> refused_format(["photos.lance/", "data/", "_versions/"]).name, refused_format(["cat.jpg"])
-    ('Lance', None)
-    """
-    lower = [name.lower() for name in names]
-    if "_versions/" in lower:
-        return _LANCE
-    stems = [name.removesuffix("/") for name in lower]
-    endings = {f".{stem.rpartition('.')[2]}" for stem in stems if "." in stem}
-    found = [_BY_EXTENSION[ending] for ending in sorted(endings & _BY_EXTENSION.keys())]
-    found += [_COMPRESSED] if any(map(_COMPRESSED_TABLE.search, stems)) else []
-    found[:0] = [one for pattern, one in _BY_NAME.items() if any(re.fullmatch(pattern, stem) for stem in stems)]
-    images_too = any(
-        ending in (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".avif") for ending in endings
-    )
-    by_content = _by_content(head)
-    by_name = found[0] if found and not images_too else None
-    return by_name if by_name in (_CIFAR, _IDX) else by_content or by_name
-
-
-def _by_content(head: bytes) -> OtherFormat | None:
-    if head[128:132] == b"DICM":
-        return _DICOM
-    if head.startswith(b"MATLAB 5.0"):
-        return _MATLAB
-    if head.startswith(_MXNET_START):
-        return _MXNET
-    if head.startswith(_IDX_START) and head[3:4] in (b"\1", b"\2", b"\3", b"\4"):
-        return _IDX
-    return _PICKLE if head.startswith(_PICKLE_STARTS) else None

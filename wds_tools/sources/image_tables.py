@@ -28,9 +28,9 @@ from wds_tools.sources.about_images import (
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
 from wds_tools.sources.inputs import File
-from wds_tools.sources.label_choice import ambiguous, some_of
+from wds_tools.sources.label_choice import ambiguous, names_in, some_of
 from wds_tools.sources.layouts import first_folders, names_a_file, split_folder, split_of, split_of_table
-from wds_tools.sources.text_table import Row, TextTable
+from wds_tools.sources.text_table import ONE_HOT_NAME, Row, TextTable
 from wds_tools.sources.tree import Files, Layout
 
 
@@ -77,7 +77,7 @@ class SplitRows(NamedTuple):
 
 def tables_of(files: Files, options: SourceOptions) -> list[Named]:
     """Return the tables that name images. One that names few is none, if the others name all of these."""
-    texts = candidates(files.others, files.images, layouts.TABLES)
+    texts = candidates(files.others, files.images, (*layouts.TABLES, ".txt"))
     if not texts:
         return []
     images = without_masks(files)[0]
@@ -117,16 +117,11 @@ def _joined(tables: Sequence[Named]) -> list[Named]:
 def _named(files: Files, options: SourceOptions, file: File, images: Sequence[File], names: RowNames) -> Named | None:
     """Return a table with the image of each row; None if its rows do not name images."""
     data = files.read(file)
-    is_json = file.path.lower().endswith(".json")
-    if is_json and data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"[", b"{"):
+    found = _table_in(file.path, data, options)
+    if found is None:
         return None
-    try:
-        rows = TextTable(Path(file.path), options.encoding, data)
-        head = [row for _, row in islice(rows.rows(), LOOKED_AT)]
-    except SourceError as error:
-        if is_json:
-            return None
-        raise SourceError(f"{error}; or pass --from folder (kind='folder') to pack the images without it") from error
+    rows, head = found
+    is_json = file.path.lower().endswith(".json")
     if any(names_a_file(column) and names.has(column) for column in rows.columns):
         if rows.is_json:
             return None  # an object with a value for each image, see `about_images`
@@ -142,6 +137,22 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
     if image is None or (are_ids and not split_of_table(file.path) and not are_most(names.all_of(values), images)):
         return None  # such as a table of classes, whose numbers are also names of images
     return Named(file, rows, image, [names.find(value, table=file.path) for value in values])
+
+
+def _table_in(path: str, data: bytes, options: SourceOptions) -> tuple[TextTable, list[Row]] | None:
+    """Return the rows of a file, and the first ones; None if it is JSON or text that is not a table."""
+    is_json, is_text = path.lower().endswith(".json"), path.lower().endswith(".txt")
+    if is_json and data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"[", b"{"):
+        return None
+    try:
+        rows = TextTable(Path(path), options.encoding, data)
+        head = [row for _, row in islice(rows.rows(), LOOKED_AT)]
+    except SourceError as error:
+        if is_json or is_text:
+            return None
+        raise SourceError(f"{error}; or pass --from folder (kind='folder') to pack the images without it") from error
+    has_header = len(rows.columns) > 1 and usual_columns(IMAGE, rows.columns)
+    return (rows, head) if has_header or not is_text else None
 
 
 def without_masks(files: Files) -> tuple[list[File], dict[str, dict[str, File]]]:
@@ -168,9 +179,14 @@ def _image_column(
     paths = [name for name in found if any(names_a_file(row.get(name)) for row in head)]
     found = paths or found
     found = [name for name in usual_columns(IMAGE, found) if name in found] or found
+    values = {name: [row.get(name) for row in head] for name in columns}
+    if found and not paths:  # ids of rows may be names of other images
+        usual = [name for name in usual_columns(IMAGE, columns) if any(map(names_a_file, values[name]))]
+        if usual:
+            raise ambiguous(IMAGE, table, {name: some_of(values[name]) for name in (*usual, *found)})
     if len(found) < 2:
         return next(iter(found), None)
-    values = {name: [row.get(name) for row in head] for name in found}
+    values = {name: values[name] for name in found}
     same = {tuple(names.find(value, table=table) for value in values[name]) for name in found}
     if len(same) > 1:
         raise ambiguous(IMAGE, table, {name: some_of(column) for name, column in values.items()})
@@ -221,7 +237,8 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
     for split, folders in by_split.items():
         those = {*folders}
         images = [file for file in every if posixpath.dirname(file.path) in those]
-        own = [file for file in others if split_folder(file.path) in ("", split)]
+        elsewhere = by_split.keys() - {"", split}
+        own = [file for file in others if split_folder(file.path) not in elsewhere]
         are_classes = first_folders(f"{folder}/1.jpg" for folder in folders) or (have_files and layout.kind == "folder")
         are_labelled = layout.labels == "rows" or (layout.labels == "folders" and bool(are_classes))
         of_split = about(own, images, files.read, are_labelled=are_labelled, names=names)
@@ -261,6 +278,13 @@ def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> di
         others = sorted(
             {split_folder(file.path) for file in files.images} - {"", *folders.get(next(iter(by_split)), ())}
         )
+        classes = first_folders(file.path for file in files.images if split_folder(file.path) in others)
+        if classes and options.kind is None and not options.columns:
+            raise SourceError(
+                f"{files.where} has a table of {next(iter(by_split))!r} only, {tables[0].file.path}, and class folders "
+                f"({quoted(classes)}) in {quoted(others)}: pack one of them at a time, or pass --from table "
+                "(kind='table') to pack only the rows"
+            )
         note = f"there is a table of {next(iter(by_split))!r} only, and none of {quoted(others)}" if others else ""
         reason = f"{note}: add a table that names the images of each, or pack without --split folders" if others else ""
         return {"": SplitRows(tables[0], [True] * len(tables[0].found), (note,) if others else (), reason)}
@@ -309,6 +333,21 @@ def _check_once(table: Named) -> None:
     if count > 1:
         raise SourceError(
             f"{table.file.path} has {count:,} rows for {path!r}, and a sample has one row: write the rows of an image "
-            "as one, with a list for several labels (as JSON), or as COCO if they are boxes; or pass --from folder "
-            "(kind='folder') to pack the images without it"
+            "as one, with a list for several labels or captions (as JSON), or as COCO if they are boxes; or pass "
+            "--from folder (kind='folder') to pack the images without it"
         )
+
+
+def mask_classes(files: Files) -> tuple[tuple[str, ...], list[File]]:
+    """Return the class names of masks by number, and their files: Roboflow writes the same one for each split."""
+    found: dict[tuple[str, ...], list[File]] = {}
+    for file in files.others:
+        if posixpath.basename(file.path) == ONE_HOT_NAME and not file.reason:
+            table = TextTable(Path(file.path), None, files.read(file))
+            if [name.lower() for name in table.columns] == ["pixel value", "class"]:
+                rows = dict(tuple(row.values()) for _, row in table.rows())
+                found.setdefault(names_in(rows), []).append(file)
+    if len(found) > 1:
+        paths = [own[0].path for own in found.values()]
+        raise SourceError(f"{quoted(paths[:2])} have different classes: correct them, or pack their folders separately")
+    return next(iter(found.items()), ((), []))

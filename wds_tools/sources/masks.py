@@ -31,7 +31,7 @@ _MASK_WORD = re.compile(
     r"(?<![a-z])(masks?|labels?|annotations?|seg|segmentations?|gt|ground[ _-]?truth|targets?|depth|trimaps?)(?![a-z])"
 )
 _FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot beside train; others: train_labels, train_masks
-_IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat")
+_IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat", "_rgb")
 _MASK_ENDINGS = {
     "_labelIds": "mask",
     "_labelTrainIds": "train_ids",
@@ -48,6 +48,7 @@ _MASK_ENDINGS = {
     "_GT": "mask",
     "_L": "mask",  # CamVid
     "_P": "mask",  # CamVid with class numbers
+    "_depth": "depth",
 }
 _NUMBERED_MASK = re.compile(r"(.+)_mask_(\d+)")  # a further mask of an image
 _OTHER_ENDINGS = ("_color", "_L", "_P")  # that photographs may have too
@@ -211,6 +212,31 @@ def note_on_names(names: Sequence[str]) -> list[str]:
         "masks do: put masks into a folder 'masks' next to a folder 'images'"
     )
     return [note]
+
+
+def notes_on_roles(found: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
+    """Return a note if masks have names that classes or other images may have as well: ``hats_masks``, ``1_L.png``.
+
+    >>> notes_on_roles([("images/1.png", {"mask.png": "masks/1.png"})])
+    []
+    """
+    pairs = ((image, mask) for image, fields in found for mask in fields.values())
+    image, mask = next((pair for pair in pairs if _may_be_images(*pair)), ("", ""))
+    note = (
+        f"{mask!r} is taken as the mask of {image!r}, and so are others with such names: pass --from folder "
+        "(kind='folder') if they are images of their own"
+    )
+    return [note] if mask else []
+
+
+def _may_be_images(image: str, mask: str) -> bool:
+    """Return whether only an ending, of a folder or of a name, states that one image is the mask of the other."""
+    folders = zip(image.split("/")[:-1], mask.split("/")[:-1], strict=False)
+    one, other = next((pair for pair in folders if pair[0] != pair[1]), ("", ""))
+    if one:
+        return other.lower().startswith(one.lower()) and not is_split_name(one)
+    ending = _ANY_ENDING.search(mask)
+    return ending is not None and ending[1] in _OTHER_ENDINGS
 
 
 def is_mask(name: str) -> bool:

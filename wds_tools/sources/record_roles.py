@@ -25,6 +25,8 @@ from wds_tools.sources.columns import (
     no_image_error,
     not_finite,
     null_note,
+    pixel_columns,
+    pixels_error,
     plain_name,
     usual_columns,
 )
@@ -61,9 +63,14 @@ IN_LISTS = (SECOND, FIRST, THIRD)
 _HEIGHTS = ("height", "rows", "h", "image/height", "image_height", "img_height")
 _WIDTHS = ("width", "cols", "columns", "w", "image/width", "image_width", "img_width")
 _DEPTHS = ("depth", "channels", "c", "image/depth", "image/channels", "image_depth", "image_channels")
+_TEXT_REMEDY = (
+    "paths and URLs are read with --from table (of a Parquet file), or from a CSV or JSON Lines table; base64 must be "
+    "decoded to bytes"
+)
 _SPLIT_NAMES = ("split", "splits", "subset", "partition", "fold", "train", "is_train", "is_training", "test", "is_test")
 _SPLIT_NUMBERS = frozenset(["true", "false", *map(str, range(10)), *map(str, map(float, range(10)))])
 _MAX_CLASSES = 25_000  # different texts of a name that may have the class names
+_TEXTS = {Kind.TEXT, Kind.MISSING}
 _SHAPES = ("shape", "image/shape", "image_shape", "img_shape")
 
 
@@ -275,7 +282,7 @@ class Names:
             if self.kinds[named].keys() <= {*SCALARS, Kind.DECIMAL, Kind.MAPPING}:
                 raise SourceError(
                     f"{where}: {source.part} {named!r} has {self._described(named)}; images are bytes, or structs of "
-                    "bytes and path: list files and URLs in a CSV or JSON Lines table"
+                    f"bytes and path: {_TEXT_REMEDY}"
                 )
             return named
         for allowed in (IMAGES, {Kind.SEVERAL_IMAGES}, {Kind.BINARY} if self._shape() else set()):
@@ -290,9 +297,15 @@ class Names:
         known = self._usual_image(may_be)
         if known and self.kinds[known].keys() - {Kind.MISSING}:
             return known  # each record is skipped with its reason
-        texts = usual_columns(IMAGE, [name for name, found in self.kinds.items() if Kind.TEXT in found])
-        hint = f"; {texts[0]!r} has text: list files and URLs in a CSV or JSON Lines table" if texts else ""
+        if pixels := pixel_columns(self.kinds) or self._usual_with(Kind.LIST):
+            raise pixels_error(where, pixels[0], source.part)
+        texts = self._usual_with(Kind.TEXT)
+        hint = f"; {texts[0]!r} has text: {_TEXT_REMEDY}" if texts else ""
         raise no_image_error(where, [f"{name} ({self._described(name)})" for name in self.kinds], source.part, hint)
+
+    def _usual_with(self, kind: str) -> list[str]:
+        """Return the usual names of images that have values of a kind."""
+        return usual_columns(IMAGE, [name for name, found in self.kinds.items() if kind in found])
 
     def _usual_image(self, names: Sequence[str]) -> str | None:
         usual = (*self.source.preferred.get(IMAGE, ()), *usual_columns(IMAGE, names))
@@ -411,10 +424,14 @@ class Names:
             elif (
                 usual
                 and usual not in fields.values()
-                and (self.source.names_files or (is_text_field(usual) and kinds.keys() <= {Kind.TEXT, Kind.MISSING}))
+                and (self._names_files(usual, kinds) or (is_text_field(usual) and kinds.keys() <= _TEXTS))
             ):
                 fields[name] = usual
         return fields
+
+    def _names_files(self, field: str, kinds: Iterable[str]) -> bool:
+        """Return whether values are those of a field, or names of files that are it; a list of texts is not a text."""
+        return self.source.names_files and not (field == "txt" and {Kind.LIST, Kind.MAPPING} & {*kinds})
 
     def facts(self, roles: Roles) -> list[str]:
         """Return the names that become entries of ``json``."""

@@ -29,7 +29,6 @@ from wds_tools.sources.base import (
     SourceStoreError,
     as_read_error,
     check_size,
-    field_bytes,
 )
 from wds_tools.sources.columns import (
     IMAGE,
@@ -38,9 +37,11 @@ from wds_tools.sources.columns import (
     image_field,
     is_text_field,
     no_image_error,
+    pixel_columns,
+    pixels_error,
     usual_columns,
 )
-from wds_tools.sources.inputs import Input
+from wds_tools.sources.inputs import Input, field_bytes
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.layouts import names_a_file, stored_name
 from wds_tools.sources.pixels import as_png, converted
@@ -58,7 +59,7 @@ from wds_tools.wording import counted
 
 _NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 _PIXELS = re.compile(r"\d{1,3}( \d{1,3}){63,}")  # as text, in one column
-_PIXEL = re.compile(r"pixel_?\d+|\d+x\d+")  # a column for each
+_BASE64 = re.compile(r"(data:image/[\w.+-]+;base64,)?(/9j/|iVBORw0KGgo|UklGR|R0lGOD)[A-Za-z0-9+/=\s]{50,}")
 _NO_LABEL = (None, "", NONE)
 _HINT_ROWS = 1000  # that are looked at for a label with an unusual name
 _PROBED_ROWS = 20  # whose files are looked for if several columns could have the images
@@ -82,6 +83,7 @@ class TableRows(RecordSource):
 
     def seen(self, table: TextTable) -> Names:
         """Return what is known of the columns before rows are added."""
+        self.class_lists = table.class_lists
         names = Names(self)
         for column in table.columns:
             names.declare(column, Kind.MISSING)
@@ -118,6 +120,10 @@ class TableSource(TableRows):
         super().__init__(src, options)
         self.remote = self.options.remote
         self.times = FileTimes()
+
+    @property
+    def is_stated(self) -> bool:
+        return True  # the rows of this table are meant, whatever is next to it
 
     def collect(self, found: Collector) -> None:
         found.take_files([self.path])
@@ -233,11 +239,12 @@ class TableSource(TableRows):
         if IMAGE not in self.columns:  # objects and lists of JSON do not name files
             found = [name for name in found if not any(isinstance(value, (dict, list)) for value in values[name])]
         pixels = [name for name in names if any(_PIXELS.fullmatch(str(row.get(name))) for row in rows)]
-        if pixels or sum(_PIXEL.fullmatch(name) is not None for name in names) > 1:
+        if pixels := pixels or pixel_columns(names):
+            raise pixels_error(where, pixels[0])
+        if encoded := [name for name in found or names if any(_BASE64.match(str(row.get(name))) for row in rows)]:
             raise SourceError(
-                f"{where} has the pixels of images as text (FER-2013, or MNIST as CSV), in column "
-                f"{(pixels or list(filter(_PIXEL.fullmatch, names)))[0]!r}: make arrays of them and pack these: "
-                "docs/packing.md shows the lines"
+                f"{where} has images as base64 text in column {encoded[0]!r}: decode them and write the table as "
+                "Parquet: docs/packing.md shows the lines"
             )
         if not found:
             raise self._no_image()

@@ -1,4 +1,4 @@
-"""Rows of a text file: CSV with any usual separator, JSON Lines, or JSON.
+"""Rows of a file: CSV with any usual separator, JSON Lines, JSON, or Parquet.
 
 The rows of CSV and JSON Lines in UTF-8 are read at their byte offsets, without the rest of the file. Other files are
 read as a whole.
@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
+from wds_tools.sources.arrow_columns import columns_of_parquet, rows_of_parquet
 from wds_tools.sources.base import as_read_error
 from wds_tools.sources.columns import IMAGE, LABEL, check_unique, usual_columns
 from wds_tools.sources.label_choice import ambiguous, could_be_classes, some_of
@@ -37,6 +38,7 @@ _HEAD_BYTES = 1 << 16
 _SEPARATORS = ",;\t|"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines also splits at other characters, such as U+2028
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # as Excel reads it
+_PARQUET = b"PAR1"
 _BOMS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -48,11 +50,12 @@ _INVALID = re.compile("[\ud800-\udfff]")
 
 
 class TextTable:
-    """A text file with rows. It is pickled with the names of its columns, so workers do not read it again.
+    """A file with rows. It is pickled with the names of its columns, so workers do not read it again.
 
-    It is JSON Lines if its name ends in ``.jsonl`` or ``.ndjson``, or if it begins with an object; JSON if it begins
-    with a list, or is one object. Otherwise values are separated by a comma, semicolon, tab or ``|``: whichever gives
-    the most columns, or the one of a first line ``sep=;``.
+    It is Parquet if it begins so; its values are like those of JSON then. It is JSON Lines if its name ends in
+    ``.jsonl`` or ``.ndjson``, or if it begins with an object; JSON if it begins with a list, or is one object.
+    Otherwise values are separated by a comma, semicolon, tab or ``|``: whichever gives the most columns, or the one of
+    a first line ``sep=;``.
 
     Args:
         path: The file.
@@ -63,6 +66,7 @@ class TextTable:
         columns: Names of the columns: of CSV, those of the header; of JSON, the keys of all rows. A column without a
             name in the header is ``column_N``, counted from 1.
         unnamed: The columns without a name.
+        class_lists: Column -> class names, by number, that the schema of Parquet has.
     """
 
     def __init__(self, path: Path, encoding: str | None = None, data: bytes | None = None) -> None:
@@ -154,8 +158,17 @@ class TextTable:
             ) from error
 
     def _read_format(self, encoding: str | None) -> None:
+        self.start, self.separator, self.skips_spaces = 0, "", False
+        self.columns: list[str] = []
+        self.unnamed: tuple[str, ...] = ()
+        self.class_lists: dict[str, tuple[str, ...]] = {}
         with self._errors(), self._open() as file:
             head = file.read(_HEAD_BYTES)
+            self._is_parquet = head.startswith(_PARQUET)
+            if self._is_parquet:
+                self.encoding, self.is_whole, self.is_json = "utf-8", True, True
+                self.columns, self.class_lists = columns_of_parquet(self.content())
+                return
             bom = next((name for mark, name in _BOMS if head.startswith(mark)), None)
             self.encoding = encoding or bom or "utf-8"
             self.is_whole = codecs.lookup(self.encoding).name not in ("utf-8", "utf-8-sig")
@@ -175,9 +188,6 @@ class TextTable:
             )
             self.is_json = self._is_document or first == "{" or are_lines
             self.is_whole |= self._is_document or ("\n" not in text and "\r" in text)
-            self.start, self.separator, self.skips_spaces = 0, "", False
-            self.columns: list[str] = []
-            self.unnamed: tuple[str, ...] = ()
             if self.is_json:
                 rows = self._whole if self.is_whole else (row for _, row in self.rows())
                 self.columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -218,6 +228,8 @@ class TextTable:
                     f"{self.path} has more than {_MAX_WHOLE_BYTES:,} bytes, and must be read as a whole: write it as "
                     "CSV or JSON Lines in UTF-8, which are read row by row"
                 )
+            if self._is_parquet:
+                return rows_of_parquet(data)
             try:
                 text = data.decode(self.encoding).removeprefix("\ufeff")
             except UnicodeError as error:
@@ -322,7 +334,7 @@ def _rows_of_document(text: str, where: str) -> list[Row]:
     )
 
 
-_ONE_HOT_NAME = "_classes.csv"  # Roboflow's, with a column for each class
+ONE_HOT_NAME = "_classes.csv"  # Roboflow's, with a column for each class
 _FLAGS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "-1": 0, "-1.0": 0}
 _ZERO, _SIGNED = ("0", "0.0", "1", "1.0"), ("-1", "-1.0", "1", "1.0")  # CelebA has -1 and 1; -1, 0 and 1 are no flags
 
@@ -345,7 +357,7 @@ def one_hot(given: Iterable[tuple[TextTable, str]]) -> list[str]:
 
 def states_classes(table: TextTable) -> bool:
     """Return whether a table has the name of Roboflow's, whose columns are classes."""
-    return table.path.name == _ONE_HOT_NAME
+    return table.path.name == ONE_HOT_NAME
 
 
 def check_only_label(table: TextTable, image: str, hot: Sequence[str]) -> None:

@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wds_tools.errors import ManifestError, ShardError, SourceError, StoreError
 from wds_tools.format import image_header, tar
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots, split_at_last_dot
 from wds_tools.format.field_classes import DatasetClasses, check_same
-from wds_tools.format.index import NO_LABEL, from_bytes
+from wds_tools.format.image_signature import COLUMNS as SIGNATURE_COLUMNS
+from wds_tools.format.image_signature import Signature, Signatures, has_signatures
+from wds_tools.format.index import ABSENT, NO_LABEL, from_bytes
+from wds_tools.format.index_edit import read_columns
 from wds_tools.format.label import quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.label_source import INDEX, LabelSource, NamesOfNumbers
@@ -84,6 +88,9 @@ class WebDatasetSource(Source):
         self.indexed = manifest is not None
         self._fingerprint = manifest.fingerprint if manifest is not None else ""
         self.additions = manifest.additions if manifest is not None else ()
+        self.entries = (
+            {shard.name: shard for shard in manifest.shards} if manifest and len(self._folders()) == 1 else {}
+        )
         self.first_names = {shard.name: shard.first.name for shard in manifest.shards} if manifest else {}
         self._own = {addition.folder for addition in self.additions}
         if manifest is not None:
@@ -206,10 +213,40 @@ class WebDatasetSource(Source):
                 self.first_names[self.paths[number].name], list(zip(ends[::2], ends[1::2], strict=True))
             )
         facts = json_object(fields.get("json", b"{}"))
+        # That of the first of these fields is in the index.
+        is_signed = image == next((name for name in IMAGE_FIELDS if name in fields), None)
+        signature = self._signature(number, start, stop) if is_signed else None
         if facts is None:
             kept["json"] = bytes(fields["json"])
-            return Record(bytes(fields[image]), kept)
-        return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)})
+            return Record(bytes(fields[image]), kept, signature=signature)
+        return Record(bytes(fields[image]), kept, {**facts, "key": facts.get("key", key)}, signature=signature)
+
+    def _signature(self, number: int, start: int, stop: int) -> Signature | None:
+        """Return the signature that the index of a shard has for the image of the sample at these bytes."""
+        if number not in self._signed:
+            self._signed[number] = self._read_signatures(self.paths[number].name)
+        found = self._signed[number]
+        if found is None:
+            return None
+        starts, signatures = found
+        row = int(np.searchsorted(starts, start))
+        return signatures.row(row) if row < len(starts) and starts[row] < stop else None
+
+    def _read_signatures(self, shard: str) -> tuple[NDArray[np.int64], Signatures] | None:
+        """Return the first byte of a field of each sample of a shard, and the signatures; None without any."""
+        entry = self.entries.get(shard)
+        if entry is None:
+            return None
+        try:
+            data = open_store(self.folder, remote=self.remote or RemoteOptions.of()).read(entry.index)
+            index = from_bytes(data, name=entry.index, samples=entry.samples)
+            if not has_signatures(index.columns) or index.shard_xxh3 != entry.xxh3:
+                return None
+            signatures = Signatures.of(read_columns(data, SIGNATURE_COLUMNS, name=entry.index))
+        except (FileNotFoundError, ManifestError, ValueError):  # packing needs no index
+            return None
+        offsets = [np.where(one.offset == ABSENT, entry.bytes, one.offset) for one in index.fields.values()]
+        return np.min(offsets, axis=0), signatures
 
     def _image_field(self, fields: Mapping[str, Any]) -> str | None:
         """Return the field with the image of a sample: the chosen one, or by the rule of `image_field`; or None."""
@@ -239,6 +276,11 @@ class WebDatasetSource(Source):
         return AddedFields(self.folder, self.additions, self.remote) if self.additions else None
 
     @cached_property
+    def _signed(self) -> dict[int, tuple[NDArray[np.int64], Signatures] | None]:
+        """The signatures of the shards that this process has read, by number."""
+        return {}
+
+    @cached_property
     def _mapped(self) -> TarFiles:
         return TarFiles(self.paths, self.remote)
 
@@ -248,7 +290,7 @@ class WebDatasetSource(Source):
 
     def _manifest_of_shards(self) -> Manifest | None:
         """Return the manifest of the folder of the shards that a path or pattern names; None without one."""
-        folders = {split_folder(path.url if isinstance(path, RemoteFile) else str(path))[0] for path in self.paths}
+        folders = self._folders()
         found = {folder: manifest for folder in sorted(folders) if (manifest := self._read_manifest(folder))}
         if not found:
             return None
@@ -272,6 +314,10 @@ class WebDatasetSource(Source):
                 "index all shards of the folder with `wds-tools index`, or move it to another folder"
             )
         return manifest
+
+    def _folders(self) -> set[str]:
+        """Return the folders of the shards."""
+        return {split_folder(path.url if isinstance(path, RemoteFile) else str(path))[0] for path in self.paths}
 
     def _read_manifest(self, folder: str) -> Manifest | None:
         store = open_store(folder, remote=self.remote or RemoteOptions.of())

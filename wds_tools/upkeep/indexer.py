@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -26,6 +27,8 @@ from wds_tools.errors import (
 )
 from wds_tools.format import manifest as manifests
 from wds_tools.format.dots import Dots
+from wds_tools.format.image_signature import COLUMNS as SIGNATURES
+from wds_tools.format.image_signature import has_signatures
 from wds_tools.format.index import (
     NO_LABEL,
     Index,
@@ -35,7 +38,7 @@ from wds_tools.format.index import (
     shard_entry,
     to_bytes,
 )
-from wds_tools.format.index_edit import add_columns, is_index, relabel
+from wds_tools.format.index_edit import add_columns, is_index, read_columns, relabel
 from wds_tools.format.label import NO_NUMBER, Classes, Labels, LabelType, Numbered
 from wds_tools.format.label_lists import several_in_an_index
 from wds_tools.format.label_source import INDEX, LabelSource, NamesOfNumbers
@@ -478,8 +481,14 @@ def _old_manifest(folder: IndexFolder, name: str, shards: Sequence[str]) -> Mani
 
 
 def _write_index(folder: IndexFolder, index: Index, files: _Files, *, is_kept: bool) -> ShardEntry:
-    """Write an index, with the columns of another tool's table, or keep it; return the entry of the shard."""
-    data = (folder.read(files.index_file) or b"") if is_kept else to_bytes(index)
+    """Write an index, or keep it; return the entry of the shard.
+
+    It gets the signatures of an existing index of the same shard, and the columns of another tool's table.
+    """
+    old = (folder.read(files.index_file) or b"") if files.exists else b""
+    data = old if is_kept else to_bytes(index)
+    if not is_kept and (signatures := _signatures_of(old, index, files.index_file)) is not None:
+        data = add_columns(data, signatures)
     if files.table is not None and not is_kept:
         columns = columns_by_key(folder.read(files.table) or b"", index.keys, name=join(folder.name, files.table))
         if columns is None:
@@ -496,6 +505,16 @@ def _write_index(folder: IndexFolder, index: Index, files: _Files, *, is_kept: b
         shard_xxh3=index.shard_xxh3,
         name=files.index_file,
     )
+
+
+def _signatures_of(data: bytes, new: Index, name: str) -> pa.Table | None:
+    """Return the signatures that an existing index has, if it is that of the same shard; otherwise None."""
+    try:
+        old = from_bytes(data, name=name, samples=len(new))
+        is_same = old.shard_xxh3 == new.shard_xxh3 and old.keys == new.keys
+        return read_columns(data, SIGNATURES, name=name) if is_same and has_signatures(old.columns) else None
+    except ManifestError:
+        return None
 
 
 def _files_beside(folder: IndexFolder, shard: str) -> _Files:

@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from wds_tools.errors import DecodeError, DestinationError, ManifestError, NotADatasetError, OptionError
 from wds_tools.format import image_header
 from wds_tools.format import manifest as manifests
-from wds_tools.format.image_signature import COLUMNS, Signature, add_signatures, has_signatures, parse_hashes
+from wds_tools.format.image_signature import (
+    COLUMNS,
+    Signature,
+    Signatures,
+    add_signatures,
+    has_signatures,
+    parse_hashes,
+)
 from wds_tools.format.index import content_checksum, from_bytes, index_names
 from wds_tools.format.index_edit import add_columns, column_name, is_index, read_columns
 from wds_tools.format.manifest import Manifest, ShardEntry
@@ -176,14 +183,10 @@ class _Run:
         """Return the signatures that an index has."""
         table = self.shards.columns(number, COLUMNS)
         try:
-            hashes, present = parse_hashes(table.column(0))
+            found = Signatures.of(table)
         except ValueError:
             return [None] * len(table)  # another tool's column of this name
-        measures = zip(*(column.to_pylist() for column in table.columns[1:]), strict=True)
-        return [
-            Signature(int(phash), *values) if is_present else None
-            for phash, is_present, values in zip(hashes.tolist(), present.tolist(), measures, strict=True)
-        ]
+        return [found.row(i) for i in range(len(found))]
 
     def _finished(self, path: Path, checksum: str) -> bytes | None:
         """Return the new index that an earlier run has finished; None if there is none."""

@@ -7,12 +7,14 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from wds_tools.service import rights
 from wds_tools.service.pages import frames
 
 _NICE = 10
+_BATCHES_MEMORY = 2 << 30
 _Answer = Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]
 
 
@@ -49,14 +51,37 @@ def _problems() -> _Answer:
     return problems_of
 
 
-_KINDS = {"thumbnail": _thumbnail, "indexes": _indexes, "problems": _problems}
+def _batches() -> _Answer:
+    try:
+        from PIL import Image  # noqa: PLC0415
+
+        from wds_tools.service.pages.loaded import LoadedSteps  # noqa: PLC0415
+    except ImportError as error:
+        message = f"this tab needs torch where the service runs ({error})"
+        return lambda _message, _payload: ({"error": message}, b"")
+    Image.init()
+    _limit_growth(_BATCHES_MEMORY)
+    return LoadedSteps().answer
+
+
+def _limit_growth(size: int) -> None:
+    """Limit what the process may take in addition to its libraries, whose size is not known in advance."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        return
+    limit = pages * resource.getpagesize() + size
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+_KINDS = {"thumbnail": _thumbnail, "indexes": _indexes, "problems": _problems, "batches": _batches}
 
 
 def main(kind: str, memory_bytes: int, seconds: float) -> None:
     """Answer messages until the standard input ends.
 
     Args:
-        kind: What is answered: ``thumbnail``, ``indexes`` or ``problems``.
+        kind: What is answered: ``thumbnail``, ``indexes``, ``problems`` or ``batches``.
         memory_bytes: Limit of the address space.
         seconds: Limit for one answer; the process is killed then, even if its parent has died.
     """

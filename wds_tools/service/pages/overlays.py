@@ -8,7 +8,7 @@ from typing import Any
 
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.objects import PLACE
-from wds_tools.service.pages.palette import hex_of
+from wds_tools.inspection.palette import hex_of
 from wds_tools.service.pages.views import class_name
 
 _LEAST_SIDE = 640.0  # pixels of the longer side of a picture with objects: smaller ones are enlarged
@@ -82,6 +82,22 @@ def objects_view(answer: dict[str, Any], lists: Mapping[str, ClassList], width: 
             for number, count in answer["classes"]
         ],
         "drawn": drawn,
+    }
+
+
+def numbered_box(number: int, box: list[float] | None, width: int, height: int) -> dict[str, Any]:
+    """Return a region of an image, left, top, width and height, as it is drawn with its number; None is not drawn."""
+    if box is None or min(width, height) <= 0:
+        return {"colour": hex_of(number), "box": None}
+    left, top, wide, high = (
+        min(max(end, -2.0 * side), 3.0 * side) for end, side in zip(box, (width, height) * 2, strict=True)
+    )
+    text = max(width, height) / _TEXT_SHARE
+    return {
+        "colour": hex_of(number),
+        "box": _box([left, top, left + wide, top + high]),
+        "x": _text(min(max(0.0, left + 0.2 * text), width * 0.95)),
+        "y": _text(min(max(text, top + text), float(height))),
     }
 
 

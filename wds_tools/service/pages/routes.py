@@ -1,4 +1,4 @@
-"""Routes of the web page: ``/``, ``/datasets/``, ``/thumbnails/``, ``/fields/`` and ``/static/``.
+"""Routes of the web page: ``/``, ``/datasets/``, ``/thumbnails/``, ``/batches/``, ``/fields/`` and ``/static/``.
 
 Everything is rendered here, by templates that escape all values. Names from URLs are looked up in the catalogue, in
 manifests and indexes, and in the list of our own static files.
@@ -24,13 +24,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from wds_tools import __version__
 from wds_tools.format.manifest import ShardEntry
 from wds_tools.format.objects import PLACE
+from wds_tools.format.sample import shows_mask
 from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, dataset_after
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.pages import glance, overlays, snippets, thumbnail_cache, views
+from wds_tools.service.pages.batches import IMAGE_SECONDS, ROWS, Batches, Wanted, batch_view
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
+from wds_tools.service.pages.described_view import MAX_SIDE, VIEWS
 from wds_tools.service.pages.helpers import HelperError, HelperPool
+from wds_tools.service.pages.kept_results import KeptResults
 from wds_tools.service.pages.problem_search import ProblemSearch
 from wds_tools.service.pages.texts import TextCache
 from wds_tools.service.pages.thumbnail_cache import (
@@ -38,7 +42,6 @@ from wds_tools.service.pages.thumbnail_cache import (
     ThumbnailCache,
     image_field_of,
     may_hold_image,
-    shows_mask,
 )
 from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
@@ -71,6 +74,7 @@ class PageRoutes:
         library: The datasets.
         table: Reports of loaders and packers.
         metrics: For the saved egress.
+        kept: Results that outlive the service.
         disks: Names and paths of folders whose free space is shown.
         has_upstreams: Whether some datasets are read through a cache.
     """
@@ -80,6 +84,7 @@ class PageRoutes:
         library: Library,
         table: ReportTable,
         metrics: Metrics,
+        kept: KeptResults,
         *,
         disks: Sequence[tuple[str, Path]] = (),
         has_upstreams: bool = False,
@@ -93,8 +98,9 @@ class PageRoutes:
         self._decoders = HelperPool(
             "thumbnail", thumbnail_cache.PROCESSES, thumbnail_cache.MEMORY_BYTES, thumbnail_cache.SECONDS
         )
-        self._browser = Browser(library, self._indexes)
-        self._problems = ProblemSearch(self._browser)
+        self._browser = Browser(library, self._indexes, kept)
+        self._problems = ProblemSearch(self._browser, kept)
+        self._batches = Batches(self._browser)
         self._thumbnails = ThumbnailCache(self._browser, self._decoders)
         self._decoding: set[asyncio.Task[Thumbnail]] = set()
         self._texts = TextCache(self._browser, self._decoders)
@@ -108,12 +114,14 @@ class PageRoutes:
         """Return the routes."""
         page = Access(target_of=self._target_of_page, refuse=self._error)
         thumbnail = dataset_after("/thumbnails/", refuse=self._error)
+        batch = dataset_after("/batches/", refuse=self._error)
         field = dataset_after("/fields/", parts=2, refuse=self._error)
         number = "{path:.+}/{number:[0-9]{1,16}}"
         return [
             Route("GET", "/", self.get_overview, "page", ANY_TOKEN),
             Route("GET", _PAGE_PREFIX + "{path:.+}", self.get_dataset, "dataset_page", page),
             Route("GET", f"/thumbnails/{number}", self.get_thumbnail, "thumbnail", thumbnail),
+            Route("GET", f"/batches/{number}", self.get_batch_image, "batch_image", batch),
             Route("GET", f"/fields/{number}/{{field:[^/]+}}", self.get_field, "field", field),
             Route("GET", "/static/{name}", self.get_static, "static", ANY_TOKEN),
         ]
@@ -125,6 +133,7 @@ class PageRoutes:
             self._warming.cancel()
             await asyncio.gather(self._warming, return_exceptions=True)
         await self._problems.close()
+        await self._batches.close()
         for task in self._decoding:
             task.cancel()
         await asyncio.gather(*self._decoding, return_exceptions=True)
@@ -174,6 +183,8 @@ class PageRoutes:
         try:
             if sample:
                 return await self._sample_page(request, opened, int(sample.partition("/")[2]), state)
+            if state.tab == "batches":
+                return await self._batches_page(request, opened, state)
             tabs = {"health": self._health_page, "problems": self._problems_page, "glance": self._glance_page}
             if state.tab in tabs:
                 return await tabs[state.tab](opened, state)
@@ -194,6 +205,24 @@ class PageRoutes:
         if request.headers.get("If-None-Match") == etag:
             return web.Response(status=304, headers={"ETag": etag})
         return web.Response(body=thumbnail.data, content_type=thumbnail.content_type, headers={"ETag": etag})
+
+    async def get_batch_image(self, request: web.Request) -> web.StreamResponse:
+        """Send an image of a step as a loader gets it."""
+        opened = await self._open(request)
+        if isinstance(opened, web.StreamResponse):
+            return opened
+        wanted, mistake = Wanted.of(request.query, opened.manifest.samples)
+        found = (
+            None if mistake else await self._batches.find(opened, replace(wanted, sample=None), seconds=IMAGE_SECONDS)
+        )
+        number = int(request.match_info["number"])
+        data = found.images[number] if found and number < len(found.images) else b""
+        etag = f'"{xxhash.xxh3_64_hexdigest(data)}"'
+        if request.headers.get("If-None-Match") == etag:
+            return web.Response(status=304, headers={"ETag": etag})
+        if not data:
+            return web.Response(body=thumbnail_cache.PLACEHOLDER, content_type="image/svg+xml", headers={"ETag": etag})
+        return web.Response(body=data, content_type="image/png", headers={"ETag": etag})
 
     async def get_field(self, request: web.Request) -> web.StreamResponse:
         """Send the stored bytes of a field, as a file to save: a browser must not interpret them."""
@@ -359,6 +388,23 @@ class PageRoutes:
         search = await self._problems.find(opened)
         problems = [views.problem_view(opened.name, problem, state) for problem in search.problems or ()]
         return self.render("problems.html", **_common(opened, state), search=search, problems=problems)
+
+    async def _batches_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
+        wanted, mistake = Wanted.of(request.query, opened.manifest.samples)
+        found = None if mistake else await self._batches.find(opened, wanted)
+        return self.render(
+            "batches.html",
+            **_common(opened, state),
+            wanted=wanted,
+            mistake=mistake or (found.mistake if found else ""),
+            found=found,
+            link=partial(wanted.url, opened.name),
+            image=partial(wanted.image_url, opened.name),
+            shown=batch_view(opened, wanted, found) if found and found.facts else None,
+            names=VIEWS,
+            rows=ROWS,
+            most=MAX_SIDE,
+        )
 
     async def _glance_page(self, opened: Opened, state: State) -> web.Response:
         await self._browser.summary(opened)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wds_tools.format.sample import IMAGE_FIELDS, is_mask_name
+from wds_tools.format.sample import IMAGE_FIELDS, shows_mask
 from wds_tools.lru_cache import LRUCache
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import BusyError, HelperError, HelperPool
@@ -16,7 +16,7 @@ SECONDS = 5.0
 PROCESSES = 2
 MEMORY_BYTES = 1 << 30
 _KEPT_BYTES = 64 << 20
-_PLACEHOLDER = (Path(__file__).parent / "static" / "placeholder.svg").read_bytes()
+PLACEHOLDER = (Path(__file__).parent / "static" / "placeholder.svg").read_bytes()
 _TYPES = {b"\xff\xd8": "image/jpeg", b"\x89P": "image/png"}
 
 
@@ -98,15 +98,6 @@ def may_hold_image(field: str) -> bool:
     return field.rpartition(".")[2] in IMAGE_FIELDS
 
 
-def shows_mask(field: str) -> bool:
-    """Return whether a field holds class numbers or numbers of objects by its name.
-
-    >>> shows_mask("mask.png"), shows_mask("depth.png"), shows_mask("jpg")
-    (True, False, False)
-    """
-    return is_mask_name(field) and "depth" not in field
-
-
 def image_field_of(fields: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the field with the image of a sample, or another one with an image, or None."""
     by_name = {one["name"]: one for one in fields}
@@ -115,4 +106,4 @@ def image_field_of(fields: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _placeholder(key: str) -> Thumbnail:
-    return Thumbnail(_PLACEHOLDER, "image/svg+xml", f"placeholder-{key}")
+    return Thumbnail(PLACEHOLDER, "image/svg+xml", f"placeholder-{key}")

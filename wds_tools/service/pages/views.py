@@ -36,7 +36,13 @@ PROBLEMS = {
 }
 """Titles of the problems that `find_problems` names."""
 _QUERY_NAMES = {"label": "class"}  # of the attributes of a state that have another name in the URL
-TABS = {"samples": "Samples", "glance": "At a glance", "problems": "Problems", "health": "Health"}
+TABS = {
+    "samples": "Samples",
+    "batches": "Batches",
+    "glance": "At a glance",
+    "problems": "Problems",
+    "health": "Health",
+}
 """The tabs of a dataset and their titles, the default first."""
 SORTS = {"size": "size", "name": "name"}
 """The orders of the class list, the default first."""
