@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Exempt all that is imported from garbage collection, which then is rare, and make forks faster."""
     gc.freeze()
-    gc.set_threshold(20_000)  # by default 700, with which a tenth of the CPU time of loaders and their workers goes to it
+    gc.set_threshold(20_000)  # with the default of 700, it takes a tenth of the CPU time of loaders
     if len(session.items) > 1000:  # moving the memory takes as long as 20 forks
         preloaded.use_huge_pages()
 
