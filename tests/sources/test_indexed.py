@@ -15,7 +15,7 @@ def content(folder):
 
 
 def reshard(src, dst, **options):
-    return wt.reshard(src, dst, shard_bytes="400kB", workers=1, progress=False, **options)
+    return wt.reshard(src, dst, **{"shard_bytes": "400kB", "workers": 1, "progress": False, **options})
 
 
 def without_indexes(src, folder):
@@ -78,9 +78,13 @@ def test_a_shard_without_a_valid_index_is_read(few, few_copy, tmp_path, what):
         shutil.copy(first, second)
     reshard(few_copy, tmp_path / "x")
     reshard(few, tmp_path / "y")
-    assert [path.read_bytes() for path in sorted((tmp_path / "x").glob("*.tar"))] == [
-        path.read_bytes() for path in sorted((tmp_path / "y").glob("*.tar"))
-    ]
+    assert content(tmp_path / "x") == content(tmp_path / "y")
+
+
+def test_worker_processes_pack_what_was_listed_from_indexes(few, tmp_path):
+    for workers in (1, 2):
+        reshard(few, tmp_path / f"{workers}", workers=workers)
+    assert content(tmp_path / "1") == content(tmp_path / "2")
 
 
 def test_a_truncated_shard_is_an_error_before_packing(few_copy, tmp_path):

@@ -114,6 +114,7 @@ class WebDatasetSource(Source):
         self._is_shuffled = manifest.shuffled if manifest else False  # some shards of a dataset are not a random part
         is_usual = not self.columns.keys() & {IMAGE, LABEL} and self.kind == WebDatasetSource.kind
         self._indexes = Indexes.of(self._open(self.path), manifest) if manifest is not None and is_usual else None
+        self.is_packed = self._indexes is not None
         self._facts: list[dict[str, Any] | None] = []  # of the first samples, if they are listed from an index
         manifest = manifest or self._manifest_of_shards()
         self.indexed = manifest is not None
@@ -248,7 +249,7 @@ class WebDatasetSource(Source):
             with as_read_error("cannot be read", ShardError):
                 found = list(samples(part, number, path.name, split=self.split, part=True))
         except SourceError as error:
-            if not self._indexes:
+            if not self.is_packed:
                 raise
             raise SourceChangedError(
                 f"{path} is damaged, or changed while it was packed ({error}): check it with `wds-tools verify`"
@@ -257,7 +258,7 @@ class WebDatasetSource(Source):
             raise SourceChangedError(f"{path} changed while it was packed")
         key, _, fields = found[0]
         image = self._image_field(fields)
-        if image is None or (self._indexes and len(fields[image]) != entry.size):
+        if image is None or (self.is_packed and len(fields[image]) != entry.size):
             raise SourceChangedError(
                 f"{path} changed while it was packed: sample {key!r} has no image as it was listed"
             )
