@@ -30,7 +30,7 @@ from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.pages import glance, overlays, snippets, thumbnail_cache, views
-from wds_tools.service.pages.batches import ROWS, Batches, Wanted, batch_view
+from wds_tools.service.pages.batches import IMAGE_SECONDS, ROWS, Batches, Wanted, batch_view
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.described_view import MAX_SIDE, VIEWS
 from wds_tools.service.pages.helpers import HelperError, HelperPool
@@ -212,7 +212,9 @@ class PageRoutes:
         if isinstance(opened, web.StreamResponse):
             return opened
         wanted, mistake = Wanted.of(request.query, opened.manifest.samples)
-        found = None if mistake else await self._batches.find(opened, replace(wanted, sample=None), seconds=None)
+        found = (
+            None if mistake else await self._batches.find(opened, replace(wanted, sample=None), seconds=IMAGE_SECONDS)
+        )
         number = int(request.match_info["number"])
         data = found.images[number] if found and number < len(found.images) else b""
         etag = f'"{xxhash.xxh3_64_hexdigest(data)}"'
