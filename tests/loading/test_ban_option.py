@@ -9,7 +9,7 @@ from ranks import run_ranks
 from torch.utils.data import DataLoader
 
 import wds_tools as wt
-from wds_tools.errors import OptionError
+from wds_tools.errors import OptionError, ResumeError
 
 
 def make(dataset, **options):
@@ -99,6 +99,74 @@ def test_further_samples_can_be_banned_at_each_resume(packed, order):
     assert [len(ban["ids"]) for ban in state["bans"]] == [3, 3, 3]
     assert len(set(taken)) == 150
     assert taken == [key for key in first if key not in banned][:150]
+
+
+def test_a_state_has_the_files_of_bans_and_their_hashes(packed, tmp_path, order):
+    first, folder = order[0][0], tmp_path / "checkpoints"
+    banned = [first[45:60], [*first[45:60], *first[200:203]]]
+    with make(packed, ban=banned[0], save_ban_to=folder) as loader:
+        keys_of(loader, 5)
+        state = json.loads(json.dumps(loader.state_dict()))
+    with make(packed, ban=banned[1], save_ban_to=folder) as loader:
+        loader.load_state_dict(state)
+        keys_of(loader, 2)
+        state = json.loads(json.dumps(loader.state_dict()))
+    rest = [key for key in first if key not in banned[1]][70:380]
+    assert [set(ban) for ban in state["bans"]] == [{"epoch", "position", "file", "xxh3"}] * 2
+    assert sorted(ban["file"] for ban in state["bans"]) == sorted(map(str, folder.iterdir()))
+    for options in ({}, {"save_ban_to": folder}, {"ban": banned[0]}):
+        with make(packed, **options) as loader:
+            loader.load_state_dict(state)
+            assert loader.state_dict() == state
+            assert keys_of(loader) == rest
+
+
+def test_a_ban_of_an_earlier_state_gets_a_file(packed, tmp_path, order):
+    with make(packed, ban=order[0][0][:5]) as loader:
+        state = loader.state_dict()
+    with make(packed, save_ban_to=tmp_path) as loader:
+        loader.load_state_dict(state)
+        ids = state["bans"][0]["ids"]
+        assert np.load(loader.state_dict()["bans"][0]["file"]).tolist() == ids
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), r"ban-.*npy cannot be read .No such file"),
+        (lambda path: np.save(path, np.arange(5)), r"ban-.*npy has changed: its hash is .* restore the file"),
+        (lambda path: path.write_bytes(b""), r"ban-.*npy has changed"),
+    ],
+)
+def test_a_missing_or_changed_file_of_a_ban_is_named(packed, tmp_path, damage, message):
+    with make(packed, ban=[3, 5], save_ban_to=tmp_path) as loader:
+        state = loader.state_dict()
+    damage(next(tmp_path.iterdir()))
+    with make(packed) as loader, pytest.raises(ResumeError, match=message):
+        loader.load_state_dict(state)
+
+
+def test_a_folder_for_bans_that_cannot_be_written_is_named(packed, tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        make(packed, ban=[3], save_ban_to=tmp_path / "file") as loader,
+        pytest.raises(OptionError, match=r"save_ban_to='.*file' is not a folder that can be written to"),
+    ):
+        loader.state_dict()
+
+
+def test_the_state_of_a_streaming_dataset_has_a_hash_of_the_banned_ids(packed):
+    def stream(ban):
+        return wt.StreamingDataset(packed, ban=ban, batch_size=10, fields=("__key__",))
+
+    state = stream(list(range(200))).state_dict()
+    assert [set(ban) for ban in state["bans"]] == [{"epoch", "position", "xxh3"}]
+    earlier = {name: value for name, value in state.items() if name != "xxh3"}
+    earlier["bans"] = [{"epoch": 0, "position": 0, "ids": list(range(200))}]
+    for one in (state, earlier):
+        stream(list(range(200))).load_state_dict(one)
+        with pytest.raises(ResumeError, match="the state has bans="):
+            stream(list(range(201))).load_state_dict(one)
 
 
 def test_all_ranks_have_equal_steps_with_every_tail(packed, order):

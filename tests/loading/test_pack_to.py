@@ -323,7 +323,7 @@ def test_a_first_shard_of_which_nothing_could_be_packed(source, tmp_path):
         tmp_path / "photos", tmp_path / "out", pack=pack, shuffle=False, batch_size=1, fields=["image"]
     ) as loader:
         assert len([*loader]) == 31
-        assert str(loader.epoch_proof()) == "epoch 0: 1 samples, each once"
+        assert str(loader.epoch_proof()) == "epoch 0: 1 sample, each once"
 
 
 def test_objects_of_datasets_are_sources(source, tmp_path):

@@ -138,3 +138,19 @@ def test_arrays_are_computed_by_one_process_and_the_others_wait(tmp_path):
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert log.read_text() == "computed\n"
+
+
+def test_the_phases_of_classes_and_the_order_in_buckets_are_stored(large):
+    def first_keys(**options):
+        with open_loader(large, fields=("label",), **options) as loader:
+            loader.reweight(classes={"1": 3.0, "2": 0.0})
+            return [loader.explain(step).ids.tolist() for step in (0, 500)]
+
+    def orders():
+        with open_loader(large, fields=("image",), view=wt.Buckets([(64, 64), (48, 64)])) as loader:
+            return len(loader), loader.samples
+
+    options = ({}, {"where": "width >= 200"}, {"class_weights": "balanced"})
+    expected = [first_keys(**one) for one in options], orders()
+    remove_indexes(large)
+    assert ([first_keys(**one) for one in options], orders()) == expected

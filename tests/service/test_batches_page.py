@@ -6,7 +6,9 @@ import html
 import io
 import json
 import re
+import struct
 import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from wds_tools.format.sample import Sample
 from wds_tools.images.schedule import any_view_to_dict
 from wds_tools.packing.shard_file import ShardFile
 from wds_tools.service.pages.described_view import MAX_DESCRIPTION, VIEWS, view_of
+from wds_tools.service.pages.helpers import HelperPool
 
 SCRIPT = "<script>alert(1)</script>"
 DESCRIBED = (
@@ -35,6 +38,17 @@ DESCRIBED = (
     wt.RandomAffine(48, degrees=10.0, flip=True),
     wt.Resize(40),
 )
+
+
+def bomb() -> bytes:
+    """Return a PNG of a few kilobytes whose header states 60,000 x 60,000 pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    data = zlib.compress(bytes(10**6), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def write_objects(folder: Path, photos: Path) -> None:
@@ -65,7 +79,8 @@ def root(few: Path, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         noise = np.random.default_rng(number).integers(0, 255, (50, 70, 3), np.uint8)
         Image.fromarray(noise).save(root / "source" / "a" / f"{number}.png")
     wt.pack(root / "source", root / "pngs", workers=1, progress=False)
-    bad = [b"\xff\xd8" + bytes(100), (root / "source" / "a" / "0.png").read_bytes()[:500]]
+    bad = [b"\xff\xd8" + bytes(100), (root / "source" / "a" / "0.png").read_bytes()[:500], bomb()]
+    bad.append((root / "source" / "a" / "0.png").read_bytes())
     for name, samples in (
         ("bad", [Sample(f"<b>{number}", {"png": data}) for number, data in enumerate(bad)]),
         ("texts", [Sample(str(number), {"txt": SCRIPT.encode()}) for number in range(3)]),
@@ -199,6 +214,8 @@ def test_the_crops_of_a_sample_are_those_of_eight_epochs(url: str, root: Path) -
         ({"step": "-1"}, "step='-1'; allowed are whole numbers from 0"),
         ({"seed": "9" * 30}, "seed="),
         ({"epoch": "1e3"}, "epoch='1e3'"),
+        ({"epoch": "10000000000"}, "from 0 to 1,000,000,000"),
+        ({"step": "9" * 15}, "epoch 0 has the step"),
         ({"size": "99999"}, "from 1 to 1,024"),
         ({"batch": "0"}, "batch='0'"),
         ({"batch": "41"}, "the dataset has 40"),
@@ -265,10 +282,13 @@ def test_descriptions_that_are_not_views_are_refused(description: str) -> None:
 
 def test_samples_that_cannot_be_decoded_are_named_and_the_others_shown(url: str) -> None:
     text = tab(url, "bad")
-    assert text.count('class="caption wrong-text"') == 2
+    assert text.count('class="caption wrong-text"') == 3
     assert "<b>0:" not in text
     assert "&lt;b&gt;0" in text
-    assert request(url, "/batches/bad/0").headers["Content-Type"] == "image/svg+xml"
+    types = [request(url, f"/batches/bad/{number}").headers["Content-Type"] for number in range(4)]
+    shown = [number for number, one in enumerate(types) if one == "image/png"]
+    assert len(shown) == 1
+    assert image(url, "bad", shown[0]).shape == (224, 224, 3)
 
 
 def test_a_dataset_without_images_is_refused_with_the_reason(url: str) -> None:
@@ -288,3 +308,44 @@ def test_a_damaged_image_or_index_is_an_error_and_not_pixels(few_copy: Path) -> 
         index.write_bytes(bytes(index.stat().st_size))
     with in_thread(few_copy) as url:
         assert "checksum" in tab(url, "copy", batch=40)
+
+
+def test_a_service_without_torch_states_that_the_tab_needs_it(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('No module named torch')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with in_thread(few) as url:
+        text = tab(url, "packed")
+        assert "not computed: this tab needs torch where the service runs (No module named torch)" in text
+        assert request(url, "/datasets/packed").status == 200
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        [["../few/manifest.json", 0, 10]],
+        [["/etc/passwd", 0, 10]],
+        [["s-000000.tar", -10, 10]],
+        [["s-000000.tar", 0, 1 << 50]],
+        [["s-000000.tar", 0, 512]] * 9,  # again and again
+    ],
+)
+def test_a_helper_process_that_was_taken_over_gets_only_bytes_of_its_dataset(
+    root: Path, monkeypatch: pytest.MonkeyPatch, missing: list[list[Any]]
+) -> None:
+    sent: list[bytes] = []
+
+    async def ask(self: HelperPool, message: dict[str, Any], payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        if self.kind != "batches":
+            return await original(self, message, payload)
+        sent.append(payload)
+        return {"missing": missing}, b""
+
+    original = HelperPool.ask
+    monkeypatch.setattr(HelperPool, "ask", ask)
+    with in_thread(root) as url:
+        assert "not computed: " in tab(url, "texts")
+    allowed = (root / "texts" / "s-000000.tar").read_bytes()[:512]
+    assert len(sent) <= 8
+    assert set(sent) <= {b"", allowed * len(missing)}

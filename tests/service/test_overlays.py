@@ -26,8 +26,9 @@ from wds_tools.format.image_header import probe
 from wds_tools.format.manifest import Manifest, to_json
 from wds_tools.format.objects import PLACE
 from wds_tools.format.sample import Sample
+from wds_tools.inspection import palette
 from wds_tools.packing.shard_file import ShardFile
-from wds_tools.service.pages import annotations, palette
+from wds_tools.service.pages import annotations
 from wds_tools.service.pages.helpers import HelperPool
 
 SCRIPT = "<script>alert(1)</script>"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -21,6 +23,7 @@ from wds_tools.format.index import FieldColumns, Index
 from wds_tools.inspection.problem_columns import read_columns
 from wds_tools.inspection.problems import find_problems
 from wds_tools.reading.opening import open_shards
+from wds_tools.service.pages.helpers import HelperPool
 from wds_tools.service.pages.image_columns import columns_as_bytes, problems_of
 from wds_tools.service.pages.views import MAX_WHERE, State, problem_view
 
@@ -105,7 +108,9 @@ def test_too_many_samples_are_linked_as_far_as_a_condition_has_them() -> None:
     assert (few["listed"], parse_qs(urlsplit(few["url"]).query)["where"]) == (0, ["id in (3, 4)"])
 
 
-def test_images_without_signatures_are_counted_and_a_damaged_index_is_named(tmp_path: Path) -> None:
+def test_images_without_signatures_are_counted_and_a_damaged_index_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = tmp_path / "images" / "a"
     images.mkdir(parents=True)
     for number in range(3):
@@ -113,10 +118,47 @@ def test_images_without_signatures_are_counted_and_a_damaged_index_is_named(tmp_
     wt.pack(tmp_path / "images", tmp_path / "plain", workers=1, progress=False, images="keep")
     with in_thread(tmp_path / "plain") as url:
         assert "3 images without a signature are not compared" in searched(url, "/datasets/plain?tab=problems")
+    monkeypatch.setenv("WDS_TOOLS_CACHE_DIR", str(tmp_path / "other"))  # without what was found before
     index = next((tmp_path / "plain").glob("*.parquet"))
     index.write_bytes(bytes(index.stat().st_size))
     with in_thread(tmp_path / "plain") as url:
         assert "not searched: " in searched(url, "/datasets/plain?tab=problems")
+
+
+def test_results_outlive_the_service_until_the_dataset_changes(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = HelperPool.ask
+
+    async def recorded(self: HelperPool, message: dict[str, Any], payload: bytes = b"") -> Any:
+        asked.append(message.get("question", self.kind))
+        return await ask(self, message, payload)
+
+    monkeypatch.setattr(HelperPool, "ask", recorded)
+    copy = Path(shutil.copytree(dataset, tmp_path / "copy"))
+
+    def look(folder: Path) -> tuple[str, str]:
+        with in_thread(folder) as url:
+            name = folder.name
+            wait_for(lambda: "counted so far" not in page(url, f"/datasets/{name}?tab=glance"))
+            texts = page(url, f"/datasets/{name}?tab=glance"), searched(url, f"/datasets/{name}?tab=problems")
+        return texts[0], re.sub("wrong|copy", "", texts[1])
+
+    first = look(copy)
+    assert {"summary", "problems"} <= set(asked)
+    asked.clear()
+    assert look(copy) == first
+    assert not {"summary", "problems", "image_columns"} & set(asked)
+    for block in (tmp_path / "cache").rglob("*"):
+        if block.is_file() and block.stat().st_size > 40:
+            block.write_bytes(block.read_bytes()[:-20] + bytes(20))  # damaged
+    assert look(copy) == first
+    assert {"summary", "problems"} <= set(asked)
+    asked.clear()
+    wt.reshard(copy, tmp_path / "copy2", images="keep", workers=1, shuffle=True, progress=False)
+    look(tmp_path / "copy2")
+    assert {"summary", "problems"} <= set(asked)
 
 
 @pytest.mark.parametrize("hashes", [["zz", "<b>", "-1"], [1, 2, 3], ["0" * 16] * 3, [None] * 3])

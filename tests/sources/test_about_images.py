@@ -108,6 +108,14 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "metadata.xlsx": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet"),
     "labels.csv.gz": (FRAME.to_csv, "is compressed, and so not read: decompress it first"),
     "labels.html": (FRAME.to_html, "is about images such as '0.png'"),
+    "annotation_train.odgt": (  # as CrowdHuman has it
+        lambda path: path.write_text("".join(f'{{"ID": "{row}", "gtboxes": []}}\n' for row in range(COUNT))),
+        "is about images such as '0'",
+    ),
+    "Eval/list_eval_partition.txt": (  # as DeepFashion has it, in a folder that is named like a split without images
+        lambda path: path.write_text("".join(f"{row}.png train\n" for row in range(COUNT))),
+        "has a value for each image, such as 'train' for '0.png'",
+    ),
     "t.tab": (lambda path: FRAME.to_csv(path, sep="\t", index=False), "has a value for each image, such as 'cat'"),
     "t.dat": (lambda path: FRAME.to_csv(path, sep=" ", index=False), "has a value for each image, such as 'cat'"),
     "labels": (lambda path: FRAME.to_csv(path, sep=" ", header=False, index=False), "has a value for each image"),
@@ -168,6 +176,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_images_are_not_packed_without_labels_next_to_a_file_about_them(name: str, src: Path, tmp_path: Path) -> None:
     write, text = REFUSED[name]
+    (src / name).parent.mkdir(exist_ok=True)
     write(src / name)
     with pytest.raises(SourceError, match=rf"^{name} {text}.*; or pack .*src/images to pack the images without it"):
         notes(src)

@@ -804,9 +804,9 @@ def test_an_unknown_kind_is_an_error_that_lists_the_known_ones(tmp_path: Path) -
     for src, kind in ((Items([]), "hdf5"), (Items([]), "stream"), (tmp_path, "object"), (tmp_path, "stream")):
         with pytest.raises(OptionError, match=f"kind='{kind}'"):
             open_source(src, kind=kind)
-    (tmp_path / "a.xls").write_bytes(b"x")
-    with pytest.raises(SourceError, match=r"a\.xls is not a folder, and its format cannot be detected from its name"):
-        pack(tmp_path / "a.xls", tmp_path / "dst")
+    (tmp_path / "a.xyz").write_bytes(b"x")
+    with pytest.raises(SourceError, match=r"a\.xyz is not a folder, and its format cannot be detected from its name"):
+        pack(tmp_path / "a.xyz", tmp_path / "dst")
 
 
 def test_a_missing_library_is_an_error_that_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

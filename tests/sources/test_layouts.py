@@ -319,6 +319,23 @@ def test_the_same_folders_further_below_are_an_error(
     assert wt.pack(src, tmp_path / "dst", kind="folder", dry_run=True).manifest.classes == upper
 
 
+def test_folders_named_by_the_first_letter_of_those_in_them_are_not_classes(
+    tmp_path: Path, photos: list[Photo]
+) -> None:
+    """Places365 and SUN397."""
+    paths = ["a/abbey/1.jpg", "a/alley/1.jpg", "b/bakery/kitchen/1.jpg"]
+    src = write_folder(tmp_path, dict.fromkeys(paths, photos[0].data))
+    with pytest.raises(SourceError, match=r"such as a/abbey \(Places365, SUN397\): move the inner folders"):
+        wt.pack(src, tmp_path / "dst")
+    assert wt.pack(src, tmp_path / "dst", kind="folder", dry_run=True).manifest.classes == ("a", "b")
+
+
+def test_words_with_which_names_begin_are_named_if_there_are_no_labels(tmp_path: Path, photos: list[Photo]) -> None:
+    src = write_folder(tmp_path, dict.fromkeys(["cat.0.jpg", "cat.1.jpg", "dog.2.jpg", "dog.3.jpg"], photos[0].data))
+    [note] = wt.pack(src, tmp_path / "dst", dry_run=True).account.notes
+    assert note.startswith("no labels; names begin with 'cat', 'dog': if these are classes")
+
+
 def test_folders_in_class_folders_are_named(tmp_path: Path, photos: list[Photo]) -> None:
     data = photos[0].data
     src = write_folder(tmp_path, dict.fromkeys(["cat/lion/1.jpg", "cat/puma/1.jpg", "owl/barn/1.jpg"], data))

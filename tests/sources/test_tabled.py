@@ -24,7 +24,7 @@ from PIL import Image
 from sources_conformance import stored
 
 import wds_tools as wt
-from wds_tools.errors import OptionError, SourceError
+from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.sources.detect import open_source
 
 TABLES = {
@@ -345,6 +345,12 @@ def test_labels_next_to_a_file_that_is_named_are_an_error(kind: str, tmp_path: P
     assert wt.pack(src, tmp_path / "dst", kind=kind, dry_run=True).account.packed == COUNT
 
 
+def test_a_table_next_to_an_archive_with_class_folders_is_not_in_its_way(tmp_path: Path) -> None:
+    src = zipped(images(tmp_path / "src", *(f"{name}/{row}.png" for row, name in LABELS.items())), np.zeros(0))
+    frame("{}").to_csv(tmp_path / "train.csv", index=False)
+    assert labels(packed(src, tmp_path / "dst")) == LABELS
+
+
 def test_images_without_a_row_and_rows_without_an_image_are_listed_and_counted(tmp_path: Path) -> None:
     src = beside_images(tmp_path / "src", "polars.csv", count=5).parent
     (src / "more.png").write_bytes(png(9))
@@ -373,6 +379,15 @@ def test_class_folders_and_a_table_that_names_the_images_need_a_decision(
     manifest = wt.pack(src, tmp_path / "dst", kind=kind, workers=1, images="keep").manifest
     found = {path: manifest.classes[int(one["cls"])] for path, one in by_path(tmp_path / "dst").items()}
     assert found == expected
+
+
+def test_class_folders_of_another_split_than_that_of_the_table_are_an_error(tmp_path: Path) -> None:
+    """Kaggle's copy of ImageNet has class folders in train, and a table of val."""
+    src = images(tmp_path / "src", "train/a/0.png", "train/b/1.png", "val/2.png", "val/3.png", "test/4.png")
+    frame("{}")[2:4].to_csv(src / "LOC_val_solution.csv", index=False)
+    with pytest.raises(SourceError, match=r"table of 'val' only, LOC_val_.* class folders \('a', 'b'\) in .*'train'"):
+        wt.pack(src, tmp_path / "dst", dry_run=True)
+    assert wt.pack(src, tmp_path / "dst", kind="table", dry_run=True).account.packed == 2
 
 
 def write_gtsrb(src: Path) -> Path:
@@ -739,6 +754,8 @@ def test_columns_of_minus_one_and_one_are_several_labels(tmp_path: Path) -> None
     assert {path: json.loads(one["labels.json"]) for path, one in by_path(tmp_path / "several").items()} == {
         f"{row:06}.png": [bit for bit in range(3) if row >> bit & 1] for row in range(COUNT)
     }
+    with pytest.raises(LabelError, match="only labels 1 and -1, and -1 is none: write 1 and 0"):
+        wt.pack(src, tmp_path / "one", columns={"label": "cat"}, dry_run=True)
     table.loc[0, list(NAMES)] = 0
     table.to_csv(src / "list_attr_celeba.csv", index=False)
     uncertain = wt.pack(src, tmp_path / "entries", workers=1, images="keep").manifest

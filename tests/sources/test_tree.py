@@ -303,7 +303,7 @@ def test_folders_without_images_and_names_that_differ_only_in_case_are_noted(tmp
     ]
     write_files(tmp_path / "other", "a/1.jpg", "a/1.JPG")
     assert TreeSource(tmp_path / "other").scan().account.notes == [
-        "names of images differ only in case, such as 'a/1.JPG', 'a/1.jpg': each is a sample"
+        "names of images differ only in case, such as 'a/1.JPG', 'a/1.jpg': each is a sample",
     ]
 
 

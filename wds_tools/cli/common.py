@@ -98,6 +98,23 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select samples of a dataset, as `Choice` has them."""
+    for option in (
+        click.option(
+            "--class-weights",
+            metavar="WEIGHTS",
+            help="How often samples of each class occur: balanced, or cat=2,dog=0.5.",
+        ),
+        click.option(
+            "--subset", type=float, metavar="FRACTION", help="Use only this fraction of the samples, such as 0.1."
+        ),
+        click.option("--where", metavar="CONDITION", help="Use only samples that match, such as 'width >= 256'."),
+    ):
+        command = option(command)
+    return command
+
+
 def source_given(
     *,
     kind: str | None,

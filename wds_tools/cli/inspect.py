@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from wds_tools.cli.common import (
     amount,
     as_json_option,
     check_writable,
+    choice_options,
     engine_option,
     example,
     source_given,
@@ -100,10 +102,37 @@ def _verify_text(report: VerifyReport) -> str:
     return "\n".join(lines)
 
 
+_OPTIONS_OF_STEP = ("state", "step", "epoch", "rank")
+_CHOICE = ("where", "subset", "class_weights")
+
+
+def _check_step_options(context: click.Context, both: Sequence[str]) -> None:
+    """Refuse options that --state replaces, and options of a step without it.
+
+    Args:
+        context: The command.
+        both: Options that are allowed with and without --state.
+    """
+    given = [
+        name
+        for name in context.params
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE and name not in both
+    ]
+    is_step = "state" in given
+    wrong = [name for name in given if (name in _OPTIONS_OF_STEP) != is_step]
+    if wrong:
+        option = f"--{wrong[0].replace('_', '-')}"
+        reason = "is recorded in the state: remove it" if is_step else "requires --state FILE"
+        raise click.UsageError(f"{option} {reason}.", context)
+    if is_step != ("step" in given):
+        raise click.UsageError("--state FILE requires --step N.", context)
+
+
 @click.command(
     epilog=example(
         "wds-tools sample shards/photos --out grid.png --view train",
         "wds-tools sample birds.csv --label species --view whole",
+        "wds-tools sample shards/photos --state checkpoint.pt --step 13402",
     )
 )
 @click.argument("dataset", type=PATH_OR_URL)
@@ -120,12 +149,27 @@ def _verify_text(report: VerifyReport) -> str:
 @click.option("--size", metavar="PIXELS", default=128, show_default=True, help="Side of a tile.")
 @click.option("--count", default=48, show_default=True, help="Maximum number of samples.")
 @click.option("--seed", default=0, show_default=True, help="Seed of order, crops and flips.")
-@click.option("--epoch", default=0, show_default=True, help="Zero-based epoch whose first samples are shown.")
+@click.option(
+    "--epoch",
+    type=click.IntRange(0),
+    help="Zero-based epoch whose first samples are shown, 0 by default; with --state, the one that --step counts from.",
+)
+@choice_options
+@click.option(
+    "--state",
+    type=LOCAL_PATH,
+    metavar="FILE",
+    help="Show a step of a training run instead: JSON or a torch.save checkpoint that contains loader.state_dict().",
+)
+@click.option(
+    "--step", type=click.IntRange(0), help="With --state: zero-based step of the run, or of the epoch in --epoch."
+)
+@click.option("--rank", type=click.IntRange(0), help="With --state: show only the samples of this rank.")
 @source_options
 @storage_option
-@click.pass_obj
+@click.pass_context
 def sample(
-    run: Run,
+    context: click.Context,
     /,
     dataset: str,
     out: Path,
@@ -133,51 +177,49 @@ def sample(
     size: int,
     count: int,
     seed: int,
-    epoch: int,
+    epoch: int | None,
+    where: str | None,
+    subset: float | None,
+    class_weights: str | None,
+    state: Path | None,
+    step: int | None,
+    rank: int | None,
     **source: Any,
 ) -> None:
     """Write a contact sheet of the images that the loader yields.
 
     It shows the first samples of an epoch of DATASET, in the order and with the crops of a training
-    run.
+    run, and draws their masks, boxes, outlines and key points with class names.
+
+    With --state FILE --step N it shows the samples of a step of a run, past or future, with the crops
+    of the run. If the run had --where, --subset or --class-weights, give the same ones here.
 
     DATASET can also be a source that is not packed: anything that `wds-tools pack` reads. Its first
     images are then packed into a temporary folder. --from, --column, --label and the options after
     them are for such a source.
     """
-    from wds_tools.inspection.contact_sheet import check_count, contact_sheet
+    from wds_tools.inspection.contact_sheet import check_count, contact_sheet, sheet_of_step
     from wds_tools.inspection.unpacked import as_dataset
+    from wds_tools.reading.select import Choice, parse_weights
 
+    _check_step_options(context, ("dataset", "out", "size", "count", "epoch", *_CHOICE))
     check_writable(out)
     check_count(count)
-    with as_dataset(dataset, source_given(**source), first=count, remote=run.remote) as found:
-        shown = contact_sheet(
-            found.dataset, out, view=view, size=size, count=count, seed=seed, epoch=epoch, remote=run.remote
-        )
+    choice = Choice(where, subset, parse_weights(class_weights) if class_weights else None, seed)
+    remote = context.obj.remote
+    if state is not None and step is not None:
+        from wds_tools.inspection.saved_step import SavedStep
+
+        found_step = SavedStep(file=state, step=step, epoch=epoch, rank=rank).explain(dataset, choice, remote)
+        shown = sheet_of_step(found_step, out, size=size, count=count)
+        click.echo(f"wrote {shown} of {len(found_step.ids):,} samples of step {found_step.step:,} to {out}")
+        return
+    options: dict[str, Any] = {"view": view, "size": size, "count": count, "seed": seed, "epoch": epoch or 0}
+    with as_dataset(dataset, source_given(**source), first=count, remote=remote) as found:
+        shown = contact_sheet(found.dataset, out, choice=choice, remote=remote, **options)
     click.echo(f"wrote {shown} samples of {dataset} with view {view} to {out}")
     if found.note:
         click.echo(found.note)
-
-
-_OPTIONS_OF_STEP = ("state", "step", "epoch", "rank")
-_OPTIONS_OF_BOTH = ("dataset", "where", "subset", "class_weights", "as_json")
-
-
-def _check_plan_options(context: click.Context) -> None:
-    """Refuse options of the forecast with --state, and options of a step without it."""
-    given = [
-        name
-        for name in context.params
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE and name not in _OPTIONS_OF_BOTH
-    ]
-    is_step = "state" in given
-    wrong = [name for name in given if (name in _OPTIONS_OF_STEP) != is_step]
-    if wrong:
-        option = f"--{wrong[0].replace('_', '-')}"
-        reason = "is recorded in the state: remove it" if is_step else "requires --state FILE"
-        raise click.UsageError(f"{option} {reason}.", context)
-    if is_step != ("step" in given):
-        raise click.UsageError("--state FILE requires --step N.", context)
 
 
 @click.command(
@@ -206,11 +248,7 @@ def _check_plan_options(context: click.Context) -> None:
     show_default=True,
     help="Drop the samples that do not fill the last batch, or pad it; mask also marks the padding.",
 )
-@click.option("--where", metavar="CONDITION", help="Use only samples that match, such as 'width >= 256'.")
-@click.option("--subset", type=float, metavar="FRACTION", help="Use only this fraction of the samples, such as 0.1.")
-@click.option(
-    "--class-weights", metavar="WEIGHTS", help="How often samples of each class occur: balanced, or cat=2,dog=0.5."
-)
+@choice_options
 @click.option(
     "--size",
     type=click.IntRange(1),
@@ -265,7 +303,7 @@ def plan(
     from wds_tools.reading.opening import open_shards
     from wds_tools.reading.select import Choice, parse_weights
 
-    _check_plan_options(context)
+    _check_step_options(context, ("dataset", "as_json", *_CHOICE))
     check_writable(plot)
     choice = Choice(where, subset, parse_weights(class_weights) if class_weights else None, seed)
     if state is not None and step is not None:

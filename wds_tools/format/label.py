@@ -251,12 +251,7 @@ class Labels:
     """
 
     def __init__(
-        self,
-        where: str,
-        *,
-        label_type: LabelType | None = None,
-        separator: str | None = None,
-        form: Form | None = None,
+        self, where: str, *, label_type: LabelType | None = None, separator: str | None = None, form: Form | None = None
     ) -> None:
         self._where = where
         self._label_type = label_type
@@ -266,6 +261,7 @@ class Labels:
         self._codes = array("q")  # of all values of all samples
         self._code_of: dict[tuple[type, Any], int] = {}  # by type too, because 1, 1.0 and True are equal
         self._values: list[Any] = []  # different values, by code
+        self._last: Any = None
 
     def add(self, value: Any) -> None:
         """Add the label of the next sample: a `Label`, a value that `parse` reads, or a list of these.
@@ -280,6 +276,10 @@ class Labels:
             self._add_value(_scalar(item))
 
     def _add_value(self, value: Any) -> None:
+        if self._codes and value is self._last:  # often: files come by folder
+            self._codes.append(self._codes[-1])
+            return
+        self._last = value
         if isinstance(value, float) and math.isnan(value):  # each NaN would be another value
             value = None
         try:
@@ -343,8 +343,7 @@ class Labels:
             by_code = np.where(by_code == NO_NUMBER, NO_NUMBER, new[by_code])
             classes = given
         codes = np.array(self._codes, np.int64)
-        is_labelled = bool(by_code.max(initial=-1) >= 0)
-        classes = classes if is_labelled or given or own else Classes()
+        classes = classes if by_code.max(initial=-1) >= 0 or given or own else Classes()
         notes = self._notes(labels, np.bincount(codes, minlength=len(labels)))
         if not form.is_several:
             return Numbered(by_code[codes], classes, notes)
@@ -487,9 +486,13 @@ class Labels:
         ) from errors[0]
 
     def _refuse_both_kinds(self, labels: Sequence[Label]) -> None:
-        """Raise an error if there are both numbers and names."""
+        """Raise an error if there are both numbers and names, or only 1 and -1, of which the latter is no label."""
         numbers = [label.number for label in labels if label.number is not None]
         names = [label.name for label in labels if label.name is not None]
+        if {*numbers} == {1} and not names and {"-1", "-1.0"} & {str(value).strip() for value in self._values}:
+            raise LabelError(
+                f"{self._where} has only labels 1 and -1, and -1 is none: write 1 and 0, or pass --label-type name"
+            )
         if numbers and names:
             raise LabelError(
                 f"{self._where} has labels that are numbers ({quoted(map(str, numbers[:2]))}) and labels that are "
@@ -503,8 +506,7 @@ class Labels:
             return NO_NUMBER if label.number is None else label.number
         if label.name not in numbers:
             raise LabelError(
-                f"class {label.name!r} in {self._where} is not among the given classes ({quoted(list(numbers))}): add "
-                "it to them"
+                f"class {label.name!r} in {self._where} is not among the given classes ({quoted([*numbers])}): add it"
             )
         return numbers[label.name]
 

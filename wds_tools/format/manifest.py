@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from wds_tools.errors import ManifestError, OptionError
 from wds_tools.format import account as accounts
@@ -71,6 +73,49 @@ class ShardEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardTotals:
+    """What a manifest has of all shards together.
+
+    Attributes:
+        samples: Number of samples.
+        bytes: Length of all shards in bytes.
+        order_bytes: Length of all shards before images were rewritten in place; the order of samples depends on it.
+        fingerprint: See `fingerprint`.
+        order_fingerprint: See `order_fingerprint`.
+    """
+
+    samples: int
+    bytes: int
+    order_bytes: int
+    fingerprint: str
+    order_fingerprint: str
+
+    @classmethod
+    def of(cls, shards: Iterable[ShardEntry]) -> ShardTotals:
+        """Return the totals of some shards."""
+        shards = tuple(shards)
+        return cls(
+            sum(shard.samples for shard in shards),
+            sum(shard.bytes for shard in shards),
+            sum(shard.first.bytes for shard in shards),
+            fingerprint(shards),
+            order_fingerprint(shards),
+        )
+
+
+class KnownShards(Sequence[ShardEntry]):
+    """Shards whose totals are known, so that not each entry is needed for them.
+
+    Attributes:
+        samples: int64 [shards], number of samples of each shard.
+        totals: Their totals.
+    """
+
+    samples: NDArray[np.int64]
+    totals: ShardTotals
+
+
+@dataclass(frozen=True, slots=True)
 class ImageStats:
     """Range of the image sizes of a dataset, in pixels after the EXIF orientation is applied."""
 
@@ -100,7 +145,7 @@ class Manifest:
     """Contents of a dataset.
 
     Attributes:
-        shards: The shards in order; sample ids count through them.
+        shards: The shards in order; sample ids count through them. A tuple, or `ShardTable` if there are many.
         fields: Field name to the number of samples that have the field.
         classes: Class names by class number; empty for a dataset without labels or class names.
         shuffled: Whether packing put the samples in random order.
@@ -116,7 +161,7 @@ class Manifest:
             checksum, and for a manifest that was not read from a file. Ignored by ``==``.
     """
 
-    shards: tuple[ShardEntry, ...]
+    shards: Sequence[ShardEntry]
     fields: dict[str, int]
     classes: tuple[str, ...] = ()
     shuffled: bool = False
@@ -129,14 +174,27 @@ class Manifest:
     checksum: str | None = field(default=None, compare=False)
 
     @property
+    def shard_samples(self) -> NDArray[np.int64]:
+        """Number of samples of each shard: int64 [shards]."""
+        if isinstance(self.shards, KnownShards):
+            return self.shards.samples
+        return np.array([shard.samples for shard in self.shards], np.int64)
+
+    @property
     def samples(self) -> int:
         """Number of samples of all shards."""
-        return sum(shard.samples for shard in self.shards)
+        known = self._known
+        return known.samples if known else sum(shard.samples for shard in self.shards)
 
     @property
     def bytes(self) -> int:
         """Length of all shards in bytes."""
-        return sum(shard.bytes for shard in self.shards)
+        known = self._known
+        return known.bytes if known else sum(shard.bytes for shard in self.shards)
+
+    @property
+    def _known(self) -> ShardTotals | None:
+        return self.shards.totals if isinstance(self.shards, KnownShards) else None
 
     @property
     def all_fields(self) -> dict[str, int]:
@@ -151,7 +209,8 @@ class Manifest:
     @property
     def order_bytes(self) -> int:
         """Length of all shards before images were rewritten in place; the order of samples depends on it."""
-        return sum(shard.first.bytes for shard in self.shards)
+        known = self._known
+        return known.order_bytes if known else sum(shard.first.bytes for shard in self.shards)
 
     @property
     def fingerprint(self) -> str:
@@ -161,11 +220,17 @@ class Manifest:
 
 def order_fingerprint(shards: Iterable[ShardEntry]) -> str:
     """Return the fingerprint that determines the order of samples: images that are rewritten in place keep it."""
-    return fingerprint(shard.first for shard in shards)
+    if isinstance(shards, KnownShards):
+        return shards.totals.order_fingerprint
+    return _fingerprint(shard.first for shard in shards)
 
 
 def fingerprint(shards: Iterable[ShardEntry]) -> str:
     """Return the XXH3-128 of the lines ``checksum samples`` of all shards, in order."""
+    return shards.totals.fingerprint if isinstance(shards, KnownShards) else _fingerprint(shards)
+
+
+def _fingerprint(shards: Iterable[ShardEntry]) -> str:
     digest = xxhash.xxh3_128()
     for shard in shards:
         digest.update(f"{shard.xxh3} {shard.samples}\n".encode())
@@ -265,8 +330,13 @@ def from_json(text: str | bytes, *, name: str = MANIFEST_NAME) -> Manifest:
         ManifestError: The text is not a manifest, is of a newer version, is damaged, or contradicts
             itself.
     """
+    return parse(text, name=name)[1]
+
+
+def parse(text: str | bytes, *, name: str = MANIFEST_NAME) -> tuple[dict[str, Any], Manifest]:
+    """Return the JSON object of a manifest too; otherwise as `from_json`."""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    checksum = _check_seal(data, name)
+    checksum = check_seal(data, name=name)
     raw, manifest = from_unsealed(data, name=name)
     if raw["version"] == FORMAT_VERSION and checksum is None:
         raise ManifestError(
@@ -274,7 +344,7 @@ def from_json(text: str | bytes, *, name: str = MANIFEST_NAME) -> Manifest:
         )
     if raw["version"] == OLD_VERSION and _SEAL in raw:
         raise ManifestError(f"{name} has a checksum, but states version {OLD_VERSION}, which has none: {_REMEDY}")
-    return replace(manifest, checksum=checksum)
+    return raw, replace(manifest, checksum=checksum)
 
 
 _REMEDY = (
@@ -283,7 +353,7 @@ _REMEDY = (
 )
 
 
-def _check_seal(data: bytes, name: str) -> str | None:
+def check_seal(data: bytes | memoryview, *, name: str = MANIFEST_NAME) -> str | None:
     """Verify the checksum at the end of a manifest and return it; return None if there is none."""
     match = _SEALED.fullmatch(data[-_SEALED_BYTES:])
     if match is None:
@@ -335,6 +405,11 @@ def from_unsealed(text: str | bytes, *, name: str = MANIFEST_NAME) -> tuple[dict
 
 def _from_dict(raw: dict[str, Any]) -> Manifest:
     shards = _shards(raw)
+    _check_shards(shards)
+    return from_head(raw, shards)
+
+
+def _check_shards(shards: Sequence[ShardEntry]) -> None:
     if not _is_count(sum(shard.bytes for shard in shards)):
         raise ValueError("all shards together have more than 2**63 - 1 bytes")
     if (samples := sum(shard.samples for shard in shards)) > MAX_SAMPLES:
@@ -343,6 +418,10 @@ def _from_dict(raw: dict[str, Any]) -> Manifest:
     names = [name for entry in entries for name in (entry.name, entry.index)]
     if len(set(names)) < len(names):
         raise ValueError(f"{Counter(names).most_common(1)[0][0]!r} is listed twice")
+
+
+def from_head(raw: Mapping[str, Any], shards: Sequence[ShardEntry]) -> Manifest:
+    """Return a manifest with these shards, and all else from its JSON object."""
     fields, classes, source = raw["fields"], raw["classes"], raw.get("source")
     if not isinstance(fields, dict) or not all(_is_count(count) for count in fields.values()):
         raise TypeError(f"fields are {fields!r}; allowed is an object with a count for each field")
@@ -372,7 +451,7 @@ def _from_dict(raw: dict[str, Any]) -> Manifest:
     )
 
 
-def _additions(raw: dict[str, Any], fields: dict[str, int]) -> tuple[Addition, ...]:
+def _additions(raw: Mapping[str, Any], fields: dict[str, int]) -> tuple[Addition, ...]:
     """Return the additions of a manifest, checked: plain names of folders, and fields that occur once."""
     additions = tuple(Addition(**entry) for entry in raw.get("additions", []))
     seen = set(fields)

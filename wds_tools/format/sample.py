@@ -57,6 +57,15 @@ def is_mask_name(name: str) -> bool:
     return extension in IMAGE_FIELDS and not _MASK_WORDS.isdisjoint([stem, *stem.replace("_", ".").split(".")])
 
 
+def shows_mask(name: str) -> bool:
+    """Return whether a field holds class numbers or numbers of objects by its name.
+
+    >>> shows_mask("mask.png"), shows_mask("depth.png"), shows_mask("jpg")
+    (True, False, False)
+    """
+    return is_mask_name(name) and "depth" not in name
+
+
 def split_name(name: str) -> tuple[str, str] | None:
     """Split a member's name into (key, field); return None for a name without a key or a field.
 

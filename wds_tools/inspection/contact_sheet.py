@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image as Pillow
+from PIL import ImageDraw
 
-from wds_tools.errors import DestinationError, OptionError
+from wds_tools.errors import DestinationError, OptionError, SampleError
+from wds_tools.format.field_classes import ClassList
+from wds_tools.format.objects import PLACE
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
+from wds_tools.inspection.drawn import draw, layers_of
+from wds_tools.loading.explanation import StepExplanation
 from wds_tools.loading.factory import make_loader
+from wds_tools.loading.fields.image import Image
+from wds_tools.loading.fields.plain import Label
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.opening import open_shards
+from wds_tools.reading.select import Choice
 from wds_tools.reading.shardset import check_fields
 
 VIEWS = ("train", "eval", "whole")
@@ -23,6 +33,7 @@ _GAP = 4  # pixels between tiles
 _CAPTION_HEIGHT = 14
 _BACKGROUND_COLOUR = (24, 24, 27)
 _TEXT_COLOUR = (228, 228, 231)
+_log = logging.getLogger("wds_tools")
 
 
 def view_named(name: str, size: int) -> View:
@@ -51,9 +62,10 @@ def contact_sheet(
     count: int = 48,
     seed: int = 0,
     epoch: int = 0,
+    choice: Choice | None = None,
     remote: RemoteOptions | None = None,
 ) -> int:
-    """Write one image with the first samples of an epoch, as the loader delivers them.
+    """Write one image with the first samples of an epoch, as the loader delivers them, and their annotations.
 
     Args:
         dataset: Folder, URL, manifest or pattern.
@@ -63,6 +75,7 @@ def contact_sheet(
         count: Maximum number of samples.
         seed: Seed of the order, crops and flips.
         epoch: Number of the epoch, from 0.
+        choice: Which samples, and how often; None means all.
         remote: How URLs are read; None uses the defaults.
 
     Returns:
@@ -76,52 +89,93 @@ def contact_sheet(
     chosen = view_named(view, size)
     manifest = open_shards(dataset, remote=remote).manifest
     check_fields(("image",), manifest.fields)
-    fields = ("image", "label") if manifest.has_labels else ("image",)
-    count = min(count, manifest.samples)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # images of different sizes are allowed here
-        loader = make_loader(
-            dataset,
-            batch_size=count,
-            view=chosen,
-            shuffle=True,
-            seed=seed,
-            num_workers=0,
-            fields=fields,
-            storage_options=remote.storage_options if remote else None,
-        )
-    with loader:
-        loader.set_epoch(epoch)
-        batch = next(iter(loader))
-        labels = batch.label.tolist() if manifest.has_labels else [None] * count
-        sheet = _draw(list(batch.image), [_caption(label, loader.classes) for label in labels], size)
-    _save(sheet, Path(out))
-    return count
+    options = {
+        "batch_size": min(count, manifest.samples),
+        "tail": "pad",
+        "shuffle": True,
+        "seed": seed,
+        "num_workers": 0,
+        "storage_options": remote.storage_options if remote else None,
+        **({"where": choice.where, "subset": choice.subset, "class_weights": choice.class_weights} if choice else {}),
+    }
+    fields: dict[str, Any] = {"image": Image(view=chosen)}
+    batch, found = _first_batch(
+        dataset, {**fields, **({"label": Label()} if manifest.has_labels else {})}, epoch, options
+    )
+    labels = batch.label.tolist() if manifest.has_labels else [None] * found
+    tiles = [_tile(image, size) for image in list(batch.image)[:found]]
+    names = manifest.field_classes.get(PLACE, ClassList(())).names
+    for name, layer in layers_of(manifest).items():
+        try:
+            annotated, _ = _first_batch(dataset, {**fields, **layer}, epoch, options)
+            for i, tile in enumerate(tiles):
+                draw(tile, annotated, i, scale=tile.width / batch.image[i].shape[2], names=names)
+        except SampleError as error:
+            _log.warning("%s not drawn: %s", name, error)
+    _save(_sheet(tiles, [_caption(label, manifest.classes) for label in labels[:found]], size), Path(out))
+    return found
 
 
-def _draw(images: Sequence[torch.Tensor], captions: Sequence[str], size: int) -> Image.Image:
-    """Draw tiles in a grid with about as many columns as rows.
+def sheet_of_step(step: StepExplanation, out: str | os.PathLike[str], *, size: int = 128, count: int = 48) -> int:
+    """Write one image with the samples of a step of a run, with the first view of the first image of its batches.
 
     Args:
-        images: uint8 [3, height, width] each. They are reduced to the size of a tile.
-        captions: Text below each tile.
+        step: The step.
+        out: File to write; its extension selects the format.
         size: Width and height of a tile in pixels.
+        count: Maximum number of samples.
+
+    Returns:
+        Number of samples shown.
+
+    Raises:
+        OptionError: The batches of the run have no images, or the extension is unknown.
+        SampleError: A sample cannot be read.
+        DestinationError: The file cannot be written.
     """
-    columns = math.ceil(math.sqrt(len(images)))
-    rows = math.ceil(len(images) / columns)
+    check_count(count)
+    if not step.image_fields:
+        raise OptionError("the batches of this run have no image, so there is nothing to show: use `wds-tools plan`")
+    shown = step.part(slice(0, count))
+    tiles = [_tile(shown.images(shown.image_fields[0], i)[0], size) for i in range(len(shown.ids))]
+    _save(_sheet(tiles, [sample.key for sample in shown.samples], size), Path(out))
+    return len(tiles)
+
+
+def _first_batch(
+    dataset: str | os.PathLike[str], fields: Mapping[str, Any], epoch: int, options: Mapping[str, Any]
+) -> tuple[Any, int]:
+    """Return the first batch of an epoch, and how many of its samples are not padding."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # images of different sizes are allowed here
+        loader = make_loader(dataset, fields=fields, **options)
+    with loader:
+        loader.set_epoch(epoch)
+        return next(iter(loader)), min(options["batch_size"], loader.samples)
+
+
+def _tile(image: torch.Tensor, size: int) -> Pillow.Image:
+    """Return an image, uint8 [3, height, width], reduced to the size of a tile."""
+    tile = Pillow.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+    tile.thumbnail((size, size))
+    return tile
+
+
+def _sheet(tiles: Sequence[Pillow.Image], captions: Sequence[str], size: int) -> Pillow.Image:
+    """Return tiles in a grid with about as many columns as rows, with a text below each."""
+    columns = math.ceil(math.sqrt(len(tiles)))
+    rows = math.ceil(len(tiles) / columns)
     step_x, step_y = size + _GAP, size + _CAPTION_HEIGHT + _GAP
-    sheet = Image.new("RGB", (columns * step_x + _GAP, rows * step_y + _GAP), _BACKGROUND_COLOUR)
-    draw = ImageDraw.Draw(sheet)
-    for index, (image, caption) in enumerate(zip(images, captions, strict=True)):
-        tile = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
-        tile.thumbnail((size, size))
+    sheet = Pillow.new("RGB", (columns * step_x + _GAP, rows * step_y + _GAP), _BACKGROUND_COLOUR)
+    canvas = ImageDraw.Draw(sheet)
+    for index, (tile, caption) in enumerate(zip(tiles, captions, strict=True)):
         x, y = _GAP + index % columns * step_x, _GAP + index // columns * step_y
         sheet.paste(tile, (x + (size - tile.width) // 2, y + (size - tile.height) // 2))
-        draw.text((x, y + size + 1), caption[: size // 6], fill=_TEXT_COLOUR)
+        canvas.text((x, y + size + 1), caption[: size // 6], fill=_TEXT_COLOUR)
     return sheet
 
 
-def _save(sheet: Image.Image, path: Path) -> None:
+def _save(sheet: Pillow.Image, path: Path) -> None:
     try:
         sheet.save(path)
     except ValueError as error:

@@ -203,7 +203,7 @@ def order_of(shards: ShardSet, choice: Choice | None, *, seed: int, window: int,
     manifest = shards.manifest
     return Order(
         fingerprint=order_fingerprint(manifest.shards),
-        shard_samples=[entry.samples for entry in manifest.shards],
+        shard_samples=manifest.shard_samples,
         seed=seed,
         window=window,
         block=block,

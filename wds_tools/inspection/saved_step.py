@@ -22,6 +22,7 @@ from wds_tools.order import resuming
 from wds_tools.order.history import History, find_step, with_planned
 from wds_tools.order.saved_state import check_seal, whole_number
 from wds_tools.reading.opening import open_shards
+from wds_tools.reading.saved_arrays import read_ids
 from wds_tools.reading.select import Choice
 from wds_tools.reading.weights import WeightFinder, schedule_of_state
 
@@ -57,7 +58,12 @@ class SavedStep:
         opened = _open(dataset, state, choice, remote)
         weights = WeightFinder(opened.shards, opened.order.plain, opened.recipe.seed)
         orders, cursor = resuming.resume(
-            state, opened.order, prefix=opened.prefix, find_weights=weights, packed=opened.packed
+            state,
+            opened.order,
+            prefix=opened.prefix,
+            find_weights=weights,
+            read_ids=read_ids,
+            packed=opened.packed,
         )
         history = History()
         history.load_state_dict(state, cursor)

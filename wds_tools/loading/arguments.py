@@ -215,6 +215,7 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         _or_none(_is_ban),
         "text files with one key or sample id per line, lists of keys (str), lists of sample ids (int), and None",
     ),
+    "save_ban_to": (_or_none(_is_path), "paths of folders, and None"),
     "pack_to": (_or_none(_is_path), "paths of folders, URLs, and None"),
     "pack": (_or_none(_is_mapping), "dictionaries of options of wds_tools.pack, such as {'images': 'keep'}, and None"),
     "rank": (_or_none(_is_integer_from(0)), "whole numbers of 0 and more, and None"),

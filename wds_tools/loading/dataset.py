@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -162,12 +164,13 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
         saved_state.check_seal(state)
         try:
             resuming.resume(state["order"], self._opened.order)
-            now = {key: (value, saved_state.plain(state[key])) for key, value in self._fixed_entries().items()}
+            known = {**state, "bans": _without_ids(saved_state.plain(state["bans"]))}
+            now = {key: (value, saved_state.plain(known[key])) for key, value in self._fixed_entries().items()}
             loaded = {
                 "epoch": saved_state.whole_number(state["epoch"], "epoch", most=saved_state.MAX_EPOCH),
                 "samples": saved_state.whole_number(state["samples"], "samples"),
             }
-        except (LookupError, TypeError) as error:
+        except (AttributeError, LookupError, TypeError) as error:
             raise ResumeError(f"this is not a state of a StreamingDataset ({type(error).__name__}: {error})") from error
         for key, (value, saved) in now.items():
             if value != saved:
@@ -190,7 +193,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
             "world_size": world.world_size,
             "batch_size": self.batch_size,
             "order": resuming.state_dict(self._orders.of(0), Cursor(0, 0)),
-            "bans": [ban.to_dict() for ban in self._orders.bans],
+            "bans": _without_ids([ban.to_dict() for ban in self._orders.bans]),
         }
 
     def __getstate__(self) -> dict[str, Any]:
@@ -296,6 +299,16 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
                 self._shared[2:] = token
                 self._shared[0] += 1
             return int(self._shared[1])
+
+
+def _without_ids(bans: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return bans of a state with hashes of their ids. States of earlier versions have the ids."""
+    found = []
+    for ban in bans:
+        ids = ban.get("ids")
+        hashed = {} if ids is None else {"xxh3": xxhash.xxh3_64_hexdigest(json.dumps(ids).encode())}
+        found.append({name: value for name, value in ban.items() if name != "ids"} | hashed)
+    return found
 
 
 def worker_of() -> tuple[int, int]:

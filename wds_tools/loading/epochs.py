@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from functools import partial
 from typing import Any
 
 from wds_tools.errors import LoaderError, OptionError, ResumeError
@@ -16,6 +18,7 @@ from wds_tools.order.changes import Entries
 from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.history import FoundStep, History, Section, find_step, with_planned
 from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, Tail
+from wds_tools.reading import saved_arrays
 from wds_tools.reading.weights import WeightFinder, schedule_to_list
 
 _log = logging.getLogger("wds_tools")
@@ -30,13 +33,23 @@ class Epochs:
         batch_size: Samples per batch on this rank.
         tail: Handling of the last samples that do not fill a batch on every rank.
         packing: The packer of the dataset, if it is not complete: only the first epoch is known then.
+        save_ban_to: Folder for files with the ids of banned samples; None puts them into states.
 
     Raises:
         OptionError: The dataset has fewer samples than one step.
     """
 
-    def __init__(self, opened: OpenedDataset, *, batch_size: int, tail: Tail, packing: Packing | None = None) -> None:
+    def __init__(
+        self,
+        opened: OpenedDataset,
+        *,
+        batch_size: int,
+        tail: Tail,
+        packing: Packing | None = None,
+        save_ban_to: str | os.PathLike[str] | None = None,
+    ) -> None:
         self.batch_size = batch_size
+        self._save_ban_to = save_ban_to
         self._opened = opened
         self._packing = packing if packing and not packing.was_complete else None
         self._tail: Tail = tail
@@ -186,10 +199,16 @@ class Epochs:
             "compiled": native.is_enabled(),
             **self._history.state_dict(orders.first_epoch, self._orders, self._opened.prefix),
             "views": views_of(self._opened.recipe.columns_by_dataset),
-            **orders.state_dict(self._cursor),
+            **self._in_files(orders).state_dict(self._cursor),
             **({} if self._opened.schedule is None else {"schedule": schedule_to_list(self._opened.schedule)}),
         }
         return saved_state.sealed(entries)
+
+    def _in_files(self, orders: EpochOrders) -> EpochOrders:
+        """Return orders whose bans are in files, if there is a folder for them."""
+        if self._save_ban_to is None:
+            return orders
+        return orders.with_files_of_bans(partial(saved_arrays.save_ids, self._save_ban_to))
 
     def _known_to_state(self) -> EpochOrders:
         """Return the orders with the changes that a state needs. Those of a schedule follow from it."""
@@ -283,6 +302,7 @@ class Epochs:
             prefix=self._opened.prefix,
             force=force,
             find_weights=self.weights,
+            read_ids=saved_arrays.read_ids,
             packed=self._opened.packed,
             has_partners=self._opened.recipe.has_partners,
         )

@@ -125,6 +125,9 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
         ban: Samples that are left out from the next step on: keys (str), sample ids (int), or a text file with one key
             or sample id per line. A new run never uses them, and a resumed run does not use them after its state. The
             state records them, so a resumed run needs the option only for further samples.
+        save_ban_to: Folder next to the checkpoints, for files with the ids of ``ban=``. A state then has the path and
+            the hash of a file instead of all ids. Resuming from it needs the file, and raises ResumeError if the file
+            is missing or has changed.
         prefetch_factor: Tasks in progress per worker (default 2). A task is a batch, or a part of at least 64 samples
             of a batch of 128 or more. At the end of an epoch the workers continue with the next one. Its batches are
             dropped if another epoch or position is read next.
@@ -194,6 +197,7 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             stall_seconds=options.stall_seconds + (_longest_request(options.remote) if opened.shards.is_remote else 0),
             read_ahead_bytes=opened.read_ahead_bytes,
         ),
+        save_ban_to=options.save_ban_to,
         batch_transform=options.batch_transform,
         collate_fn=options.collate_fn,
         errors=options.errors,

@@ -140,6 +140,7 @@ class LoaderOptions(LoadOptions):
     _: KW_ONLY
     pack_to: str | os.PathLike[str] | None = None
     pack: Mapping[str, Any] | None = field(default=None, repr=False)
+    save_ban_to: str | os.PathLike[str] | None = None
     num_workers: NumWorkers = None
     prefetch_factor: int = 2
     device: str | int | torch.device | None = None

@@ -84,6 +84,7 @@ class Loader(OnlyIterable):
         progress: bool = False,
         report_to: str | None = None,
         packing: Packing | None = None,
+        save_ban_to: str | os.PathLike[str] | None = None,
     ) -> None:
         self.batch_size = options.batch_size
         self._opened = opened
@@ -92,7 +93,9 @@ class Loader(OnlyIterable):
         self._error_policy = errors
         self._errors = ErrorLog(errors)
         self._packing = packing
-        self._epochs = Epochs(opened, batch_size=options.batch_size, tail=tail, packing=packing)
+        self._epochs = Epochs(
+            opened, batch_size=options.batch_size, tail=tail, packing=packing, save_ban_to=save_ban_to
+        )
         handovers = Handovers(
             [
                 Handover(

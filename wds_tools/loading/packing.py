@@ -106,6 +106,7 @@ class Packing:
         self._close_packer: Callable[[], object] = _nothing
         self._is_verified = not self._has_packer  # whether the packer has ended without an error
         self._restarts = 0
+        self._is_low = False  # whether the packer has low priority: the training no longer waits for its first shard
         self._shards: UnfinishedShards | None = None
         self._begun = (time.monotonic(), 0)  # time, and inputs that were packed then
         is_shown = shows_progress(options.progress) and options.ranks.find().world.rank == 0
@@ -128,26 +129,33 @@ class Packing:
             WdsToolsError: The packer has failed; its error.
         """
         try:
-            self.was_complete = read_complete(self._store) is not None
-            if self.was_complete and not _exists(self._options.dataset):
-                _log.info("%s does not exist: %s is used as it is", self._options.dataset, self._location)
-                self._is_verified = True
-            self.check()
-            if self.was_complete:
-                return self._opened()
-            self._find_shards()
-            if _needs_all(self._options):
-                _log.warning(
-                    "where=, subset=, class_weights=, ban= and Buckets need the whole dataset: training begins when it "
-                    "is packed"
-                )
-                self.wait(lambda: self.is_complete)
-                self.was_complete = True
-                return self._opened()
-            return open_dataset(self._options, unfinished=self._shards)
+            opened = self._open()
         except BaseException:
             self.close()
             raise
+        self._is_low = True  # until now, the training has waited for the packer
+        if self._packer is not None:
+            self._packer.lower_priority()
+        return opened
+
+    def _open(self) -> OpenedDataset:
+        self.was_complete = read_complete(self._store) is not None
+        if self.was_complete and not _exists(self._options.dataset):
+            _log.info("%s does not exist: %s is used as it is", self._options.dataset, self._location)
+            self._is_verified = True
+        self.check()
+        if self.was_complete:
+            return self._opened()
+        self._find_shards()
+        if _needs_all(self._options):
+            _log.warning(
+                "where=, subset=, class_weights=, ban= and Buckets need the whole dataset: training begins when it is "
+                "packed"
+            )
+            self.wait(lambda: self.is_complete)
+            self.was_complete = True
+            return self._opened()
+        return open_dataset(self._options, unfinished=self._shards)
 
     def completed(self) -> OpenedDataset:
         """Return the dataset when it is complete; raises as `open` does."""
@@ -251,6 +259,8 @@ class Packing:
                 environment=reporting_environment(self._options.report_to),
             )
             self._close_packer = weakref.finalize(self, self._packer.close)
+            if self._is_low:
+                self._packer.lower_priority()
         try:
             self._is_verified = self._packer.poll()
         except PackerDiedError as error:

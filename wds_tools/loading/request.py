@@ -26,7 +26,7 @@ from wds_tools.loading.ranks import RankOptions, default_lanes, report_assumed_m
 from wds_tools.loading.samples.columns import buckets_of, choices_of
 from wds_tools.loading.samples.recipe import Recipe
 from wds_tools.options import use_native
-from wds_tools.order.buckets import BucketOrder
+from wds_tools.order.buckets import BucketOrder, Columns
 from wds_tools.order.changes import FindWeights
 from wds_tools.order.epoch import PlainOrder, RunOrder
 from wds_tools.order.mixture import MixtureOrder
@@ -69,10 +69,10 @@ class MixturePart:
 
     def order(self, first_shards: int | None = None) -> Order:
         """Return the order of the dataset, or of its first ``first_shards`` shards only."""
-        entries = self.shards.manifest.shards[:first_shards]
+        manifest = self.shards.manifest
         return Order(
-            fingerprint=order_fingerprint(entries),
-            shard_samples=[entry.samples for entry in entries],
+            fingerprint=order_fingerprint(manifest.shards[:first_shards]),
+            shard_samples=manifest.shard_samples[:first_shards],
             seed=self.seed,
             window=self.window,
             block=self.block,
@@ -245,8 +245,13 @@ def _in_buckets(
     if buckets is None:
         return order, prefix
     labels, sizes = _bucket_of_each_sample(shards, buckets), buckets.sizes
-    of_first = (lambda first: BucketOrder(prefix(first), labels, sizes, group)) if prefix else None
-    return BucketOrder(order, labels, sizes, group), of_first
+    stored = partial(_stored_order, shards)
+    of_first = (lambda first: BucketOrder(prefix(first), labels, sizes, group, stored)) if prefix else None
+    return BucketOrder(order, labels, sizes, group, stored), of_first
+
+
+def _stored_order(shards: ShardSet, what: str, compute: Callable[[], Columns]) -> Columns:
+    return shards.computed(f"order in buckets {what}", lambda: Arrays(compute())).arrays
 
 
 @cache
@@ -301,7 +306,7 @@ def _start_reading_indexes(shards: ShardSet, order: PlainOrder, batch: int) -> N
     """Start reading the remote indexes that the first batch of epoch 0 needs, while the user prepares the training."""
     if shards.is_remote:
         ids = order.ids(0, 0, min(batch, order.samples, _MAX_EARLY_INDEXES))
-        samples = np.array([location.entry.samples for location in shards.locations])
+        samples = shards.manifest.shard_samples
         shards.read_indexes_ahead(
             np.unique(np.searchsorted(np.cumsum(samples), ids, side="right")).tolist(), wait=False
         )

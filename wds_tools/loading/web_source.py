@@ -346,8 +346,13 @@ def _open_shard(url: str) -> tuple[Reader, Order]:
     shards = open_shards([url], for_training=True)
     manifest = shards.manifest
     block = default_block(manifest.samples, manifest.order_bytes)
-    counts = [entry.samples for entry in manifest.shards]
-    order = Order(fingerprint=order_fingerprint(manifest.shards), shard_samples=counts, seed=0, window=0, block=block)
+    order = Order(
+        fingerprint=order_fingerprint(manifest.shards),
+        shard_samples=manifest.shard_samples,
+        seed=0,
+        window=0,
+        block=block,
+    )
     return Reader(shards, block=block), order
 
 

@@ -15,19 +15,26 @@ grouped again, without those that the change leaves out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wds_tools.order.changes import Progress, Reweight
 from wds_tools.order.epoch import AreDrawn, EpochOrder, Piece, PlainOrder, Regimes, RunOrder, nothing_left
+from wds_tools.order.selection import count_labels
 from wds_tools.order.shares import Ints, Part
 from wds_tools.order.tally import Tally, tally
 from wds_tools.order.weights import Marks
+
+Columns: TypeAlias = Mapping[str, NDArray[Any]]
+"""The ids and lanes of the rows of an epoch, the number of those in complete groups, and which others are valid."""
+
+Stored: TypeAlias = Callable[[str, Callable[[], Columns]], Columns]
+"""Returns columns by what they depend on besides the dataset, and computes those that no process has stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +60,27 @@ class BucketOrder(RunOrder):
         labels: [stored], bucket of each sample of the dataset.
         sizes: Height and width of each bucket.
         group: Samples of a group; the batch size must divide it.
+        stored: Where whole epochs are stored; None computes them in each process.
     """
 
     def __init__(
-        self, base: PlainOrder, labels: NDArray[np.integer], sizes: Sequence[tuple[int, int]], group: int
+        self,
+        base: PlainOrder,
+        labels: NDArray[np.signedinteger],
+        sizes: Sequence[tuple[int, int]],
+        group: int,
+        stored: Stored | None = None,
     ) -> None:
         self.base = base
         self.labels = labels
+        self.stored = stored
         self.samples, self.balance = base.samples, base.balance
         self.identity = replace(base.identity, buckets=tuple(sizes), group=group)
 
     def like(self, *, group: int | None = None, **shape: Any) -> BucketOrder:
         """Return the orders of the same dataset and buckets with another window, block, lanes and group size."""
-        return BucketOrder(self.base.like(**shape), self.labels, self.identity.buckets, group or self.identity.group)
+        base, identity = self.base.like(**shape), self.identity
+        return BucketOrder(base, self.labels, identity.buckets, group or identity.group, self.stored)
 
     @property
     def plain(self) -> PlainOrder:
@@ -83,7 +98,7 @@ class BucketOrder(RunOrder):
 
 
 class BucketedEpoch(EpochOrder):
-    """The order of one epoch in groups. Computed completely when a position is first needed.
+    """The order of one epoch in groups. Computed completely when a position is first needed, or mapped.
 
     Args:
         order: The orders of all epochs.
@@ -112,7 +127,9 @@ class BucketedEpoch(EpochOrder):
     @cached_property
     def computed_counts(self) -> tuple[int, int]:
         """Rows in complete groups, and rows of the epoch."""
-        return self._rows.complete, len(self._rows.sources)
+        if self._stored is None:
+            return self._rows.complete, len(self._rows.sources)
+        return int(self._stored["complete"][0]), len(self._stored["ids"])
 
     @property
     def complete(self) -> int:
@@ -127,22 +144,30 @@ class BucketedEpoch(EpochOrder):
     @property
     def distinct(self) -> int:
         """Number of rows that do not repeat a sample to fill a group."""
-        return int(self._rows.valid.sum()) if self._bans or self._piece else self.run.samples
+        return self.run.samples if self._is_whole else int(self._rows.valid.sum())
 
     @property
     def _counts(self) -> tuple[int, int]:
-        constant = None if self._bans or self._piece else self.order.constant_counts
+        constant = self.order.constant_counts if self._is_whole else None
         return constant or self.computed_counts
 
     def slice(self, start: int, stop: int) -> Part:
         """Return the ids and lanes in rows ``start`` to ``stop``: int64 and int16 [stop - start]."""
+        if self._stored is not None:
+            part = slice(start, stop)
+            return self._stored["ids"][part].astype(np.int64), self._stored["lanes"][part].astype(np.int16)
         ids, lanes = self._base
         sources = self._rows.sources[start:stop]
         return ids[sources], lanes[sources]
 
     def valid(self, start: int, stop: int) -> NDArray[np.bool_]:
         """Return which rows from ``start`` to ``stop`` do not repeat a sample to fill a group: bool [stop - start]."""
-        return self._rows.valid[start:stop]
+        if self._stored is None:
+            return self._rows.valid[start:stop]
+        rows = np.arange(start, min(stop, self.computed_counts[1])) - self.computed_counts[0]
+        found = np.ones(len(rows), np.bool_)
+        found[rows >= 0] = self._stored["valid"][rows[rows >= 0]]
+        return found
 
     def bucket_of(self, ids: Ints) -> int:
         """Return the bucket of samples that all belong to the same one."""
@@ -186,7 +211,7 @@ class BucketedEpoch(EpochOrder):
         row, rows = position % self.samples, slice(*self.rows_like(position))
         bucket = self.bucket_of(self.ids(row, row + 1))
         if (rows.start, bucket) not in self._members:
-            ids = self._base[0][self._rows.sources[rows][self._rows.valid[rows]]]
+            ids = self.ids(rows.start, rows.stop)[self.valid(rows.start, rows.stop)]
             self._members[rows.start, bucket] = ids[self.order.labels[ids] == bucket]
         members = self._members[rows.start, bucket]
         return int(members[number % len(members)])
@@ -194,7 +219,7 @@ class BucketedEpoch(EpochOrder):
     def tally(self) -> Tally | None:
         """Return the tally of all samples without computing the groups; None if that is not possible."""
         total = None if self._piece else super().tally()
-        return total - tally(self._base[0][self._removed]) if total else None
+        return total - tally(self._base[0][self._removed]) if total and self._bans else total
 
     def without(self, position: int, ids: Sequence[int]) -> BucketedEpoch:
         """Return the order in which the samples from a row on are grouped again, without some of them."""
@@ -232,6 +257,30 @@ class BucketedEpoch(EpochOrder):
         if self._head is None or self._piece is None:
             return EpochOrder(self.run, self.epoch)
         return self._head.inner.reweighted(self._piece.drawn_before, self._piece.change, self._piece.regimes)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether no change has been made."""
+        return not self._bans and self._piece is None
+
+    @cached_property
+    def _stored(self) -> Columns | None:
+        """The rows, if they are stored: about 5 bytes for each."""
+        if self.order.stored is None or not self._is_whole:
+            return None
+        found = self.order.stored(f"{self.identity!r} {self.epoch}", self._columns)
+        for name in ("_plan", "_base"):  # 25 bytes for each row, from which the columns were computed
+            vars(self).pop(name, None)
+        return found
+
+    def _columns(self) -> Columns:
+        rows, (ids, lanes) = self._rows, self._base
+        return {
+            "ids": ids[rows.sources].astype(np.int32 if self.identity.stored <= 1 << 31 else np.int64),
+            "lanes": lanes[rows.sources].astype(np.int8 if self.identity.lanes <= 1 << 7 else np.int16),
+            "valid": rows.valid[rows.complete :],
+            "complete": np.array([rows.complete]),
+        }
 
     @cached_property
     def _base(self) -> Part:
@@ -294,11 +343,12 @@ class BucketedEpoch(EpochOrder):
     def _grouped(self, sources: Ints) -> _Rows:
         """Divide positions of the order without buckets into groups."""
         ids, lanes = self._base
-        labels, own_lanes = self.order.labels[ids[sources]].astype(np.int64), lanes[sources].astype(np.int64)
-        first, rest = self._complete_groups(sources, own_lanes * len(self.identity.buckets) + labels, own_lanes)
+        buckets = len(self.identity.buckets)
+        kind: type[np.signedinteger] = np.int16 if buckets * self.identity.lanes < 1 << 15 else np.int64
+        streams = lanes[sources].astype(kind) * kind(buckets) + self.order.labels[ids[sources]].astype(kind)
+        first, rest = self._complete_groups(sources, streams, buckets)
         rest.sort()
-        labels_of_rest = self.order.labels[ids[rest]].astype(np.int64)
-        second, last = self._complete_groups(rest, labels_of_rest, np.zeros_like(labels_of_rest))
+        second, last = self._complete_groups(rest, self.order.labels[ids[rest]], buckets)
         complete = np.concatenate([first, second])
         padded, valid = self._padded(last, sources)
         return _Rows(
@@ -307,28 +357,30 @@ class BucketedEpoch(EpochOrder):
             len(complete),
         )
 
-    def _complete_groups(self, sources: Ints, streams: Ints, lanes: Ints) -> tuple[Ints, Ints]:
+    def _complete_groups(self, sources: Ints, streams: NDArray[np.signedinteger], buckets: int) -> tuple[Ints, Ints]:
         """Return the members of all complete groups, group by group, and the positions that are left.
 
         Args:
             sources: int64 [n], ascending positions.
-            streams: int64 [n], groups have members of one stream.
-            lanes: int64 [n], lane of each position, which follows from its stream.
+            streams: Whole numbers [n], lane times ``buckets`` plus bucket; groups have members of one stream.
+            buckets: Number of buckets.
         """
-        by_stream = np.argsort(streams, kind="stable")
-        counts = np.bincount(streams, minlength=1)
-        counts = counts[counts > 0]
-        within = np.arange(len(streams)) - np.repeat(np.cumsum(counts) - counts, counts)
-        is_complete = within < np.repeat(counts // self.identity.group * self.identity.group, counts)
+        by_stream = np.argsort(streams, kind="stable")  # fast for numbers of 8 and 16 bits
+        counts = count_labels(streams, int(streams.max(initial=0)) + 1)
+        is_complete = np.zeros(len(streams), np.bool_)
+        for start, count in zip((np.cumsum(counts) - counts).tolist(), counts.tolist(), strict=True):
+            is_complete[start : start + count // self.identity.group * self.identity.group] = True
+        rest = sources[by_stream[~is_complete]]
         groups = by_stream[is_complete].reshape(-1, self.identity.group)
+        del by_stream, is_complete  # 9 bytes for each sample
         ends = sources[groups[:, -1]]  # where each group is complete
-        lane = lanes[groups[:, 0]]
+        lane = streams[groups[:, 0]].astype(np.int64) // buckets
         by_lane = np.lexsort((ends, lane))
         per_lane = np.bincount(lane, minlength=1)
         turn = np.empty(len(groups), np.int64)
         turn[by_lane] = np.arange(len(groups)) - np.repeat(np.cumsum(per_lane) - per_lane, per_lane)
         in_turn = np.lexsort((lane, turn))
-        return sources[groups[in_turn].ravel()], sources[by_stream[~is_complete]]
+        return sources[groups[in_turn].ravel()], rest
 
     def _padded(self, last: Ints, sources: Ints) -> tuple[Ints, NDArray[np.bool_]]:
         """Return the rows of the incomplete groups, filled with other samples of their bucket, and which are valid."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -22,11 +23,13 @@ class Ban:
         epoch: Zero-based epoch.
         position: Position in that epoch, counted without the samples of earlier bans.
         ids: Sample ids, ascending; none of them is in an earlier ban.
+        file: Path and hash of the file that has the ids; None if they are in no file.
     """
 
     epoch: int
     position: int
     ids: tuple[int, ...]
+    file: tuple[str, str] | None = None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -34,29 +37,50 @@ class Ban:
         return self.epoch, self.position
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for a state."""
-        return {"epoch": self.epoch, "position": self.position, "ids": list(self.ids)}
+        """Return plain values for a state: the ids, or the file that has them."""
+        place = {"epoch": self.epoch, "position": self.position}
+        if self.file is None:
+            return {**place, "ids": list(self.ids)}
+        return {**place, "file": self.file[0], "xxh3": self.file[1]}
 
 
-def bans_of(state: Any, stored: int) -> tuple[Ban, ...]:
+ReadIds: TypeAlias = Callable[[str, str], Sequence[int]]
+"""Returns the sample ids of a file, by its path and its hash; raises ResumeError if it is missing or has changed."""
+
+
+def bans_of(state: Any, stored: int, read_ids: ReadIds | None) -> tuple[Ban, ...]:
     """Return the bans of a state, see `Ban.to_dict`.
 
+    Args:
+        state: The entry of the state.
+        stored: Number of samples of the dataset.
+        read_ids: Reads the files of bans; None refuses them.
+
     Raises:
-        ResumeError: They are damaged.
+        ResumeError: They are damaged, or a file is missing or has changed.
     """
     try:
-        return tuple(
-            Ban(
-                whole_number(one["epoch"], "epoch of a ban", most=MAX_EPOCH),
-                whole_number(one["position"], "position of a ban"),
-                tuple(
-                    whole_number(sample, "id of a ban", most=stored - 1) for sample in entries_of(one["ids"], "bans")
-                ),
-            )
-            for one in entries_of(state, "bans")
-        )
+        return tuple(_ban_of(one, stored, read_ids) for one in entries_of(state, "bans"))
     except (LookupError, TypeError) as error:
         raise ResumeError(f"the entry 'bans' of the state is damaged ({type(error).__name__}: {error})") from error
+
+
+def _ban_of(entry: Any, stored: int, read_ids: ReadIds | None) -> Ban:
+    file: tuple[str, str] | None = None
+    ids: Sequence[int]
+    if "ids" in entry:
+        ids = entries_of(entry["ids"], "bans")
+    else:
+        file = str(entry["file"]), str(entry["xxh3"])
+        if read_ids is None:
+            raise ResumeError("the state has a ban whose ids are in a file, which only make_loader resumes")
+        ids = read_ids(*file)
+    return Ban(
+        whole_number(entry["epoch"], "epoch of a ban", most=MAX_EPOCH),
+        whole_number(entry["position"], "position of a ban"),
+        tuple(whole_number(sample, "id of a ban", most=stored - 1) for sample in ids),
+        file,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -444,6 +444,11 @@ class EpochOrders:
         first, dropped = kept[0], set(passed).difference(kept)
         changes = [change for change in self.changes if isinstance(change, Ban) or change not in dropped]
         return self._with(changes, first.epoch + (first.position > 0))
+
+    def with_files_of_bans(self, save: Callable[[Sequence[int]], tuple[str, str]]) -> EpochOrders:
+        """Return the orders with the ids of all bans in files; ``save`` writes one and returns its path and hash."""
+        changes = [replace(one, file=save(one.ids)) if isinstance(one, Ban) else one for one in self.changes]
+        return self._with(changes)
 
     def with_order(self, order: RunOrder) -> EpochOrders:
         """Return the orders for other shards, with the window, blocks and lanes of this one."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wds_tools.errors import OptionError, ResumeError
-from wds_tools.order.changes import Change, FindWeights, bans_of, reweights_of
+from wds_tools.order.changes import Change, FindWeights, ReadIds, bans_of, reweights_of
 from wds_tools.order.epoch import EpochOrder, RunOrder
 from wds_tools.order.identity import Identity
 from wds_tools.order.planner import Cursor, EpochOrders, PrefixOrder
@@ -46,6 +46,7 @@ def resume(
     prefix: PrefixOrder | None = None,
     force: bool = False,
     find_weights: FindWeights | None = None,
+    read_ids: ReadIds | None = None,
     packed: RunOrder | None = None,
     has_partners: bool = False,
 ) -> tuple[EpochOrders, Cursor]:
@@ -63,6 +64,7 @@ def resume(
             dataset that has only grown; the interrupted epoch then ends without the new samples.
         force: Accept a state of another dataset, selection, seed or version.
         find_weights: Returns the weights of the entries of the state; None refuses a state with weights.
+        read_ids: Returns the ids of bans that are in files; None refuses a state with such files.
         packed: The order in which the dataset was packed, which the first epoch of a run has that began then; None
             refuses a state of such a run.
         has_partners: Whether images show samples from before the cursor, see `partners_of`.
@@ -83,7 +85,7 @@ def resume(
     try:
         earlier |= {cursor.epoch: saved_order.like(**saved.shape)} if has_grown else {}
         first_epoch = whole_number(state.get("first_epoch", 0), "first_epoch", most=cursor.epoch)
-        changes = _changes_of(state, order, saved, find_weights)
+        changes = _changes_of(state, order, saved, find_weights, read_ids)
         later = order if is_first else order.like(**saved.shape)
         orders = EpochOrders(later, earlier, changes, find_weights, first_epoch)
         _check_weights(orders, cursor, has_partners=has_partners)
@@ -120,10 +122,14 @@ def _first_epoch(state: dict[str, Any], packed: RunOrder | None, *, force: bool)
 
 
 def _changes_of(
-    state: dict[str, Any], order: RunOrder, saved: _Saved, find_weights: FindWeights | None
+    state: dict[str, Any],
+    order: RunOrder,
+    saved: _Saved,
+    find_weights: FindWeights | None,
+    read_ids: ReadIds | None,
 ) -> list[Change]:
     """Return the bans and changes of weights of a state, in the order in which they were made."""
-    changes: list[Change] = list(bans_of(state.get("bans", ()), order.identity.stored))
+    changes: list[Change] = list(bans_of(state.get("bans", ()), order.identity.stored, read_ids))
     if not state.get("weights"):
         return changes
     if find_weights is None:

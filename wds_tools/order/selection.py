@@ -21,10 +21,10 @@ from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.keyed_random import hashes, key_of, permute_each
 
+PART = 1 << 18
+"""Samples that are computed at a time: they stay in the cache of a core."""
+
 _ROUNDING_ERROR = 1e-9  # of floating point: 2.9999999999 counts as 3
-
-
-_PART = 1 << 18  # samples that are computed at a time: they stay in the cache of a core
 _GROUP = 64  # samples whose repetitions are added up, so that a position is found without all of them
 
 
@@ -57,16 +57,25 @@ class Balance:
         key, seen = key_of("balance", seed), np.zeros(len(self.samples), np.int64)
         kind = np.uint32 if self.samples.max(initial=0) < 1 << 31 else np.uint64
         turns: NDArray[np.unsignedinteger] = np.empty(len(self.label), kind)
-        for start in range(0, len(self.label), _PART):
-            label = self.label[start : start + _PART]
-            by_class = np.argsort(label, kind="stable")
-            counts = np.bincount(label, minlength=len(seen))
-            within = np.arange(len(label)) - np.repeat(np.cumsum(counts) - counts, counts)
-            number = np.empty(len(label), np.int64)  # of each sample within its class
-            number[by_class] = within + np.repeat(seen, counts)
-            seen += counts
-            turns[start : start + len(label)] = permute_each(key, self.samples[label], number)
+        for start in range(0, len(self.label), PART):
+            label = self.label[start : start + PART]
+            turns[start : start + len(label)] = permute_each(key, self.samples[label], within_class(label, seen))
         return turns
+
+
+def within_class(label: NDArray[np.signedinteger], seen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of each sample among those of its class: int64 [n].
+
+    Args:
+        label: Whole numbers [n], class numbers of the next samples.
+        seen: int64 [classes], number of samples of each class before them; these samples are added.
+    """
+    by_class = np.argsort(label, kind="stable")  # fast for numbers of 8 and 16 bits
+    counts = np.bincount(label, minlength=len(seen))
+    number = np.empty(len(label), np.int64)
+    number[by_class] = np.arange(len(label)) + np.repeat(seen - np.cumsum(counts) + counts, counts)
+    seen += counts
+    return number
 
 
 def balance(label: NDArray[np.signedinteger], weights: NDArray[np.float64]) -> Balance:
@@ -88,8 +97,8 @@ def balance(label: NDArray[np.signedinteger], weights: NDArray[np.float64]) -> B
 def count_labels(label: NDArray[np.signedinteger], classes: int) -> NDArray[np.int64]:
     """Return the number of samples of each class: int64 [classes]. Part by part, as ``bincount`` copies its input."""
     counts = np.zeros(classes, np.int64)
-    for start in range(0, len(label), _PART):
-        counts += np.bincount(label[start : start + _PART], minlength=classes)
+    for start in range(0, len(label), PART):
+        counts += np.bincount(label[start : start + PART], minlength=classes)
     return counts
 
 
@@ -190,8 +199,8 @@ class Selection:
 
     def parts(self, epoch: int) -> Iterator[NDArray[np.int64]]:
         """Yield the sample ids of an epoch in stored order, part by part."""
-        for start in range(0, len(self._ids), _PART):
-            part = slice(start, min(start + _PART, len(self._ids)))
+        for start in range(0, len(self._ids), PART):
+            part = slice(start, min(start + PART, len(self._ids)))
             ids = _taken(self._ids, part)
             yield ids if self.balance is None else np.repeat(ids, self._repeats_of(epoch, part))
 
@@ -232,8 +241,8 @@ class Selection:
         known = self._starts.get(epoch)
         if known is None:
             counts = [np.empty(0, np.int64)]
-            for start in range(0, len(self._ids), _PART):
-                repeats = self._repeats_of(epoch, slice(start, start + _PART))
+            for start in range(0, len(self._ids), PART):
+                repeats = self._repeats_of(epoch, slice(start, start + PART))
                 counts.append(np.add.reduceat(repeats, np.arange(0, len(repeats), _GROUP)))
             found = np.concatenate(counts)
             known = np.cumsum(found) - found
@@ -250,8 +259,8 @@ def _taken(ids: NDArray[np.signedinteger] | range, rows: NDArray[np.int64] | sli
 
 def _digest(ids: NDArray[np.signedinteger] | range, balance: Balance | None) -> str:
     digest = xxhash.xxh3_64()
-    for start in range(0, len(ids), _PART):
-        digest.update(_taken(ids, slice(start, start + _PART)).astype("<i8", copy=False).data)
+    for start in range(0, len(ids), PART):
+        digest.update(_taken(ids, slice(start, start + PART)).astype("<i8", copy=False).data)
     if balance:
         digest.update(np.ascontiguousarray(balance.targets, "<i8").tobytes())
     return digest.hexdigest()
@@ -261,8 +270,8 @@ def _ascends(ids: NDArray[np.signedinteger] | range) -> bool:
     """Return whether each id is above the one before it."""
     if isinstance(ids, range):
         return True
-    starts = range(0, len(ids), _PART)
-    return all((np.diff(ids[max(0, start - 1) : start + _PART]) > 0).all() for start in starts)
+    starts = range(0, len(ids), PART)
+    return all((np.diff(ids[max(0, start - 1) : start + PART]) > 0).all() for start in starts)
 
 
 def in_rounds(ids: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -302,8 +311,8 @@ def draw(ids: NDArray[np.signedinteger] | range, count: int, *, seed: int, purpo
         return _taken(ids, slice(None))
 
     def parts() -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.uint64]]]:
-        for start in range(0, len(ids), _PART):
-            part = _taken(ids, slice(start, start + _PART))
+        for start in range(0, len(ids), PART):
+            part = _taken(ids, slice(start, start + PART))
             yield start, part, hashes(key, part)
 
     counts = np.zeros(1 << 16, np.int64)

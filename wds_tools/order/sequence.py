@@ -96,7 +96,7 @@ class Order(PlainOrder):
         self,
         *,
         fingerprint: str,
-        shard_samples: Sequence[int],
+        shard_samples: Sequence[int] | NDArray[np.int64],
         seed: int,
         window: int,
         block: int,
@@ -116,12 +116,12 @@ class Order(PlainOrder):
         self.block = block
         self.lanes = lanes
         self.selection = selection
-        self._shard_samples = shard_samples
+        self._shard_samples = np.asarray(shard_samples, np.int64)
         self.identity = Identity(
             fingerprint=fingerprint,
             seed=seed,
             shards=len(shard_samples),
-            stored=int(np.sum(shard_samples, dtype=np.int64)),
+            stored=int(self._shard_samples.sum()),
             selection=selection.digest if selection else None,
             once=selection is None or selection.once,
             lanes=lanes,
@@ -130,7 +130,7 @@ class Order(PlainOrder):
         )
         # An item is a sample id, or with a selection an index into its ids. A run is a sequence of
         # consecutive items that is divided into blocks: a shard, or the whole selection.
-        counts = np.asarray([selection.samples] if selection else shard_samples, np.int64)
+        counts = np.array([selection.samples]) if selection else self._shard_samples
         self._first_item = np.concatenate([[0], np.cumsum(counts)])  # [runs + 1]
         self.samples = int(self._first_item[-1])
         blocks = -(-counts // block)
@@ -146,7 +146,7 @@ class Order(PlainOrder):
         self.balance = selection.balance if selection else None
         self.varies = self.balance is not None
         if selection is None:
-            self.reach = window + 2 * min(block, max(shard_samples, default=0)) * lanes
+            self.reach = window + 2 * min(block, int(counts.max(initial=0))) * lanes
         self._full_tally: Tally | None = None
         self._epochs = LRUCache[int, _Epoch](max_items=_KEPT_SEGMENTS)
         self._segments = LRUCache[tuple[int, int], Part](max_items=_KEPT_SEGMENTS)
@@ -289,7 +289,7 @@ class Order(PlainOrder):
 
     def block_of(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return shard number and block number of each id: int64 [n] each, counted over the whole dataset."""
-        counts = np.asarray(self._shard_samples, np.int64)
+        counts = self._shard_samples
         first_id = np.concatenate([[0], np.cumsum(counts)])
         first_block = np.concatenate([[0], np.cumsum(-(-counts // self.block))])
         shards = np.searchsorted(first_id, ids, side="right") - 1

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from wds_tools.order.changes import Entries
 from wds_tools.order.keyed_random import hashes, key_of
+from wds_tools.wording import counted
 
 _KEY = key_of("epoch proof")
 _CHUNK = 1 << 20
@@ -195,18 +196,19 @@ class EpochProof:
 
     def __str__(self) -> str:
         part = f" from position {self.from_position:,} on" if self.from_position else ""
-        start = f"epoch {self.epoch}{part}: {self.delivered.samples // (self.copies if self.ok else 1):,}"
+        count = self.delivered.samples // (self.copies if self.ok else 1)
+        start = f"epoch {self.epoch}{part}: {counted(count, 'sample')}"
         if not self.finished:
-            return f"{start} samples so far, the epoch is not over"
+            return f"{start} so far, the epoch is not over"
         unknown = self.reports.count(None)
         if unknown:
-            return f"{start} samples counted; {unknown} of {len(self.reports)} ranks have not reported"
+            return f"{start} counted; {unknown} of {len(self.reports)} ranks have not reported"
         if not self.ok:
-            return f"{start} samples of {self._describe_mismatch()}"
+            return f"{start} of {self._describe_mismatch()}"
         often = "each once" if self.once else "each as often as requested"
         groups = f" by each of {self.copies} groups of {self._known[0].world_size} rank(s)" if self.copies > 1 else ""
         replaced = f"; {self.replaced.samples:,} unreadable and replaced" if self.replaced.samples else ""
-        return "\n  ".join([f"{start} samples, {often}{groups}{replaced}", *map(str, self.segments)])
+        return "\n  ".join([f"{start}, {often}{groups}{replaced}", *map(str, self.segments)])
 
     def _describe_mismatch(self) -> str:
         expected = self.expected * self.copies

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import OptionError
 from wds_tools.lru_cache import LRUCache
 from wds_tools.order.keyed_random import key_of
-from wds_tools.order.selection import Selection
+from wds_tools.order.selection import PART, Selection, within_class
 from wds_tools.order.shares import Ints, Part, Pattern
 
 UNIT = 1 << 31
@@ -77,7 +77,7 @@ class Phases:
     """What the draws of a dataset need to know of each sample, whatever the weights are.
 
     Attributes:
-        selected: int64 [n], ids of the selected samples, or all of them.
+        selected: Whole numbers [n], ids of the selected samples, ascending; or all of them.
         group: Signed integers [stored], class number of each sample plus 1, and 0 for samples without a class;
             None if classes do not matter.
         phase: uint32 [stored], phase of each sample in units of 1 / `UNIT`; None computes them from the ids.
@@ -109,25 +109,36 @@ class Phases:
         """Return the phases of a dataset.
 
         Args:
-            labels: int64 [stored], class number of each sample; negative for none.
+            labels: Whole numbers [stored], class number of each sample; negative for none.
             selected: Ids of the selected samples; None for all.
             seed: Seed of the run.
         """
         highest = int(labels.max(initial=-1)) + 1
         kinds: tuple[type[np.signedinteger], ...] = (np.int8, np.int16, np.int32, np.int64)
-        group = (np.maximum(labels, -1) + 1).astype(next(kind for kind in kinds if highest <= np.iinfo(kind).max))
+        group = np.empty(len(labels), next(kind for kind in kinds if highest <= np.iinfo(kind).max))
+        for start in range(0, len(labels), PART):
+            group[start : start + PART] = np.maximum(labels[start : start + PART], -1) + 1
         ids = slice(None) if selected is None else np.unique(selected)
-        by_group = np.argsort(group[ids], kind="stable")  # fast for numbers of 8 and 16 bits
-        counts = np.bincount(group[ids], minlength=int(group.max(initial=0)) + 1)
-        by_group = by_group if isinstance(ids, slice) else ids[by_group]
-        phase = np.zeros(len(group), np.uint32)
-        start = 0
-        for number in np.flatnonzero(counts).tolist():
-            count = int(counts[number])
-            turns = (np.arange(count) * _coprime_near(count) + key_of("phases", seed, number) % count) % count
-            phase[by_group[start : start + count]] = turns * UNIT // count
-            start += count
+        counts = np.zeros(int(group.max(initial=0)) + 1, np.int64)
+        for rows in _parts_of(ids, len(group)):
+            counts += np.bincount(group[rows], minlength=len(counts))
+        divisors = np.maximum(counts, 1)
+        steps = np.array([_coprime_near(count) for count in divisors.tolist()])
+        starts = np.array([key_of("phases", seed, number) % count for number, count in enumerate(divisors.tolist())])
+        phase, seen = np.zeros(len(group), np.uint32), np.zeros_like(counts)
+        for rows in _parts_of(ids, len(group)):
+            own = group[rows]
+            divisor = divisors[own]
+            turns = (within_class(own, seen) * steps[own] + starts[own]) % divisor
+            phase[rows] = turns * UNIT // divisor
         return cls(ids, group, phase, counts)
+
+
+def _parts_of(ids: Ints | slice, stored: int) -> Iterator[Ints | slice]:
+    """Yield some ids part by part."""
+    for start in range(0, stored if isinstance(ids, slice) else len(ids), PART):
+        part = slice(start, start + PART)
+        yield part if isinstance(ids, slice) else ids[part]
 
 
 def _coprime_near(count: int) -> int:
@@ -192,7 +203,10 @@ class Rates:
                 factors = factors.copy()
                 factors[lost - start] = 0
             if isinstance(selected, np.ndarray):
-                factors = factors[selected[slice(*np.searchsorted(selected, (start, stop)))] - start]
+                own = np.searchsorted(
+                    selected, np.array((start, stop), selected.dtype)
+                )  # of other types, all are copied
+                factors = factors[selected[slice(*own)] - start]
             most = max(most, float(factors.max(initial=0.0)))
         return most
 

@@ -1,4 +1,4 @@
-"""A packer in a process of its own, at low priority, for a training that reads the shards as they are finished.
+"""A packer in a process of its own for a training that reads the shards as they are finished.
 
 It is started as a new program, so it copies nothing of the training. It ends with the process that started it, and with
 its workers. It packs only while no other packer has the folder: otherwise it waits, and takes over if that one ends
@@ -90,6 +90,13 @@ class BackgroundPacker:
         """Process id."""
         return self._process.pid
 
+    def lower_priority(self) -> None:
+        """Give the packer and its workers low priority: the training has the cores first from now on."""
+        with contextlib.suppress(OSError):  # it has ended
+            os.setpriority(os.PRIO_PGRP, self.pid, _NICE)
+            # Linux first divides the cores among sessions, if it groups processes so: nice counts only inside of one.
+            Path(f"/proc/{self.pid}/autogroup").write_text(str(_SESSION_NICE))
+
     def plan(self) -> str | None:
         """Return the identity of the plan of the packer, see `plan_of`; None while it lists the source."""
         found = self._line(_PLAN)
@@ -140,7 +147,6 @@ def main() -> None:
     """Run the process: read the options from standard input, write the plan and an error to standard output."""
     output, sys.stdout = os.dup(1), sys.stderr
     os.dup2(2, 1)  # whatever is printed is a message
-    _lower_priority()
     try:
         arguments, crop_ready, cache = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent
     except EOFError:  # the parent was killed
@@ -169,13 +175,6 @@ def _cannot_be_sent(source: Any, error: Exception) -> OptionError:
         f"{name} cannot be sent to the process that packs ({type(error).__name__}: {error}): define its class and its "
         "functions in a module that can be imported, not in the program itself, or pack it first with wds_tools.pack"
     )
-
-
-def _lower_priority() -> None:
-    os.nice(_NICE)
-    # Linux first divides the cores among sessions, if it groups processes by session: nice counts only inside of one.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(_SESSION_NICE))
 
 
 def _exit_with_parent() -> None:

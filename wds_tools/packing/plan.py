@@ -19,8 +19,19 @@ from numpy.typing import NDArray
 
 from wds_tools.format.field_classes import FieldClasses, to_raw
 from wds_tools.format.tar import END
-from wds_tools.sources.base import WINDOW_BYTES, Listing, field_bytes
-from wds_tools.sources.inputs import Input, InputRows, Inputs, Ordered
+from wds_tools.sources.base import WINDOW_BYTES, Listing
+from wds_tools.sources.inputs import (
+    Input,
+    InputRows,
+    Inputs,
+    Ordered,
+    field_bytes,
+    fields_bytes,
+    lists_of,
+    numbers_of,
+    paths_of,
+    to_inputs,
+)
 
 HEAD = 5
 """Hugging Face infers the fields of a dataset from the first five samples of its first shard, which must agree."""
@@ -66,12 +77,30 @@ def json_field(entry: Input, classes: Sequence[str], facts: Mapping[str, Any] | 
     return ("{" + ",".join([f'"{name}":{_compact(text)}' for name, text in values.items()]) + "}").encode()
 
 
-def sample_bytes(entry: Input, classes: Sequence[str]) -> int:
-    """Return the size of a sample in a shard in bytes, if its image is as large as the input."""
-    total = field_bytes(entry.size) + field_bytes(len(json_field(entry, classes))) + entry.extra
-    if entry.labels is not None:
-        total += field_bytes(len(labels_field(entry.labels)))
-    return total if entry.label is None else total + field_bytes(len(str(entry.label)))
+def sample_bytes(inputs: InputRows, classes: Sequence[str], image_bytes: int | None = None) -> NDArray[np.int64]:
+    """Return the size of each sample in a shard in bytes, if its image is as large as the input: int64 [n].
+
+    Args:
+        inputs: The inputs.
+        classes: Class names by number.
+        image_bytes: Size of every image instead; None: that of the input.
+    """
+    # A label is the text of its number; the entry "class" of the field json has the name.
+    names = np.array([len(f',"class":{_compact(name)}') for name in classes], np.int64)
+    parts = [np.empty(0, np.int64)]
+    for batch in inputs.rows(0, len(inputs)):
+        labels = numbers_of(batch, "label")
+        images = numbers_of(batch, "size") if image_bytes is None else np.full(len(batch), image_bytes)
+        facts = np.array([len(f'{{"path":{_compact(path)}}}') for path in paths_of(batch)], np.int64)
+        is_named = (labels >= 0) & (labels < len(names))
+        facts[is_named] += names[labels[is_named]]
+        sizes = fields_bytes(images) + fields_bytes(facts) + numbers_of(batch, "extra")
+        different, numbers = np.unique(labels, return_inverse=True)
+        digits = np.array([field_bytes(len(str(label))) if label >= 0 else 0 for label in different.tolist()], np.int64)
+        sizes += digits[numbers]
+        sizes += [0 if several is None else field_bytes(len(labels_field(several))) for several in lists_of(batch)]
+        parts.append(sizes)
+    return np.concatenate(parts)
 
 
 def labels_field(labels: Iterable[int]) -> bytes:
@@ -163,7 +192,7 @@ def extension_kind(path: str) -> str:
     return {"jpeg": "jpg", "tiff": "tif"}.get(kind, kind)
 
 
-def unify_head(inputs: Sequence[Input], order: NDArray[np.int64], kind_of: Callable[[Input], str | None]) -> None:
+def unify_head(inputs: InputRows, order: NDArray[np.int64], kind_of: Callable[[Input], str | None]) -> None:
     """Swap inputs of the most common type into the first `HEAD` positions, each with the next such input.
 
     If names do not show the types, or some inputs have further fields, only the first `_PROBED` inputs are considered,
@@ -175,9 +204,9 @@ def unify_head(inputs: Sequence[Input], order: NDArray[np.int64], kind_of: Calla
         kind_of: Returns the true type of an image and its further fields as text, or None if it cannot be packed.
     """
     counts, has_more = Counter[str](), False
-    for entry in inputs:
-        counts[extension_kind(entry.path)] += 1
-        has_more = has_more or entry.extra != 0
+    for batch in inputs.rows(0, len(inputs)):
+        counts.update(map(extension_kind, paths_of(batch)))
+        has_more = has_more or bool(numbers_of(batch, "extra").any())
     by_name = not has_more and counts.keys() <= {"jpg", "png", "webp", "tif", "gif", "avif"}
     if not by_name:
         kinds = [kind for index in order[:_PROBED].tolist() if (kind := kind_of(inputs[index])) is not None]
@@ -297,8 +326,7 @@ def make_plan(
         unify_head(listed, order, kind_of)
         inputs = Ordered(listed, order)
     mixed = is_full_shuffle(listed) if shuffle else listing.shuffled
-    planned = inputs if image_bytes is None else (entry._replace(size=image_bytes) for entry in inputs)
-    sizes = np.fromiter((sample_bytes(entry, listing.classes) for entry in planned), np.int64, len(inputs))
+    sizes = sample_bytes(inputs, listing.classes, image_bytes)
     source = {
         "kind": kind,
         "seed": seed,
@@ -321,7 +349,7 @@ def make_plan(
 
 
 def digest(
-    inputs: Sequence[Input], classes: Sequence[str], stamp: str = "", field_classes: FieldClasses | None = None
+    inputs: InputRows, classes: Sequence[str], stamp: str = "", field_classes: FieldClasses | None = None
 ) -> str:
     """Return a checksum of inputs in packed order: their paths, sizes and labels, the class names, and the stamp.
 
@@ -332,19 +360,24 @@ def digest(
     if field_classes:
         hasher.update(_compact(to_raw(field_classes)).encode())
     hasher.update(stamp.encode())
+    for batch in inputs.rows(0, len(inputs)):
+        if not {"parts", "labels"}.isdisjoint(batch.schema.names):
+            _add_rows(hasher, to_inputs(batch))
+            continue
+        columns = (batch.column("path"), batch.column("size"), batch.column("label"))
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        hasher.update(b"".join([b"%s\0%d\0%d\n" % row for row in rows]))
+    return hasher.hexdigest()
+
+
+def _add_rows(hasher: xxhash.xxh3_128, inputs: Iterable[Input]) -> None:
     for entry in inputs:
-        hasher.update(
-            b"%s\0%d\0%d\n" % (entry.path.encode("utf-8", "surrogateescape"), entry.size, _label_number(entry))
-        )
+        label = -1 if entry.label is None else entry.label
+        hasher.update(b"%s\0%d\0%d\n" % (entry.path.encode("utf-8", "surrogateescape"), entry.size, label))
         for name, file in entry.parts:
             hasher.update(b"%s\0%d\n" % (name.encode("utf-8", "surrogateescape"), file.size))
         if entry.labels is not None:
             hasher.update(labels_field(entry.labels))
-    return hasher.hexdigest()
-
-
-def _label_number(entry: Input) -> int:
-    return -1 if entry.label is None else entry.label
 
 
 def crop_ready_source(source: dict[str, Any] | None) -> dict[str, Any] | None:

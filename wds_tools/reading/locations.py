@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, overload
 
 from wds_tools.errors import NotADatasetError, ShardError, StoreError, WdsToolsError
 from wds_tools.format.index import from_bytes, index_names, shard_entry
 from wds_tools.format.index_edit import is_index
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
 from wds_tools.format.totals import Totals
+from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.storage import Store, join, open_store
+
+_MAX_RECENT = 4096  # locations that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,54 @@ class ShardLocation:
     entry: ShardEntry
     fields: tuple[str, ...] = ()
     added: tuple[ShardLocation, ...] = ()
+
+
+class LocationTable(Sequence[ShardLocation]):
+    """The locations of all shards of a large manifest, made when they are used. No fields were added to them.
+
+    Args:
+        store: The store that has all shards.
+        shards: Their entries.
+        stamp: What changes when the manifest is replaced, see `LocalStore.stamp`; None if it is not known.
+    """
+
+    def __init__(self, store: Store, shards: Sequence[ShardEntry], stamp: object = None) -> None:
+        self.store, self.stamp = store, stamp
+        self._shards = shards
+        self._recent = LRUCache[int, ShardLocation](max_items=_MAX_RECENT)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.store, self._shards, self.stamp
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def with_store(self, store: Store) -> LocationTable:
+        """Return the same shards with another store."""
+        return LocationTable(store, self._shards, self.stamp)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    @overload
+    def __getitem__(self, item: int) -> ShardLocation: ...
+
+    @overload
+    def __getitem__(self, item: slice) -> Sequence[ShardLocation]: ...
+
+    def __getitem__(self, item: int | slice) -> ShardLocation | Sequence[ShardLocation]:
+        if isinstance(item, slice):
+            numbers = range(len(self))[item]
+            return self if numbers == range(len(self)) else [self[number] for number in numbers]
+        return self._recent.load(item, lambda: ShardLocation(self.store, self._shards[item]), lambda _: 0)
+
+    def __iter__(self) -> Iterator[ShardLocation]:
+        return (ShardLocation(self.store, entry) for entry in self._shards)
+
+
+def stores_of(locations: Sequence[ShardLocation]) -> list[Store]:
+    """Return the stores of some locations; that of a `LocationTable` once."""
+    return [locations.store] if isinstance(locations, LocationTable) else [location.store for location in locations]
 
 
 def find_manifest(store: Store) -> Manifest | None:

@@ -13,14 +13,16 @@ from dataclasses import replace
 
 from wds_tools.errors import NotADatasetError
 from wds_tools.format.field_classes import shared
-from wds_tools.format.manifest import Manifest, ShardEntry, from_json
+from wds_tools.format.manifest import MANIFEST_NAME, KnownShards, Manifest, ShardEntry
 from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.locations import ShardLocation, added_shards, entry_from_index, find_manifest
+from wds_tools.reading.locations import LocationTable, ShardLocation, added_shards, entry_from_index, find_manifest
+from wds_tools.reading.manifests import read_manifest
 from wds_tools.reading.names import Dataset, is_pattern, listed_shards, name_of_list, split_manifest, why_not_a_dataset
 from wds_tools.reading.shardset import ShardSet, classes_of
 from wds_tools.storage import Store, is_url, join, open_store, split_folder
 from wds_tools.storage.cache.arrays import ArrayCache
+from wds_tools.storage.local import LocalStore
 from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.patterns import expand_pattern
 
@@ -54,8 +56,10 @@ def open_shards(spec: Dataset, *, remote: RemoteOptions | None = None, for_train
             "shards"
         )
     store = open_store(folder, remote=remote, for_training=for_training)
+    cache = ArrayCache(remote.cache_folder, remote.cache_bytes)
+    stamp = store.stamp(MANIFEST_NAME) if isinstance(store, LocalStore) else None
     try:
-        manifest = from_json(store.read(manifest_name), name=join(folder, manifest_name))
+        manifest = read_manifest(store, manifest_name, cache)
     except (FileNotFoundError, NotADirectoryError):
         raise NotADatasetError(
             why_unfinished(folder, store.read) or why_not_a_dataset(name, folder, manifest_name)
@@ -63,12 +67,12 @@ def open_shards(spec: Dataset, *, remote: RemoteOptions | None = None, for_train
     if not manifest.samples:
         raise NotADatasetError(f"{join(folder, manifest_name)} lists no samples: pack the dataset again")
     added = added_shards(store, manifest, remote, for_training=for_training)
-    locations = [ShardLocation(store, entry, added=added.get(entry.first.name, ())) for entry in manifest.shards]
-    return ShardSet(manifest, locations, name=name, array_cache=_array_cache(remote))
-
-
-def _array_cache(remote: RemoteOptions) -> ArrayCache:
-    return ArrayCache(remote.cache_folder, remote.cache_bytes)
+    locations: Sequence[ShardLocation]
+    if isinstance(manifest.shards, KnownShards) and not added:
+        locations = LocationTable(store, manifest.shards, stamp)
+    else:
+        locations = [ShardLocation(store, entry, added=added.get(entry.first.name, ())) for entry in manifest.shards]
+    return ShardSet(manifest, locations, name=name, array_cache=cache)
 
 
 def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_training: bool) -> ShardSet:
@@ -99,7 +103,13 @@ def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_train
     images = None if known else totals.images
     class_lists = [classes_of(found, folder) for folder, found in manifests.items() if found]
     manifest = replace(combined, fields=fields, images=images)
-    return ShardSet(manifest, locations, name=name, class_lists=class_lists, array_cache=_array_cache(remote))
+    return ShardSet(
+        manifest,
+        locations,
+        name=name,
+        class_lists=class_lists,
+        array_cache=ArrayCache(remote.cache_folder, remote.cache_bytes),
+    )
 
 
 def join_sets(sets: Sequence[ShardSet]) -> ShardSet:

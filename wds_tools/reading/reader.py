@@ -101,8 +101,7 @@ class Reader:
         shards, block = self.shards, self._block
         added = [default_block(entry.samples, entry.bytes) for entry in shards.added_entries]
         self._blocks = np.concatenate([np.broadcast_to(block, len(shards.locations)), added]).astype(np.int64)
-        counts = [entry.samples for entry in shards.manifest.shards]
-        self._first_id = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
+        self._first_id = np.concatenate([[0], np.cumsum(shards.manifest.shard_samples)])
         self._shard = lru_cache(maxsize=_MAX_SHARDS)(partial(_open_shard, shards, self._blocks))
         self._added = lru_cache(maxsize=_MAX_SHARDS)(partial(_rows_of_added, shards))
 

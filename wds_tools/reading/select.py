@@ -77,7 +77,7 @@ class Choice:
             first_shards=first_shards,
         )
         arrays, values = found.arrays, found.values
-        samples = sum(entry.samples for entry in shards.manifest.shards[:first_shards])
+        samples = int(shards.manifest.shard_samples[:first_shards].sum())
         balance, turns = None, arrays.get("turns")
         if turns is not None:
             label = arrays["label"] if "label" in arrays else labels_of(shards, first_shards)
@@ -101,10 +101,10 @@ class Choice:
 
     def _compute(self, shards: ShardSet, first_shards: int | None, progress: bool | None) -> Arrays:
         """Return what `select` makes the selection of."""
-        entries = shards.manifest.shards[:first_shards]
-        ids: NDArray[np.signedinteger] | range = range(sum(entry.samples for entry in entries))
+        counts = shards.manifest.shard_samples[:first_shards]
+        ids: NDArray[np.signedinteger] | range = range(int(counts.sum()))
         if self.where is not None:
-            ids = matching(shards, len(entries), self.where, progress)
+            ids = matching(shards, len(counts), self.where, progress)
         if self.subset is not None and len(ids):
             ids = _subset(ids, self.subset, total=shards.manifest.samples, seed=self.seed)
         balance = None
@@ -113,7 +113,7 @@ class Choice:
         selection = Selection(ids, balance=balance, seed=self.seed)
         arrays: dict[str, NDArray[Any]] = {}
         if not isinstance(ids, range):
-            arrays["ids"] = _narrow(ids, shards.manifest.samples)
+            arrays["ids"] = narrow(ids, shards.manifest.samples)
         if balance is not None and selection.turns is not None:
             arrays |= {"turns": selection.turns, "samples": balance.samples, "targets": balance.targets}
             if not isinstance(ids, range):
@@ -192,7 +192,7 @@ def train_test_split(
     return found["train"], found["test"]
 
 
-def _narrow(ids: NDArray[np.signedinteger], samples: int) -> NDArray[np.signedinteger]:
+def narrow(ids: NDArray[np.signedinteger], samples: int) -> NDArray[np.signedinteger]:
     """Return ids in 4 bytes each, if these have all ids of the dataset."""
     return ids.astype(np.int32 if samples <= 1 << 31 else np.int64, copy=False)
 
@@ -211,7 +211,7 @@ def matching(shards: ShardSet, first_shards: int, where: Where, progress: bool |
                 f"where={str(where)!r} cannot be applied ({' '.join(str(error).split())}); "
                 f"the index has {', '.join(names)}"
             ) from error
-        found.append(_narrow(ids, shards.manifest.samples))
+        found.append(narrow(ids, shards.manifest.samples))
         start += shards.entry(shard).samples
     return np.concatenate(found)
 
@@ -407,7 +407,7 @@ def _ids_of_keys(found: dict[str, list[int]], keys: Sequence[str], where: str) -
 
 
 def _checked_ids(shards: ShardSet, ids: Sequence[int], where: str) -> list[int]:
-    samples = sum(location.entry.samples for location in shards.locations)
+    samples = shards.manifest.samples
     wrong = [sample for sample in ids if not 0 <= sample < samples]
     if wrong:
         raise OptionError(f"{where} has the sample id {wrong[0]}; the dataset has the ids 0 to {samples - 1}")

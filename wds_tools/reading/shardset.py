@@ -21,8 +21,16 @@ from wds_tools.format.index_edit import header_bytes, read_columns
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.format.shard_table import ShardTable
 from wds_tools.lru_cache import LRUCache
-from wds_tools.reading.locations import RewrittenError, ShardLocation, replacement_reported, rewritten_entries
+from wds_tools.reading.locations import (
+    LocationTable,
+    RewrittenError,
+    ShardLocation,
+    replacement_reported,
+    rewritten_entries,
+    stores_of,
+)
 from wds_tools.reading.names import is_pattern
 from wds_tools.storage import (
     Block,
@@ -71,19 +79,27 @@ class ShardSet:
         self.manifest = manifest
         self.array_cache = array_cache
         self.class_lists = tuple([classes_of(manifest, name)] if class_lists is None else class_lists)
-        self.locations = tuple(locations)
         self.name = name
-        added = [(index, part) for index, location in enumerate(self.locations) for part in location.added]
-        self._all = (*self.locations, *(part for _, part in added))
+        self.locations: Sequence[ShardLocation]
+        self._all: Sequence[ShardLocation]
+        added: list[tuple[int, ShardLocation]] = []
+        if isinstance(locations, LocationTable):
+            self.locations = self._all = locations
+        else:
+            self.locations = tuple(locations)
+            added = [(index, part) for index, location in enumerate(self.locations) for part in location.added]
+            self._all = (*self.locations, *(part for _, part in added))
         self.has_added = bool(added)
         """Whether there are shards with fields that were added later."""
         self._added: dict[int, list[int]] = {}
         for index, (base, _) in enumerate(added, len(self.locations)):
             self._added.setdefault(base, []).append(index)
-        self.stores = tuple({id(location.store): location.store for location in self._all}.values())
+        self.stores = tuple({id(store): store for store in stores_of(self._all)}.values())
         """The stores of the shards, each once."""
         self._one_folder = len(self.stores) == 1
-        self._stamps: dict[str, object] = {}  # of the manifests that `refresh` has read, by folder
+        self._stamps: dict[str, object] = {}  # of the manifests that were read, by folder
+        if isinstance(locations, LocationTable) and locations.stamp is not None:
+            self._stamps[locations.store.folder] = locations.stamp
         self._indexes = LRUCache[int, Index](max_items=MAX_OPEN_INDEXES, max_bytes=MAX_INDEX_BYTES)
 
     def added(self, shard: int) -> list[tuple[int, tuple[str, ...]]]:
@@ -150,14 +166,16 @@ class ShardSet:
     def refresh(self) -> None:
         """Go on with local shards whose images were rewritten in place since the last call, if the manifest changed."""
         for store in self.stores:
+            stamp = store.stamp(MANIFEST_NAME) if isinstance(store, LocalStore) else None
+            if not isinstance(store, LocalStore) or stamp == self._stamps.get(store.folder):
+                continue
             entries = [location.entry for location in self.locations if location.store is store]
-            if isinstance(store, LocalStore) and not all(entry.before for entry in entries):
-                stamp = store.stamp(MANIFEST_NAME)
-                if stamp != self._stamps.get(store.folder):
-                    self._stamps[store.folder] = stamp
-                    if rewritten := rewritten_entries(store, entries):
-                        store.close_files()  # as long as an old file is mapped, it takes disk space
-                        self._go_on(rewritten)
+            if all(entry.before for entry in entries):
+                continue
+            self._stamps[store.folder] = stamp
+            if rewritten := rewritten_entries(store, entries):
+                store.close_files()  # as long as an old file is mapped, it takes disk space
+                self._go_on(rewritten)
 
     def _go_on(self, entries: Mapping[ShardEntry, ShardEntry]) -> None:
         """Take new entries for old ones."""
@@ -207,6 +225,8 @@ class ShardSet:
     def reopened(self) -> ShardSet:
         """Return the same shards with stores of their own, for another thread."""
         stores = {id(store): copy.copy(store) for store in self.stores}
+        if isinstance(self.locations, LocationTable):
+            return self._with(self.locations.with_store(stores[id(self.locations.store)]))
         return self._with([_with_stores(location, stores) for location in self.locations])
 
     @property
@@ -329,8 +349,11 @@ class ShardSet:
         if self.array_cache is None or self.manifest.samples < MIN_STORED_SAMPLES:
             return compute()
         digest = xxhash.xxh3_128()
-        for location in self.locations[:first_shards]:
-            digest.update(location.entry.index_xxh3.encode())
+        shards = self.manifest.shards
+        if isinstance(shards, ShardTable):
+            digest.update(shards.index_checksums[:first_shards].tobytes().hex().encode())
+        else:
+            digest.update("".join(shard.index_xxh3 for shard in shards[:first_shards]).encode())
         return self.array_cache.load(f"{what} of indexes {digest.hexdigest()}", compute)
 
     def headers(self, shard: int, index: Index) -> dict[str, NDArray[np.int32] | None]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import mmap
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import OptionError, ResumeError
@@ -25,10 +21,11 @@ from wds_tools.order.changes import DatasetWeights, Entries, Planned, Weights
 from wds_tools.order.epoch import PlainOrder
 from wds_tools.order.shares import whole_shares
 from wds_tools.order.weights import Phases, Scan
+from wds_tools.reading import saved_arrays
 from wds_tools.reading.columns import labels_of
-from wds_tools.reading.select import ids_by_key, matching, weights_by_class
+from wds_tools.reading.select import ids_by_key, matching, narrow, weights_by_class
 from wds_tools.reading.shardset import ShardSet
-from wds_tools.storage.commit import CommitFile
+from wds_tools.storage.cache.arrays import Arrays
 
 SampleWeights = NDArray[np.floating[Any]] | Sequence[float] | Mapping[Any, float] | str | os.PathLike[str]
 """One factor per sample of the dataset, factors by key or sample id, or a Parquet file with ``key`` and ``weight``."""
@@ -41,6 +38,7 @@ _PART = 1 << 18  # samples that are checked at a time
 _LEAST = float(np.finfo(np.float32).tiny)  # smaller factors would lose digits, or become 0
 _LEAST_ALLOWED = f"allowed are 0 and numbers of at least {_LEAST:.2g}, as only ratios matter"
 _NOTHING = object()
+_WHAT = "the weights of samples"
 
 
 class WeightFinder:
@@ -90,13 +88,7 @@ class WeightFinder:
         path, digest = (entries.get("samples", {}).get(name) for name in ("file", "xxh3"))
         if path is None or (factors := self._unsaved.get(digest)) is None:
             return False
-        try:
-            if not _has(Path(path), digest):  # another rank of this machine may have written it
-                with CommitFile(path) as file:
-                    file.write(_header(factors))
-                    file.write(factors.data)
-        except OSError as error:
-            raise OptionError(f"save_to={path!r} cannot be written ({error.strerror or error})") from error
+        saved_arrays.save(path, factors, digest, "save_to")
         self._unsaved.pop(digest)
         return True
 
@@ -166,12 +158,25 @@ class WeightFinder:
 
     @cached_property
     def _phases(self) -> list[Phases]:
-        labels = self.labels
-        found = []
-        for number, scan in enumerate(self._order.scans):
-            first, last = self._order.first_ids[number : number + 2]
-            found.append(Phases.of(labels[first:last], _selected(scan), self._seed))
-        return found
+        return [self._phases_of(number) for number in range(len(self._order.scans))]
+
+    def _phases_of(self, number: int) -> Phases:
+        """Return the phases of a dataset; one process of a machine computes them, and all ranks map them."""
+        first, last = self._order.first_ids[number : number + 2]
+
+        def compute() -> Arrays:
+            found = Phases.of(self.labels[first:last], _selected(self._order.scans[number]), self._seed)
+            arrays = {"group": found.group, "phase": found.phase, "counts": found.counts}
+            if isinstance(found.selected, np.ndarray):
+                arrays["selected"] = narrow(found.selected, last)
+            return Arrays({name: array for name, array in arrays.items() if array is not None})
+
+        selection = self._order.parts[number].identity.selection
+        arrays = self._shards.computed(f"phases {first} {last} {selection} {self._seed}", compute).arrays
+        return Phases(arrays.get("selected", slice(None)), arrays["group"], arrays["phase"], arrays["counts"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_phases"}  # each process maps them
 
     def _phases_by_id(self, number: int) -> Phases:
         first, last = self._order.first_ids[number : number + 2]
@@ -233,11 +238,12 @@ class WeightFinder:
         if isinstance(samples, str | os.PathLike):
             if save_to is not None:
                 raise OptionError(f"samples={os.fspath(samples)!r} is a file already: omit save_to=")
-            return {"file": os.fspath(samples), "xxh3": _hash(_bytes_of(samples, OptionError))}
+            content = saved_arrays.content_of(samples, _WHAT, OptionError)
+            return {"file": os.fspath(samples), "xxh3": saved_arrays.hash_of(content)}
         factors = self._checked(samples)
         if save_to is None and isinstance(samples, np.ndarray) and np.may_share_memory(factors, samples):
             factors = factors.copy()  # the user may change it later
-        digest = _hash(_header(factors), factors.data)
+        digest = saved_arrays.hash_of_array(factors)
         self._unsaved.put(digest, factors, factors.nbytes)
         return {"file": None if save_to is None else os.fspath(save_to), "xxh3": digest}
 
@@ -250,12 +256,7 @@ class WeightFinder:
             raise ResumeError(
                 "the state has weights of samples that were not saved: give save_to= to loader.reweight()"
             )
-        content = _bytes_of(path, ResumeError)
-        if (found := _hash(content)) != digest:
-            raise ResumeError(
-                f"{path} has changed: its hash is {found}, and the state records {digest}; restore the file that was "
-                "saved with the state"
-            )
+        content = saved_arrays.saved_content(path, digest, _WHAT)
         if bytes(content[:4]) == b"PAR1":
             return self._checked(self._of_parquet(content, path))
         try:
@@ -319,13 +320,14 @@ class WeightFinder:
                 f"samples= has the shape {np.shape(samples)}; allowed are one number for each of the {stored:,} "
                 "samples, a mapping from keys or ids to numbers, and a Parquet file"
             )
-        parts = (factors[start : start + _PART] for start in range(0, stored, _PART))
-        if not all(part.min() >= 0 and part.max() < np.inf for part in parts):
+        parts = [factors[start : start + _PART] for start in range(0, stored, _PART)]
+        least = [part.min() for part in parts]
+        if not all(one >= 0 for one in least) or not all(part.max() < np.inf for part in parts):
             wrong = np.flatnonzero(~np.isfinite(factors) | (factors < 0))
             raise OptionError(
                 f"samples= has {factors[wrong[0]]} for sample {wrong[0]}; allowed are finite numbers from 0"
             )
-        if (small := _first_too_small(numbers)) is not None:
+        if min(least, default=1) < _LEAST and (small := _first_too_small(numbers)) is not None:
             raise OptionError(f"samples= has {numbers[small]} for sample {small}; {_LEAST_ALLOWED}")
         return factors
 
@@ -371,35 +373,5 @@ def _first_too_small(factors: NDArray[Any]) -> int | None:
     return None
 
 
-def _bytes_of(path: str | os.PathLike[str], kind: Callable[[str], Exception]) -> memoryview:
-    """Return the content of a file; pages of it are read when they are used."""
-    try:
-        with Path(path).open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except ValueError:  # an empty file cannot be mapped
-        return memoryview(b"")
-    except OSError as error:
-        raise kind(f"the weights of samples in {os.fspath(path)} cannot be read ({error.strerror or error})") from error
-
-
 def _selected(scan: Scan) -> NDArray[np.int64] | None:
     return None if scan.selection is None or scan.selection.has_all else scan.selection.selected_ids
-
-
-def _header(factors: NDArray[np.float32]) -> bytes:
-    """Return the start of a file of NumPy that has the factors after it."""
-    content = io.BytesIO()
-    np.lib.format.write_array_header_1_0(content, np.lib.format.header_data_from_array_1_0(factors))
-    return content.getvalue()
-
-
-def _has(path: Path, digest: str) -> bool:
-    """Return whether a file has the content of a hash."""
-    return path.is_file() and _hash(_bytes_of(path, OptionError)) == digest
-
-
-def _hash(*parts: bytes | memoryview) -> str:
-    digest = xxhash.xxh3_64()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()

@@ -23,6 +23,7 @@ from wds_tools.service.history import RunHistory
 from wds_tools.service.libraries import Libraries, ScannedLibrary
 from wds_tools.service.local_files import LocalLibrary
 from wds_tools.service.metrics import FOLDER_VARIABLE, Metrics
+from wds_tools.service.pages.kept_results import KeptResults
 from wds_tools.service.pages.routes import PageRoutes
 from wds_tools.service.pages.runs import RunRoutes
 from wds_tools.service.reports import ReportTable
@@ -46,7 +47,8 @@ def application(options: ServeOptions, metrics: Metrics) -> web.Application:
     library = _library(options, metrics)
     table = ReportTable(Path(os.environ[FOLDER_VARIABLE]) / "reports" if FOLDER_VARIABLE in os.environ else None)
     history = RunHistory(options.remote.cache_folder)
-    pages = PageRoutes(library, table, metrics, disks=_disks(options), has_upstreams=bool(options.upstreams))
+    kept = KeptResults(options.remote.cache_folder, options.remote.cache_bytes)
+    pages = PageRoutes(library, table, metrics, kept, disks=_disks(options), has_upstreams=bool(options.upstreams))
     routes: list[Route] = [
         *DataRoutes(library, options.limits, metrics).routes(),
         *ApiRoutes(library, table, metrics, options.limits).routes(),

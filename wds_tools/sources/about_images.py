@@ -47,7 +47,7 @@ _MAX_BYTES = 1 << 30
 _MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 _HEAD = 1000
 _MARKUP = (".xml", ".html", ".htm")
-_LINES = (".txt", ".lst", ".list", ".dat", ".tab", ".yaml", ".yml", ".manifest", ".md", ".log")
+_LINES = tuple(".txt .lst .list .dat .tab .yaml .yml .manifest .md .log .odgt .ann .gt .labels".split())  # noqa: SIM905
 _LOOKED_INTO = (*TABLES, *_MARKUP, *_LINES, ".npy", "")
 _TEXTS = re.compile(r'"((?:[^"\\]|\\.)*)"|>([^<>]+)<')  # of JSON, and attributes and contents of markup
 _DOCUMENTS = (".md", ".rst", ".pdf", ".py", ".ipynb", ".sh", ".m", ".c", ".cpp", ".h", ".tex", ".doc", ".docx", ".log")
@@ -87,6 +87,7 @@ _CHECKSUM = re.compile("[0-9a-f]{32,}")
 _CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
 _ARRAY = "is an array with values for each image"  # which is not read
 _LABELS = "is an array with a label for each image"
+_SPLIT = "is named like a list of a split, which is not read: move the images of each split into a folder"
 _NAMES = "has a name for each number"
 _LISTS = "is a list of the images by number"
 _SOME = "has values for some of the images"
@@ -242,7 +243,7 @@ def why_not_packed(path: str) -> str:
     if is_shard_table(lower):
         return SHARD_TABLE
     if is_split_name(_stem(lower)) and lower.endswith((*_LINES, ".json")):
-        return "is named like a list of a split, which is not read: move the images of each split into a folder"
+        return _SPLIT
     return next((reason for pattern, reason in _FORMATS.items() if re.search(rf"\.({pattern})$", lower)), NOT_AN_IMAGE)
 
 
@@ -340,7 +341,7 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
         return ""
     if lower.endswith(_DOCUMENTS):
         return _NAMED if _LABELS_ALONE.fullmatch(lower) else ""
-    if _SAYS_SO.search(lower):
+    if _SAYS_SO.search(lower) or reason == _SPLIT:
         return _NAMED if reason == NOT_AN_IMAGE else reason
     return "" if are_labelled or reason in (NOT_AN_IMAGE, _ARCHIVE) else reason
 

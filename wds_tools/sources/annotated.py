@@ -26,7 +26,8 @@ from wds_tools.sources.base import Collector, Record
 from wds_tools.sources.image_tables import mask_classes
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import split_folder
-from wds_tools.sources.tree import Files, Layout, image_size
+from wds_tools.sources.pixels import image_size
+from wds_tools.sources.tree import Files, Layout
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
 _MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first

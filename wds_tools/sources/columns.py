@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from wds_tools.errors import SourceError
-from wds_tools.sources.base import field_bytes
+from wds_tools.sources.inputs import field_bytes
 from wds_tools.wording import first_few
 
 IMAGE = "image"

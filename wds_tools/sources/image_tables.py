@@ -237,7 +237,8 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
     for split, folders in by_split.items():
         those = {*folders}
         images = [file for file in every if posixpath.dirname(file.path) in those]
-        own = [file for file in others if split_folder(file.path) in ("", split)]
+        elsewhere = by_split.keys() - {"", split}
+        own = [file for file in others if split_folder(file.path) not in elsewhere]
         are_classes = first_folders(f"{folder}/1.jpg" for folder in folders) or (have_files and layout.kind == "folder")
         are_labelled = layout.labels == "rows" or (layout.labels == "folders" and bool(are_classes))
         of_split = about(own, images, files.read, are_labelled=are_labelled, names=names)
@@ -277,6 +278,13 @@ def planned(files: Files, tables: Sequence[Named], options: SourceOptions) -> di
         others = sorted(
             {split_folder(file.path) for file in files.images} - {"", *folders.get(next(iter(by_split)), ())}
         )
+        classes = first_folders(file.path for file in files.images if split_folder(file.path) in others)
+        if classes and options.kind is None and not options.columns:
+            raise SourceError(
+                f"{files.where} has a table of {next(iter(by_split))!r} only, {tables[0].file.path}, and class folders "
+                f"({quoted(classes)}) in {quoted(others)}: pack one of them at a time, or pass --from table "
+                "(kind='table') to pack only the rows"
+            )
         note = f"there is a table of {next(iter(by_split))!r} only, and none of {quoted(others)}" if others else ""
         reason = f"{note}: add a table that names the images of each, or pack without --split folders" if others else ""
         return {"": SplitRows(tables[0], [True] * len(tables[0].found), (note,) if others else (), reason)}

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from wds_tools.format.index import number_array
+from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 
 BATCH_ROWS = 1 << 16
 """Number of rows of a batch; only these are Python objects at the same time."""
@@ -112,7 +113,7 @@ class InputRows(Sequence[Input]):
 
     def numbers(self, column: str) -> NDArray[np.int64]:
         """Return a column of numbers: int64 [n], -1 where a row has none."""
-        parts = [np.from_dlpack(_column(batch, column)) for batch in self.rows(0, len(self))]
+        parts = [numbers_of(batch, column) for batch in self.rows(0, len(self))]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     @property
@@ -166,6 +167,17 @@ class Inputs(InputRows):
         self._last.append(entry)
         if len(self._last) == BATCH_ROWS:
             self._flush()
+
+    def append_images(self, paths: Sequence[str], sizes: Sequence[int]) -> None:
+        """Add inputs that have only a path and a size."""
+        for start in range(0, len(paths), BATCH_ROWS):
+            part = paths[start : start + BATCH_ROWS]
+            no_labels = number_array(np.full(len(part), _NO_LABEL, np.int64))
+            self.add_batch(
+                _batch_of(
+                    {"path": _paths(part), "size": _numbers(sizes[start : start + BATCH_ROWS]), "label": no_labels}
+                )
+            )
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
@@ -255,7 +267,7 @@ def to_batch(inputs: Sequence[Input]) -> pa.RecordBatch:
     """Return inputs as rows. Columns in which all have the default are missing."""
     columns = {}
     for name, values in zip(Input._fields, zip(*inputs, strict=True), strict=True):
-        if name not in _DEFAULTS or any(value != _DEFAULTS[name] for value in values):
+        if name not in _DEFAULTS or values.count(_DEFAULTS[name]) < len(values):
             columns[name] = _ENCODED[name](values)
     return _batch_of(columns)
 
@@ -270,6 +282,38 @@ def to_inputs(batch: pa.RecordBatch) -> Iterator[Input]:
         else:
             columns.append(repeat(_DEFAULTS[name], batch.num_rows))
     return map(Input._make, zip(*columns, strict=True))
+
+
+def numbers_of(batch: pa.RecordBatch, column: str) -> NDArray[np.int64]:
+    """Return a column of numbers: int64 [n], -1 where a row has no label."""
+    return np.asarray(np.from_dlpack(_column(batch, column)), np.int64)
+
+
+def paths_of(batch: pa.RecordBatch) -> Iterable[str]:
+    """Return the paths of rows."""
+    return map(_DECODED["path"], batch.column("path").to_pylist())
+
+
+def lists_of(batch: pa.RecordBatch) -> Iterable[tuple[int, ...] | None]:
+    """Return the several labels of rows."""
+    if "labels" not in batch.schema.names:
+        return repeat(None, len(batch))
+    return map(_DECODED["labels"], batch.column("labels").to_pylist())
+
+
+def fields_bytes(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return what `field_bytes` returns, for several sizes: int64 [n]."""
+    found = BLOCK - (-sizes // BLOCK) * BLOCK
+    is_large = sizes > MAX_OCTAL_SIZE
+    found[is_large] = [field_bytes(size) for size in sizes[is_large].tolist()]
+    return found
+
+
+def field_bytes(size: int) -> int:
+    """Return the bytes that a field of ``size`` bytes takes in a shard."""
+    # The packer's member names are short and ASCII, so the header is one block unless the size
+    # needs a pax record.
+    return BLOCK + padded(size) if size <= MAX_OCTAL_SIZE else member_bytes("000000000.jpg", size)
 
 
 def same_columns(batches: Iterable[pa.RecordBatch], names: Iterable[str]) -> Iterator[pa.RecordBatch]:

@@ -20,8 +20,10 @@ from wds_tools.wording import counted
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)  # all that ``ImageFolder`` reads, and more
 ARRAY_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".mat", ".npy", ".npz", ".pt", ".pth")
 _SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}  # hidden too
+_MAY_BE_HIDDEN = re.compile("|".join([r"(^|/)\.", *map(re.escape, _SYSTEM_FOLDERS)]))
 
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
+_LOOKED_AT = 1000  # names of images
 _MAX_LEVEL = 4  # levels of folders that are searched for splits
 SPLIT_OF = {
     **dict.fromkeys(["train", "training", "trainval", "trn"], "train"),
@@ -36,6 +38,7 @@ _SPLIT_AND_CLASS = re.compile(rf"({SPLIT_WORDS})[-_ ]?(.+)")
 _WORD = re.compile(r"[a-z]+|[A-Z][a-z]*")
 _PARTS = "(un)?labell?ed|query|gallery|background|extra|distractors?|holdout"  # a class may have such a name too
 _PART = re.compile(rf"([a-z0-9]+[-_])*({_PARTS})([-_ ]?(set|data|images?|imgs?))*", re.IGNORECASE)
+_NUMBERED = re.compile(r"(.*?[A-Za-z].*?)[\W_]*\d+")
 _FIELDS = ("txt", "caption", "json", "cls", "npy", "npz", "xml")  # extensions of further fields of an image
 _PIXEL_FIELD = re.compile(r"(mask|seg|segmentation|depth|normals?|edges?|alpha|matte|labels?|instances?|panoptic)\d*")
 _MASK_FIELD = re.compile(
@@ -89,6 +92,11 @@ def stored_name(field: str) -> str:
     return f"{word}.png" if f".{extension}" in CONVERTED_EXTENSIONS else field
 
 
+def is_hidden_name(name: str) -> bool:
+    """Return whether a name of a file or folder is hidden, see `hidden_root`."""
+    return name in _SYSTEM_FOLDERS or (name.startswith(".") and name not in (".", ".."))
+
+
 def hidden_root(path: str) -> str | None:
     """Return the first part of a path that ends in a hidden name; None without one.
 
@@ -99,14 +107,10 @@ def hidden_root(path: str) -> str | None:
     >>> hidden_root("cat/@eaDir/1.jpg/thumb.jpg")
     'cat/@eaDir'
     """
-    if "/." not in f"/{path}" and not any(folder in path for folder in _SYSTEM_FOLDERS):
+    if not _MAY_BE_HIDDEN.search(path):
         return None
     parts = path.split("/")
-    hidden = (
-        i
-        for i, part in enumerate(parts)
-        if part in _SYSTEM_FOLDERS or (part.startswith(".") and part not in (".", ".."))
-    )
+    hidden = (i for i, part in enumerate(parts) if is_hidden_name(part))
     first = next(hidden, None)
     return None if first is None else "/".join(parts[: first + 1])
 
@@ -292,6 +296,15 @@ def without_split(path: str, level: int | None) -> str:
     return "/".join([*parts[:level], *parts[level + 1 :]])
 
 
+def folder_of(path: str) -> str:
+    """Return the folders of a path.
+
+    >>> folder_of("cat/house/1.jpg"), folder_of("1.jpg")
+    ('cat/house/', '')
+    """
+    return path[: path.rfind("/") + 1]
+
+
 def class_folder(path: str) -> str | None:
     """Return the class of an image: the first folder of its path; None without a folder.
 
@@ -386,6 +399,23 @@ def _only_case(names: Iterable[str]) -> list[str]:
     return sorted(next(same for same in by_lower.values() if len(same) > 1))
 
 
+def note_on_prefixes(paths: Sequence[str]) -> list[str]:
+    """Return a note if the names of images without labels begin with a few words, which can be classes.
+
+    >>> note_on_prefixes(["cat.0.jpg", "cat.1.jpg", "dog.2.jpg", "dog.3.jpg"])
+    ["no labels; names begin with 'cat', 'dog': if these are classes, move the images into folders with these names"]
+    >>> note_on_prefixes(["image_1.jpg", "image_2.jpg"]), note_on_prefixes(["a1.jpg", "b1.jpg"])
+    ([], [])
+    """
+    some = paths[:: len(paths) // _LOOKED_AT + 1]
+    stems = (posixpath.splitext(posixpath.basename(path))[0] for path in some)
+    found = Counter(match[1] if (match := _NUMBERED.fullmatch(stem)) else stem for stem in stems)
+    if len(found) < 2 or min(found.values()) < 2 or any(map(split_in, found)):
+        return []
+    shown = quoted(sorted(found))
+    return [f"no labels; names begin with {shown}: if these are classes, move the images into folders with these names"]
+
+
 def are_shard_folders(folders: Iterable[str]) -> bool:
     """Return whether folders are named like parts of a dataset, as ``00000/`` or ``shard-000001/``.
 
@@ -414,6 +444,14 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
         levels = below.setdefault(folders[0], {})
         for level in range(2, len(folders) + 1):
             levels.setdefault(level, set()).add("/".join(folders[1:level]))
+    folders_in = {name: sorted(levels.get(2, ())) for name, levels in below.items()}
+    if len(below) > 1 and all(len(name) == 1 and _all_begin_with(name, own) for name, own in folders_in.items()):
+        letter, (folder, *_) = min(folders_in.items())
+        raise SourceError(
+            f"{where} has folders named by the first letter of those in them, such as {letter}/{folder} (Places365, "
+            f"SUN397): move the inner folders to {where}, for example with `mv */* .`, or pass --from folder "
+            "(kind='folder') if the letters are the classes"
+        )
     if len(below) == 1 and any(below.values()):
         only = next(iter(below))
         raise SourceError(
@@ -438,6 +476,10 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
             f"{where} has folders named like splits and classes ({quoted(sorted(below))}): move them into folders such "
             "as train/A and test/A, pack one of them, or pass --from folder (kind='folder') if all are classes"
         )
+
+
+def _all_begin_with(letter: str, folders: Sequence[str]) -> bool:
+    return bool(folders) and all(folder.lower().startswith(letter.lower()) for folder in folders)
 
 
 def notes_about_levels(paths: Iterable[str]) -> list[str]:

@@ -1,8 +1,12 @@
-"""Arrays of pixels: their layout, types and shapes, and the size of their PNG; BMP, PPM and PGM files as arrays."""
+"""Arrays of pixels: their layout, types and shapes, and the size of their PNG; BMP, PPM and PGM files as arrays.
+
+Further fields of an image are checked here too.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import math
 from typing import Any
 
@@ -97,3 +101,39 @@ def _encoded(image: Image.Image) -> bytes:
     out = io.BytesIO()
     image.save(out, "PNG")
     return out.getvalue()
+
+
+def image_size(image: bytes | NDArray[np.uint8]) -> tuple[int, int]:
+    """Return width and height of an image as it is shown: its EXIF orientation is applied."""
+    if isinstance(image, bytes):
+        info = image_header.probe(image)
+        return info.width, info.height
+    return image.shape[1], image.shape[0]
+
+
+def check_mask(field: str, mask: bytes, image: bytes | NDArray[np.uint8]) -> None:
+    """Check that a mask is as large as its image; otherwise it is a `SourceError`."""
+    size = image_size(image)
+    with as_source_error(f"its mask {field!r} cannot be read", DecodeError):
+        width, height = image_size(mask)
+    if (width, height) != size:
+        raise SourceError(
+            f"its mask {field!r} is {width}x{height}, and the image is {size[0]}x{size[1]} as it is shown (with its "
+            "EXIF orientation): correct the mask or the image"
+        )
+
+
+def damage_of(field: str, data: bytes) -> str:
+    """Return the note that a further field cannot be loaded; empty if it can."""
+    kind = field.rpartition(".")[2]
+    try:
+        if kind == "json":
+            json.loads(data)
+        elif kind in ("txt", "caption"):
+            data.decode()
+    except (ValueError, RecursionError):
+        if field == "json":
+            return "a .json file that is not valid JSON: its text is the entry 'json'"
+        return f"a field {field} that is not {'valid JSON' if kind == 'json' else 'UTF-8'}: kept as it is"
+    start = {"npy": b"\x93NUMPY", "npz": b"PK"}.get(kind, b"")
+    return "" if data.startswith(start) else f"a field {field} that is not of this type: kept as it is"

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs, image_header
 from wds_tools.format.label import NONE, Label, quoted
-from wds_tools.sources.base import Collector, Record, Skip, SourceOptions, field_bytes
+from wds_tools.sources.base import Collector, Record, Skip, SourceOptions
 from wds_tools.sources.columns import fact_name, facts_bytes, is_text_field, plain_name
-from wds_tools.sources.inputs import Input
+from wds_tools.sources.inputs import Input, field_bytes
 from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
 from wds_tools.sources.record_roles import NamedValues, Names, Roles
 from wds_tools.sources.record_values import DeepPixels, Excluded, Kind, for_json, kind_of, reason_of, resolved, text_of

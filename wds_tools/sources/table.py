@@ -29,7 +29,6 @@ from wds_tools.sources.base import (
     SourceStoreError,
     as_read_error,
     check_size,
-    field_bytes,
 )
 from wds_tools.sources.columns import (
     IMAGE,
@@ -42,7 +41,7 @@ from wds_tools.sources.columns import (
     pixels_error,
     usual_columns,
 )
-from wds_tools.sources.inputs import Input
+from wds_tools.sources.inputs import Input, field_bytes
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.layouts import names_a_file, stored_name
 from wds_tools.sources.pixels import as_png, converted

@@ -13,10 +13,10 @@ from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import NONE, quoted
 from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, RowNames, are_most, share_of_names
 from wds_tools.sources.annotations import packed
-from wds_tools.sources.base import Collector, Record, SourceOptions, field_bytes
+from wds_tools.sources.base import Collector, Record, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, field_name
 from wds_tools.sources.image_tables import Named, SplitRows, check_folders, planned, tables_of, without_masks
-from wds_tools.sources.inputs import File
+from wds_tools.sources.inputs import File, field_bytes
 from wds_tools.sources.layouts import is_image_name, names_a_file, split_folder, split_of, split_of_table
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.record_values import Kind

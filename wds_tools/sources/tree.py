@@ -12,11 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from wds_tools.errors import DecodeError, MissingSourceError, SourceError
-from wds_tools.format import image_header
+from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME, LABEL_PLACE, from_raw
 from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
@@ -24,11 +20,11 @@ from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.about_images import About, notes_on, why_not_packed
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
-from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions, as_source_error, field_bytes
+from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
 from wds_tools.sources.columns import LABEL, json_object, json_or, usual_columns
 from wds_tools.sources.files import shown_path
-from wds_tools.sources.inputs import File, Input, Inputs
-from wds_tools.sources.pixels import as_png, converted
+from wds_tools.sources.inputs import File, Input, Inputs, field_bytes
+from wds_tools.sources.pixels import as_png, check_mask, converted, damage_of
 from wds_tools.sources.refused import why_no_images
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.storage import is_url
@@ -68,8 +64,10 @@ class Files:
         self.in_archive = in_archive
         self.empty_folders = empty_folders
         self.about: Mapping[str, About] = {}
-        self.images = [file for file in files if layouts.is_image_name(file.path)]
-        self.others = [file for file in files if not layouts.is_image_name(file.path)]
+        self.images: list[File] = []
+        self.others: list[File] = []
+        for file in files:
+            (self.images if layouts.is_image_name(file.path) else self.others).append(file)
 
     @cached_property
     def by_path(self) -> dict[str, File]:
@@ -170,14 +168,14 @@ class Layout:
         """
         facts = dict(facts)
         fields = {field: as_png(data) if field.endswith(".png") else data for field, data in parts.items()}
-        remarks = tuple(remark for field, data in fields.items() if (remark := _damage(field, data)))
+        remarks = tuple(remark for field, data in fields.items() if (remark := damage_of(field, data)))
         if "json" in fields:
             data = fields.pop("json")
             entries = json_object(data)
             facts |= {"json": json.loads(data)} if entries is None else entries
         record = Record(converted(image), fields, facts, remarks)
         for field in filter(layouts.is_mask_field, fields):
-            _check_mask(field, fields[field], record.image)
+            check_mask(field, fields[field], record.image)
         return record
 
     def add_image(
@@ -267,16 +265,33 @@ class ClassFolders(Layout):
             found.account.notes += masks.note_on_names([file.path for file in images])
         lists = self._class_lists(found, files)
         labels = self._labels(found, files, images, parts)
-        found.account.notes += _hint(files, parts.values()) if labels is None else []
+        if labels is None:
+            hints = _hint(files, parts.values())
+            found.account.notes += hints or layouts.note_on_prefixes([file.path for file in images])
+        plain: list[File] = []  # there may be millions: they are added together
         for file in images:
             own = parts.get(file.path, {})
             if labels is not None and file.path not in labels:
                 self.skip(found, file, "is outside the class folders", own)
-            else:
+            elif own or file.reason or not file.size or file.location:
+                self._add_plain(found, plain, labels)
                 self.add_image(found, file, NONE if labels is None else labels[file.path], parts=own)
+            else:
+                plain.append(file)
+        self._add_plain(found, plain, labels)
         for file in files.others:
             if file.path not in fields and file is not lists:
                 self.skip(found, file, files.why_not_packed(file.path))
+
+    def _add_plain(self, found: Collector, images: list[File], labels: Mapping[str, Any] | None) -> None:
+        """Add images without further files, and empty their list."""
+        if images:
+            found.add_images(
+                [image.path.removeprefix(self.base) for image in images],
+                [image.size for image in images],
+                (NONE if labels is None else labels[image.path] for image in images),
+            )
+            images.clear()
 
     def _class_lists(self, found: Collector, files: Files) -> File | None:
         """Take note of the class lists that `unpack` wrote; return their file."""
@@ -325,16 +340,20 @@ class ClassFolders(Layout):
         if names:
             other = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
             beside = {layouts.class_folder(self._without_split(path)) for path in other if path.startswith(self.base)}
-            found.account.notes += layouts.notes_about_names(folders, names, filter(None, beside))
-        return {path: name(folder) for path, folder in folders.items() if folder is not None} or None
+            paths = (file.path for file in images)
+            found.account.notes += layouts.notes_about_names(paths, names, filter(None, beside))
+        labels = {folder: name(class_name) for folder, class_name in folders.items() if class_name is not None}
+        by_path = ((file.path, layouts.folder_of(file.path)) for file in images)
+        return {path: labels[folder] for path, folder in by_path if folder in labels} or None
 
     def _class_folders(self, found: Collector, files: Files, images: Sequence[File]) -> dict[str, str | None]:
-        """Return the folder of each image that names its class; None for an image outside of folders.
+        """Return the class of each folder with images, as in `layouts.folder_of`; None for images outside of folders.
 
         Raises:
             SourceError: It is not clear which folders are classes.
         """
-        paths = {file.path: self._without_split(file.path) for file in images}
+        folders = {layouts.folder_of(file.path) for file in images}  # there may be millions of images
+        paths = {folder: self._without_split(folder) for folder in folders}
         parent = self.base.rstrip("/").rpartition("/")[2]
         while not self.given and (wrapper := layouts.wrapper(paths.values(), parent=parent)) is not None:
             found.account.notes.append(
@@ -558,38 +577,3 @@ def _open_tree(src: str | Path, kind: str, remote: RemoteOptions) -> Tree:
     if kind == "zip":
         return ZipTree(src)
     return RemoteTree(src, remote) if isinstance(src, str) and is_url(src) else FolderTree(Path(src))
-
-
-def image_size(image: bytes | NDArray[np.uint8]) -> tuple[int, int]:
-    """Return width and height of an image as it is shown: its EXIF orientation is applied."""
-    if isinstance(image, bytes):
-        info = image_header.probe(image)
-        return info.width, info.height
-    return image.shape[1], image.shape[0]
-
-
-def _check_mask(field: str, mask: bytes, image: bytes | NDArray[np.uint8]) -> None:
-    size = image_size(image)
-    with as_source_error(f"its mask {field!r} cannot be read", DecodeError):
-        width, height = image_size(mask)
-    if (width, height) != size:
-        raise SourceError(
-            f"its mask {field!r} is {width}x{height}, and the image is {size[0]}x{size[1]} as it is shown (with its "
-            "EXIF orientation): correct the mask or the image"
-        )
-
-
-def _damage(field: str, data: bytes) -> str:
-    """Return the note that a further field cannot be loaded; empty if it can."""
-    kind = field.rpartition(".")[2]
-    try:
-        if kind == "json":
-            json.loads(data)
-        elif kind in ("txt", "caption"):
-            data.decode()
-    except (ValueError, RecursionError):
-        if field == "json":
-            return "a .json file that is not valid JSON: its text is the entry 'json'"
-        return f"a field {field} that is not {'valid JSON' if kind == 'json' else 'UTF-8'}: kept as it is"
-    start = {"npy": b"\x93NUMPY", "npz": b"PK"}.get(kind, b"")
-    return "" if data.startswith(start) else f"a field {field} that is not of this type: kept as it is"

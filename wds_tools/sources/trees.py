@@ -52,7 +52,7 @@ from wds_tools.sources.files import (
     tar_stem,
 )
 from wds_tools.sources.inputs import File
-from wds_tools.sources.layouts import hidden_root, is_image_name
+from wds_tools.sources.layouts import hidden_root, is_hidden_name, is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.lock import why_unfinished
@@ -516,15 +516,16 @@ def _scan(root: bytes, folder: _Folder, started_ns: int) -> _Scanned:
 def _look_at(root: bytes, folder: _Folder, entries: Iterable[os.DirEntry[bytes]], started_ns: int) -> _Scanned:
     """Return the files among entries of a folder, with their lengths and times."""
     found = _Scanned(folder.path, FileTimes(started_ns))
+    start = f"{path_text(folder.path)}/" if folder.path else ""
     for entry in entries:
-        path = folder.path + b"/" + entry.name if folder.path else entry.name
-        if hidden_root(path_text(entry.name)) is not None:
+        name = path_text(entry.name)
+        if is_hidden_name(name):
             # A slash at its end tells a folder, whose content is not listed, from a file.
-            found.files.append(File(path_text(path) + ("/" if _is_folder(entry) else ""), 0, ()))
+            found.files.append(File(f"{start}{name}/" if _is_folder(entry) else start + name, 0, ()))
         elif _is_folder(entry):
-            found.more.append(partial(_scan, root, _Folder(path, folder.parents), started_ns))
+            found.more.append(partial(_scan, root, _Folder(path_bytes(start + name), folder.parents), started_ns))
         else:
-            found.files.append(_local_file(entry, path_text(path), found.times))
+            found.files.append(_local_file(entry, start + name, found.times))
     return found
 
 

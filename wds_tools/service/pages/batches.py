@@ -23,15 +23,15 @@ from wds_tools.service.pages.views import class_name
 ROWS = 24
 """Images of a step on one page."""
 
-SHUFFLES = ("yes", "no")
-"""Values of ``shuffle`` that the page offers; a window or a quality is allowed too."""
+IMAGE_SECONDS = 60.0
+"""For which an image waits for its step."""
 
 _MAX_BATCH = 1 << 20
 _MAX_EPOCH, _MAX_STEP = 10**9, 10**15
 _MAX_SEED = 2**63 - 1
 _MEMORY_BYTES = 16 << 30  # of addresses: torch alone takes several
 _SECONDS = 30.0
-_WAIT_SECONDS = 1.0  # of a page for its step
+_WAIT_SECONDS = 0.5  # of a page for its step
 _REPEAT_SECONDS = 60.0  # after which a question without an answer is asked again
 _MAX_ROUNDS = 8  # in which the helper reports what it needs
 _MAX_SENT_BYTES = 128 << 20  # in one message
@@ -157,7 +157,7 @@ class Batches:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._helpers.close()
 
-    async def find(self, opened: Opened, wanted: Wanted, *, seconds: float | None = _WAIT_SECONDS) -> Batch | None:
+    async def find(self, opened: Opened, wanted: Wanted, *, seconds: float = _WAIT_SECONDS) -> Batch | None:
         """Return the answer to a question; None if it takes longer than ``seconds``. It is kept until it is needed."""
         key = opened.version, wanted
         known = self._kept.get(key)

@@ -25,6 +25,7 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_
 from wds_tools.lru_cache import LRUCache
 from wds_tools.service.contents import DamagedFileError, FilePiece, Library, UnavailableError
 from wds_tools.service.pages.helpers import HelperError, HelperPool
+from wds_tools.service.pages.kept_results import KeptResults
 from wds_tools.service.pages.summary import Summary
 
 MAX_VALUE_BYTES = 32 << 20
@@ -148,10 +149,12 @@ class Browser:
     Args:
         library: The datasets.
         helpers: Processes that parse indexes.
+        kept: Results that outlive the service.
     """
 
-    def __init__(self, library: Library, helpers: HelperPool) -> None:
+    def __init__(self, library: Library, helpers: HelperPool, kept: KeptResults) -> None:
         self._library = library
+        self._kept = kept
         self._helpers = helpers
         self._opened: dict[str, Opened] = {}
         self._loading = asyncio.Semaphore(MAX_VALUES)
@@ -368,9 +371,13 @@ class Browser:
 
     async def _count(self, opened: Opened) -> None:
         try:
+            if (found := await self._kept.find("summary", opened.version)) is not None:
+                opened.summary = Summary.from_dict(found)
+                return
             for shard in range(opened.summary.shards, len(opened.manifest.shards)):
                 answer, _ = await self._ask(opened, shard, {"question": "summary"})
                 opened.summary.add(answer)
+            await self._kept.put("summary", opened.version, opened.summary.to_dict())
         except _ERRORS as error:
             opened.error = _message(error)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.objects import PLACE
-from wds_tools.service.pages.palette import hex_of
+from wds_tools.inspection.palette import hex_of
 from wds_tools.service.pages.views import class_name
 
 _LEAST_SIDE = 640.0  # pixels of the longer side of a picture with objects: smaller ones are enlarged

@@ -1,4 +1,4 @@
-"""Problems with the images of a dataset, for the page: found in a helper process, and kept until the dataset changes.
+"""Problems with the images of a dataset, for the page: found in a helper process, and kept for this version of it.
 
 The helper for indexes gives the columns of each shard. Those of all shards go to another helper, so that the pages do
 not wait for a search that takes seconds.
@@ -15,6 +15,7 @@ from typing import Any
 from wds_tools.lru_cache import LRUCache
 from wds_tools.service.pages.browse import BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import HelperError, HelperPool
+from wds_tools.service.pages.kept_results import KeptResults
 
 MAX_SAMPLES = 5_000_000
 """Samples of the largest dataset that is searched: their columns are in memory."""
@@ -57,10 +58,12 @@ class ProblemSearch:
 
     Args:
         browser: Reads the indexes.
+        kept: Results that outlive the service.
     """
 
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser: Browser, kept: KeptResults) -> None:
         self._browser = browser
+        self._kept = kept
         self._helpers = HelperPool("problems", 1, _MEMORY_BYTES, _SECONDS)
         self._searches = LRUCache[str, Search](max_items=_MAX_KEPT)
         self._tasks = set[asyncio.Task[None]]()
@@ -91,6 +94,9 @@ class ProblemSearch:
             search.error = f"the dataset has more than {MAX_SAMPLES:,} samples: `wds-tools doctor DATASET` searches it"
             return
         try:
+            if (found := await self._kept.find("problems", opened.version)) is not None:
+                search.unsigned, search.problems = found["unsigned"], found["problems"]
+                return
             async with self._free:
                 parts = []
                 for shard in range(len(opened.manifest.shards)):
@@ -100,5 +106,6 @@ class ProblemSearch:
                 message = {"samples": sizes, "classes": list(opened.manifest.classes)}
                 answer, _ = await self._helpers.ask(message, b"".join(parts))
             search.unsigned, search.problems = answer["unsigned"], answer["problems"]
+            await self._kept.put("problems", opened.version, answer)
         except (BrowseError, HelperError) as error:
             search.error, search.repeat_at = str(error), time.monotonic() + _REPEAT_SECONDS

@@ -24,15 +24,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from wds_tools import __version__
 from wds_tools.format.manifest import ShardEntry
 from wds_tools.format.objects import PLACE
+from wds_tools.format.sample import shows_mask
 from wds_tools.service.access import ANY_TOKEN, GRANT, TARGET, Access, Route, dataset_after
 from wds_tools.service.connections import Connection
 from wds_tools.service.contents import PREFIX, Library, Target, names_of
 from wds_tools.service.metrics import Metrics
 from wds_tools.service.pages import glance, overlays, snippets, thumbnail_cache, views
-from wds_tools.service.pages.batches import ROWS, Batches, Wanted, batch_view
+from wds_tools.service.pages.batches import IMAGE_SECONDS, ROWS, Batches, Wanted, batch_view
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.described_view import MAX_SIDE, VIEWS
 from wds_tools.service.pages.helpers import HelperError, HelperPool
+from wds_tools.service.pages.kept_results import KeptResults
 from wds_tools.service.pages.problem_search import ProblemSearch
 from wds_tools.service.pages.texts import TextCache
 from wds_tools.service.pages.thumbnail_cache import (
@@ -40,7 +42,6 @@ from wds_tools.service.pages.thumbnail_cache import (
     ThumbnailCache,
     image_field_of,
     may_hold_image,
-    shows_mask,
 )
 from wds_tools.service.pages.views import State
 from wds_tools.service.reports import ReportTable, packs_of, runs_of, verdict
@@ -73,6 +74,7 @@ class PageRoutes:
         library: The datasets.
         table: Reports of loaders and packers.
         metrics: For the saved egress.
+        kept: Results that outlive the service.
         disks: Names and paths of folders whose free space is shown.
         has_upstreams: Whether some datasets are read through a cache.
     """
@@ -82,6 +84,7 @@ class PageRoutes:
         library: Library,
         table: ReportTable,
         metrics: Metrics,
+        kept: KeptResults,
         *,
         disks: Sequence[tuple[str, Path]] = (),
         has_upstreams: bool = False,
@@ -95,8 +98,8 @@ class PageRoutes:
         self._decoders = HelperPool(
             "thumbnail", thumbnail_cache.PROCESSES, thumbnail_cache.MEMORY_BYTES, thumbnail_cache.SECONDS
         )
-        self._browser = Browser(library, self._indexes)
-        self._problems = ProblemSearch(self._browser)
+        self._browser = Browser(library, self._indexes, kept)
+        self._problems = ProblemSearch(self._browser, kept)
         self._batches = Batches(self._browser)
         self._thumbnails = ThumbnailCache(self._browser, self._decoders)
         self._decoding: set[asyncio.Task[Thumbnail]] = set()
@@ -209,7 +212,9 @@ class PageRoutes:
         if isinstance(opened, web.StreamResponse):
             return opened
         wanted, mistake = Wanted.of(request.query, opened.manifest.samples)
-        found = None if mistake else await self._batches.find(opened, replace(wanted, sample=None), seconds=None)
+        found = (
+            None if mistake else await self._batches.find(opened, replace(wanted, sample=None), seconds=IMAGE_SECONDS)
+        )
         number = int(request.match_info["number"])
         data = found.images[number] if found and number < len(found.images) else b""
         etag = f'"{xxhash.xxh3_64_hexdigest(data)}"'

@@ -8,9 +8,8 @@ import re
 from typing import Any
 
 from wds_tools.format.objects import PLACE
-from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.format.sample import IMAGE_FIELDS, shows_mask
 from wds_tools.service.pages.browse import Opened
-from wds_tools.service.pages.thumbnail_cache import shows_mask
 
 _COLOURED = ("panoptic",)  # masks of three channels by their name
 _MAX_MASKS = 4

@@ -55,6 +55,25 @@ class Summary:
     fields: dict[str, FieldSummary] = field(default_factory=dict)
     shards: int = 0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sums as values for JSON."""
+        fields = {
+            name: [one.samples, one.bytes, one.shortest, one.longest, list(one.sizes.items())]
+            for name, one in self.fields.items()
+        }
+        images = {name: list(bins.items()) for name, bins in self.images.items()}
+        return {"labels": list(self.labels.items()), "images": images, "fields": fields, "shards": self.shards}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Summary:
+        """Return the sums that `to_dict` described."""
+        fields = {
+            name: FieldSummary(samples, size, shortest, longest, Counter(dict(bins)))
+            for name, (samples, size, shortest, longest, bins) in values["fields"].items()
+        }
+        images = {name: Counter(dict(bins)) for name, bins in values["images"].items()}
+        return cls(Counter(dict(values["labels"])), images, fields, values["shards"])
+
     def add(self, answer: dict[str, Any]) -> None:
         """Add what `summary_of` says about the next shard."""
         for label, count in answer["labels"]:

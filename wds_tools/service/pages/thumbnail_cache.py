@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wds_tools.format.sample import IMAGE_FIELDS, is_mask_name
+from wds_tools.format.sample import IMAGE_FIELDS, shows_mask
 from wds_tools.lru_cache import LRUCache
 from wds_tools.service.pages.browse import MAX_VALUES, BrowseError, Browser, Opened
 from wds_tools.service.pages.helpers import BusyError, HelperError, HelperPool
@@ -96,15 +96,6 @@ def may_hold_image(field: str) -> bool:
     (True, True, False)
     """
     return field.rpartition(".")[2] in IMAGE_FIELDS
-
-
-def shows_mask(field: str) -> bool:
-    """Return whether a field holds class numbers or numbers of objects by its name.
-
-    >>> shows_mask("mask.png"), shows_mask("depth.png"), shows_mask("jpg")
-    (True, False, False)
-    """
-    return is_mask_name(field) and "depth" not in field
 
 
 def image_field_of(fields: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from wds_tools.format import jpeg
 from wds_tools.format.codecs import stored_pixels, view_npy
 from wds_tools.format.image_header import MAX_PIXELS, PILLOW_FORMATS, check_size
-from wds_tools.service.pages import palette
+from wds_tools.inspection import palette
 
 _MAX_VALUES = 20  # of a mask that are counted
 SIZES = (160, 1024)

@@ -33,10 +33,12 @@ class Arrays:
     Attributes:
         arrays: The arrays; those of the cache are mapped and cannot be written to.
         values: The values.
+        is_mapped: Whether the arrays are those of the cache.
     """
 
     arrays: Mapping[str, NDArray[Any]]
     values: Mapping[str, Any] = field(default_factory=dict)
+    is_mapped: bool = False
 
 
 class ArrayCache:
@@ -48,7 +50,11 @@ class ArrayCache:
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self._folder, self._limit_bytes = folder, limit_bytes
         self._blocks = BlockCache(folder, limit_bytes, url=URL, without="each process computes its own")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ArrayCache, (self._folder, self._limit_bytes)  # each process maps the blocks that it needs
 
     def load(self, source: str, compute: Callable[[], Arrays]) -> Arrays:
         """Return arrays; one process of the machine computes them, and the others wait for it.
@@ -98,7 +104,7 @@ def _decode(block: memoryview) -> Arrays:
     for name, (dtype, shape, offset) in head["arrays"].items():
         count = int(np.prod(shape, dtype=np.int64))
         arrays[name] = np.frombuffer(block, dtype, count=count, offset=start + offset).reshape(shape)
-    return Arrays(arrays, head["values"])
+    return Arrays(arrays, head["values"], is_mapped=True)
 
 
 def _padded(size: int) -> int:

@@ -1,0 +1,135 @@
+"""Manifests of many shards: parsed once per machine, mapped by all processes, and never pickled."""
+
+import json
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import wds_tools as wt
+from wds_tools.errors import ManifestError, StoreError
+from wds_tools.format.manifest import from_json, order_fingerprint, to_json
+from wds_tools.reading.opening import open_shards
+
+
+@pytest.fixture
+def mapped(monkeypatch):
+    """Map manifests of any size."""
+    monkeypatch.setattr("wds_tools.reading.manifests.LEAST_BYTES", 0)
+
+
+def unparsable(*_, **__):
+    raise AssertionError("the manifest is parsed")
+
+
+@pytest.fixture
+def rewritten(packed_copy):
+    """Return the manifest of a dataset, of which some shards were rewritten in place."""
+    path = packed_copy / "manifest.json"
+    manifest = from_json(path.read_bytes())
+    shards = [
+        replace(entry, name=f"ü-{number}.tar", index=f"ü-{number}.parquet", xxh3=f"{number:032x}", before=entry)
+        if number % 2
+        else entry
+        for number, entry in enumerate(manifest.shards)
+    ]
+    path.write_text(to_json(replace(manifest, shards=tuple(shards))))
+    return path
+
+
+def test_a_mapped_manifest_has_what_its_json_has(rewritten, mapped):
+    expected = from_json(rewritten.read_bytes())
+    for _ in range(2):
+        found = open_shards(rewritten.parent).manifest
+        assert type(found.shards) is not tuple
+        assert found == expected
+        assert found.checksum == expected.checksum
+        assert list(found.shards) == list(expected.shards)
+        assert [found.shards[-1], *found.shards[1:3]] == [expected.shards[-1], *expected.shards[1:3]]
+        assert found.shard_samples.tolist() == [entry.samples for entry in expected.shards]
+        totals = ("samples", "bytes", "order_bytes", "fingerprint")
+        assert [getattr(found, name) for name in totals] == [getattr(expected, name) for name in totals]
+        assert order_fingerprint(found.shards) == order_fingerprint(expected.shards) != found.fingerprint
+        assert order_fingerprint(found.shards[:2]) == order_fingerprint(expected.shards[:2])
+        with pytest.raises(IndexError):
+            found.shards[len(expected.shards)]
+
+
+def test_it_is_parsed_once_and_the_locations_are_made_of_it(packed, mapped, monkeypatch):
+    expected = [location.entry for location in open_shards(packed).locations]
+    monkeypatch.setattr("wds_tools.reading.manifests.parse", unparsable)
+    found = open_shards(packed)
+    assert [location.entry for location in found.locations] == expected
+    assert found.locations[1].entry == expected[1]
+    assert found.locations[1:] == [found.locations[number] for number in range(1, len(expected))]
+    assert found.index(0).keys
+
+
+def test_a_pickled_dataset_has_no_shards_and_is_mapped_again(packed, mapped, monkeypatch):
+    shards = open_shards(packed)
+    data = pickle.dumps(shards)
+    assert shards.manifest.shards[0].xxh3.encode() not in data
+    assert bytes.fromhex(shards.manifest.shards[0].xxh3) not in data
+    monkeypatch.setattr("wds_tools.reading.manifests.parse", unparsable)
+    again = pickle.loads(pickle.dumps(pickle.loads(data)))
+    assert again.manifest == shards.manifest
+    assert again.index(0).keys == shards.index(0).keys
+
+
+def test_without_a_cache_the_shards_are_pickled(packed, mapped, monkeypatch):
+    monkeypatch.setenv("WDS_TOOLS_CACHE_BYTES", "1")
+    shards = open_shards(packed)
+    data = pickle.dumps(shards)
+    monkeypatch.setattr("wds_tools.reading.manifests.parse", unparsable)
+    assert pickle.loads(data).manifest == shards.manifest
+
+
+def test_a_process_reads_the_manifest_again_if_the_cache_was_cleared(packed_copy, mapped, tmp_path):
+    shards = open_shards(packed_copy)
+    data = pickle.dumps(shards)
+    shutil.rmtree(tmp_path / "cache")
+    assert pickle.loads(data).manifest == shards.manifest
+    shutil.rmtree(tmp_path / "cache")
+    path = packed_copy / "manifest.json"
+    path.write_text(to_json(replace(from_json(path.read_bytes()), classes=("other",) * len(shards.manifest.classes))))
+    with pytest.raises(StoreError, match=r"manifest.json was replaced by another version of the dataset"):
+        pickle.loads(data)
+
+
+def test_an_edited_manifest_is_refused_even_if_it_was_mapped_before(packed_copy, mapped):
+    open_shards(packed_copy)
+    path = packed_copy / "manifest.json"
+    path.write_text(path.read_text().replace('"samples": 400', '"samples": 401'))
+    with pytest.raises(ManifestError, match=r"has the checksum .*, but its last line states"):
+        open_shards(packed_copy)
+
+
+def test_a_manifest_of_the_first_version_is_parsed(packed_copy, mapped):
+    path = packed_copy / "manifest.json"
+    raw = json.loads(path.read_text())
+    path.write_text(json.dumps({**{key: value for key, value in raw.items() if key != "xxh3"}, "version": 1}))
+    assert open_shards(packed_copy).manifest.samples == 400
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_the_same(packed, monkeypatch, torch_forkserver, workers):
+    def batches():
+        context = {"multiprocessing_context": "forkserver"} if workers else {}
+        with wt.make_loader(
+            packed, batch_size=50, shuffle=True, fields=("__key__", "label"), num_workers=workers, **context
+        ) as loader:
+            return [(batch.key, batch.label.tolist()) for _ in range(2) for batch in loader], loader.state_dict()
+
+    expected = batches()
+    monkeypatch.setattr("wds_tools.reading.manifests.LEAST_BYTES", 0)
+    assert batches() == expected
+
+
+def test_images_that_are_rewritten_in_place_are_followed(packed_copy, mapped):
+    with wt.make_loader(packed_copy, batch_size=50, fields=("__key__",), num_workers=0) as loader:
+        first = [batch.key for batch in loader]
+        wt.reshard(packed_copy, in_place=True, images="crop-ready", progress=False)
+        assert [batch.key for batch in loader] == first
+        assert Path(packed_copy, "manifest.json").exists()

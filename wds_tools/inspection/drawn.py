@@ -1,0 +1,99 @@
+"""Annotations drawn on the images of a batch: masks, boxes, outlines and key points with class names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from wds_tools.format.manifest import Manifest
+from wds_tools.format.objects import PLACE
+from wds_tools.format.sample import shows_mask
+from wds_tools.inspection import palette
+from wds_tools.loading.fields.boxes import Boxes
+from wds_tools.loading.fields.keypoints import Keypoints
+from wds_tools.loading.fields.pixels import Array, Mask
+from wds_tools.loading.fields.plain import Field
+from wds_tools.loading.fields.polygons import Polygons
+
+_MASK_OPACITY = 0.5
+_AREA_OPACITY = 0.25
+_MAX_OBJECTS = 300  # of an image
+_MAX_NAME = 24  # characters
+_MAX_MASKS = 4
+_FIELD, _, _PATH = PLACE.partition(":")
+
+
+def layers_of(manifest: Manifest) -> dict[str, dict[str, Any]]:
+    """Return what can be drawn of a dataset: by its name for messages, the fields of a loader next to its ``image``.
+
+    Each layer is loaded by itself, so that a mistake in one does not hide the others.
+    """
+    layers: dict[str, dict[str, Any]] = {}
+    masks = [name for name in manifest.fields if shows_mask(name)]
+    for name in masks[:_MAX_MASKS]:
+        has_colours = name.startswith("panoptic")
+        kind = Array(name, like="image", interpolation="nearest") if has_colours else Mask(name, like="image")
+        layers[f"the mask {name}"] = {"mask": kind}
+    if PLACE in manifest.field_classes and _FIELD in manifest.fields:
+        classes = Field(_FIELD, path=_PATH)
+        layers["outlines"] = {"outlines": Polygons(_FIELD, like="image"), "classes": classes}
+        boxes = Boxes(_FIELD, path="objects.box", like="image")
+        layers["boxes"] = {"boxes": boxes, "classes": Field(_FIELD, path=_PATH, like="boxes")}
+        if any("keypoints" in json.loads(one or "{}") for one in manifest.field_classes[PLACE].attributes):
+            points = Keypoints(_FIELD, path="objects.keypoints", like="image")
+            layers["key points"] = {"points": points, "classes": classes}
+    return layers
+
+
+def draw(tile: Image.Image, batch: Any, i: int, *, scale: float, names: Sequence[str]) -> None:
+    """Draw a layer of a sample on its image.
+
+    Args:
+        tile: The image, RGB, which is changed.
+        batch: The batch of a loader with the fields of a layer.
+        i: Index of the sample in it.
+        scale: Pixels of the tile per pixel of the image in the batch.
+        names: Class names of objects by number.
+    """
+    if hasattr(batch, "mask"):
+        _draw_mask(tile, np.asarray(batch.mask[i]))
+        return
+    canvas = ImageDraw.Draw(tile, "RGBA")
+    numbers = np.asarray(batch.classes[i]).ravel().tolist()[:_MAX_OBJECTS]
+    for place, number in enumerate(numbers):
+        colour = palette.rgb_of(int(number))
+        if hasattr(batch, "boxes"):
+            left, top, right, bottom = (np.asarray(batch.boxes[i][place]) * scale).tolist()
+            canvas.rectangle([left, top, max(left, right - 1), max(top, bottom - 1)], outline=colour)
+            name = names[number] if 0 <= number < len(names) else str(number)
+            where = max(0, min(left + 2, tile.width - 12)), max(0, min(top, tile.height - 11))
+            canvas.text(where, name[:_MAX_NAME], fill=colour, stroke_width=1, stroke_fill=(0, 0, 0))
+        elif hasattr(batch, "outlines"):
+            for outline in batch.outlines[i][place]:
+                corners = [tuple(point) for point in (np.asarray(outline) * scale).tolist()]
+                if len(corners) > 1:
+                    canvas.polygon(corners, fill=(*colour, round(255 * _AREA_OPACITY)), outline=colour)
+        else:
+            points = np.asarray(batch.points[i][place], np.float64)
+            for point in points if points.ndim == 2 else ():
+                if len(point) == 2 or point[2] > 0:
+                    x, y = point[:2] * scale
+                    canvas.ellipse([x - 2, y - 2, x + 2, y + 2], fill=colour, outline=(255, 255, 255))
+
+
+def _draw_mask(tile: Image.Image, mask: Any) -> None:
+    """Lay a mask over an image: numbers [height, width] with 0 transparent, or colours [3, height, width]."""
+    if mask.ndim == 3 and mask.shape[0] == 3:
+        colours, shown = mask.transpose(1, 2, 0).astype(np.uint8), mask.any(axis=0)
+    else:
+        numbers = mask.reshape(mask.shape[-2:]).astype(np.int64)
+        table = np.array([palette.rgb_of(number) for number in range(palette.COUNT)], np.uint8)
+        places = np.where(numbers == 0, 0, (numbers - 1) % (palette.COUNT - 1) + 1)
+        colours, shown = table[places], numbers != 0
+    opacity = Image.fromarray((shown * round(255 * _MASK_OPACITY)).astype(np.uint8))
+    over = Image.fromarray(colours).resize(tile.size, Image.Resampling.NEAREST)
+    tile.paste(over, (0, 0), opacity.resize(tile.size, Image.Resampling.NEAREST))
