@@ -291,7 +291,7 @@ static uint32_t root_of(const uint32_t *parents, uint32_t number)
    result from comparing all pairs. */
 static void test_clusters(const uint8_t *data, size_t size, const Request *request)
 {
-    uint32_t count = 0, all = (uint32_t)(size < 600 ? size : 600);
+    uint32_t count = 0, all = (uint32_t)(size < 320 ? size : 320);
     int distance = 1 + request->width % MAX_DISTANCE, step = 1 + request->height % 3;
     uint64_t *hashes = malloc(all * sizeof *hashes + 1);
     uint32_t *parents = malloc(all * sizeof *parents + 1), *expected = malloc(all * sizeof *expected + 1);
