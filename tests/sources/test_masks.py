@@ -52,6 +52,7 @@ def test_cityscapes_as_its_own_scripts_write_it():
         ("ISIC_1.jpg", "ISIC_1_segmentation.png", "mask.png"),
         ("train/1_sat.jpg", "train/1_mask.png", "mask.png"),  # DeepGlobe
         ("1.jpg", "1_lab.png", "mask.png"),
+        ("kitchen/1_rgb.jpg", "kitchen/1_depth.png", "depth.png"),
         ("frame1.png", "frame1_GT.png", "mask.png"),
         ("leftImg8bit/val/b/b_1_2_leftImg8bit.png", "gtCoarse/val/b/b_1_2_gtCoarse_instanceIds.png", "instance.png"),
     ],

@@ -266,6 +266,14 @@ def label_studio(src: Path, path: str) -> None:
 
 
 UNCLEAR = {
+    "values instead of a header": (  # as Google's AutoML has them
+        lambda src: (src / "import.csv").write_text("".join(f"TRAIN,gs://b/{n}.png,cat\n" for n in range(COUNT))),
+        "import.csv begins with a row of values, such as 'gs://b/0.png': add a first line such as path,label",
+    ),
+    "numbers instead of a header": (  # as makesense.ai has them
+        lambda src: (src / "t.csv").write_text("".join(f"cat,1,2,{n}.png,16,16\n" for n in range(COUNT))),
+        "two columns named '16': rename one of them, or add a first line such as path,label",
+    ),
     "several captions": (
         lambda src: captions(src, 5),
         "captions.txt has 5 rows for 'images/0.png', .* with a list for several labels or captions",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import posixpath
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -352,8 +351,8 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
         return _in_array(data, len(images))
     is_table = path.endswith(TABLES)
     is_json = path.endswith(".json") or (not is_table and not path.endswith(_MARKUP) and data[:1] in (b"[", b"{"))
-    rows = _table_in(path, data) if is_table else None
-    found = _in_columns(path, data, rows, names, images) if rows is not None else ""
+    table, rows = _table_in(path, data) if is_table else (None, [])
+    found = _in_columns(path, data, table, rows, names, images) if table is not None else ""
     if not found and (is_json or path.endswith(_MARKUP)):
         found = _in_texts(data, names, images)
     elif not found and not is_table and b"\0" not in data[:_HEAD]:
@@ -363,9 +362,9 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
         return f"{_NAMES} ({quoted(classes)}), {_NEXT}: pass them with --classes (classes=) if they are the classes"
     if found or len(images) < 2:
         return found
-    if rows is not None and not is_json:
-        is_for_each = sum(1 for _ in rows.rows()) == len(images)
-        return f"has a row for each image, and does not name most of them: {_CORRECT}" if is_for_each else ""
+    if table is not None and not is_json:
+        same = len(rows) == len(images)
+        return f"has a row for each image, and does not name most of them: {_CORRECT}" if same else ""
     are_as_many = _has_as_many(value, data, len(images))
     return f"has a value for each image and does not name them, {_AS_CSV}" if are_as_many else ""
 
@@ -382,19 +381,19 @@ def _in_array(data: bytes, count: int) -> str:
     return f"{_LABELS if are_labels else _ARRAY}, {_AS_CSV}"
 
 
-def _table_in(path: str, data: bytes) -> TextTable | None:
-    """Return a table; None if it was already refused, or is JSON that is not a table."""
+def _table_in(path: str, data: bytes) -> tuple[TextTable | None, list[Row]]:
+    """Return a table and its rows; None if it was already refused, or is JSON that is not a table."""
     try:
         table = TextTable(Path(path), None, data)
-        deque(table.rows(), 0)
+        return table, [row for _, row in table.rows()]
     except SourceError:
-        return None
-    return table
+        return None, []
 
 
-def _in_columns(path: str, data: bytes, table: TextTable, names: RowNames, images: Sequence[File]) -> str:
+def _in_columns(
+    path: str, data: bytes, table: TextTable, rows: Sequence[Row], names: RowNames, images: Sequence[File]
+) -> str:
     """Return what to know of a table with a column of file names, or of ids most of which are names of images."""
-    rows = [row for _, row in table.rows()]
     if table.is_json and any(map(names.has, table.columns)):
         return ""  # an object with a value for each image
     if path.endswith(".json") and are_lists_of_images(data, table.columns, rows, names):
@@ -415,6 +414,14 @@ def _in_columns(path: str, data: bytes, table: TextTable, names: RowNames, image
             f"{shown}, and not most: {_CORRECT}; pass --column image={column} (columns={{'image': {column!r}}}) to "
             "pack only the images that it names"
         )
+    return _in_values(table, rows, names)
+
+
+def _in_values(table: TextTable, rows: Sequence[Row], names: RowNames) -> str:
+    """Return what to know of a table that names images in another way: by other paths, or without names of columns."""
+    if not table.is_json and any(map(names_a_file, table.columns)):
+        first = next(filter(names_a_file, table.columns))
+        return f"begins with a row of values, such as {first!r}: add a first line such as path,label"
     for column in table.columns:
         paths = [str(row[column]) for row in rows if names_a_file(row.get(column))]
         elsewhere = [path for path in paths if names.has(re.split(r"[/\\]", path)[-1])]

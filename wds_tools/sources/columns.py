@@ -66,7 +66,10 @@ def check_unique(names: Sequence[str], *, where: str) -> None:
     """Check the header of a table. Columns without a name may occur several times."""
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
-        raise SourceError(f"{where} has two columns named {twice!r}: rename one of them")
+        remedy = "rename one of them"
+        if twice.strip().isdigit():
+            remedy += ", or add a first line such as path,label if the file begins with a row of values"
+        raise SourceError(f"{where} has two columns named {twice!r}: {remedy}")
 
 
 def no_image_error(where: str, names: Iterable[str], what: str = "column", hint: str = "") -> SourceError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -117,10 +117,10 @@ def _joined(tables: Sequence[Named]) -> list[Named]:
 def _named(files: Files, options: SourceOptions, file: File, images: Sequence[File], names: RowNames) -> Named | None:
     """Return a table with the image of each row; None if its rows do not name images."""
     data = files.read(file)
-    rows = _table_in(file.path, data, options)
-    if rows is None:
+    found = _table_in(file.path, data, options)
+    if found is None:
         return None
-    head = [row for _, row in islice(rows.rows(), LOOKED_AT)]
+    rows, head = found
     is_json = file.path.lower().endswith(".json")
     if any(names_a_file(column) and names.has(column) for column in rows.columns):
         if rows.is_json:
@@ -139,20 +139,20 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
     return Named(file, rows, image, [names.find(value, table=file.path) for value in values])
 
 
-def _table_in(path: str, data: bytes, options: SourceOptions) -> TextTable | None:
-    """Return the rows of a file; None if it is JSON or text that is not a table."""
+def _table_in(path: str, data: bytes, options: SourceOptions) -> tuple[TextTable, list[Row]] | None:
+    """Return the rows of a file, and the first ones; None if it is JSON or text that is not a table."""
     is_json, is_text = path.lower().endswith(".json"), path.lower().endswith(".txt")
     if is_json and data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"[", b"{"):
         return None
     try:
         rows = TextTable(Path(path), options.encoding, data)
-        deque(rows.rows(), 0)
+        head = [row for _, row in islice(rows.rows(), LOOKED_AT)]
     except SourceError as error:
         if is_json or is_text:
             return None
         raise SourceError(f"{error}; or pass --from folder (kind='folder') to pack the images without it") from error
     has_header = len(rows.columns) > 1 and usual_columns(IMAGE, rows.columns)
-    return rows if has_header or not is_text else None
+    return (rows, head) if has_header or not is_text else None
 
 
 def without_masks(files: Files) -> tuple[list[File], dict[str, dict[str, File]]]:

@@ -31,7 +31,7 @@ _MASK_WORD = re.compile(
     r"(?<![a-z])(masks?|labels?|annotations?|seg|segmentations?|gt|ground[ _-]?truth|targets?|depth|trimaps?)(?![a-z])"
 )
 _FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot beside train; others: train_labels, train_masks
-_IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat")
+_IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat", "_rgb")
 _MASK_ENDINGS = {
     "_labelIds": "mask",
     "_labelTrainIds": "train_ids",
@@ -48,6 +48,7 @@ _MASK_ENDINGS = {
     "_GT": "mask",
     "_L": "mask",  # CamVid
     "_P": "mask",  # CamVid with class numbers
+    "_depth": "depth",
 }
 _NUMBERED_MASK = re.compile(r"(.+)_mask_(\d+)")  # a further mask of an image
 _OTHER_ENDINGS = ("_color", "_L", "_P")  # that photographs may have too
