@@ -136,5 +136,21 @@ def test_a_step_of_a_run_is_shown_from_its_state(packed, tmp_path, capsys):
         assert message in printed.err
 
 
+def test_a_step_of_a_run_is_shown_with_its_annotations(tmp_path, capsys):
+    dataset = write_annotated(tmp_path / "coco")
+    view = wt.Letterbox(64)
+    with wt.make_loader(dataset, batch_size=4, view=view, fields=("image",), num_workers=0) as loader:
+        next(iter(loader))
+        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    words = ["--state", str(tmp_path / "state.json"), "--step", "0", "--size", "128"]
+    with pytest.raises(SystemExit) as ended:
+        main(["sample", str(dataset), "--out", str(tmp_path / "grid.png"), *words])
+    assert ended.value.code == 0, capsys.readouterr()
+    tile = tile_of(tmp_path / "grid.png")[32:96, 32:96]  # tiles are not enlarged
+    colour = np.array(palette.rgb_of(1))
+    assert (tile[44, 30:47] == colour).all()  # the lower edge of the box at half the size
+    assert (tile[10, 10] == colour).all()
+
+
 def test_a_condition_selects_the_samples_of_the_sheet(packed, tmp_path):
     assert contact_sheet(packed, tmp_path / "grid.png", count=9, choice=Choice(where="id < 5")) == 5

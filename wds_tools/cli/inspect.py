@@ -210,9 +210,9 @@ def sample(
     if state is not None and step is not None:
         from wds_tools.inspection.saved_step import SavedStep
 
-        found_step = SavedStep(file=state, step=step, epoch=epoch, rank=rank).explain(dataset, choice, remote)
-        shown = sheet_of_step(found_step, out, size=size, count=count)
-        click.echo(f"wrote {shown} of {len(found_step.ids):,} samples of step {found_step.step:,} to {out}")
+        wanted = SavedStep(file=state, step=step, epoch=epoch, rank=rank)
+        shown, seen = sheet_of_step(wanted, dataset, out, size=size, count=count, choice=choice, remote=remote)
+        click.echo(f"wrote {shown} of {len(seen.ids):,} samples of step {seen.step:,} to {out}")
         return
     options: dict[str, Any] = {"view": view, "size": size, "count": count, "seed": seed, "epoch": epoch or 0}
     with as_dataset(dataset, source_given(**source), first=count, remote=remote) as found:

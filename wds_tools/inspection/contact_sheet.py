@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from PIL import ImageDraw
 
 from wds_tools.errors import DestinationError, OptionError, SampleError
 from wds_tools.format.field_classes import ClassList
+from wds_tools.format.manifest import Manifest
 from wds_tools.format.objects import PLACE
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 from wds_tools.inspection.drawn import draw, layers_of
+from wds_tools.inspection.saved_step import SavedStep
 from wds_tools.loading.explanation import StepExplanation
 from wds_tools.loading.factory import make_loader
 from wds_tools.loading.fields.image import Image
@@ -103,43 +105,94 @@ def contact_sheet(
         dataset, {**fields, **({"label": Label()} if manifest.has_labels else {})}, epoch, options
     )
     labels = batch.label.tolist() if manifest.has_labels else [None] * found
-    tiles = [_tile(image, size) for image in list(batch.image)[:found]]
-    names = manifest.field_classes.get(PLACE, ClassList(())).names
-    for name, layer in layers_of(manifest).items():
-        try:
-            annotated, _ = _first_batch(dataset, {**fields, **layer}, epoch, options)
-            for i, tile in enumerate(tiles):
-                draw(tile, annotated, i, scale=tile.width / batch.image[i].shape[2], names=names)
-        except SampleError as error:
-            _log.warning("%s not drawn: %s", name, error)
+    images = list(batch.image)[:found]
+
+    def load(layer: dict[str, Any]) -> dict[str, Any]:
+        annotated, _ = _first_batch(dataset, {**fields, **layer}, epoch, options)
+        return {name: getattr(annotated, name) for name in layer}
+
+    tiles = _annotated(images, size, manifest, layers_of(manifest), load)
     _save(_sheet(tiles, [_caption(label, manifest.classes) for label in labels[:found]], size), Path(out))
     return found
 
 
-def sheet_of_step(step: StepExplanation, out: str | os.PathLike[str], *, size: int = 128, count: int = 48) -> int:
+def sheet_of_step(
+    step: SavedStep,
+    dataset: str,
+    out: str | os.PathLike[str],
+    *,
+    size: int = 128,
+    count: int = 48,
+    choice: Choice,
+    remote: RemoteOptions,
+) -> tuple[int, StepExplanation]:
     """Write one image with the samples of a step of a run, with the first view of the first image of its batches.
 
     Args:
-        step: The step.
+        step: The step, and a file with the state of the run.
+        dataset: Folder, URL, manifest or pattern.
         out: File to write; its extension selects the format.
         size: Width and height of a tile in pixels.
         count: Maximum number of samples.
+        choice: The samples of the run.
+        remote: How URLs are read.
 
     Returns:
-        Number of samples shown.
+        Number of samples shown, and the step.
 
     Raises:
-        OptionError: The batches of the run have no images, or the extension is unknown.
+        OptionError: As for `SavedStep.explain`; or the batches of the run have no images.
         SampleError: A sample cannot be read.
         DestinationError: The file cannot be written.
     """
     check_count(count)
-    if not step.image_fields:
+    explained = step.explain(dataset, choice, remote)
+    if not explained.image_fields:
         raise OptionError("the batches of this run have no image, so there is nothing to show: use `wds-tools plan`")
-    shown = step.part(slice(0, count))
-    tiles = [_tile(shown.images(shown.image_fields[0], i)[0], size) for i in range(len(shown.ids))]
+    shown, name = explained.part(slice(0, count)), explained.image_fields[0]
+    images = [shown.images(name, i)[0] for i in range(len(shown.ids))]
+
+    def load(layer: dict[str, Any]) -> dict[str, Any]:
+        found = step.explain(dataset, choice, remote, layer).part(slice(0, count))
+        return {field: found.values(field) for field in layer}
+
+    manifest = open_shards(dataset, remote=remote).manifest
+    layers = {} if explained.is_clip(name) else layers_of(manifest, name)
+    tiles = _annotated(images, size, manifest, layers, load)
     _save(_sheet(tiles, [sample.key for sample in shown.samples], size), Path(out))
-    return len(tiles)
+    return len(tiles), explained
+
+
+def _annotated(
+    images: Sequence[torch.Tensor],
+    size: int,
+    manifest: Manifest,
+    layers: Mapping[str, dict[str, Any]],
+    load: Callable[[dict[str, Any]], Mapping[str, Any]],
+) -> list[Pillow.Image]:
+    """Return images as tiles with their annotations; a layer that cannot be loaded is left out with a warning.
+
+    Args:
+        images: uint8 [3, height, width] each. They are reduced to the size of a tile.
+        size: Width and height of a tile in pixels.
+        manifest: The dataset.
+        layers: See `layers_of`.
+        load: Returns the values of the fields of a layer.
+    """
+    tiles = []
+    for image in images:
+        tiles.append(Pillow.fromarray(image.permute(1, 2, 0).contiguous().numpy()))
+        tiles[-1].thumbnail((size, size))
+    names = manifest.field_classes.get(PLACE, ClassList(())).names
+    for name, fields in layers.items():
+        try:
+            layer = load(fields)
+        except SampleError as error:
+            _log.warning("%s not drawn: %s", name, error)
+            continue
+        for i, tile in enumerate(tiles):
+            draw(tile, layer, i, scale=tile.width / images[i].shape[2], names=names)
+    return tiles
 
 
 def _first_batch(
@@ -152,13 +205,6 @@ def _first_batch(
     with loader:
         loader.set_epoch(epoch)
         return next(iter(loader)), min(options["batch_size"], loader.samples)
-
-
-def _tile(image: torch.Tensor, size: int) -> Pillow.Image:
-    """Return an image, uint8 [3, height, width], reduced to the size of a tile."""
-    tile = Pillow.fromarray(image.permute(1, 2, 0).contiguous().numpy())
-    tile.thumbnail((size, size))
-    return tile
 
 
 def _sheet(tiles: Sequence[Pillow.Image], captions: Sequence[str], size: int) -> Pillow.Image:

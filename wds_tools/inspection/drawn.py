@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,11 @@ from wds_tools.loading.fields.pixels import Array, Mask
 from wds_tools.loading.fields.plain import Field
 from wds_tools.loading.fields.polygons import Polygons
 
+MASK, BOXES, OUTLINES, POINTS, CLASSES = (
+    f"shown_{name}" for name in ("mask", "boxes", "outlines", "points", "classes")
+)
+"""Names of the fields of layers in a batch."""
+
 _MASK_OPACITY = 0.5
 _AREA_OPACITY = 0.25
 _MAX_OBJECTS = 300  # of an image
@@ -27,58 +32,62 @@ _MAX_MASKS = 4
 _FIELD, _, _PATH = PLACE.partition(":")
 
 
-def layers_of(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    """Return what can be drawn of a dataset: by its name for messages, the fields of a loader next to its ``image``.
+def layers_of(manifest: Manifest, image: str = "image") -> dict[str, dict[str, Any]]:
+    """Return what can be drawn of a dataset: by its name for messages, the fields of a loader next to an image.
 
     Each layer is loaded by itself, so that a mistake in one does not hide the others.
+
+    Args:
+        manifest: The dataset.
+        image: Name of the image in a batch.
     """
     layers: dict[str, dict[str, Any]] = {}
     masks = [name for name in manifest.fields if shows_mask(name)]
     for name in masks[:_MAX_MASKS]:
         has_colours = name.startswith("panoptic")
-        kind = Array(name, like="image", interpolation="nearest") if has_colours else Mask(name, like="image")
-        layers[f"the mask {name}"] = {"mask": kind}
+        kind = Array(name, like=image, interpolation="nearest") if has_colours else Mask(name, like=image)
+        layers[f"the mask {name}"] = {MASK: kind}
     if PLACE in manifest.field_classes and _FIELD in manifest.fields:
         classes = Field(_FIELD, path=_PATH)
-        layers["outlines"] = {"outlines": Polygons(_FIELD, like="image"), "classes": classes}
-        boxes = Boxes(_FIELD, path="objects.box", like="image")
-        layers["boxes"] = {"boxes": boxes, "classes": Field(_FIELD, path=_PATH, like="boxes")}
+        layers["outlines"] = {OUTLINES: Polygons(_FIELD, like=image), CLASSES: classes}
+        boxes = Boxes(_FIELD, path="objects.box", like=image)
+        layers["boxes"] = {BOXES: boxes, CLASSES: Field(_FIELD, path=_PATH, like=BOXES)}
         if any("keypoints" in json.loads(one or "{}") for one in manifest.field_classes[PLACE].attributes):
-            points = Keypoints(_FIELD, path="objects.keypoints", like="image")
-            layers["key points"] = {"points": points, "classes": classes}
+            points = Keypoints(_FIELD, path="objects.keypoints", like=image)
+            layers["key points"] = {POINTS: points, CLASSES: classes}
     return layers
 
 
-def draw(tile: Image.Image, batch: Any, i: int, *, scale: float, names: Sequence[str]) -> None:
+def draw(tile: Image.Image, layer: Mapping[str, Any], i: int, *, scale: float, names: Sequence[str]) -> None:
     """Draw a layer of a sample on its image.
 
     Args:
         tile: The image, RGB, which is changed.
-        batch: The batch of a loader with the fields of a layer.
+        layer: The values of the fields of a layer in a batch.
         i: Index of the sample in it.
         scale: Pixels of the tile per pixel of the image in the batch.
         names: Class names of objects by number.
     """
-    if hasattr(batch, "mask"):
-        _draw_mask(tile, np.asarray(batch.mask[i]))
+    if MASK in layer:
+        _draw_mask(tile, np.asarray(layer[MASK][i]))
         return
     canvas = ImageDraw.Draw(tile, "RGBA")
-    numbers = np.asarray(batch.classes[i]).ravel().tolist()[:_MAX_OBJECTS]
+    numbers = np.asarray(layer[CLASSES][i]).ravel().tolist()[:_MAX_OBJECTS]
     for place, number in enumerate(numbers):
         colour = palette.rgb_of(int(number))
-        if hasattr(batch, "boxes"):
-            left, top, right, bottom = (np.asarray(batch.boxes[i][place]) * scale).tolist()
+        if BOXES in layer:
+            left, top, right, bottom = (np.asarray(layer[BOXES][i][place]) * scale).tolist()
             canvas.rectangle([left, top, max(left, right - 1), max(top, bottom - 1)], outline=colour)
             name = names[number] if 0 <= number < len(names) else str(number)
             where = max(0, min(left + 2, tile.width - 12)), max(0, min(top, tile.height - 11))
             canvas.text(where, name[:_MAX_NAME], fill=colour, stroke_width=1, stroke_fill=(0, 0, 0))
-        elif hasattr(batch, "outlines"):
-            for outline in batch.outlines[i][place]:
+        elif OUTLINES in layer:
+            for outline in layer[OUTLINES][i][place]:
                 corners = [tuple(point) for point in (np.asarray(outline) * scale).tolist()]
                 if len(corners) > 1:
                     canvas.polygon(corners, fill=(*colour, round(255 * _AREA_OPACITY)), outline=colour)
         else:
-            points = np.asarray(batch.points[i][place], np.float64)
+            points = np.asarray(layer[POINTS][i][place], np.float64)
             for point in points if points.ndim == 2 else ():
                 if len(point) == 2 or point[2] > 0:
                     x, y = point[:2] * scale

@@ -14,6 +14,7 @@ import torch
 from wds_tools.errors import OptionError, ResumeError
 from wds_tools.format.manifest import order_fingerprint
 from wds_tools.loading.explanation import StepExplanation
+from wds_tools.loading.fields.base import FieldSpec
 from wds_tools.loading.load_options import LoadOptions
 from wds_tools.loading.request import OpenedDataset, open_dataset
 from wds_tools.loading.samples.columns import fields_of_views
@@ -46,8 +47,16 @@ class SavedStep:
     epoch: int | None = None
     rank: int | None = None
 
-    def explain(self, dataset: str, choice: Choice, remote: RemoteOptions) -> StepExplanation:
+    def explain(
+        self, dataset: str, choice: Choice, remote: RemoteOptions, further: Mapping[str, FieldSpec] | None = None
+    ) -> StepExplanation:
         """Return what the step saw or will see.
+
+        Args:
+            dataset: Folder, URL, manifest or pattern.
+            choice: The samples of the run.
+            remote: How URLs are read.
+            further: Fields of a batch besides those of the state.
 
         Raises:
             OptionError: The file has no state, or there is no such step.
@@ -55,7 +64,7 @@ class SavedStep:
         """
         state = _state_of(dataset, self.file, remote)
         check_seal(state)
-        opened = _open(dataset, state, choice, remote)
+        opened = _open(dataset, state, choice, remote, further or {})
         weights = WeightFinder(opened.shards, opened.order.plain, opened.recipe.seed)
         orders, cursor = resuming.resume(
             state,
@@ -79,14 +88,20 @@ class SavedStep:
         return StepExplanation(found, opened.recipe, rank=self.rank)
 
 
-def _open(dataset: str, state: Mapping[str, Any], choice: Choice, remote: RemoteOptions) -> OpenedDataset:
+def _open(
+    dataset: str,
+    state: Mapping[str, Any],
+    choice: Choice,
+    remote: RemoteOptions,
+    further: Mapping[str, FieldSpec],
+) -> OpenedDataset:
     """Open a dataset with the options of a state."""
     options = LoadOptions(
         dataset,
         batch_size=1,
         shuffle=state["window"] or False,
         seed=whole_number(state["seed"], "seed"),
-        fields=fields_of_views(state.get("views", {})),
+        fields={**fields_of_views(state.get("views", {})), **further},
         where=choice.where,
         subset=choice.subset,
         class_weights=choice.class_weights,

@@ -199,6 +199,20 @@ class StepExplanation:
         (pixels,) = column.spec.pixels(part, column)
         return pixels
 
+    def is_clip(self, name: str) -> bool:
+        """Return whether an image field is `Frames`."""
+        return next(column.spec.is_clip for column in self._images if column.name == name)
+
+    def values(self, name: str) -> list[Any]:
+        """Return a field of each sample; of a list of views, that of the first one.
+
+        Raises:
+            SampleError: A sample cannot be read.
+        """
+        column = next(column for column in self._columns if column.name == name)
+        loaded = list(column.spec.load(self._part, column))
+        return [views[0] for views in loaded] if column.is_list else loaded
+
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as values for JSON."""
         samples = [asdict(sample) for sample in self.samples]
