@@ -91,7 +91,7 @@ _NAMES = "has a name for each number"
 _LISTS = "is a list of the images by number"
 _SOME = "has values for some of the images"
 _OF_CLASSES = re.compile(r"(class|categor|species|breed|names)[^/]*$")
-_NAMED = (
+NAMED = (
     "is named like a file about the images, which is not read: write labels as CSV with a first line such as path,label"
 )
 _AS_CSV = (
@@ -341,9 +341,9 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
     if is_template_name(path) or is_shard_table(lower) or lower == "thumbs.db":
         return ""
     if lower.endswith(_DOCUMENTS):
-        return _NAMED if _LABELS_ALONE.fullmatch(lower) else ""
+        return NAMED if _LABELS_ALONE.fullmatch(lower) else ""
     if _SAYS_SO.search(lower) or reason == _SPLIT:
-        return _NAMED if reason == NOT_AN_IMAGE else reason
+        return NAMED if reason == NOT_AN_IMAGE else reason
     return "" if are_labelled or reason in (NOT_AN_IMAGE, _ARCHIVE) else reason
 
 

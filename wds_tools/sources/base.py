@@ -412,7 +412,8 @@ class Source:
             images = [File(name, 0) for name in self.image_names(found)] if rule.candidates(files, ()) else []
             about = rule.about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=False)
         self._check_about(about, root)
-        found.account.notes += rule.notes_on({path: one for path, one in about.items() if rule.says_labels(path)})
+        shown = {path: one for path, one in about.items() if rule.says_labels(path) and one.reason != rule.NAMED}
+        found.account.notes += rule.notes_on(shown)
 
     @property
     def is_stated(self) -> bool:
