@@ -1,15 +1,17 @@
-/* Tests one input of the fuzzer: a JPEG, followed by a few bytes that choose what is tested.
+/* Tests one input of the fuzzer: a JPEG, followed by a few bytes that choose what is tested. An input that is not a JPEG
+   is used as numbers for the functions that do not decode.
 
    The sanitizers find memory errors and undefined behaviour. This file checks the rest: all kernels
    give the same samples, a region has the same samples as that part of the whole image, an image
-   does not depend on the other images of its batch, and a transcoded file decodes to the same
-   samples. */
+   does not depend on the other images of its batch, a transcoded file decodes to the same
+   samples, clusters are those that comparing all pairs gives, and converted values are those of their table. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "batch.h"
+#include "convert.h"
 #include "fuzz.h"
 #include "kernels.h"
 #include "decoder.h"
@@ -251,6 +253,73 @@ static void test_transcoder(const uint8_t *data, size_t size, const Header *head
     release_transcoder(transcoder);
 }
 
+/* Converts the bytes of an input as pixels, with a table of bytes of which each is different in its value. */
+static void test_conversion(const uint8_t *data, size_t size, const Request *request)
+{
+    size_t count = size / 3, bytes = (size_t)2 << request->task % 3;
+    int is_interleaved = request->scale & 1;
+    char *table = malloc(3 * 256 * bytes), *out = malloc(3 * count * bytes + 1);
+    check(table && out, "out of memory");
+    for (size_t i = 0; i < 3 * 256 * bytes; i++)
+        table[i] = (char)(i / bytes >> i % bytes ^ i);
+    convert_image(data, count, &(ConversionTable){table, bytes}, is_interleaved, out);
+    for (size_t c = 0; c < 3; c++)
+        for (size_t i = 0; i < count; i++)
+            check(
+                !memcmp(
+                    out + (is_interleaved ? 3 * i + c : c * count + i) * bytes,
+                    table + (256 * c + data[c * count + i]) * bytes, bytes),
+                "a converted value is not that of the table");
+    free(out);
+    free(table);
+}
+
+static int compare_hashes(const void *a, const void *b)
+{
+    uint64_t first = *(const uint64_t *)a, second = *(const uint64_t *)b;
+    return (first > second) - (first < second);
+}
+
+static uint32_t root_of(const uint32_t *parents, uint32_t number)
+{
+    while (parents[number] != number)
+        number = parents[number];
+    return number;
+}
+
+/* Joins hashes that are made of the bytes of an input: many differ in a few bits. Compares the clusters with those that
+   result from comparing all pairs. */
+static void test_clusters(const uint8_t *data, size_t size, const Request *request)
+{
+    uint32_t count = 0, all = (uint32_t)(size < 320 ? size : 320);
+    int distance = 1 + request->width % MAX_DISTANCE, step = 1 + request->height % 3;
+    uint64_t *hashes = malloc(all * sizeof *hashes + 1);
+    uint32_t *parents = malloc(all * sizeof *parents + 1), *expected = malloc(all * sizeof *expected + 1);
+    check(hashes && parents && expected, "out of memory");
+    for (uint32_t i = 0; i < all; i++)
+        hashes[i] = (data[i] & 7) * UINT64_C(0x9E3779B97F4A7C15) ^ UINT64_C(1) << (data[i] >> 3) ^
+                    UINT64_C(1) << (32 + data[all - 1 - i] % 32);
+    qsort(hashes, all, sizeof *hashes, compare_hashes);
+    for (uint32_t i = 0; i < all; i++)
+        if (!count || hashes[i] != hashes[count - 1])
+            hashes[count++] = hashes[i];
+    for (uint32_t i = 0; i < count; i++)
+        parents[i] = expected[i] = i;
+    for (int first = 0; first < step; first++)
+        check(!join_clusters(hashes, count, distance, first, step, parents), "out of memory");
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (__builtin_popcountll(hashes[i] ^ hashes[k]) <= distance) {
+                uint32_t one = root_of(expected, i), two = root_of(expected, k);
+                expected[one > two ? one : two] = one > two ? two : one;
+            }
+    for (uint32_t i = 0; i < count; i++)
+        check(root_of(parents, i) == root_of(expected, i), "a cluster differs");
+    free(expected);
+    free(parents);
+    free(hashes);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     Request request;
@@ -274,6 +343,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         default:
             test_planes(file, size, &header, &request);
         }
+    else {
+        use_simd(request.scale >> 2 & 1);
+        test_conversion(file, size, &request);
+        test_clusters(file, size, &request);
+    }
     free(file);
     return 0;
 }

@@ -292,6 +292,21 @@ def test_an_image_with_damage_below_the_crop_is_rendered_and_one_with_damage_in_
     assert by_native([truncated], bottom)[0] == [False]
 
 
+def test_what_follows_the_crop_in_its_restart_intervals_is_not_decoded(photo: Image.Image) -> None:
+    whole = encoded(photo.resize((320, 64)), restart_marker_rows=1)
+    start = whole.index(b"\xff\xda")
+    ends = [i for i in range(start, len(whole) - 1) if whole[i] == 0xFF and 0xD0 <= whole[i + 1] <= 0xD9]
+    assert len(ends) == 4
+    damaged = bytearray(whole)
+    for end in ends:
+        damaged[end - 40 : end] = bytes(40)
+    left = region((0, 0, 100, 64), (32, 32), (0, 0), (32, 32), flip=False)
+    done, pixels = by_native([whole, bytes(damaged)], left.repeated(np.array([2])))
+    assert done == [True, True]
+    assert (pixels[0] == pixels[1]).all()
+    assert by_native([bytes(damaged)], region((0, 0, 320, 64), (32, 32), (0, 0), (32, 32), flip=False))[0] == [False]
+
+
 def test_an_image_smaller_than_recorded_in_its_index_is_skipped(photo: Image.Image) -> None:
     for options in ({}, {"progressive": True}, {"restart_marker_blocks": 1}):
         large, small = encoded(photo, **options), encoded(photo.crop((0, 0, 50, 40)), **options)

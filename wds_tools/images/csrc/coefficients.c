@@ -21,11 +21,13 @@ int set_up_mcu_layout(McuLayout *layout, HuffmanTables *tables, const Header *he
         const Component *component = &header->component[c];
         const HuffmanSpec *dc = &header->dc[component->dc_table], *ac = &header->ac[component->ac_table];
         int blocks = scan->component_count == 1 ? 1 : component->h_factor * component->v_factor;
-        if (needs_dc && (!dc->counts[0] || build_table(&tables->dc[component->dc_table], dc)))
+        if (needs_dc && (!dc->counts[0] || (header->is_progressive
+                                                ? build_table(&tables->dc[component->dc_table], dc)
+                                                : build_lookup_table(&tables->dc[component->dc_table], dc, 1))))
             return -1;
-        if (needs_ac &&
-            (!ac->counts[0] || (header->is_progressive ? build_table(&tables->ac[component->ac_table], ac)
-                                                       : build_ac_table(&tables->ac[component->ac_table], ac))))
+        if (needs_ac && (!ac->counts[0] || (header->is_progressive
+                                                ? build_table(&tables->ac[component->ac_table], ac)
+                                                : build_lookup_table(&tables->ac[component->ac_table], ac, 0))))
             return -1;
         while (blocks--) {
             layout->component[layout->block_count] = (uint8_t)c;

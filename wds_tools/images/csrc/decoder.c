@@ -381,15 +381,13 @@ static int start_interval(ImageLane *lane, ActiveImage *active)
     return 0;
 }
 
-/* Sets mcu_count to the number of MCUs that the lane decodes next. Returns whether they are
-   needed. */
+/* Sets mcu_count to the number of MCUs that the lane decodes next. Returns whether there are any. */
 static int select_mcus(ImageLane *lane)
 {
-    const ActiveImage *active = lane->active;
-    int mcu_columns = active->header.mcu_columns;
-    int left = lane->interval->first_mcu + lane->interval->mcu_count - lane->first_mcu;
+    int mcu_columns = lane->active->header.mcu_columns;
+    int left = lane->interval->first_mcu + lane->interval->needed_count - lane->first_mcu;
     lane->mcu_count = left < mcu_columns ? left : mcu_columns;
-    return left > 0 && lane->first_mcu < active->needed.bottom * mcu_columns;
+    return left > 0;
 }
 
 /* Transforms the MCUs that a lane has decoded, and selects the next ones of its interval. Returns

@@ -5,8 +5,8 @@
 #include "intervals.h"
 
 /* The position of each coefficient in a block, indexed by its zigzag index. The additional entries
-   are for the indexes after EOB_ADVANCE or ESCAPE_ADVANCE was added: the decoder then writes a zero
-   there. They are the position of the last coefficient, which is still zero at that time. */
+   are for the indexes after EOB_ADVANCE or ESCAPE_ADVANCE was added. They are the position of the last
+   coefficient, which is still zero at that time: the decoder writes a zero there, or removes what it wrote. */
 typedef struct {
     uint8_t position[BLOCK_SIZE + ESCAPE_ADVANCE];
 } CoefficientOrder;

@@ -6,43 +6,41 @@ typedef struct {
     BitReader reader;
     const McuLayout *layout;
     IntervalState *state;
-    const uint32_t *ac_lookup; /* of the current block */
-    int16_t *block;            /* the current block */
-    uint8_t *last_index;       /* where the last index of the current block is written */
-    unsigned k;                /* zigzag index of the last coefficient, plus the advance of an EOB or escape */
-    int blocks_left;           /* with the current one */
-    int number;                /* of the current block in its MCU */
-    int ended;                 /* 1: all blocks are decoded; -1: the data is damaged */
+    const uint32_t *lookup; /* for the AC coefficients of the current block */
+    int16_t *block;         /* the current block */
+    uint8_t *last_index;    /* where the last index of the current block is written */
+    unsigned k;             /* zigzag index of the last coefficient, plus the advance of an EOB or escape */
+    int blocks_left;        /* with the current one */
+    int number;             /* of the current block in its MCU */
+    int ended;              /* 1: all blocks are decoded; -1: the data is damaged */
 } Lane;
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Returns an entry in the format of `ac_lookup` for a code that has none there; `bits` begins with
-   the code. Returns 0 if the code or its size is invalid. */
-static uint32_t __attribute__((noinline)) escape_entry(const HuffmanTable *table, uint64_t bits)
+/* Returns the entry of the next code. The reader must have LOOKUP_BITS valid bits. */
+INLINE uint32_t look_up(const Lane *lane, const uint32_t *lookup)
 {
-    BitReader reader = {bits, 64, NULL};
-    int symbol = decode_symbol(table, &reader);
-    int run = symbol >> 4, size = symbol & 15;
-    if (symbol < 0 || size > MAX_AC_SIZE)
-        return 0;
-    unsigned advance = !size && run < 15 ? EOB_ADVANCE : (unsigned)run + 1;
-    int value = receive_extend(&reader, size);
-    return (uint32_t)value << 16 | advance << 8 | (64 - reader.count);
+    return lookup[lane->reader.bits >> (64 - LOOKUP_BITS)];
+}
+
+/* Returns the value of the entry of the next code. */
+INLINE int16_t value_of(const Lane *lane, uint32_t entry)
+{
+    return (int16_t)((uint32_t)(lane->reader.bits >> (-entry & 63)) + (entry >> 16));
 }
 
 INLINE void apply_entry(Lane *lane, const CoefficientOrder *order, uint32_t entry)
 {
     lane->k += entry >> 8 & 0xFF;
-    lane->block[order->position[lane->k]] = (int16_t)(entry >> 16);
+    lane->block[order->position[lane->k]] = value_of(lane, entry);
     skip_entry(&lane->reader, entry);
 }
 
 /* Decodes one AC coefficient, a ZRL or an EOB, or finds that an escape is needed. The reader must
-   have AC_LOOKUP_BITS valid bits. */
+   have MAX_ENTRY_BITS valid bits. */
 INLINE void decode_coefficient(Lane *lane, const CoefficientOrder *order)
 {
-    apply_entry(lane, order, lane->ac_lookup[lane->reader.bits >> (64 - AC_LOOKUP_BITS)]);
+    apply_entry(lane, order, look_up(lane, lane->lookup));
 }
 
 /* Returns whether more AC coefficients follow: neither the last one, an EOB nor an escape was
@@ -52,18 +50,19 @@ INLINE int is_in_block(const Lane *lane)
     return lane->k < BLOCK_SIZE - 1;
 }
 
-/* Returns whether the last code is not in `ac_lookup`. */
+/* Returns whether the last code is not in `lookup`. */
 INLINE int is_escape(const Lane *lane)
 {
     return lane->k >= ESCAPE_ADVANCE;
 }
 
-/* Decodes a code that is not in `ac_lookup`. Returns 0, or -1 if it is invalid. */
+/* Decodes a code that is not in `lookup`. Returns 0, or -1 if it is invalid. */
 INLINE int decode_escape(Lane *lane, const CoefficientOrder *order)
 {
+    lane->block[order->position[lane->k]] = 0; /* apply_entry() wrote the next bits there */
     lane->k -= ESCAPE_ADVANCE;
     refill(&lane->reader);
-    uint32_t entry = escape_entry(lane->layout->ac[lane->number], lane->reader.bits);
+    uint32_t entry = decode_entry(lane->layout->ac[lane->number], lane->reader.bits, 0);
     if (!entry)
         return -1;
     apply_entry(lane, order, entry);
@@ -78,13 +77,15 @@ INLINE int start_block(Lane *lane)
     int number = lane->number + 1 < layout->block_count ? lane->number + 1 : 0;
     int component = layout->component[number];
     refill(&lane->reader);
-    int size = decode_symbol(layout->dc[number], &lane->reader);
-    if (size < 0 || size > MAX_AC_SIZE + 1 || lane->reader.next > state->end + 16)
+    uint32_t entry = look_up(lane, layout->dc[number]->lookup);
+    if (__builtin_expect(entry == ESCAPE_ENTRY, 0))
+        entry = decode_entry(layout->dc[number], lane->reader.bits, 1);
+    if (!entry || lane->reader.next > state->end + 16)
         return -1;
-    state->prediction[component] = (int16_t)(state->prediction[component] + receive_extend(&lane->reader, size));
     lane->block += BLOCK_SIZE;
-    lane->block[0] = state->prediction[component];
-    lane->ac_lookup = layout->ac[number]->ac_lookup;
+    lane->block[0] = state->prediction[component] = (int16_t)(state->prediction[component] + value_of(lane, entry));
+    skip_entry(&lane->reader, entry);
+    lane->lookup = layout->ac[number]->lookup;
     lane->number = number;
     lane->k = 0;
     return 0;
@@ -95,7 +96,7 @@ INLINE int end_block(Lane *lane)
 {
     if (lane->k > BLOCK_SIZE - 1 && lane->k < EOB_ADVANCE)
         return -1;
-    *lane->last_index++ = (uint8_t)(lane->k == BLOCK_SIZE - 1 ? BLOCK_SIZE - 1 : lane->k - EOB_ADVANCE);
+    *lane->last_index++ = lane->k & (EOB_ADVANCE - 1);
     lane->blocks_left--;
     return 0;
 }
@@ -115,7 +116,7 @@ INLINE int leave_block(Lane *lane, const CoefficientOrder *order)
     return lane->blocks_left ? start_block(lane) : 1;
 }
 
-#define LOOKUPS_PER_REFILL (56 / AC_LOOKUP_BITS)
+#define LOOKUPS_PER_REFILL (56 / MAX_ENTRY_BITS)
 
 /* Decodes until one of the lanes has ended. Both must be in a block. */
 static void __attribute__((noinline)) decode_two_lanes(Lane *first, Lane *second, const CoefficientOrder *order)

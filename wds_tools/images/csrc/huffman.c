@@ -49,39 +49,62 @@ int decode_long_code(const HuffmanTable *table, BitReader *reader)
     return table->spec.symbols[((next >> (MAX_CODE_LENGTH - length)) + table->symbol_offset[length]) & 0xFF];
 }
 
-/* Writes the entries of `ac_lookup` that begin with one code: for each value of `size` bits after
-   the code, one entry for each combination of the remaining bits. Returns the next entry. */
-static uint32_t *fill_entries(uint32_t *entries, int length, int symbol)
+/* Writes `count` equal entries. Returns the next one. */
+static uint32_t *fill(uint32_t *entries, int count, uint32_t entry)
 {
-    int run = symbol >> 4, size = symbol & 15, free_bits = AC_LOOKUP_BITS - length - size;
-    unsigned advance = !size && run < 15 ? EOB_ADVANCE : (unsigned)run + 1;
-    if (free_bits < 0 || size > MAX_AC_SIZE) {
-        for (int rest = 0; rest < 1 << (AC_LOOKUP_BITS - length); rest++)
-            *entries++ = ESCAPE_ENTRY;
-        return entries;
-    }
-    for (int bits = 0; bits < 1 << size; bits++) {
-        int value = bits - ((((bits << 1) >> size) - 1) & ((1 << size) - 1)); /* EXTEND (F.2.2.1) */
-        uint32_t entry = (uint32_t)value << 16 | advance << 8 | (unsigned)(length + size);
-        for (int rest = 0; rest < 1 << free_bits; rest++)
-            *entries++ = entry;
-    }
+    while (count--)
+        *entries++ = entry;
     return entries;
 }
 
-int build_ac_table(HuffmanTable *table, const HuffmanSpec *spec)
+/* Returns the entry of `lookup` for a code of `length` bits. */
+static uint32_t make_entry(int code, int length, int symbol, int is_dc, int is_negative)
 {
-    if (is_built_from(table, spec, HAS_AC_LOOKUP))
+    int run = symbol >> 4, size = symbol & 15;
+    unsigned advance = is_dc ? 0 : !size && run < 15 ? EOB_ADVANCE : (unsigned)run + 1;
+    int base = (is_negative ? 1 - (1 << size) : 0) - (int)((unsigned)code << size); /* EXTEND (F.2.2.1) */
+    return (uint32_t)base << 16 | advance << 8 | (unsigned)(length + size);
+}
+
+static int is_valid_symbol(int symbol, int is_dc)
+{
+    return is_dc ? symbol <= MAX_DC_SIZE : (symbol & 15) <= MAX_AC_SIZE;
+}
+
+/* Writes the entries that begin with one code: first those with a negative value. Returns the next entry. */
+static uint32_t *fill_entries(uint32_t *entries, int code, int length, int symbol, int is_dc)
+{
+    int size = symbol & 15, free_bits = LOOKUP_BITS - length;
+    if (!is_valid_symbol(symbol, is_dc) || (size && !free_bits) || length + size > MAX_ENTRY_BITS)
+        return fill(entries, 1 << free_bits, ESCAPE_ENTRY);
+    if (!size)
+        return fill(entries, 1 << free_bits, make_entry(code, length, symbol, is_dc, 0));
+    entries = fill(entries, 1 << (free_bits - 1), make_entry(code, length, symbol, is_dc, 1));
+    return fill(entries, 1 << (free_bits - 1), make_entry(code, length, symbol, is_dc, 0));
+}
+
+int build_lookup_table(HuffmanTable *table, const HuffmanSpec *spec, int is_dc)
+{
+    if (is_built_from(table, spec, HAS_LOOKUP))
         return 0;
     if (build_symbol_lookup(table, spec))
         return -1;
-    uint32_t *entries = table->ac_lookup;
+    uint32_t *entries = table->lookup;
     const uint8_t *symbol = spec->symbols;
-    for (int length = 1; length <= AC_LOOKUP_BITS; length++)
+    int code = 0;
+    for (int length = 1; length <= LOOKUP_BITS; length++, code <<= 1)
         for (int i = 0; i < spec->counts[length]; i++)
-            entries = fill_entries(entries, length, *symbol++);
-    while (entries < table->ac_lookup + (1 << AC_LOOKUP_BITS))
-        *entries++ = ESCAPE_ENTRY;
-    table->state = HAS_AC_LOOKUP;
+            entries = fill_entries(entries, code++, length, *symbol++, is_dc);
+    fill(entries, (int)(table->lookup + (1 << LOOKUP_BITS) - entries), ESCAPE_ENTRY);
+    table->state = HAS_LOOKUP;
     return 0;
+}
+
+uint32_t decode_entry(const HuffmanTable *table, uint64_t bits, int is_dc)
+{
+    BitReader reader = {bits, 64, NULL};
+    int symbol = decode_symbol(table, &reader), length = 64 - (int)reader.count;
+    if (symbol < 0 || !is_valid_symbol(symbol, is_dc))
+        return 0;
+    return make_entry((int)(bits >> reader.count), length, symbol, is_dc, !(reader.bits >> 63));
 }

@@ -60,14 +60,18 @@ static const uint8_t *find_marker(const uint8_t *from, const uint8_t *end)
     return from && end - from >= 2 ? from : end;
 }
 
-/* Returns whether the MCUs of an interval, `count` from `first` on, are partly in `needed`. */
-static int is_needed(int first, int count, int mcu_columns, const McuBox *needed)
+/* Returns how many MCUs of an interval, `count` from `first` on, must be decoded: up to the last one in `needed`. */
+static int count_needed(int first, int count, int mcu_columns, const McuBox *needed)
 {
-    int top = first / mcu_columns, bottom = (first + count - 1) / mcu_columns;
-    if (bottom < needed->top || top >= needed->bottom)
+    int end = first + count, row = (end - 1) / mcu_columns; /* the last row that may have needed ones */
+    if (row >= needed->bottom)
+        row = needed->bottom - 1;
+    if (row * mcu_columns + needed->left >= end)
+        row--;
+    int needed_end = row * mcu_columns + needed->right;
+    if (row < needed->top || needed_end <= first)
         return 0;
-    int left = first - top * mcu_columns;
-    return top < bottom || (left < needed->right && left + count > needed->left);
+    return (needed_end < end ? needed_end : end) - first;
 }
 
 int find_intervals(
@@ -87,12 +91,12 @@ int find_intervals(
     for (int i = 0; i < number; i++) {
         int first = i * step, count = first + step < total ? step : total - first, is_last = first + count == total;
         uint8_t *start = to;
-        int is_wanted = is_needed(first, count, mcu_columns, needed);
-        const uint8_t *marker = is_wanted ? unstuff(from, end, &to) : find_marker(from, end);
+        int needed_count = count_needed(first, count, mcu_columns, needed);
+        const uint8_t *marker = needed_count ? unstuff(from, end, &to) : find_marker(from, end);
         if (!is_last && (marker == end || marker[1] != (RST0 | (i & 7))))
             return -1;
-        if (is_wanted)
-            intervals->list[intervals->count++] = (Interval){start, (size_t)(to - start), first, count};
+        if (needed_count)
+            intervals->list[intervals->count++] = (Interval){start, (size_t)(to - start), first, count, needed_count};
         intervals->end_offset = (size_t)(marker - header->data);
         from = marker + 2;
     }

@@ -10,6 +10,7 @@ typedef struct {
     const uint8_t *data;
     size_t size;
     int first_mcu, mcu_count; /* MCUs are numbered in the order of the scan */
+    int needed_count;         /* of these MCUs, up to the last needed one: the others are not decoded */
 } Interval;
 
 /* A rectangle of MCUs of a scan: columns left to right - 1, rows top to bottom - 1. */

@@ -568,7 +568,7 @@ static PyObject *simd(PyObject *module, PyObject *arguments)
    the decoder. */
 static int add_constants(PyObject *module)
 {
-    return PyModule_AddIntConstant(module, "AC_LOOKUP_BITS", AC_LOOKUP_BITS);
+    return PyModule_AddIntConstant(module, "AC_LOOKUP_BITS", LOOKUP_BITS);
 }
 
 static PyMethodDef methods[] = {
