@@ -256,12 +256,14 @@ def is_template_name(name: str) -> bool:
 
 
 def says_labels(path: str) -> bool:
-    """Return whether a file is named like labels.
+    """Return whether a file is named like labels; a compressed table also if it is named like a split.
 
-    >>> says_labels("data/imagelabels.mat"), says_labels("labels/features.npy")
-    (True, False)
+    >>> says_labels("data/imagelabels.mat"), says_labels("labels/features.npy"), says_labels("train.csv.gz")
+    (True, False, True)
     """
-    return _SAYS_LABELS.search(posixpath.basename(path.lower())) is not None
+    name = posixpath.basename(path.lower())
+    is_table = any(f"{ending}." in name for ending in TABLES)
+    return (_SAYS_SO if is_table else _SAYS_LABELS).search(name) is not None
 
 
 def candidates(others: Iterable[File], images: Sequence[File], endings: tuple[str, ...] = _LOOKED_INTO) -> list[File]:
