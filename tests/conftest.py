@@ -26,6 +26,7 @@ from hypothesis import settings
 from waiting import wait_for
 
 import wds_tools as wt
+from wds_tools.inspection import machine
 
 pytest_plugins = ["client_requests", "photo_fixtures"]
 
@@ -47,20 +48,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Exempt all that is imported from garbage collection, and make forks faster: tests of loaders do both a lot."""
+    """Exempt all that is imported from garbage collection, which then is rare, and make forks faster."""
     gc.freeze()
+    gc.set_threshold(20_000)  # with the default of 700, it takes a tenth of the CPU time of loaders
     if len(session.items) > 1000:  # moving the memory takes as long as 20 forks
         preloaded.use_huge_pages()
 
 
-@pytest.fixture(scope="session")
-def torch_forkserver() -> None:
-    """Let the forkserver of this process import torch: once, and not in each worker that it forks."""
-    multiprocessing.forkserver._forkserver._stop()  # noqa: SLF001 - packing may have started one without torch
+@pytest.fixture(scope="session", autouse=True)
+def fork_server_with_imports() -> Iterator[None]:
+    """Let the fork server of this process, if a test starts it, import what workers need: once, not in each worker."""
     multiprocessing.set_forkserver_preload(
-        ["wds_tools.loading.loader", "wds_tools.packing.worker", "torchvision.transforms.v2"]
+        ["wds_tools.loading.loader", "torchvision.transforms.v2", "wds_tools.packing.run", "wds_tools.sources.detect"]
     )
-    multiprocessing.forkserver.ensure_running()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing.forkserver, "set_forkserver_preload", lambda _: None)  # `pack` names its own
+        yield
 
 
 def pytest_sessionfinish() -> None:
@@ -203,6 +206,13 @@ def hugging_face_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     import datasets
 
     datasets.disable_progress_bars()
+
+
+@pytest.fixture
+def no_probe_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `doctor` find that all packages can be imported, without a process that imports them: torch takes 3 s."""
+    found = machine.Imports(torch=machine.Torch("2.9"))
+    monkeypatch.setattr(machine, "imports", lambda *_names: found)
 
 
 @pytest.fixture

@@ -207,9 +207,12 @@ def main() -> None:
     os.fsync, os.sync = os.fstat, lambda: None  # as in the tests themselves: see conftest.py
     statuses: list[int] = []
     atexit.register(_end, statuses)  # the first one to be registered is the last one to be called
+    gc.disable()
     for name in sys.argv[3:]:
         importlib.import_module(name)
     gc.freeze()  # collecting garbage would copy the memory that forked programs share
+    gc.set_threshold(20_000)  # as in the tests themselves
+    gc.enable()
     if tuple(sys.argv[3:]) == IMPORTS:  # from others, too few programs are forked: moving takes as long as 40 forks
         use_huge_pages()
     try:

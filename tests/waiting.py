@@ -9,10 +9,10 @@ from typing import TypeVar
 _Value = TypeVar("_Value")
 
 
-def wait_for(condition: Callable[[], _Value], seconds: float = 120.0) -> _Value:
+def wait_for(condition: Callable[[], _Value], seconds: float = 120.0, *, poll_seconds: float = 0.02) -> _Value:
     """Return the first true value of a function."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s"
-        time.sleep(0.02)
+        time.sleep(poll_seconds)
     return value

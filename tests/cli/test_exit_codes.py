@@ -28,7 +28,7 @@ READS = {
     "bench": ["DATASET"],
     "view": ["DATASET"],
 }
-"""Arguments of the commands that read a dataset. `doctor` is called once below: it imports every package first."""
+"""Arguments of the commands that read a dataset."""
 
 WRITES = {
     "pack": ["images", "DST"],
@@ -65,7 +65,7 @@ WRONG_VALUES = {
 
 
 @pytest.fixture
-def fails(few: Path, six_photos: Path, tmp_path: Path, capsys, monkeypatch) -> Fails:
+def fails(few: Path, six_photos: Path, tmp_path: Path, capsys, monkeypatch, no_probe_of_packages) -> Fails:
     """Return a function that runs a command beside ``dataset``, ``images`` and ``texts.csv``; it must fail."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(few, "dataset")

@@ -20,6 +20,8 @@ from wds_tools.inspection.problems import find_leaks, find_problems
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.select import banned_ids, matching
 
+pytestmark = pytest.mark.usefixtures("no_probe_of_packages")
+
 
 def brute_force(hashes: NDArray[np.uint64], distance: int) -> NDArray[np.int64]:
     """Return the smallest row of the cluster of each hash, by comparing all pairs."""

@@ -60,7 +60,6 @@ def test_a_dataloader_of_the_four_attributes_makes_the_batches_of_the_loader(mak
         assert are_equal(batches, list(as_dataloader(other)))
 
 
-@pytest.mark.usefixtures("torch_forkserver")
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_a_dataloader_of_the_four_attributes_may_have_worker_processes(make, context):
     batches = list(as_dataloader(make(), num_workers=2, multiprocessing_context=context))

@@ -58,7 +58,6 @@ def test_each_batch_has_one_of_the_sizes_and_each_sample_comes_once(packed):
         assert 400 - 8 * len(dropped) <= len(SIZES) * 7
 
 
-@pytest.mark.usefixtures("torch_forkserver")
 @pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 2, "multiprocessing_context": "forkserver"}])
 def test_batches_do_not_depend_on_the_workers(few, options):
     with make(few, batch_size=4, **options) as loader, make(few, batch_size=4) as plain:

@@ -66,7 +66,6 @@ def test_the_first_crop_is_that_of_a_single_view_and_crops_differ(scenes, path):
     assert torch.equal(alone.image[0], single)
 
 
-@pytest.mark.usefixtures("torch_forkserver")
 @pytest.mark.parametrize(
     "options",
     [{"num_workers": 3}, {"num_workers": 1, "multiprocessing_context": "forkserver"}],

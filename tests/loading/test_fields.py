@@ -145,7 +145,6 @@ def test_a_mapping_gives_the_images_and_the_state_of_the_short_form(scenes):
     assert values_of(loader_of(scenes, jpg, shuffle=True)) == expected
 
 
-@pytest.mark.usefixtures("torch_forkserver")
 @pytest.mark.parametrize(
     "options",
     [{"num_workers": 2}, {"num_workers": 1, "multiprocessing_context": "forkserver"}],

@@ -90,7 +90,6 @@ def test_full_images_are_a_list_and_equal_the_files(make, photos):
             assert abs(image.permute(1, 2, 0).numpy() - expected).mean() <= 2
 
 
-@pytest.mark.usefixtures("torch_forkserver")
 def test_pixels_do_not_depend_on_the_number_of_workers_or_the_start_method(make):
     def pixels(**options):
         return [batch.image.clone() for batch in make(view=VIEW, shuffle=True, batch_size=10, **options)]

@@ -183,7 +183,6 @@ def test_a_data_loader_of_the_parts_of_a_loader_makes_the_same_batches(packed):
         assert all(torch.equal(batch.image, found) for batch, found in zip(loader, batches, strict=True))
 
 
-@pytest.mark.usefixtures("torch_forkserver")
 def test_workers_that_are_not_forked_normalize(packed):
     options = {"num_workers": 1, "multiprocessing_context": "forkserver"}
     assert assert_same_batches(packed, **options) == 0

@@ -27,7 +27,6 @@ def fill(ring, slot, value):
     ring.tensors(slot)[0].fill_(value)
 
 
-@pytest.mark.usefixtures("torch_forkserver")
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_pixels_written_by_a_forked_process_or_one_that_got_the_ring_pickled_are_visible(method):
     ring = Ring(slots=3, rows=2, layouts=[IMAGES])

@@ -109,7 +109,6 @@ def test_all_kinds_of_fields_have_their_shapes(expected):
         assert batch["tokens"].shape == (5, 40)
 
 
-@pytest.mark.usefixtures("torch_forkserver")
 @pytest.mark.parametrize(
     "options",
     [

@@ -89,7 +89,6 @@ class Own:
         return {**sample, "image": sample["image"].float() + noise, "label": sample["label"] + 0.5, "text": noise}
 
 
-@pytest.mark.usefixtures("torch_forkserver")
 @pytest.mark.parametrize("options", [{"num_workers": 3}, {"num_workers": 1, "multiprocessing_context": "forkserver"}])
 def test_own_code_gets_tensors_of_torchvision_and_keyed_random_numbers(scenes, options):
     batch = first_batch(scenes, Own(), shuffle=True)

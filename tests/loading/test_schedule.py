@@ -33,7 +33,6 @@ def assert_equal(found, expected):
             assert (value == wanted).all()
 
 
-@pytest.mark.usefixtures("torch_forkserver")
 @pytest.mark.parametrize(
     "options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "multiprocessing_context": "forkserver"}]
 )

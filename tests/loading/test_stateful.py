@@ -61,7 +61,6 @@ def expected(scenes):
         return [rest_of_epoch(loader) for _ in range(3)]
 
 
-@pytest.mark.usefixtures("torch_forkserver")
 @pytest.mark.parametrize(
     "options",
     [

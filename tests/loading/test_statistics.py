@@ -196,7 +196,6 @@ class SlowToUnpickle:
         return image
 
 
-@pytest.mark.usefixtures("torch_forkserver")
 def test_slowly_starting_workers_are_named(make):
     loader = make(num_workers=1, multiprocessing_context="forkserver", transform=SlowToUnpickle())
     first = read(loader, epochs=1)

@@ -329,11 +329,11 @@ def test_the_default_number_of_workers_depends_on_cores_and_bytes(
     assert process_count(plan, source, PackOptions(photos, "", workers=3)) == 3
 
 
-def imports_of_a_pack(photos: Path, dst: Path, workers: int) -> list[str]:
+def imports_of_a_pack(photos: Path, dst: Path, workers: int, images: str = "keep") -> list[str]:
     """Return the modules that packing imports, including those of the worker processes."""
     script = (
         f"import wds_tools; wds_tools.pack({str(photos)!r}, {str(dst)!r}, "
-        f"images='keep', shard_bytes='1MB', workers={workers}, progress=False)"
+        f"images={images!r}, shard_bytes='1MB', workers={workers}, progress=False)"
     )
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", script],
@@ -350,7 +350,7 @@ def test_workers_are_forked_from_a_server_that_has_imported_their_module(photos:
 
 
 def test_pandas_is_not_imported_to_write_an_index(photos: Path, tmp_path: Path) -> None:
-    assert "pandas" not in imports_of_a_pack(photos, tmp_path / "dst", workers=1)
+    assert "pandas" not in imports_of_a_pack(photos / "cat", tmp_path / "dst", workers=1, images="crop-ready")
 
 
 def test_the_path_and_timestamps_of_the_source_change_no_byte(small: Path, tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
 """Ray clusters of several nodes, in processes of this machine: nodes are killed, added, and lack something."""
 
+import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+import preloaded
 import pytest
 from buckets import empty_s3
 from folders import contents
@@ -17,66 +17,76 @@ import wds_tools as wt
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.long]
 REPOSITORY = Path(__file__).parents[2]
-SMALL = ("--shard-bytes", "500kB", "--images", "keep")
 
 
-@pytest.fixture
-def cluster(monkeypatch):
+@pytest.fixture(scope="module")
+def started():
     """Return a cluster whose first node has no CPUs. Ray needs short paths for its files."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     from ray import cluster_utils
 
-    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         for name, value in {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}.items():
-            monkeypatch.setenv(name, value)
+            patch.setenv(name, value)
         started = cluster_utils.Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+            initialize_head=True,
+            head_node_args={"num_cpus": 0, "include_dashboard": False, "include_log_monitor": False},
         )
-        monkeypatch.setenv("RAY_ADDRESS", started.address)
-        monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+        patch.setenv("RAY_ADDRESS", started.address)
+        patch.setenv("PYTHONPATH", str(REPOSITORY))
         yield started
         started.shutdown()
-        for number, handler in handlers.items():  # Ray replaces them
-            signal.signal(number, handler)
+    for number, handler in handlers.items():  # Ray replaces them
+        signal.signal(number, handler)
 
 
-def start(folder, *words):
-    """Start a command; its folder is not that of the repository, which Ray would add to the path of all nodes."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "wds_tools", *map(str, words), "--engine", "ray"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@pytest.fixture
+def cluster(started):
+    """Return the cluster of all tests of this file; nodes that a test adds end with it."""
+    yield started
+    for node in [node for node in started.list_all_nodes() if not node.is_head()]:
+        started.remove_node(node, allow_graceful=False)
+
+
+def start(folder, words):
+    """Start Python; its folder is not that of the repository, which Ray would add to the path of all nodes."""
+    return preloaded.Process(words, cwd=folder, imports=("ray", *preloaded.COMMANDS))
+
+
+def start_command(folder, *words):
+    """Start a command."""
+    return start(folder, ["-m", "wds_tools", *words, "--engine", "ray"])
 
 
 def output_of(process):
-    output, _ = process.communicate(timeout=400)
-    assert process.returncode == 0, output
-    return output
+    status = process.wait()
+    assert status == 0, process.stdout + process.stderr
+    return process.stdout
 
 
-def test_a_node_is_killed_and_one_is_added_between_buckets(cluster, photos, moto, monkeypatch, tmp_path):
+def test_a_node_is_killed_and_one_is_added_between_buckets(cluster, few_photos, moto, monkeypatch, tmp_path):
     settings = {"AWS_ENDPOINT_URL": moto, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     for name, value in {**settings, "AWS_DEFAULT_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)
     s3 = empty_s3(moto)
-    for photo in photos.rglob("*.jpg"):
+    for photo in few_photos.rglob("*.*"):
         s3.put_file(str(photo), f"bucket/raw/{photo.parent.name}/{photo.name}")
-    whole = wt.pack("s3://bucket/raw", tmp_path / "whole", shard_bytes="500kB", images="keep", workers=1)
+    whole = wt.pack("s3://bucket/raw", tmp_path / "whole", shard_bytes="60kB", images="keep", workers=1)
     assert len(whole.manifest.shards) > 8
-    first, _ = cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)
-    process = start(tmp_path, "pack", "s3://bucket/raw", "s3://bucket/train", *SMALL)
+    first = cluster.add_node(num_cpus=1)
+    words = ("--shard-bytes", "60kB", "--images", "keep")
+    process = start_command(tmp_path, "pack", "s3://bucket/raw", "s3://bucket/train", *words)
 
-    def arrived(count):
-        assert process.poll() is None or count == 1, process.communicate()
-        return len(s3.glob("bucket/train/*.tar")) >= count
+    def some_arrived():
+        assert process.poll() is None, process.stderr
+        return len(s3.glob("bucket/train/*.tar")) >= 2
 
-    wait_for(lambda: arrived(2))
-    cluster.remove_node(first, allow_graceful=False)
-    wait_for(lambda: arrived(4))
+    wait_for(some_arrived, poll_seconds=0.2)
     cluster.add_node(num_cpus=1)
+    cluster.remove_node(first, allow_graceful=False)
     output_of(process)
     s3.invalidate_cache()
     assert {path.removeprefix("bucket/train/"): s3.cat_file(path) for path in s3.find("bucket/train")} == contents(
@@ -84,12 +94,21 @@ def test_a_node_is_killed_and_one_is_added_between_buckets(cluster, photos, moto
     )
 
 
+COMMANDS = """
+import json, sys
+import ray
+from wds_tools.cli import main
+ray.init(log_to_driver=False, logging_level="ERROR")  # once for all commands
+for words in json.loads(sys.argv[1]):
+    try:
+        main([*words, "--engine", "ray"])
+    except SystemExit as end:
+        assert not end.code, words
+"""
+
+
 def test_verify_reshard_index_and_add_fields_write_what_one_machine_writes(cluster, packed, tmp_path):
     cluster.add_node(num_cpus=2)
-    assert "is undamaged" in output_of(start(tmp_path, "verify", packed))
-    wt.reshard(packed, tmp_path / "whole", shard_bytes="500kB")
-    output_of(start(tmp_path, "reshard", packed, tmp_path / "dst", "--shard-bytes", "500kB", "--num-cpus", "2"))
-    assert contents(tmp_path / "dst") == contents(tmp_path / "whole")
     from wds_tools.reading.opening import open_shards
 
     keys = [key for shard in range(3) for key in open_shards(packed).index(shard).keys]
@@ -100,15 +119,22 @@ def test_verify_reshard_index_and_add_fields_write_what_one_machine_writes(clust
         folder.mkdir()
         for shard in packed.glob("*.tar"):
             shutil.copy(shard, folder)
+    wt.reshard(packed, tmp_path / "whole", shard_bytes="500kB")
     wt.index_shards(f"{one}/*.tar")
     wt.add_fields(one, captions)
-    output_of(start(tmp_path, "index", f"{ours}/*.tar"))
-    output_of(start(tmp_path, "add-fields", ours, "--from", captions))
+    commands = [
+        ["verify", packed],
+        ["reshard", packed, tmp_path / "dst", "--shard-bytes", "500kB", "--num-cpus", "2"],
+        ["index", f"{ours}/*.tar"],
+        ["add-fields", ours, "--from", captions],
+    ]
+    assert "is undamaged" in output_of(start(tmp_path, ["-c", COMMANDS, json.dumps(commands, default=str)]))
+    assert contents(tmp_path / "dst") == contents(tmp_path / "whole")
     assert contents(ours) == contents(one)
 
 
 def test_what_a_node_lacks_is_named_with_the_node(cluster, packed, tmp_path):
-    package = REPOSITORY / "wds_tools"
+    package, path = REPOSITORY / "wds_tools", tmp_path / "path"
     missing, other, not_compiled = tmp_path / "missing", tmp_path / "other", tmp_path / "not_compiled"
     (missing / "wds_tools").mkdir(parents=True)
     (missing / "wds_tools/__init__.py").write_text("raise ImportError('No module named wds_tools')\n")
@@ -117,12 +143,13 @@ def test_what_a_node_lacks_is_named_with_the_node(cluster, packed, tmp_path):
     init.write_text(f"{init.read_text()}\n__version__ = '9.9'\n")
     shutil.copytree(package, not_compiled / "wds_tools", ignore=shutil.ignore_patterns("*.so"))
     name = os.uname().nodename
-    for path, expected in {
+    cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(path)})
+    for folder, expected in {
         missing: f"error: {name} cannot import wds_tools (No module named wds_tools): install the same version on all",
         other: f"error: {name} has wds_tools 9.9, and the starting process {wt.__version__}: install the same",
         not_compiled: f"error: on {name}: a worker process on {name} differs from the process that started it",
     }.items():
-        node = cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(path)})
-        output, _ = (process := start(tmp_path, "verify", packed)).communicate(timeout=400)
-        assert (process.returncode, expected in output) == (2, True), output
-        cluster.remove_node(node, allow_graceful=False)
+        path.unlink(missing_ok=True)
+        path.symlink_to(folder)
+        process = start_command(tmp_path, "verify", packed)
+        assert (process.wait(), expected in process.stderr) == (2, True), process.stdout + process.stderr

@@ -26,6 +26,7 @@ from PIL import Image
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError, SourceError, StoreError
+from wds_tools.packing import packer, planning
 from wds_tools.packing.remote_destination import UPLOADS, spool_folder
 from wds_tools.storage import upload
 from wds_tools.storage.requests.retry import RetryPolicy
@@ -65,6 +66,8 @@ def whole(src: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byte
 @pytest.fixture(autouse=True)
 def in_no_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(upload, "POLICY", RetryPolicy(seconds=0.05, first_seconds=0.001, most_seconds=0.01))
+    for name, seconds in (("SETTLE", 0.01), ("POLL", 0.01), ("DEAD", 0.3)):
+        monkeypatch.setattr(planning, f"{name}_SECONDS", seconds)
     Bucketful.reset()
     yield
     Bucketful.reset()
@@ -536,6 +539,8 @@ def test_tasks_killed_at_any_upload_and_run_again_write_the_objects_of_one_proce
     wt.pack(src, dst, **OPTIONS)
     script = f"""
     import os
+    from wds_tools.packing import planning
+    planning.SETTLE_SECONDS = planning.POLL_SECONDS = planning.DEAD_SECONDS = 0.05
     for number in range(1, 100):
         ends = []
         for index in (0, 1):
@@ -552,7 +557,7 @@ def test_tasks_killed_at_any_upload_and_run_again_write_the_objects_of_one_proce
     done = run(script, src)
     assert done.returncode == 0, done.stderr
     kills = int(done.stdout) - 1
-    assert kills == 4 + 2 * 3  # the plan in four objects, and two shards of the first task
+    assert kills == 1 + 4 + 2 * 3  # that it plans, the plan in four objects, and two shards of the first task
     for number in range(1, kills + 1):
         url = url_of(tmp_path / str(number))
         for index in (1, 0):
@@ -595,7 +600,7 @@ def test_shards_of_another_plan_that_a_task_began_at_the_same_moment_are_not_use
     other = {**OPTIONS, "seed": 1}
 
     def overtake(number: int, _path: str) -> None:
-        if number == 1:  # the upload of the plan, which the other task has not found
+        if number == 2:  # the upload of the plan, which the other task has not found
             wt.pack(src, url_of(bucket), **other, task=(1, 2))
 
     Bucketful.fault = staticmethod(overtake)
@@ -622,6 +627,39 @@ def test_the_same_task_twice_on_this_machine_is_refused(src, bucket):
     Bucketful.fault = staticmethod(second)
     wt.pack(src, url_of(bucket), **OPTIONS, task=(0, 2))
     assert said
+
+
+def test_one_of_the_tasks_that_start_together_lists_the_source_and_the_others_wait(src, bucket, whole, monkeypatch):
+    listed = []
+    list_inputs = packer.list_inputs
+
+    def list_slowly(*args: Any) -> Any:
+        listed.append(args)
+        time.sleep(1)  # longer than a dead task is waited for: the object of a living one changes
+        return list_inputs(*args)
+
+    monkeypatch.setattr(packer, "list_inputs", list_slowly)
+    monkeypatch.setattr(planning, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(planning, "SETTLE_SECONDS", 0.5)
+    tasks = [
+        threading.Thread(target=wt.pack, args=(src, url_of(bucket)), kwargs={**OPTIONS, "task": (index, 4)})
+        for index in range(4)
+    ]
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.join()
+    assert len(listed) == 1
+    assert not list((bucket / "train" / ".packing").glob("planning-*"))
+    wt.pack(src, url_of(bucket), **OPTIONS, finish=True)
+    assert contents(bucket / "train") == whole
+
+
+def test_a_task_that_was_killed_while_it_planned_is_not_waited_for(src, bucket):
+    (bucket / "train" / ".packing").mkdir(parents=True)
+    (bucket / "train" / ".packing" / "planning-0").write_text("1")
+    assert not wt.pack(src, url_of(bucket), **OPTIONS, task=(1, 2)).complete
+    assert (bucket / "train" / ".packing" / "listing.json").exists()
 
 
 # The command

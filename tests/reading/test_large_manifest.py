@@ -114,7 +114,7 @@ def test_a_manifest_of_the_first_version_is_parsed(packed_copy, mapped):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_are_the_same(packed, monkeypatch, torch_forkserver, workers):
+def test_batches_are_the_same(packed, monkeypatch, workers):
     def batches():
         context = {"multiprocessing_context": "forkserver"} if workers else {}
         with wt.make_loader(

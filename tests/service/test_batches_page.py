@@ -5,8 +5,10 @@ from __future__ import annotations
 import html
 import io
 import json
+import os
 import re
 import struct
+import sys
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -349,3 +351,27 @@ def test_a_helper_process_that_was_taken_over_gets_only_bytes_of_its_dataset(
     allowed = (root / "texts" / "s-000000.tar").read_bytes()[:512]
     assert len(sent) <= 8
     assert set(sent) <= {b"", allowed * len(missing)}
+
+
+def helpers_of_this_process(kind: str) -> set[int]:
+    """Return the ids of the helper processes of a kind."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if parent == os.getpid() and kind.encode() in words and b"wds_tools.service.pages.helper" in words:
+            found.add(int(folder.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_helper_process_ends_when_it_is_not_used(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wds_tools.service.pages.batches._IDLE_SECONDS", 1.0)
+    others = helpers_of_this_process("batches")
+    with in_thread(few) as url:
+        assert "of 2 in epoch" in tab(url, "packed", batch=20)
+        wait_for(lambda: helpers_of_this_process("batches") <= others)
+        assert "of 4 in epoch" in tab(url, "packed", batch=10)

@@ -107,6 +107,11 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "y.npy": (lambda path: np.save(path, NUMBERS), "is an array with a label for each image"),
     "metadata.xlsx": (lambda path: path.write_bytes(b"PK\3\4"), "has a spreadsheet"),
     "labels.csv.gz": (FRAME.to_csv, "is compressed, and so not read: decompress it first"),
+    "train.csv.xz": (FRAME.to_csv, "is compressed, and so not read: decompress it first"),
+    "metadata.parquet": (
+        lambda path: path.write_bytes(b"PAR1" + bytes(20)),
+        "cannot be read: it is not valid Parquet",
+    ),
     "labels.html": (FRAME.to_html, "is about images such as '0.png'"),
     "annotation_train.odgt": (  # as CrowdHuman has it
         lambda path: path.write_text("".join(f'{{"ID": "{row}", "gtboxes": []}}\n' for row in range(COUNT))),
@@ -178,7 +183,10 @@ def test_images_are_not_packed_without_labels_next_to_a_file_about_them(name: st
     write, text = REFUSED[name]
     (src / name).parent.mkdir(exist_ok=True)
     write(src / name)
-    with pytest.raises(SourceError, match=rf"^{name} {text}.*; or pack .*src/images to pack the images without it"):
+    with pytest.raises(
+        SourceError,
+        match=rf"^{name} {text}.*; or pa(ck .*src/images|ss --from folder .*) to pack the images without it",
+    ):
         notes(src)
     assert wt.pack(src / "images", tmp_path / "dst", dry_run=True).account.packed == COUNT
 

@@ -121,7 +121,8 @@ def test_a_parquet_file_of_paths_is_a_table_if_the_user_says_so(tmp_path: Path) 
     assert labels(found) == LABELS
     assert found[0].facts == {"day": "2024-05-01 00:00:00"}
     account = wt.pack(src / "t.parquet", tmp_path / "again", kind="table", dry_run=True).account
-    assert {part.name: part.reason for part in account.parts}["thumbnail"].startswith("binary")
+    [part] = [part for part in account.parts if part.name == "thumbnail"]
+    assert (part.role, part.reason) == ("", "binary, which is not read from a table of files")
 
 
 LAYOUTS = {
@@ -357,6 +358,10 @@ def test_a_table_next_to_an_archive_with_class_folders_is_not_in_its_way(tmp_pat
     src = zipped(images(tmp_path / "src", *(f"{name}/{row}.png" for row, name in LABELS.items())), np.zeros(0))
     frame("{}").to_csv(tmp_path / "train.csv", index=False)
     assert labels(packed(src, tmp_path / "dst")) == LABELS
+    shutil.rmtree(tmp_path / "src")
+    one = zipped(images(tmp_path / "src", *names_of("only/{}.png")), np.zeros(0))  # the folder is no class then
+    with pytest.raises(SourceError, match=r"train.csv names 6 images in column 'id'"):
+        wt.pack(one, tmp_path / "one", dry_run=True)
 
 
 def test_images_without_a_row_and_rows_without_an_image_are_listed_and_counted(tmp_path: Path) -> None:

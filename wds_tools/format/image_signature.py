@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from wds_tools.format.index import number_array, text_array
 from wds_tools.format.index_edit import add_columns
 
 HASH = "phash"
@@ -80,11 +81,12 @@ def has_signatures(columns: Sequence[str]) -> bool:
 
 def add_signatures(data: bytes, signatures: Sequence[Signature | None]) -> bytes:
     """Return an index with a signature for each of its samples, or None for those that have none."""
-    columns: dict[str, Any] = {
-        HASH: pa.array([None if one is None else f"{one.phash:0{_DIGITS}x}" for one in signatures], pa.string())
-    }
+    present = np.array([one is not None for one in signatures], np.bool_)
+    hashes = [None if one is None else f"{one.phash:0{_DIGITS}x}" for one in signatures]
+    columns = {HASH: text_array(hashes)}
     for name in COLUMNS[1:]:
-        columns[name] = pa.array([None if one is None else getattr(one, name) for one in signatures], pa.float32())
+        measures = np.array([0 if one is None else getattr(one, name) for one in signatures], np.float32)
+        columns[name] = number_array(measures, present)
     return add_columns(data, pa.table(columns))
 
 

@@ -7,7 +7,7 @@ specifies it. In memory each column is a numpy array, because the loader reads m
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,7 +161,7 @@ def shard_entry(
 
 def to_bytes(index: Index) -> bytes:
     """Encode an index as a Parquet file."""
-    columns = {"key": _text_array(index.keys)}
+    columns = {"key": text_array(index.keys)}
     for name, part in index.fields.items():
         present = part.offset != ABSENT
         columns[f"{name}.offset"] = number_array(part.offset, present)
@@ -172,7 +172,7 @@ def to_bytes(index: Index) -> bytes:
     columns["label"] = number_array(index.label, index.label != NO_LABEL)
     columns["width"] = number_array(index.width)
     columns["height"] = number_array(index.height)
-    columns["mode"] = _text_array(index.mode)
+    columns["mode"] = text_array(index.mode)
     for name in ("orientation", *_JPEG_COLUMNS):
         columns[name] = number_array(getattr(index, name))
     metadata = {
@@ -209,10 +209,13 @@ def number_array(values: NDArray[Any], present: NDArray[np.bool_] | None = None)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
 
 
-def _text_array(values: list[str]) -> Any:
-    encoded = [value.encode() for value in values]
+def text_array(values: Sequence[str | None]) -> Any:
+    """Return an Arrow array of strings, which is null for None."""
+    encoded = [(value or "").encode() for value in values]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+    present = np.array([value is not None for value in values], np.bool_)
+    valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)), valid)
 
 
 def write_table(table: Any, metadata: dict[str, Any]) -> bytes:

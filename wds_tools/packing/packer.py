@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from wds_tools.packing.config import PackOptions
 from wds_tools.packing.destination import Destination, check_startable, check_times, empty_manifest, later_files
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
 from wds_tools.packing.plan import Plan, has_all, is_beginning
+from wds_tools.packing.planning import one_task_plans
 from wds_tools.packing.preview import Preview, account_lines, preview, show_account
 from wds_tools.packing.remote_destination import open_destination, parse_destination
 from wds_tools.packing.run import PackJob, ProgressBar, bad_files_error, check_strict, list_inputs
@@ -27,8 +26,6 @@ from wds_tools.signatures import takes
 from wds_tools.sources.base import Listing, Skip, Source
 from wds_tools.sources.detect import open_source, without_file_scheme
 from wds_tools.storage import is_url
-from wds_tools.storage.commit import write_errors
-from wds_tools.storage.lock import PLAN_NAME, PLANNING_NAME, WORK_NAME, wait_for_lock
 from wds_tools.terminal import shows_progress
 
 _log = logging.getLogger("wds_tools")
@@ -149,30 +146,6 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
         source, listing, stored = list_or_restore(location, options)
         report = pack_listing(source, listing, location, options, whole=True, stored=stored, written=written)
     return replace(report, seconds=time.monotonic() - started)
-
-
-@contextmanager
-def one_task_plans(location: Path | str, options: PackOptions) -> Iterator[Callable[[], None]]:
-    """Let the tasks of a folder wait while one of them lists the source and writes the plan.
-
-    Yields:
-        A function to call when the plan is written.
-    """
-    with ExitStack() as stack:
-        if options.task is not None and isinstance(location, Path):
-            work, existed = location / WORK_NAME, location.exists()
-            with write_errors(location, "choose a writable folder"):
-                stack.callback(os.close, wait_for_lock(work / PLANNING_NAME))
-        try:
-            yield stack.close
-        except BaseException:
-            if options.task is not None and isinstance(location, Path) and not (work / PLAN_NAME).exists():
-                (work / PLANNING_NAME).unlink(missing_ok=True)
-                with suppress(OSError):  # there are other files
-                    work.rmdir()
-                    if not existed:
-                        location.rmdir()
-            raise
 
 
 def list_or_restore(location: Path | str, options: PackOptions) -> tuple[Source, Listing, StoredPlan | None]:

@@ -91,7 +91,7 @@ _NAMES = "has a name for each number"
 _LISTS = "is a list of the images by number"
 _SOME = "has values for some of the images"
 _OF_CLASSES = re.compile(r"(class|categor|species|breed|names)[^/]*$")
-_NAMED = (
+NAMED = (
     "is named like a file about the images, which is not read: write labels as CSV with a first line such as path,label"
 )
 _AS_CSV = (
@@ -256,12 +256,14 @@ def is_template_name(name: str) -> bool:
 
 
 def says_labels(path: str) -> bool:
-    """Return whether a file is named like labels.
+    """Return whether a file is named like labels; a compressed table also if it is named like a split.
 
-    >>> says_labels("data/imagelabels.mat"), says_labels("labels/features.npy")
-    (True, False)
+    >>> says_labels("data/imagelabels.mat"), says_labels("labels/features.npy"), says_labels("train.csv.gz")
+    (True, False, True)
     """
-    return _SAYS_LABELS.search(posixpath.basename(path.lower())) is not None
+    name = posixpath.basename(path.lower())
+    is_table = any(f"{ending}." in name for ending in TABLES)
+    return (_SAYS_SO if is_table else _SAYS_LABELS).search(name) is not None
 
 
 def candidates(others: Iterable[File], images: Sequence[File], endings: tuple[str, ...] = _LOOKED_INTO) -> list[File]:
@@ -339,9 +341,9 @@ def _by_name(path: str, *, are_labelled: bool) -> str:
     if is_template_name(path) or is_shard_table(lower) or lower == "thumbs.db":
         return ""
     if lower.endswith(_DOCUMENTS):
-        return _NAMED if _LABELS_ALONE.fullmatch(lower) else ""
+        return NAMED if _LABELS_ALONE.fullmatch(lower) else ""
     if _SAYS_SO.search(lower) or reason == _SPLIT:
-        return _NAMED if reason == NOT_AN_IMAGE else reason
+        return NAMED if reason == NOT_AN_IMAGE else reason
     return "" if are_labelled or reason in (NOT_AN_IMAGE, _ARCHIVE) else reason
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,6 @@ import pyarrow.parquet as pq
 from wds_tools.errors import SourceError
 from wds_tools.format import image_header
 from wds_tools.format.label import Classes, quoted
-from wds_tools.sources.base import as_source_error
 from wds_tools.sources.columns import check_unique
 from wds_tools.sources.label_choice import class_lists_of
 from wds_tools.sources.record_values import Excluded, Kind, cell
@@ -177,20 +177,28 @@ def _renumbered(value: Any, path: Sequence[str], new: Mapping[int, int]) -> Any:
 
 def columns_of_parquet(data: bytes) -> tuple[list[str], dict[str, tuple[str, ...]]]:
     """Return the columns of a Parquet file, and the class names of those that have them."""
-    with as_source_error("is not valid Parquet", pa.ArrowException):
+    with _as_value_error():
         schema = pq.read_schema(io.BytesIO(data))
     return schema.names, class_lists_of(_features(schema))
 
 
 def rows_of_parquet(data: bytes) -> list[dict[str, Any]]:
     """Return the rows of a Parquet file, without values that are or contain bytes, which may be large."""
-    with as_source_error("is not valid Parquet", pa.ArrowException):
+    with _as_value_error():
         file = pq.ParquetFile(io.BytesIO(data))
         binary = [one.name for one in file.schema_arrow if _has(one.type, lambda kind: _what(kind) == _BINARY)]
         names = [name for name in file.schema_arrow.names if name not in binary]
         empty = dict.fromkeys(binary, _NO_BYTES)
         rows = file.read(names).to_pylist() if names else [{}] * file.metadata.num_rows
         return [{**cell(row), **empty} for row in rows]
+
+
+@contextmanager
+def _as_value_error() -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise ValueError(f"it is not valid Parquet: {error}") from error
 
 
 def lengths(column: pa.Array) -> list[int | None]:

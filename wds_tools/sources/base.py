@@ -27,7 +27,7 @@ from wds_tools.errors import LabelError, NotADatasetError, OptionError, SourceEr
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.image_signature import Signature
-from wds_tools.format.label import NO_NUMBER, NONE, Classes, Label, Labels, LabelType, Numbered
+from wds_tools.format.label import NO_NUMBER, NONE, Classes, Labels, LabelType, Numbered
 from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
@@ -194,7 +194,7 @@ class Collector(Listing):
         super().__init__(Inputs(), [], (), Account(unit))
         self.where = where
         self.numbered_by = "list"
-        self.are_labelled = False  # whether an input has a label so far
+        self.are_labelled = False  # whether inputs have different labels, after `listing`
         self._options = options
         self._labels = Labels(where, label_type=options.label_type, separator=options.label_separator)
 
@@ -216,14 +216,11 @@ class Collector(Listing):
         """Add an input and its label: a `Label`, a value whose meaning is not known, or a list of these."""
         self.inputs.append(entry)
         self._labels.add(label)
-        self.are_labelled |= not isinstance(label, (str, Label, type(None))) or label not in (None, NONE, "")
 
     def add_images(self, paths: Sequence[str], sizes: Sequence[int], labels: Iterable[Any]) -> None:
         """Add inputs that have only a path, a size and a label: quickly, because there may be millions."""
         self.inputs.append_images(paths, sizes)
-        labels = list(labels)
         self._labels.extend(labels)
-        self.are_labelled |= any(label is not NONE for label in labels)
 
     def skip(self, path: str, reason: str) -> None:
         """Record a file, row or sample that cannot be packed."""
@@ -239,6 +236,7 @@ class Collector(Listing):
         has_label = _has_label(numbered)
         if has_label.any():
             missing = np.flatnonzero(~has_label)
+            self.are_labelled = numbered.several is not None or bool(np.ptp(numbered.numbers[has_label]))
             self.skipped += [Skip(inputs[number].path, "has no label") for number in missing.tolist()]
             inputs = inputs.with_labels(numbered.numbers, numbered.several)
             inputs = inputs.chosen(np.flatnonzero(has_label)) if len(missing) else inputs
@@ -328,9 +326,10 @@ class Source:
         self.collect(found)
         if found.files and self.root().is_dir():
             self._leave_out_others(found)
-        elif found.files and not found.are_labelled and not self.is_stated:
+        listing = found.listing()
+        if found.files and not self.root().is_dir() and not found.are_labelled and not self.is_stated:
             self._check_next_to(found)
-        return found.listing()
+        return listing
 
     def collect(self, found: Collector) -> None:
         """Add all that the source has."""
@@ -413,7 +412,8 @@ class Source:
             images = [File(name, 0) for name in self.image_names(found)] if rule.candidates(files, ()) else []
             about = rule.about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=False)
         self._check_about(about, root)
-        found.account.notes += rule.notes_on({path: one for path, one in about.items() if rule.says_labels(path)})
+        shown = {path: one for path, one in about.items() if rule.says_labels(path) and one.reason != rule.NAMED}
+        found.account.notes += rule.notes_on(shown)
 
     @property
     def is_stated(self) -> bool:

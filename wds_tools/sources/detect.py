@@ -187,7 +187,7 @@ def detect(path: Path) -> str:
         path = files[0]
     if any((path / name).is_file() for name in _MARKERS) and (stated := _first_kind(path, _MARKED)):
         return stated  # whatever other files there are
-    if path.is_dir() and (images := list(filter(is_image_name, _file_names(path, levels=3)))):
+    if path.is_dir() and (images := list(filter(is_image_name, _file_names(path, levels=5)))):
         _check_images_decide(path, images)
         return "folder"
     if path.name == MANIFEST_NAME and path.is_file() and _is_indexed(path.parent):

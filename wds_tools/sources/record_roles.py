@@ -457,9 +457,10 @@ class Names:
                 known = {roles.image: "image", roles.label: "label", roles.names: "class names"}
                 account.use(part, name, known.get(name, "size of the image"))
                 continue
-            if not all(map(reason_of, kinds)):
+            reasons = list(filter(None, map(reason_of, sorted(kinds))))
+            if not reasons or len(kinds.keys() - {Kind.MISSING}) > len(reasons):
                 account.use(part, name, self.destination(name, roles))
-            for reason in filter(None, map(reason_of, sorted(kinds))):
+            for reason in reasons:
                 account.leave_out(part, name, reason)
         self.account_facts(found, roles)
         if roles.shape:

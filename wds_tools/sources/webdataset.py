@@ -6,11 +6,13 @@ gets those that it lacks of ``path`` (shard and old key), ``class``, and ``key``
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +29,10 @@ from wds_tools.format.index_edit import read_columns
 from wds_tools.format.label import quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.format.label_source import INDEX, LabelSource, NamesOfNumbers
-from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest, from_json
+from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
+from wds_tools.sources.added_fields import AddedFields
 from wds_tools.sources.base import (
     Collector,
     Record,
@@ -42,9 +45,10 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, json_object, usual_columns, usual_names
 from wds_tools.sources.files import TarFiles, content_of, is_tar, locate, shown_path, stamp_of, states_of
+from wds_tools.sources.indexed import IndexedSample, Indexes
 from wds_tools.sources.inputs import Input
 from wds_tools.sources.layouts import are_shard_folders
-from wds_tools.storage import is_url, join, open_store, split_folder
+from wds_tools.storage import Store, is_url, join, open_store, split_folder
 from wds_tools.storage.patterns import has_pattern
 from wds_tools.storage.requests.listing import RemoteFile
 from wds_tools.wording import counted
@@ -55,6 +59,30 @@ _CARD_NAME = "README.md"  # of a dataset
 _NOT_A_FIELD = "its name has no key or no extension"
 _Location = tuple[int, int, int]  # number of the shard, first byte, end
 _Fields = dict[str, memoryview]
+
+
+class _Listed(NamedTuple):
+    """A sample of a shard that was listed.
+
+    Attributes:
+        key: Its key.
+        location: Where it is.
+        sizes: Length of each field in bytes.
+        facts: The entries of its field ``json``; None if that is not an object, or was not read.
+        json_bytes: What its facts add to the field ``json`` of a new shard; None if it is packed as it is.
+        label: Its label.
+        content: Its fields, if they were read.
+    """
+
+    key: str
+    location: _Location
+    sizes: dict[str, int]
+    facts: dict[str, Any] | None
+    json_bytes: int | None
+    label: Any
+    content: Mapping[str, memoryview] = MappingProxyType({})
+
+
 _IMAGES = tuple(name for name in IMAGE_FIELDS if name != "npy")
 _PHOTOGRAPHS = ("jpg", "jpeg", "webp", "avif")
 Split = Callable[[str], tuple[str, str] | None]
@@ -84,6 +112,10 @@ class WebDatasetSource(Source):
             src, is_tar, "tar", self.remote, [shard.name for shard in manifest.shards] if manifest else None
         )
         self._is_shuffled = manifest.shuffled if manifest else False  # some shards of a dataset are not a random part
+        is_usual = not self.columns.keys() & {IMAGE, LABEL} and self.kind == WebDatasetSource.kind
+        self._indexes = Indexes.of(self._open(self.path), manifest) if manifest is not None and is_usual else None
+        self.is_packed = self._indexes is not None
+        self._facts: list[dict[str, Any] | None] = []  # of the first samples, if they are listed from an index
         manifest = manifest or self._manifest_of_shards()
         self.indexed = manifest is not None
         self._fingerprint = manifest.fingerprint if manifest is not None else ""
@@ -111,12 +143,9 @@ class WebDatasetSource(Source):
         labels: list[Any] = []
         dots, seen, names = Dots(), _Seen(), NamesOfNumbers()
         for number, path in enumerate(self.paths):
-            indexed = self._indexed_labels(number)
             added = self._added.spans(self.first_names[path.name]) if self._added else []
             with as_source_error(f"{path} cannot be packed", ShardError):
-                for key, location, fields in samples(
-                    self._mapped[number], number, path.name, split=self.split, others=seen.others
-                ):
+                for key, location, fields, facts, json_bytes, label, content in self._samples(number, seen.others):
                     found.account.given += 1
                     dots.add(key, fields)
                     name, image = f"{path.name}/{key}", self._image_field(fields)
@@ -126,15 +155,14 @@ class WebDatasetSource(Source):
                         found.skip(name, f"has no {wanted} among its fields {quoted(fields)}{remedy}")
                         seen.add_skipped(fields)
                         continue
-                    facts = json_object(fields.get("json", b"{}"))
-                    seen.add(key, name, fields, image, facts)
-                    group, extra = self._mapped.group(*location[:2]), _extra_bytes(key, fields, image, facts)
+                    seen.add(key, name, fields, image, facts, content)
+                    group, extra = self._mapped.group(*location[:2]), _extra_bytes(fields, image, json_bytes)
                     spans = [part.get(key, ((0, 0), 0)) for part in added]
                     where = (*location, *(end for span, _ in spans for end in span))
                     extra += sum(size for _, size in spans)
-                    inputs.append(Input(name, len(fields[image]), None, where, group, extra))
-                    labels.append(self._label(key, fields, name) if indexed is None else indexed.get(key))
-                    names.add(name, labels[-1], fields.get("json", b""))
+                    inputs.append(Input(name, fields[image], None, where, group, extra))
+                    labels.append(label)
+                    names.add(name, label, content.get("json", b""))
         if dots.belong_to_keys and not self.indexed:  # `wds-tools index` has already checked an indexed dataset
             raise SourceError(f"{self.name} cannot be packed: {dots}. {_DOTS_REMEDY}")
         if IMAGE not in self.columns:
@@ -153,6 +181,37 @@ class WebDatasetSource(Source):
         found.files = states
         found.stamp = stamp_of(self.paths)
         found.shuffled = self._is_shuffled
+
+    def _samples(self, number: int, others: dict[str, str]) -> Iterator[_Listed]:
+        """Yield the samples of a shard: from its index if it has one, otherwise by reading the shard."""
+        listed = self._indexes.samples(self.paths[number]) if self._indexes else None
+        if listed is not None and (number or self._check(listed[:_PARSED])):
+            for row, one in enumerate(listed):
+                facts = self._facts[row] if not number and row < _PARSED else None
+                yield _Listed(one.key, (number, one.start, one.stop), one.sizes, facts, one.json_bytes, one.label)
+            return
+        path, labels = self.paths[number], self._indexed_labels(number)
+        for key, location, found in samples(self._mapped[number], number, path.name, split=self.split, others=others):
+            facts = json_object(found.get("json", b"{}"))
+            size = None if facts is None else facts_bytes({"key": key, **facts})
+            label = self._label(key, found, f"{path.name}/{key}") if labels is None else labels.get(key)
+            yield _Listed(key, location, {name: len(data) for name, data in found.items()}, facts, size, label, found)
+
+    def _check(self, listed: Sequence[IndexedSample]) -> bool:
+        """Return whether the first samples of the first shard are as its index describes them, and keep their facts."""
+        self._facts = []
+        for one in listed:
+            data = self._mapped.slice(0, one.start, one.stop)
+            with contextlib.suppress(ShardError):
+                for key, _, found in samples(data, 0, self.paths[0].name, part=True):
+                    facts = json_object(found.get("json", b"{}"))
+                    sizes = {name: len(field) for name, field in found.items()}
+                    size = None if facts is None else facts_bytes({"key": key, **facts})
+                    if (key, list(sizes.items()), size) == (one.key, list(one.sizes.items()), one.json_bytes):
+                        self._facts.append(facts)
+        if len(self._facts) != len(listed):
+            self._indexes = None
+        return self._indexes is not None
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -184,22 +243,25 @@ class WebDatasetSource(Source):
     def read(self, entry: Input) -> Record:
         """Read a sample."""
         number, start, stop, *ends = entry.location
-        with as_read_error("cannot be read", ShardError):
-            found = list(
-                samples(
-                    self._mapped.slice(number, start, stop),
-                    number,
-                    self.paths[number].name,
-                    split=self.split,
-                    part=True,
-                )
-            )
+        path = self.paths[number]
+        part = self._mapped.slice(number, start, stop)
+        try:
+            with as_read_error("cannot be read", ShardError):
+                found = list(samples(part, number, path.name, split=self.split, part=True))
+        except SourceError as error:
+            if not self.is_packed:
+                raise
+            raise SourceChangedError(
+                f"{path} is damaged, or changed while it was packed ({error}): check it with `wds-tools verify`"
+            ) from error
         if len(found) != 1:
-            raise SourceChangedError(f"{self.paths[number]} changed while it was packed")
+            raise SourceChangedError(f"{path} changed while it was packed")
         key, _, fields = found[0]
         image = self._image_field(fields)
-        if image is None:
-            raise SourceChangedError(f"{self.paths[number]} changed while it was packed: sample {key!r} has no image")
+        if image is None or (self.is_packed and len(fields[image]) != entry.size):
+            raise SourceChangedError(
+                f"{path} changed while it was packed: sample {key!r} has no image as it was listed"
+            )
         replaced = (image, "cls", "json", *([LABELS] if entry.labels is not None else []))
         kept = {name: bytes(data) for name, data in fields.items() if name not in replaced}
         kind = image_header.sniff(fields[image])
@@ -238,7 +300,7 @@ class WebDatasetSource(Source):
         if entry is None:
             return None
         try:
-            data = open_store(self.folder, remote=self.remote or RemoteOptions.of()).read(entry.index)
+            data = self._open(self.folder).read(entry.index)
             index = from_bytes(data, name=entry.index, samples=entry.samples)
             if not has_signatures(index.columns) or index.shard_xxh3 != entry.xxh3:
                 return None
@@ -265,7 +327,7 @@ class WebDatasetSource(Source):
             return None
         entry = next(shard for shard in self._stated.shards if shard.name == self.paths[number].name)
         with as_source_error(f"the index {entry.index} cannot be read", ManifestError):
-            data = open_store(self.folder, remote=self.remote or RemoteOptions.of()).read(entry.index)
+            data = self._open(self.folder).read(entry.index)
             index = from_bytes(data, name=entry.index, samples=entry.samples)
         labelled = np.flatnonzero(index.label != NO_LABEL).tolist()
         return {index.keys[row]: int(index.label[row]) for row in labelled}
@@ -319,8 +381,11 @@ class WebDatasetSource(Source):
         """Return the folders of the shards."""
         return {split_folder(path.url if isinstance(path, RemoteFile) else str(path))[0] for path in self.paths}
 
+    def _open(self, folder: str) -> Store:
+        return open_store(folder, remote=self.remote or RemoteOptions.of())
+
     def _read_manifest(self, folder: str) -> Manifest | None:
-        store = open_store(folder, remote=self.remote or RemoteOptions.of())
+        store = self._open(folder)
         with as_source_error(shown_path(folder), ManifestError):
             try:
                 data = store.read(MANIFEST_NAME)
@@ -373,15 +438,24 @@ class _Seen:
         for name in fields:
             self._roles.setdefault(name, set())
 
-    def add(self, key: str, sample: str, fields: _Fields, image: str, facts: dict[str, Any] | None) -> None:
+    def add(
+        self,
+        key: str,
+        sample: str,
+        fields: Iterable[str],
+        image: str,
+        facts: dict[str, Any] | None,
+        content: Mapping[str, memoryview],
+    ) -> None:
         """Add a sample.
 
-        ``facts`` are the entries of its field ``json``; None if that is not an object.
+        ``facts`` are the entries of its field ``json``; None if that is not an object, or was not read. ``content`` has
+        the fields if they were read.
         """
         for name in fields:
             role = "image" if name == image else "entries of json" if name == "json" else f"field {name}"
             self._roles.setdefault(name, set()).add(role)
-        if facts and facts.keys() == {"json"} and facts["json"] == str(fields["json"], "utf-8", "replace"):
+        if facts and facts.keys() == {"json"} and facts["json"] == str(content.get("json", b""), "utf-8", "replace"):
             self._invalid.append(sample)
         self._several[image, tuple(other for other in _IMAGES if other in fields and other != image)] += 1
         self._folders.add(key.rpartition("/")[0])
@@ -504,68 +578,14 @@ def image_field(fields: Mapping[str, Any]) -> str | None:
     return next((name for name in (*_PHOTOGRAPHS, *IMAGE_FIELDS) if name in fields), None)
 
 
-def _extra_bytes(key: str, fields: _Fields, image: str, facts: dict[str, Any] | None) -> int:
-    """Return the bytes in a shard of all fields but image and label."""
-    excluded = (image, "cls") if facts is None else (image, "cls", "json")
-    others = {name: data for name, data in fields.items() if name not in excluded}
-    size = sum(tar.member_bytes(f"000000000.{name}", len(data)) for name, data in others.items())
-    return size if facts is None else size + facts_bytes({"key": key, **facts})
-
-
-Span = tuple[int, int]
-"""First byte and end of the added fields of a sample in their shard; (0, 0) for none."""
-
-
-class AddedFields:
-    """The shards with added fields of a dataset. It is not pickled; each process creates its own.
+def _extra_bytes(sizes: Mapping[str, int], image: str, json_bytes: int | None) -> int:
+    """Return the bytes in a shard of all fields but image and label.
 
     Args:
-        path: Folder or URL of the dataset.
-        additions: What its manifest lists.
-        remote: How URLs are read, if it is at a URL; otherwise None.
-
-    Attributes:
-        paths: The shards.
-
-    Raises:
-        SourceError: The folder of added fields is missing or damaged.
+        sizes: Length of each field in bytes.
+        image: Name of the field with the image.
+        json_bytes: What its facts add to the field ``json``; None if it is packed as it is.
     """
-
-    def __init__(self, path: str, additions: Sequence[Addition], remote: RemoteOptions | None) -> None:
-        self.paths: tuple[Path | RemoteFile, ...] = ()
-        self._parts: list[tuple[TarFiles, dict[str, int]]] = []  # archives, and the number of each by its name
-        for addition in additions:
-            folder = join(path, addition.folder)
-            with as_source_error(f"{shown_path(folder)} cannot be read", ManifestError, StoreError):
-                data = open_store(folder, remote=remote or RemoteOptions.of()).read(MANIFEST_NAME)
-                names = [entry.name for entry in from_json(data, name=join(folder, MANIFEST_NAME)).shards]
-            paths = locate(folder, is_tar, "tar", remote, names)
-            self.paths += paths
-            self._parts.append((TarFiles(paths, remote), {name: number for number, name in enumerate(names)}))
-
-    def spans(self, shard: str) -> list[dict[str, tuple[Span, int]]]:
-        """Return for each addition: key -> (span, bytes that the fields take in a shard), of the samples of a shard."""
-        found = []
-        for archives, numbers in self._parts:
-            part: dict[str, tuple[Span, int]] = {}
-            if shard in numbers:
-                with as_source_error(f"{shard} with added fields cannot be packed", ShardError):
-                    for member in tar.walk(archives[numbers[shard]], shard=shard):
-                        key, name = split_name(member.name) or ("", "")
-                        (start, _), size = part.get(key, ((member.header_offset, 0), 0))
-                        size += tar.member_bytes(f"000000000.{name}", member.size)
-                        part[key] = (start, member.offset + tar.padded(member.size)), size
-            found.append(part)
-        return found
-
-    def fields(self, shard: str, spans: list[Span]) -> dict[str, bytes]:
-        """Return the added fields of a sample."""
-        found = {}
-        for (archives, numbers), (start, stop) in zip(self._parts, spans, strict=True):
-            if stop:
-                data = archives.slice(numbers[shard], start, stop)
-                with as_read_error("cannot be read", ShardError):
-                    for member in tar.walk(data, shard=shard, complete=True):
-                        _, name = split_name(member.name) or ("", "")
-                        found[name] = bytes(data[member.offset : member.offset + member.size])
-        return found
+    excluded = (image, "cls") if json_bytes is None else (image, "cls", "json")
+    others = {name: size for name, size in sizes.items() if name not in excluded}
+    return sum(tar.member_bytes(f"000000000.{name}", size) for name, size in others.items()) + (json_bytes or 0)

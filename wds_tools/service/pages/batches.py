@@ -1,6 +1,6 @@
 """The tab "Batches": what a loader sees, computed in a helper process by `loaded`, and kept in memory.
 
-The helper process may read nothing. It reports which indexes and images it needs, and gets them from here.
+The helper process opens no files. It reports which indexes and images it needs, and gets them from here.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _MAX_SENT_BYTES = 128 << 20  # in one message
 _MAX_READ_BYTES = 512 << 20  # for one question
 _KEPT_BYTES = 128 << 20
 _MAX_TASKS = 32
+_IDLE_SECONDS = 300.0  # after which the helper process is ended, as torch takes much memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +149,11 @@ class Batches:
         self._kept = LRUCache[tuple[str, Wanted], Batch](max_items=1000, max_bytes=_KEPT_BYTES)
         self._tasks: dict[tuple[str, Wanted], asyncio.Task[Batch]] = {}
         self._free = asyncio.Lock()
+        self._resting: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """End what runs in the background."""
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *([self._resting] if self._resting else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -179,8 +181,15 @@ class Batches:
         except (BrowseError, HelperError) as error:
             seconds = 0.0 if isinstance(error, BusyError) else _REPEAT_SECONDS
             found = Batch(error=str(error), repeat_at=time.monotonic() + seconds)
+        if self._resting is not None:
+            self._resting.cancel()
+        self._resting = asyncio.ensure_future(self._rest())
         self._kept.put((opened.version, wanted), found, sum(map(len, found.images)) + 2000)
         return found
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(_IDLE_SECONDS)
+        await self._helpers.rest()
 
     async def _ask(self, opened: Opened, wanted: Wanted) -> Batch:
         question = {"version": opened.version, "wanted": {**asdict(wanted), "count": ROWS}}

@@ -76,12 +76,15 @@ class HelperPool:
             with contextlib.suppress(HelperError):
                 await self.ask({"question": "nothing"})
 
+    async def rest(self) -> None:
+        """End the processes that wait for questions; the next question starts one."""
+        while self._idle:
+            await _kill(self._idle.pop())
+
     async def close(self) -> None:
         """End all processes."""
         self._closed = True
-        for process in self._idle:
-            await _kill(process)
-        self._idle.clear()
+        await self.rest()
 
     async def _ask(self, message: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         process = self._idle.pop() if self._idle else await self._start()

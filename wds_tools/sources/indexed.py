@@ -1,0 +1,119 @@
+"""Shards that this package has packed, listed from their indexes instead of being read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from wds_tools.errors import ManifestError, StoreError
+from wds_tools.format import tar
+from wds_tools.format.index import ABSENT, NO_LABEL, Index, from_bytes
+from wds_tools.format.index_edit import header_bytes
+from wds_tools.format.manifest import Manifest, ShardEntry
+from wds_tools.sources.columns import facts_bytes
+from wds_tools.storage import Store
+from wds_tools.storage.requests.listing import RemoteFile
+
+_KINDS_WITH_KEYS = ("webdataset", "dotted")  # of a pack, which adds the old key to the field ``json``
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedSample:
+    """A sample as its index describes it.
+
+    Attributes:
+        key: Its key.
+        start: First byte of its first header in the shard.
+        stop: End of its last member.
+        sizes: Length of each field in bytes, in stored order.
+        label: Its class number; None without one.
+        json_bytes: What the entries of its field ``json``, and its key, add to that of a new shard.
+    """
+
+    key: str
+    start: int
+    stop: int
+    sizes: dict[str, int]
+    label: int | None
+    json_bytes: int
+
+
+class Indexes:
+    """The indexes of a dataset that this package has packed.
+
+    Args:
+        store: Its folder.
+        manifest: Its manifest.
+    """
+
+    def __init__(self, store: Store, manifest: Manifest) -> None:
+        self._store = store
+        self._entries = {entry.name: entry for entry in manifest.shards}
+        self._has_keys = (manifest.source or {}).get("kind") in _KINDS_WITH_KEYS
+
+    @classmethod
+    def of(cls, store: Store, manifest: Manifest | None) -> Indexes | None:
+        """Return the indexes if `pack` wrote all shards: then they have no members that an index lacks."""
+        return None if manifest is None or "digest" not in (manifest.source or {}) else cls(store, manifest)
+
+    def samples(self, path: Path | RemoteFile) -> list[IndexedSample] | None:
+        """Return the samples of a shard; None if its index is missing or damaged, or the shard has another length."""
+        entry = self._entries.get(path.name)
+        if entry is None or _length(path) != entry.bytes:
+            return None
+        try:
+            data = self._store.read(entry.index)
+            if xxhash.xxh3_128_hexdigest(data) != entry.index_xxh3:
+                return None
+            index = from_bytes(data, name=entry.index, samples=entry.samples)
+            headers = {name: header_bytes(data, name, name=entry.index) for name in index.fields}
+        except (FileNotFoundError, ManifestError, StoreError):
+            return None
+        return list(_samples(index, headers, has_keys=self._has_keys)) if _describes(index, entry) else None
+
+
+def _length(path: Path | RemoteFile) -> int:
+    try:
+        return path.size if isinstance(path, RemoteFile) else path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _describes(index: Index, entry: ShardEntry) -> bool:
+    return index.shard_bytes == entry.bytes and index.shard_xxh3 == entry.xxh3
+
+
+def _samples(index: Index, headers: dict[str, NDArray[np.int32] | None], *, has_keys: bool) -> Iterator[IndexedSample]:
+    names = list(index.fields)
+    offsets = np.array([part.offset for part in index.fields.values()])
+    sizes = np.array([part.size for part in index.fields.values()])
+    before = np.array([np.full(len(index), tar.BLOCK) if one is None else one for one in headers.values()])
+    stops = (offsets + -(-sizes // tar.BLOCK) * tar.BLOCK).T.tolist()
+    starts, rows = (offsets - before).T.tolist(), zip(index.keys, offsets.T.tolist(), sizes.T.tolist(), strict=True)
+    labels = index.label.tolist()
+    for row, (key, own, lengths) in enumerate(rows):
+        fields = sorted((offset, number) for number, offset in enumerate(own) if offset != ABSENT)
+        if fields:
+            first, last = fields[0][1], fields[-1][1]
+            found = {names[number]: lengths[number] for _, number in fields}
+            yield IndexedSample(
+                key,
+                starts[row][first],
+                stops[row][last],
+                found,
+                None if labels[row] == NO_LABEL else labels[row],
+                _json_bytes(key, found.get("json"), has_keys=has_keys),
+            )
+
+
+def _json_bytes(key: str, size: int | None, *, has_keys: bool) -> int:
+    """Return what a field ``json`` of ``size`` bytes, written by `pack`, and the key add to that of a new shard."""
+    if size is None:
+        return facts_bytes({"key": key})
+    return tar.padded(size if has_keys else size + len(f'"key":{json.dumps(key)},'))
