@@ -10,6 +10,7 @@ requires a secret, which its errors contain.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -170,11 +171,16 @@ def reset_s3(server: str) -> None:
 
 def empty_s3(server: str) -> Any:
     """Empty the server, create a bucket of the name ``bucket``, and return the file system."""
-    import s3fs
-
     reset_s3(server)
-    system = s3fs.S3FileSystem(
-        key="test", secret="test", endpoint_url=server, skip_instance_cache=True, use_listings_cache=False
-    )
+    system = _s3_system(server)
     system.mkdir("bucket")
     return system
+
+
+@functools.cache  # one for all tests of a process: botocore takes 0.2 s of CPU time to make one
+def _s3_system(server: str) -> Any:
+    import s3fs
+
+    return s3fs.S3FileSystem(
+        key="test", secret="test", endpoint_url=server, skip_instance_cache=True, use_listings_cache=False
+    )

@@ -1,13 +1,14 @@
 """Packing by several independent processes: task arrays, and Ray."""
 
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import preloaded
 import pytest
 from folders import contents
+from waiting import wait_for
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, OptionError
@@ -26,21 +27,15 @@ def whole(photos, tmp_path_factory):
 
 def start_task(photos, dst, index, count):
     words = ["pack", photos, dst, "--shard-bytes", "500kB", "--images", "keep", "--workers", "1"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "wds_tools", *words, "--task-index", str(index), "--task-count", str(count)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words += ["--task-index", str(index), "--task-count", str(count)]
+    return preloaded.Process(["-m", "wds_tools", *words], imports=preloaded.COMMANDS)
 
 
 def test_concurrent_tasks_and_a_finish_write_the_same_bytes_as_one_process(photos, whole, tmp_path):
     dst = tmp_path / "dst"
     tasks = [start_task(photos, dst, index, 3) for index in range(3)]
-    outputs = [task.communicate(timeout=300) for task in tasks]
-    assert [task.returncode for task in tasks] == [0, 0, 0], outputs
-    assert "run the same command with --finish" in outputs[0][0]
+    assert [task.wait() for task in tasks] == [0, 0, 0], [task.stderr for task in tasks]
+    assert "run the same command with --finish" in tasks[0].stdout
     assert not (dst / "manifest.json").exists()
     report = wt.pack(photos, dst, finish=True, **OPTIONS)
     assert report.kept == len(report.manifest.shards)
@@ -63,10 +58,9 @@ def test_finishing_too_early_names_a_missing_shard_and_pack_without_tasks_writes
 def test_a_killed_task_can_be_run_again(photos, whole, tmp_path):
     dst = tmp_path / "dst"
     task = start_task(photos, dst, 0, 2)
-    while task.poll() is None and not list(dst.glob(".packing/shard-*.json")):
-        pass
+    wait_for(lambda: task.poll() is not None or list(dst.glob(".packing/shard-*.json")), poll_seconds=0.001)
     task.kill()
-    task.communicate()
+    task.wait()
     for index in (1, 0):
         wt.pack(photos, dst, task=(index, 2), **OPTIONS)
     wt.pack(photos, dst, finish=True, **OPTIONS)
@@ -123,13 +117,10 @@ def test_ray_packs_on_this_machine_and_continues_an_interrupted_run(photos, whol
         "report = wt.pack(sys.argv[1], dst, shard_bytes='500kB', images='keep', engine='ray')\n"
         "assert 0 < report.kept < len(report.manifest.shards), report.kept\n"
     )
-    done = subprocess.run(  # in a separate process, with which everything that Ray starts must end
-        [sys.executable, "-c", script, photos, tmp_path / "dst"],
+    done = preloaded.run(  # in a separate process, with which everything that Ray starts must end
+        ["-c", script, photos, tmp_path / "dst"],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "RAY_TMPDIR": dead_cluster},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        imports=("ray", *preloaded.COMMANDS),
     )
     assert done.returncode == 0, done.stderr
     assert contents(tmp_path / "dst") == whole

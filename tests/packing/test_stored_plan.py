@@ -6,13 +6,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pyarrow as pa
 import pytest
 from folders import contents
@@ -27,7 +26,6 @@ from wds_tools.sources.detect import open_source
 from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, Ordered
 
 OPTIONS: dict[str, Any] = {"shard_bytes": 12_000, "workers": 1, "images": "keep"}
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -113,14 +111,9 @@ def test_of_tasks_that_start_together_one_lists(src, tmp_path):
         f"packer.list_inputs = listed; wds_tools.pack({str(src)!r}, {str(tmp_path / 'dst')!r}, shard_bytes=12_000, "
         "workers=1, images='keep', task=(int(sys.argv[1]), 3))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    tasks = [
-        subprocess.Popen([sys.executable, "-c", script, str(n)], env=environment, stdout=subprocess.PIPE, text=True)
-        for n in range(3)
-    ]
-    outputs = [task.communicate()[0] for task in tasks]
-    assert [task.returncode for task in tasks] == [0, 0, 0]
-    assert "".join(outputs).split() == ["listed"]
+    tasks = [preloaded.Process(["-c", script, str(n)], imports=preloaded.COMMANDS) for n in range(3)]
+    assert [task.wait() for task in tasks] == [0, 0, 0]
+    assert "".join(task.stdout for task in tasks).split() == ["listed"]
     assert wt.pack(src, tmp_path / "dst", **OPTIONS, finish=True).packed == 18
 
 
@@ -240,11 +233,10 @@ wds_tools.pack(sys.argv[2], sys.argv[3], shard_bytes=12_000, workers=1, images="
 def test_a_kill_at_each_step_of_writing_the_plan_loses_nothing(src, tmp_path):
     """Steps are the calls that sync and rename the files of the plan; the last run is killed when all are written."""
     wt.pack(src, tmp_path / "whole", **OPTIONS)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     found = set()
     for step in range(12):
         dst = tmp_path / f"dst{step}"
-        done = subprocess.run([sys.executable, "-c", STEPS, str(step), src, dst], env=environment, check=False)
+        done = preloaded.run(["-c", STEPS, str(step), src, dst], imports=preloaded.COMMANDS)
         assert done.returncode == -signal.SIGKILL
         found.add(tuple(sorted(path.name for path in (dst / ".packing").glob("[lp]*.[ja]*"))))
         wt.pack(src, dst, **OPTIONS)

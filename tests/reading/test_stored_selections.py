@@ -143,7 +143,7 @@ def test_arrays_are_computed_by_one_process_and_the_others_wait(tmp_path):
 def test_the_phases_of_classes_and_the_order_in_buckets_are_stored(large):
     def first_keys(**options):
         with open_loader(large, fields=("label",), **options) as loader:
-            loader.reweight(classes={"1": 3.0, "2": 0.0})
+            loader.reweight(classes={"1": 3.0, "2": 0.0}, where={"height < 200": 0.5})
             return [loader.explain(step).ids.tolist() for step in (0, 500)]
 
     def orders():

@@ -23,7 +23,7 @@ from wds_tools.order.shares import whole_shares
 from wds_tools.order.weights import Phases, Scan
 from wds_tools.reading import saved_arrays
 from wds_tools.reading.columns import labels_of
-from wds_tools.reading.select import ids_by_key, matching, narrow, weights_by_class
+from wds_tools.reading.select import Choice, ids_by_key, matching, narrow, weights_by_class
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.storage.cache.arrays import Arrays
 
@@ -224,7 +224,7 @@ class WeightFinder:
         if entries.get("where") and "samples" in entries:
             factors = factors.copy()
         for text, factor in entries.get("where", {}).items():
-            found = matching(self._shards, len(self._shards.locations), text, progress=False)
+            found = self._matching(text)
             product = factors[found].astype(np.float64) * factor
             if (small := _first_too_small(product)) is not None:
                 raise OptionError(
@@ -233,6 +233,14 @@ class WeightFinder:
             with np.errstate(over="ignore"):  # products that are too large are refused later
                 factors[found] = product
         return factors
+
+    def _matching(self, text: str) -> NDArray[np.signedinteger]:
+        """Return the ids of the samples that meet a condition; one process of a machine reads the indexes."""
+
+        def compute() -> Arrays:
+            return Arrays({"ids": matching(self._shards, len(self._shards.locations), text, progress=False)})
+
+        return self._shards.computed(f"matching {Choice(where=text).source(self._shards)}", compute).arrays["ids"]
 
     def _sample_entry(self, samples: SampleWeights, save_to: str | os.PathLike[str] | None) -> dict[str, Any]:
         if isinstance(samples, str | os.PathLike):
