@@ -77,7 +77,9 @@ class SplitRows(NamedTuple):
 
 def tables_of(files: Files, options: SourceOptions) -> list[Named]:
     """Return the tables that name images. One that names few is none, if the others name all of these."""
-    texts = candidates(files.others, files.images, (*layouts.TABLES, ".txt"))
+    texts = candidates(files.others, files.images, layouts.TABLES)
+    lines = candidates(files.others, files.images, (".txt",))
+    texts += [file for file in lines if _table_in(file.path, files.read(file), options) is not None]
     if not texts:
         return []
     images = without_masks(files)[0]
