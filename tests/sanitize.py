@@ -1,7 +1,8 @@
 """Run the tests of the compiled module with AddressSanitizer and UBSan in it: the second half of `make sanitize`.
 
 A copy of the package is made in build/sanitize, so that the installed module stays as it is. The interpreter has no
-AddressSanitizer, so the library of the compiler is loaded into it with LD_PRELOAD. Leaks are not looked for: Python
+AddressSanitizer, so the library of the compiler is loaded into it with LD_PRELOAD; with it that of C++, or the process
+ends without a word at the first C++ exception, such as one of torch's packages. Leaks are not looked for: Python
 and torch keep memory until the process ends. The fuzzer of `tests/csrc`, which has all sanitizers too, is run by
 `tests/images/test_csrc.py`.
 
@@ -45,7 +46,8 @@ def main() -> None:
     shared = ["-shared-libasan"] if library.name == CLANG_LIBRARY else []
     flags = [*build_backend.python_flags(), *build_backend.shared_library_flags(), *OPTIONS, *shared]
     compiler.run(*flags, *sorted(CSRC.glob("*.c")), "-o", MODULE)
-    environment = {**os.environ, **SETTINGS, "LD_PRELOAD": str(library)}
+    preloaded = " ".join(map(str, filter(None, [library, find_file(compiler, "libstdc++.so.6")])))
+    environment = {**os.environ, **SETTINGS, "LD_PRELOAD": preloaded}
     # From FOLDER, so that Python imports the package there.
     imported = subprocess.check_output([sys.executable, "-c", IMPORTED], cwd=FOLDER, env=environment, text=True)
     assert Path(imported.strip()) == MODULE, f"{imported} was imported in place of {MODULE}"
@@ -56,7 +58,11 @@ def main() -> None:
 def find_library(compiler: build_backend.Compiler) -> Path | None:
     """Return the shared library of AddressSanitizer that belongs to gcc or clang."""
     version = subprocess.run([*compiler.command, "--version"], capture_output=True, text=True, check=False).stdout
-    name = CLANG_LIBRARY if "clang" in version else "libasan.so"
+    return find_file(compiler, CLANG_LIBRARY if "clang" in version else "libasan.so")
+
+
+def find_file(compiler: build_backend.Compiler, name: str) -> Path | None:
+    """Return a library that the compiler links with."""
     words = [*compiler.command, f"-print-file-name={name}"]
     found = Path(subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip())
     return found.resolve() if found.is_absolute() and found.exists() else None

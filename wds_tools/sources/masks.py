@@ -231,10 +231,10 @@ def notes_on_roles(found: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
 
 def _may_be_images(image: str, mask: str) -> bool:
     """Return whether only an ending, of a folder or of a name, states that one image is the mask of the other."""
-    folders = zip(image.split("/")[:-1], mask.split("/")[:-1], strict=False)
-    one, other = next((pair for pair in folders if pair[0] != pair[1]), ("", ""))
-    if one:
-        return other.lower().startswith(one.lower()) and not is_split_name(one)
+    one, other = (path.split("/")[:-1] for path in (image, mask))
+    level = next((level for level in range(min(len(one), len(other))) if one[level] != other[level]), None)
+    if level is not None:
+        return other[level].lower().startswith(one[level].lower()) and not is_split_name(one[level])
     ending = _ANY_ENDING.search(mask)
     return ending is not None and ending[1] in _OTHER_ENDINGS
 

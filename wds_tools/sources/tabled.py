@@ -235,7 +235,7 @@ class Table(Layout):
         return record._replace(fields={**record.fields, **texts})
 
     def _no_table(self, where: str) -> Exception:
-        reason = "no table (.csv, .tsv, .jsonl, .json) in it names the images"
+        reason = "no table (.csv, .tsv, .jsonl, .json, .parquet) in it names the images"
         if IMAGE in self.options.columns:
             reason = f"no table in it has a column {self.options.columns[IMAGE]!r}"
         given, no_columns, omit = "--encoding (encoding=) is for text files", "", "it"
