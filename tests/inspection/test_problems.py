@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image, ImageFilter
+from pictures import save_jpeg, some_pictures, write_problems
 
 import wds_tools as wt
 from wds_tools.cli import main
@@ -94,29 +94,13 @@ def run(*words: str) -> int:
 def datasets(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the datasets ``train`` and ``val``, which have one problem of each kind."""
     folder = tmp_path_factory.mktemp("problems")
-    pictures = [Image.open(path).convert("RGB") for path in sorted(photos.rglob("*.jpg"))[::15]]
-
-    def save(name: str, image: Image.Image, quality: int = 90) -> None:
-        path = folder / "images" / f"{name}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image.save(path, quality=quality)
-
-    for number, image in enumerate(pictures[:10]):
-        save(f"train/{'ab'[number % 2]}/{number}", image)
+    pictures, val = some_pictures(photos), folder / "images" / "val"
+    write_problems(folder / "images" / "train", pictures)
     for number, image in enumerate(pictures[10:16]):
-        save(f"val/{'ab'[number % 2]}/{number}", image)
-    save("train/a/copy", pictures[0])
-    save("train/b/relabelled", pictures[2])
-    save("train/a/similar", pictures[4], quality=40)
-    save("train/a/blank", Image.new("RGB", (300, 200), (9, 9, 9)))
-    save("train/a/blank2", Image.new("RGB", (300, 200), (200, 9, 9)))
-    save("train/b/blurred", pictures[16].filter(ImageFilter.GaussianBlur(8)))
-    save("train/a/tiny", pictures[17].resize((20, 15)))
-    save("train/b/narrow", pictures[18].resize((1000, 120)))
-    save("train/single/one", pictures[19])
-    save("val/a/same", pictures[1])
-    save("val/b/reduced", pictures[3].resize((400, 300)))
-    save("val/single/one", pictures[20])
+        save_jpeg(val / "ab"[number % 2] / f"{number}", image)
+    save_jpeg(val / "a" / "same", pictures[1])
+    save_jpeg(val / "b" / "reduced", pictures[3].resize((400, 300)))
+    save_jpeg(val / "single" / "one", pictures[20])
     wt.pack_splits(folder / "images", folder / "packed", split="folders", workers=1, progress=False)
     return folder / "packed"
 

@@ -14,7 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pyarrow as pa
 import pytest
-from PIL import Image, ImageFilter
+from pictures import some_pictures, write_problems
+from PIL import Image
 from servers import in_thread, request
 from waiting import wait_for
 
@@ -32,24 +33,9 @@ HOSTILE = "<b onclick=alert(1)>"
 
 @pytest.fixture(scope="module")
 def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset with copies, similar, blank and blurred images, and a class with one sample."""
+    """Return a dataset with problems of each kind."""
     folder = tmp_path_factory.mktemp("problems")
-    pictures = [Image.open(path).convert("RGB") for path in sorted(photos.rglob("*.jpg"))[::15]]
-
-    def save(name: str, image: Image.Image, quality: int = 90) -> None:
-        path = folder / "images" / f"{name}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image.save(path, quality=quality)
-
-    for number, image in enumerate(pictures[:10]):
-        save(f"{'ab'[number % 2]}/{number}", image)
-    save("a/copy", pictures[0])
-    save("b/relabelled", pictures[2])
-    save("a/similar", pictures[4], quality=40)
-    save("a/blank", Image.new("RGB", (300, 200), (9, 9, 9)))
-    save("b/blurred", pictures[16].filter(ImageFilter.GaussianBlur(8)))
-    save("b/narrow", pictures[18].resize((1000, 120)))
-    save(f"{HOSTILE}/one", pictures[19])
+    write_problems(folder / "images", some_pictures(photos), single=HOSTILE)
     wt.pack(folder / "images", folder / "wrong", workers=1, progress=False)
     return folder / "wrong"
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from wds_tools.storage.cache.blocks import BlockCache
 
-URL = "selections of samples"
+URL = "computed for datasets"
 """What `wds-tools cache list` shows instead of a URL."""
 
 _VERSION = 1  # of the arrays and of how they are computed: part of each name
