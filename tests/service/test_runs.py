@@ -22,7 +22,7 @@ from waiting import wait_for
 import wds_tools as wt
 from wds_tools.options import RemoteOptions
 from wds_tools.service import history as history_module
-from wds_tools.service.history import FILE_NAME, POINT_SECONDS, RunHistory
+from wds_tools.service.history import FILE_NAME, POINT_SECONDS, Point, RunHistory, mean_of
 from wds_tools.service.reports import Report, check_report
 from wds_tools.service.tokens import create_token
 
@@ -193,6 +193,31 @@ def test_a_loader_stores_its_start_its_changes_of_weights_and_its_resume(few: Pa
         wait_for(lambda: len(history.runs()) == 2)
         events = [[event.name for event in history.events(run)] for run in history.runs()]
     assert sorted(names[:2] for names in events) == [["resume", "finished"], ["start", "reweight"]]
+
+
+def test_a_change_of_weights_between_epochs_is_stored(few: Path, tmp_path: Path, soon: None) -> None:
+    with in_thread(few.parent, remote=RemoteOptions.of(tmp_path)) as url:
+        options: dict[str, Any] = {"batch_size": 8, "num_workers": 0, "fields": ["cls"], "shuffle": True}
+        with wt.make_loader(few, report_to=url, **options) as loader:
+            for _ in range(2):
+                list(loader)
+                loader.reweight(classes={0: 2.0})
+            next(iter(loader))
+        history = RunHistory(tmp_path)
+        wait_for(lambda: len(history.runs()) == 1 and history.runs()[0].status == "finished")
+        events = [(event.name, event.epoch) for event in history.events(history.runs()[0])]
+    assert events[:3] == [("start", 0), ("reweight", 1), ("reweight", 2)]
+
+
+def test_points_of_an_epoch_count_as_long_as_their_steps_took() -> None:
+    points = [Point(0, 0, 1, 140.0, 1.0, {"storage": 1.0}, 0.0, 0), Point(10, 0, 17, 10.0, 0.03, {}, 0.0, 0)]
+    speed, wait, waits = mean_of(points)
+    assert 10 < speed < 11
+    assert 0.03 < wait < 0.04
+    assert waits["storage"] < 0.01
+    idle = [*points, Point(20, 0, 17, 0.0, 1.0, {"packing": 1.0}, 0.0, 0)]
+    assert mean_of(idle)[1] > 0.4
+    assert mean_of(idle[2:]) == (0.0, 1.0, {"packing": 1.0})
 
 
 def test_a_token_sees_its_own_runs(few: Path, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def show(run: str, cache_dir: Path | None) -> None:
     """
     from itertools import groupby
 
+    from wds_tools.service.history import POINT_SECONDS, mean_of
     from wds_tools.stages import CAUSES, cause_name
 
     history = _history(cache_dir)
@@ -77,14 +78,14 @@ def show(run: str, cache_dir: Path | None) -> None:
     click.echo(f"step     {found.step:,} of {found.steps:,} in epoch {found.epoch}")
     click.echo(f"errors   {found.errors:,} unreadable samples replaced in this epoch")
     for epoch, group in groupby(points, key=lambda point: point.epoch):
-        part = list(group)
-        speed, waits = (
-            sum(values) / len(part) for values in zip(*((p.images_per_second, p.wait_share) for p in part), strict=True)
-        )
-        causes = {cause: sum(point.waits.get(cause, 0.0) for point in part) for cause in CAUSES}
-        cause = max(causes, key=lambda name: causes[name])
-        why = f" ({cause_name(cause)})" if causes[cause] else ""
-        click.echo(f"epoch {epoch}: {speed:,.0f} images/s, waited {100 * waits:.0f} % of the time{why}")
+        speed, wait, waits = mean_of(list(group))
+        cause = max(CAUSES, key=lambda name: waits.get(name, 0.0))
+        why = f" ({cause_name(cause)})" if waits.get(cause) else ""
+        click.echo(f"epoch {epoch}: {speed:,.0f} images/s, waited {100 * wait:.0f} % of the time{why}")
+    seen = {point.epoch for point in points}
+    if missing := [epoch for epoch in range(min(seen, default=0), found.epoch + 1) if epoch not in seen]:
+        named = f"epoch {missing[0]}" if len(missing) == 1 else f"{len(missing)} epochs from {missing[0]} on"
+        click.echo(f"{named}: too short for the points, which are kept every {POINT_SECONDS} s")
     for event in history.events(found):
         click.echo(f"{_day(event.time)}  {event.name} at epoch {event.epoch}, step {event.step:,}")
 

@@ -270,7 +270,7 @@ def _view_from_dict(values: Mapping[str, Any]) -> View:
     try:
         return kinds[kind](**options)
     except TypeError as error:
-        raise OptionError(f"the state has an invalid view: {error}") from error
+        raise OptionError(f"the view {kind} is not valid: {error}") from error
 
 
 def _from_plain(value: Any) -> Any:

@@ -136,6 +136,11 @@ class Epochs:
             section = Section.of(self._plan(cursor), self._history.steps)
             self._orders = with_planned(self._orders, self._planned, section, cursor, self._history.steps)
 
+    @property
+    def is_reweighted(self) -> bool:
+        """Whether weights have changed since the plan of the running epoch, or the last one, was made."""
+        return self._is_reweighted
+
     def following(self) -> EpochPlan | None:
         """Return the plan that `begin` would return now; None if it would raise an error."""
         if self._packing and self._next_start().epoch and not self._packing.is_complete:
@@ -276,9 +281,9 @@ class Epochs:
         cursor = self._cursor
         if not self._is_reweighted or plan is not self._running:
             return None
-        self._is_reweighted = False
         if cursor.epoch != plan.cursor.epoch:
             return None  # the plan is at its end
+        self._is_reweighted = False
         self._running = self._plan(cursor)
         check_batch_size(self._running)
         self._history.begin(self._running)

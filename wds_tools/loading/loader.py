@@ -398,11 +398,14 @@ class Loader(OnlyIterable):
             raise LoaderError(
                 "the loader was closed while its workers were started: create a new iterator with iter(loader)"
             )
+        is_reweighted = self._epochs.is_reweighted
         plan = self._epochs.begin()
         self._delivery_check.begin(plan)
         self._errors.begin(len(plan) * plan.batch_size)
         iteration = _Iteration()  # deleted with this generator; `finally` would fail when the interpreter exits
         end_outputs = weakref.finalize(iteration, self._monitor.begin(plan))
+        if is_reweighted:
+            self._monitor.change()
         batches = pipeline.batches(plan, self._epochs.following)
         while True:
             if (changed := self._epochs.changed(plan)) is not None:

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from wds_tools.errors import DecodeError, OptionError, SourceError
+from wds_tools.errors import DecodeError, LabelError, OptionError, SourceError
 from wds_tools.format import image_header
 from wds_tools.format.image_signature import Signature
-from wds_tools.format.label import quoted
+from wds_tools.format.label import NONE, parse, quoted
 from wds_tools.images import native
 from wds_tools.images.decode import Pixels
 from wds_tools.images.near_duplicates import BLANK_CONTRAST, DISTANCE, clusters_of
@@ -82,7 +82,7 @@ def _of_similar(source: Source, listing: Listing, bar: tqdm[Any]) -> tuple[NDArr
 
 def _of_value(source: Source, listing: Listing, column: str, bar: tqdm[Any]) -> tuple[NDArray[np.int64], str]:
     """Return as `_of_similar`; a cluster has the same value of a column."""
-    numbers: dict[bytes, int] = {}
+    numbers: dict[str, int] = {}
     known: dict[str, None] = {}
     cluster = np.arange(len(listing.inputs)) + len(listing.inputs)
     unknown = 0
@@ -93,18 +93,37 @@ def _of_value(source: Source, listing: Listing, column: str, bar: tqdm[Any]) -> 
         except SourceError:  # packing lists it
             continue
         known |= dict.fromkeys([*record.facts, *record.fields][:_MAX_NAMED])
-        value = record.fields.get(column) or json.dumps(record.facts.get(column), sort_keys=True).encode()
-        if value in (b"null", b'""'):
-            unknown += 1
-        else:
+        value = _text_of(record.fields.get(column) or record.facts.get(column))
+        if value:
             cluster[row] = numbers.setdefault(value, len(numbers))
+        else:
+            unknown += 1
     if not numbers:
         raise OptionError(
-            f"keep_together={column!r}; no record has this column: allowed are {HASH!r}, which keeps similar images "
-            f"together, and what the records have: {quoted(list(known)[:_MAX_NAMED]) or 'nothing'}"
+            f"keep_together={column!r}; no record has this column, or it is the image or the label: allowed are "
+            f"{HASH!r}, which keeps similar images together, and what the records have: "
+            f"{quoted(list(known)[:_MAX_NAMED]) or 'nothing'}"
         )
-    without = f" ({counted(unknown, 'image')} without a value)" if unknown else ""
+    without = f" ({counted(unknown, 'image')} without a value, each alone)" if unknown else ""
     return cluster, f"with the same {column!r}{without}"
+
+
+def _text_of(value: Any) -> str:
+    """Return a value as text, the same for 3, 3.0 and " 3 ", as for labels; empty if it is missing.
+
+    >>> [_text_of(value) for value in (3, 3.0, b" 3 ", "007", "P1 ", -1, "nan", None, 0.5, True)]
+    ['3', '3', '3', '007', 'P1', '-1', '', '', '0.5', 'true']
+    """
+    if isinstance(value, dict | list):
+        return json.dumps(value, sort_keys=True)
+    text = value.decode(errors="replace").strip() if isinstance(value, bytes) else str(value).strip()
+    try:
+        label = parse(value if isinstance(value, float | int) else text)
+    except LabelError:  # a number with a fraction, for example
+        return text
+    if label == NONE:
+        return text if text.startswith("-") and len(text) > 1 else ""
+    return str(label.number) if label.name is None else label.name
 
 
 def _signatures(source: Source, inputs: Sequence[Input]) -> Iterator[Signature | None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -35,6 +36,8 @@ from wds_tools.wording import counted
 FOLDERS = "folders"
 _INVERSE_GOLDEN = (5**0.5 - 1) / 2
 _SPLIT_STREAM = 2  # gives this use of the seed its own random numbers
+_SHARE_TOLERANCE = 0.05
+_log = logging.getLogger("wds_tools")
 
 
 @takes(SplitOptions)
@@ -54,8 +57,8 @@ def pack_splits(given: SplitOptions) -> dict[str, PackReport]:  # noqa: D417 - c
         keep_together: "hash" puts all similar images, such as frames of a video or copies of another size, into one
             split: those whose perceptual hashes differ in at most 6 of 64 bits. The name of a column, such as
             "patient", puts all records with the same value into one split: a column of a table, or an entry of JSON.
-            Each image is then read once more, before packing, and for "hash" decoded. The shares are less exact, the
-            larger the clusters are. Only with shares.
+            Each image is then read once more, before packing, and for "hash" decoded. The shares of images are as
+            exact as the clusters allow. Only with shares.
         strict: Raise an error if any file cannot be packed, as for `pack`. If the listing already shows such a file,
             no split is packed. If one appears only during packing, the splits before it are already packed.
         fresh: Remove what an earlier pack left in the folders of the splits, and start over.
@@ -153,19 +156,14 @@ def draw_splits(
     labels = everything.numbers("label")
     order = random[np.argsort(labels[random], kind="stable")]  # sorted by class, in random order within each class
     split_of = np.empty(len(order), np.int64)
-    if cluster is not None:  # one input of each cluster is drawn
-        _, first, number = np.unique(cluster[order], return_index=True, return_inverse=True)
-        drawn = np.empty(len(order), np.int64)  # for each input, the one that is drawn
-        drawn[order] = order[first[number]]
-        order = order[np.sort(first)]
     # Input i of this order goes to the split whose range [start, stop) contains i / golden ratio mod 1. These fractions
     # are spread evenly over any run of inputs, so every class is divided in the given shares, small classes too as far
     # as possible.
     spread = (np.arange(len(order)) * _INVERSE_GOLDEN) % 1.0
     bounds = np.cumsum([float(share) for share in shares.values()])[:-1]
     split_of[order] = np.searchsorted(bounds, spread, side="right")
-    if cluster is not None:
-        split_of = split_of[drawn]
+    if cluster is not None and len(np.unique(cluster)) < len(cluster):
+        split_of[order] = _draw_clusters(cluster[order], labels[order], list(map(float, shares.values())))
     parts = {}
     for position, name in enumerate(names):
         inputs = everything.chosen(np.flatnonzero(split_of == position))
@@ -176,7 +174,46 @@ def draw_splits(
         skipped = listing.skipped if position == 0 else []
         account = listing.account.of_part(len(inputs), (skip.reason for skip in skipped))
         parts[name] = replace(listing, inputs=inputs, skipped=skipped, account=account)
+    if cluster is not None:
+        _warn_of_shares(parts, shares)
     return parts
+
+
+def _draw_clusters(cluster: NDArray[np.int64], labels: NDArray[np.int64], shares: Sequence[float]) -> NDArray[np.int64]:
+    """Return the split of each input, the same for all of a cluster: int64 [n].
+
+    Clusters, large ones first, go to the split that lacks most of its share of all inputs and of those of their class.
+
+    Args:
+        cluster: int64 [n], in random order.
+        labels: int64 [n], class numbers. The class of a cluster is that of its first input.
+        shares: Share of each split.
+    """
+    _, first, number, sizes = np.unique(cluster, return_index=True, return_inverse=True, return_counts=True)
+    wanted = np.array(shares)
+    lacks = np.zeros(len(wanted))
+    lacks_of = {label: np.zeros(len(wanted)) for label in labels[first].tolist()}
+    splits, is_empty = np.empty(len(sizes), np.int64), np.ones(len(wanted), bool)
+    for left, i in zip(range(len(sizes), 0, -1), np.lexsort((first, -sizes)).tolist(), strict=True):
+        of_class = lacks_of[int(labels[first[i]])]
+        lacks += sizes[i] * wanted
+        of_class += sizes[i] * wanted
+        score = np.where(is_empty | (left > is_empty.sum()), lacks + of_class, -np.inf)  # no split stays empty
+        splits[i] = split = int(np.argmax(score))
+        is_empty[split] = False
+        lacks[split] -= sizes[i]
+        of_class[split] -= sizes[i]
+    found: NDArray[np.int64] = splits[number]
+    return found
+
+
+def _warn_of_shares(parts: Mapping[str, Listing], shares: Mapping[str, Fraction]) -> None:
+    """Warn if splits have other shares than wanted, because clusters are large."""
+    total = sum(len(part.inputs) for part in parts.values())
+    found = {name: len(part.inputs) / total for name, part in parts.items()}
+    if any(abs(found[name] - float(share)) > _SHARE_TOLERANCE for name, share in shares.items()):
+        named = ", ".join(f"{name} {share:.0%} (wanted {float(shares[name]):.0%})" for name, share in found.items())
+        _log.warning("images that are kept together are too many for the shares: %s", named)
 
 
 def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict[str, tuple[Source, Listing]]:

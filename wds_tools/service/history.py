@@ -12,9 +12,10 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,6 +109,29 @@ class Point(NamedTuple):
     waits: dict[str, float]
     device_wait: float
     errors: int
+
+
+def mean_of(points: Sequence[Point]) -> tuple[float, float, dict[str, float]]:
+    """Return images/s, the share of waiting and its parts over some points of an epoch.
+
+    Each counts as long as its steps took, and one without a step as long as the longest other one.
+    """
+    later = [max(0, after.step - before.step) for before, after in pairwise(points)]
+    steps = [min([points[0].step, *later[:1]]), *later]
+    seconds = [
+        count / point.images_per_second if point.images_per_second else 0.0
+        for count, point in zip(steps, points, strict=True)
+    ]
+    longest = max(seconds) or 1.0
+    seconds = [part or longest for part in seconds]
+    total = sum(seconds)
+
+    def mean(values: Iterable[float]) -> float:
+        return sum(part * value for part, value in zip(seconds, values, strict=True)) / total
+
+    causes = {cause for point in points for cause in point.waits}
+    waits = {cause: mean(point.waits.get(cause, 0.0) for point in points) for cause in causes}
+    return mean(point.images_per_second for point in points), mean(point.wait_share for point in points), waits
 
 
 @dataclass(frozen=True, slots=True)
