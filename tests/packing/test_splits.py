@@ -111,8 +111,8 @@ def test_records_with_the_same_value_of_a_column_are_kept_together(
         wt.pack_splits(tmp_path / "scans.csv", tmp_path / "x", keep_together="study", **options)
     packed = wt.pack_splits(tmp_path / "scans.csv", tmp_path / "kept", keep_together="patient", **options)
     note = (
-        "39 images in 10 clusters with the same 'patient' (1 image without a value, each alone): each cluster is in one "
-        "split"
+        "39 images in 10 clusters with the same 'patient' (1 image without a value, each alone): each cluster is in "
+        "one split"
     )
     assert note in caplog.text
     assert note in packed["train"].manifest.account.notes
