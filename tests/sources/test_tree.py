@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import pickle
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from sources_conformance import stored
 
 from wds_tools.errors import LabelError, SourceError
 from wds_tools.packing.packer import pack
+from wds_tools.sources import trees
 from wds_tools.sources.base import SourceChangedError, SourceOptions, SourceStoreError
 from wds_tools.sources.detect import open_source
 from wds_tools.sources.inputs import Input
@@ -328,3 +331,26 @@ def test_further_files_that_cannot_be_loaded_are_kept_and_counted(tmp_path: Path
         "3 samples with a field npy that is not of this type: kept as it is",
         "2 samples with a field txt that is not UTF-8: kept as it is",
     ]
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_only_a_folder_that_takes_its_time_is_listed_in_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
+) -> None:
+    for number in range(12):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "1.jpg").write_bytes(b"image")
+    threads = set()
+    listed, now = os.scandir, time.thread_time
+
+    def scandir(path: bytes) -> object:
+        threads.add(threading.get_ident())
+        if is_slow:
+            time.sleep(0.06)
+        return listed(path)
+
+    monkeypatch.setattr(trees.os, "scandir", scandir)
+    if not is_slow:  # a busy machine looks like slow storage
+        monkeypatch.setattr(trees.time, "monotonic", now)
+    assert len(trees.FolderTree(tmp_path).list()) == 12
+    assert (len(threads) > 1) == is_slow

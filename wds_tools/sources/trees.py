@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import struct
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -66,7 +67,8 @@ _LINK = "is a link and has no content: write the archive with `tar --dereference
 # gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
 _LEADS_OUT = "has a path that leads out of the archive"
-_LISTING_THREADS = 16  # of a local folder, which may be on a network
+_LISTING_THREADS = 16  # of a local folder that takes its time, as on a network
+_LONG_WAIT_SECONDS = 0.1  # in all
 _ENTRIES = 1000  # of a folder, that one thread looks at
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
@@ -223,7 +225,7 @@ class FolderTree(Tree):
             raise SourceError(reason)
         empty_folders: list[str] = []
         times = FileTimes()
-        for found in _in_threads(partial(_scan, root, _Folder(b""), times.started_ns)):
+        for found in _called(partial(_scan, root, _Folder(b""), times.started_ns)):
             times.merge(found.times)
             if found.is_empty and found.path:
                 empty_folders.append(path_text(found.path))
@@ -469,18 +471,29 @@ class _Scanned:
     is_empty: bool = False
 
 
-def _in_threads(first: Callable[[], _Scanned]) -> Iterator[_Scanned]:
-    """Yield the results of functions that name further ones, called in threads: a network takes its time for each."""
+def _called(first: Callable[[], _Scanned]) -> Iterator[_Scanned]:
+    """Yield the results of functions that name others; in threads as soon as most of the time is spent waiting."""
+    functions, started, used = [first], time.monotonic(), time.thread_time()
+    while functions:
+        busy = time.thread_time() - used
+        if time.monotonic() - started - busy > max(busy, _LONG_WAIT_SECONDS):
+            yield from _in_threads(functions)
+            return
+        found = functions.pop()()
+        functions += found.more
+        yield found
+
+
+def _in_threads(functions: list[Callable[[], _Scanned]]) -> Iterator[_Scanned]:
     results: SimpleQueue[Future[_Scanned]] = SimpleQueue()
     pool = ThreadPoolExecutor(_LISTING_THREADS)
+    pending = 0
     try:
-        pool.submit(first).add_done_callback(results.put)
-        pending = 1
-        while pending:
-            found = results.get().result()
-            pending += len(found.more) - 1
-            for function in found.more:
+        while functions or pending:
+            for function in functions:
                 pool.submit(function).add_done_callback(results.put)
+            found = results.get().result()
+            pending, functions = pending + len(functions) - 1, found.more
             yield found
     finally:
         pool.shutdown(cancel_futures=True)
