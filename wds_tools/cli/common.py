@@ -115,6 +115,27 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that name a step of a training run."""
+    for option in (
+        click.option("--rank", type=click.IntRange(0), help="With --state: show only the samples of this rank."),
+        click.option(
+            "--step",
+            type=click.IntRange(0),
+            help="With --state: zero-based step of the run, or of the epoch in --epoch.",
+        ),
+        click.option(
+            "--state",
+            type=LOCAL_PATH,
+            metavar="FILE",
+            help="Show a step of a training run instead: JSON or a torch.save checkpoint that contains "
+            "loader.state_dict().",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def source_given(
     *,
     kind: str | None,

@@ -21,6 +21,7 @@ from wds_tools.cli.common import (
     example,
     source_given,
     source_options,
+    step_options,
     storage_option,
     workers_option,
 )
@@ -155,16 +156,7 @@ def _check_step_options(context: click.Context, both: Sequence[str]) -> None:
     help="Zero-based epoch whose first samples are shown, 0 by default; with --state, the one that --step counts from.",
 )
 @choice_options
-@click.option(
-    "--state",
-    type=LOCAL_PATH,
-    metavar="FILE",
-    help="Show a step of a training run instead: JSON or a torch.save checkpoint that contains loader.state_dict().",
-)
-@click.option(
-    "--step", type=click.IntRange(0), help="With --state: zero-based step of the run, or of the epoch in --epoch."
-)
-@click.option("--rank", type=click.IntRange(0), help="With --state: show only the samples of this rank.")
+@step_options
 @source_options
 @storage_option
 @click.pass_context
@@ -255,17 +247,8 @@ def sample(
     metavar="PIXELS",
     help="Side of the images in a batch; required to compute the memory of batch slots.",
 )
-@click.option(
-    "--state",
-    type=LOCAL_PATH,
-    metavar="FILE",
-    help="Show a step of a training run instead: JSON or a torch.save checkpoint that contains loader.state_dict().",
-)
-@click.option(
-    "--step", type=click.IntRange(0), help="With --state: zero-based step of the run, or of the epoch in --epoch."
-)
+@step_options
 @click.option("--epoch", type=click.IntRange(0), help="With --state: zero-based epoch that --step counts from.")
-@click.option("--rank", type=click.IntRange(0), help="With --state: show only the samples of this rank.")
 @as_json_option
 @click.option("--plot", type=LOCAL_PATH, metavar="FILE.svg", help="Also draw the shuffle as a chart.")
 @storage_option

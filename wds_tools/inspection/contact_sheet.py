@@ -170,7 +170,9 @@ def _annotated(
     layers: Mapping[str, dict[str, Any]],
     load: Callable[[dict[str, Any]], Mapping[str, Any]],
 ) -> list[Pillow.Image]:
-    """Return images as tiles with their annotations; a layer that cannot be loaded is left out with a warning.
+    """Return images as tiles with their annotations drawn on them.
+
+    If a layer cannot be loaded, a warning names it, and the other layers are drawn.
 
     Args:
         images: uint8 [3, height, width] each. They are reduced to the size of a tile.
