@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -26,6 +28,8 @@ from wds_tools.storage_options import secrets_of
 
 _CHUNK_BYTES = 1 << 16  # fewer cost more calls, more cost memory: measured in docs/decisions/0017
 _used_by: int | None = None  # process that obstore was used in: its threads do not survive a fork
+_clients: weakref.WeakSet[ObjectClient] = weakref.WeakSet()  # of this process
+_of_parents: list[ObjectClient] = []  # clients of the processes that this one was forked from
 _KINDS = [  # text in the description of an error, retried, what happened, remedy
     (
         "NotPartial",
@@ -67,6 +71,16 @@ def is_usable() -> bool:
     return True
 
 
+def _keep_clients_of_parent() -> None:
+    """Never free an object of obstore that a parent created: it waits for locks that threads of the parent may hold."""
+    if _used_by is not None:
+        _of_parents.extend(_clients)
+        gc.freeze()  # what the parent no longer uses, such as a client in a cycle, is not collected here either
+
+
+os.register_at_fork(after_in_child=_keep_clients_of_parent)
+
+
 class ObjectClient(BaseClient):
     """Requests to S3, Google Cloud Storage and Azure.
 
@@ -92,6 +106,7 @@ class ObjectClient(BaseClient):
                 "open the client in a process started by spawn"
             )
         _used_by = os.getpid()
+        _clients.add(self)
         self._prefix = storage.prefix
         self._has_succeeded = storage.found_credentials  # whether credentials were found, or a request succeeded
         self._store = self._signer = _open(storage, folder.policy, clean_url(folder.url), self._secrets)
