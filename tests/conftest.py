@@ -28,7 +28,7 @@ from waiting import wait_for
 import wds_tools as wt
 from wds_tools.inspection import machine
 
-pytest_plugins = ["client_requests", "photo_fixtures"]
+pytest_plugins = ["client_requests", "cpu_seconds", "photo_fixtures", "torture_cases"]
 
 # Without a deadline, because examples are slow on a busy machine. `make torture` and `make torture-night` name theirs.
 for profile, examples in {"default": 15, "torture": 500, "night": 10_000}.items():

@@ -204,6 +204,7 @@ def test_every_loader_is_measured_and_nothing_is_left(few, temporary, view, peer
         ("mosaic", ("crop-ready",)),
     ],
 )
+@pytest.mark.torture_except("ssl-peers0", "detect-peers1")
 def test_loaders_yield_whole_batches_of_several_crops_and_of_boxes(few, temporary, view, peers):
     """In this process, because starting a process per loader takes ten times as long."""
     copy = dataset.prepare_dataset(open_shards(few), temporary, workload=view, workers=1, batch_size=4)
@@ -319,6 +320,7 @@ def test_the_registry_is_consistent():
 
 
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+@pytest.mark.torture_except("15-SystemExit")
 def test_an_interrupt_leaves_nothing_behind(few, temporary, number, expected):
     with pytest.raises(expected):
         bench(few, against=["imagefolder"], progress=lambda _: signal.raise_signal(number))
@@ -337,6 +339,7 @@ def test_an_interrupt_after_a_peer_has_written_its_format_leaves_nothing_behind(
     assert_nothing_left(temporary)
 
 
+@pytest.mark.torture
 def test_the_temporary_folder_is_removed_even_if_the_main_process_is_killed(temporary):
     folder = temporary / "killed"
     folder.mkdir()

@@ -180,6 +180,7 @@ def fuzz(fuzzer: Path, seeds: list[Path], runs: int, number: int) -> None:
 
 @pytest.mark.timeout(400)  # mostly for compiling
 @pytest.mark.parametrize("runs", [1_000, pytest.param(10_000, marks=pytest.mark.torture)])
+@pytest.mark.torture
 def test_fuzzing_finds_nothing(fuzzer: Path, seeds: list[Path], runs: int) -> None:
     fuzz(fuzzer, seeds, runs, 0)
 

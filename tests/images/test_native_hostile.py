@@ -320,6 +320,7 @@ def test_pixels_do_not_depend_on_damaged_images_in_the_same_batch(files: list[by
         assert (by_native([*others, data], mixed)[1][3] == expected[i]).all()
 
 
+@pytest.mark.torture
 def test_no_pixel_depends_on_uninitialized_memory(seeds: list[bytes], tmp_path: Path) -> None:
     for number, data in enumerate(seeds):
         (tmp_path / f"{number:03}").write_bytes(data)

@@ -73,6 +73,7 @@ def run(script, *args, expect=0):
 
 
 @pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.torture_except("1")
 def test_a_worker_that_dies_after_a_break_is_replaced(make, number):
     loader = make()
     start = time.monotonic()
@@ -292,6 +293,7 @@ def test_in_a_fork_a_started_loader_is_refused_and_a_new_one_works(make):
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.torture_except("dumps")
 def test_only_a_loader_that_has_not_started_can_be_copied_or_pickled(make, duplicate):
     loader = make()
     other = duplicate(loader)
@@ -471,6 +473,7 @@ def test_an_invalid_error_policy_is_refused(make):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_a_streaming_dataset_uses_the_same_substitutes(make, damaged, num_workers):
     from torch.utils.data import DataLoader
 
@@ -487,6 +490,7 @@ def test_a_streaming_dataset_uses_the_same_substitutes(make, damaged, num_worker
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_a_dataloader_of_the_attributes_of_a_loader_uses_the_same_substitutes(make, damaged, num_workers):
     """skip_first_batches of Accelerate creates such a DataLoader."""
     from torch.utils.data import DataLoader

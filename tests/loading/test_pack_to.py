@@ -252,6 +252,7 @@ def test_a_packer_that_writes_nothing_is_an_error_within_stall_seconds(source, t
             assert len(keys_of(loader)) == 40  # an error does not end the loader
 
 
+@pytest.mark.torture
 def test_two_trainings_pack_into_one_folder(source, packed, first_epoch, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
@@ -312,6 +313,7 @@ def test_progress_shows_the_packer_and_the_epoch(source, tmp_path, capfd):
     assert "/10 [" in shown  # batches
 
 
+@pytest.mark.torture
 def test_a_first_shard_of_which_nothing_could_be_packed(source, tmp_path):
     (tmp_path / "photos").mkdir()
     for number in range(30):
@@ -420,6 +422,7 @@ def test_a_complete_dataset_is_used_without_its_source(packed, source, first_epo
         assert keys_of(loader) == first_epoch
 
 
+@pytest.mark.torture
 def test_a_source_that_changes_while_it_is_packed(source, tmp_path):
     shutil.copytree(source, tmp_path / "photos")
     with OtherPacker(tmp_path / "photos", tmp_path / "out") as packer:
@@ -465,6 +468,7 @@ def test_images_become_crop_ready_during_later_epochs(source, packed, tmp_path):
         assert [one.key for one in loader.explain(0, epoch=0).samples] == first[0].key
 
 
+@pytest.mark.torture
 def test_images_that_are_too_small_for_the_view_are_an_error_as_soon_as_they_are_packed(source, tmp_path):
     shutil.copytree(source, tmp_path / "photos")
     Image.new("RGB", (20, 20)).save(tmp_path / "photos" / "cat" / "small.jpg")
@@ -478,6 +482,7 @@ def test_a_loader_that_has_not_started_can_be_pickled(packed, source, first_epoc
         assert keys_of(other) == first_epoch
 
 
+@pytest.mark.torture
 def test_a_folder_with_only_the_first_samples_is_continued(source, packed, first_epoch, tmp_path):
     wt.pack(source, tmp_path / "out", workers=1, first=10, **PACK)
     with make(source, tmp_path / "out") as loader:

@@ -105,6 +105,7 @@ def growing(packed, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"where": "label != 3", "class_weights": "balanced"}])
+@pytest.mark.torture_except("options0")
 def test_new_shards_are_used_from_the_next_epoch_on(growing, make, options):
     folder, grow = growing
     epochs = make(folder, num_workers=0, **options)
@@ -257,6 +258,7 @@ def test_webdataset_411_a_loop_left_early_does_not_hang_and_the_next_epoch_is_co
     assert keys_of(loader) == keys_of(expected)
 
 
+@pytest.mark.torture
 def test_datasets_8669_each_rank_gets_data_even_with_more_ranks_than_shards(packed, make):
     shard = str(min(packed.glob("*.tar")))
     parts = [keys_of(make(shard, rank=rank, world_size=8, batch_size=2)) for rank in range(8)]

@@ -67,6 +67,7 @@ def output_of(process):
     return process.stdout
 
 
+@pytest.mark.torture
 def test_a_node_is_killed_and_one_is_added_between_buckets(cluster, few_photos, moto, monkeypatch, tmp_path):
     settings = {"AWS_ENDPOINT_URL": moto, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     for name, value in {**settings, "AWS_DEFAULT_REGION": "us-east-1"}.items():
@@ -133,6 +134,7 @@ def test_verify_reshard_index_and_add_fields_write_what_one_machine_writes(clust
     assert contents(ours) == contents(one)
 
 
+@pytest.mark.torture
 def test_what_a_node_lacks_is_named_with_the_node(cluster, packed, tmp_path):
     package, path = REPOSITORY / "wds_tools", tmp_path / "path"
     missing, other, not_compiled = tmp_path / "missing", tmp_path / "other", tmp_path / "not_compiled"

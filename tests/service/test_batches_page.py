@@ -368,6 +368,7 @@ def helpers_of_this_process(kind: str) -> set[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.torture
 def test_the_helper_process_ends_when_it_is_not_used(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wds_tools.service.pages.batches._IDLE_SECONDS", 1.0)
     others = helpers_of_this_process("batches")

@@ -335,6 +335,7 @@ def test_a_new_dataset_and_a_new_version_of_one_are_found_within_five_seconds(
     ],
     ids=["truncated", "missing"],
 )
+@pytest.mark.torture_except("truncated")
 def test_a_damaged_shard_is_reported_by_the_client_and_no_byte_of_it_is_sent(
     few: Path, tmp_path: Path, damage: Callable[[Path], object], fact: str
 ) -> None:
@@ -698,6 +699,7 @@ def test_a_client_that_receives_nothing_is_disconnected(large: Path) -> None:
             read_all(connection)
 
 
+@pytest.mark.torture
 def test_a_slow_client_that_is_fast_enough_gets_everything(large: Path) -> None:
     data = (large / "large" / SHARD).read_bytes()
 

@@ -640,6 +640,7 @@ def test_a_client_cannot_be_pickled(client):
 
 
 @pytest.mark.parametrize("close", [True, False])
+@pytest.mark.torture_except("False")
 def test_a_client_leaves_no_open_sockets(server, close):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

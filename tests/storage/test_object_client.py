@@ -491,6 +491,7 @@ def test_s3_is_read_with_the_settings_of_options_environment_and_profile(moto, m
         wt.describe("s3://nobucket/x", storage_options=options)
 
 
+@pytest.mark.torture
 def test_a_client_works_in_a_spawned_process(moto):
     script = f"""
 import multiprocessing, sys
