@@ -86,7 +86,8 @@ def test_a_worker_that_dies_after_a_break_is_replaced(make, number):
     assert time.monotonic() - start < MAX_SECONDS
 
 
-def test_a_worker_that_hangs_after_a_break_is_replaced_long_before_the_stall_limit(make, tmp_path):
+def test_a_worker_that_hangs_after_a_break_is_replaced_long_before_the_stall_limit(make, tmp_path, monkeypatch):
+    monkeypatch.setattr("wds_tools.loading.pipeline.pipeline._DRAIN_SECONDS", 0.5)
     flag, calls = tmp_path / "hang", []
     flag.touch()
 
@@ -251,7 +252,7 @@ def test_close_from_another_thread_between_two_batches_is_a_loader_error(make, m
 
 def test_close_from_another_thread_at_any_moment_raises_at_most_a_loader_error(make):
     loader = make(batch_size=2)
-    for wait in np.linspace(0.0, 0.2, 10):
+    for wait in np.linspace(0.0, 0.2, 5):
         timer = threading.Timer(float(wait), loader.close)
         timer.start()
         with contextlib.suppress(LoaderError):

@@ -58,7 +58,7 @@ def _train(dataset, folder, number, pace):
     os._exit(0)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.torture)])
 def test_kills_in_one_epoch_lose_nothing_and_repeat_only_samples_after_the_last_state(packed, tmp_path, make, kills):
     whole = keys_of(make(packed, tail="mask", batch_size=5, num_workers=0))[:400]
     rng, killed, number = random.Random(7), 0, 0

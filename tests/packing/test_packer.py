@@ -25,7 +25,7 @@ import preloaded
 import pytest
 import webdataset
 from folders import contents, manifest_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pictures import encode
 from PIL import Image
@@ -258,7 +258,6 @@ def test_a_sample_larger_than_shard_bytes_gets_a_shard_of_its_own(small: Path, t
     assert [entry.samples for entry in large] == [1]
 
 
-@settings(max_examples=15, deadline=None)
 @given(
     st.dictionaries(
         st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1, max_size=30).filter(

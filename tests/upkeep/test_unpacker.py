@@ -85,7 +85,7 @@ trees = st.dictionaries(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees)
 def test_files_with_any_names_are_restored_byte_for_byte(
     tmp_path_factory: pytest.TempPathFactory, tree: dict[tuple[bytes, bytes, bytes], int]
@@ -107,7 +107,7 @@ keys = st.one_of(
 contents = st.dictionaries(st.sampled_from(["txt", "bin", "a.b", "txt.gz"]), st.binary(max_size=20), min_size=1)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(keys, contents, min_size=1, max_size=5))
 def test_samples_with_any_keys_are_restored_or_refused_and_never_written_outside(
     tmp_path_factory: pytest.TempPathFactory, samples: dict[str, dict[str, bytes]]
