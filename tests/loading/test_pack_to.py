@@ -329,21 +329,31 @@ def test_a_first_shard_of_which_nothing_could_be_packed(source, tmp_path):
         assert str(loader.epoch_proof()) == "epoch 0: 1 sample, each once"
 
 
-def test_objects_of_datasets_are_sources(source, tmp_path):
+def table_of(source):
     paths = sorted(source.glob("*/00*.*"))
     rows = [{"image": {"bytes": path.read_bytes(), "path": None}, "label": n % 3} for n, path in enumerate(paths)]
     features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["a", "b", "c"]))
-    table = datasets.Dataset.from_list(rows, features=features)
-    for name, items in {"table": table, "stream": table.to_iterable_dataset()}.items():
-        with make(items, tmp_path / name) as loader:
-            assert sorted(Counter(label for batch in loader for label in batch.label.tolist()).values()) == [13, 13, 14]
-            assert loader.classes == ("a", "b", "c")
-        wt.pack(items, tmp_path / f"{name}-packed", **PACK)
-        assert hashes(tmp_path / name) == hashes(tmp_path / f"{name}-packed")
-        with make(items, tmp_path / name) as loader:
+    return datasets.Dataset.from_list(rows, features=features)
+
+
+@pytest.mark.parametrize("kind", ["table", pytest.param("stream", marks=pytest.mark.torture)])
+def test_objects_of_datasets_are_sources(source, tmp_path, kind):
+    items = table_of(source) if kind == "table" else table_of(source).to_iterable_dataset()
+    with make(items, tmp_path / "out") as loader:
+        assert sorted(Counter(label for batch in loader for label in batch.label.tolist()).values()) == [13, 13, 14]
+        assert loader.classes == ("a", "b", "c")
+    wt.pack(items, tmp_path / "packed", workers=1, **PACK)
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "packed")
+
+
+@pytest.mark.torture
+def test_a_folder_packed_from_an_object_is_used_again_for_the_same_object_only(source, tmp_path):
+    table = table_of(source)
+    for _ in range(2):
+        with make(table, tmp_path / "out") as loader:
             assert len(keys_of(loader)) == 40
     is_other = pytest.raises(OptionError, match=r"is not the dataset of the Dataset")
-    with make(table.select(range(30)), tmp_path / "table") as loader, is_other:
+    with make(table.select(range(30)), tmp_path / "out") as loader, is_other:
         keys_of(loader)
 
 

@@ -172,11 +172,15 @@ def test_only_the_first_of_all_ranks_packs_to_a_url(source, packed, first_epoch,
     assert objects(s3) == contents(packed)
 
 
-def test_urls_that_cannot_be_packed_to(source, six_photos, s3):
+def test_urls_that_cannot_be_packed_to(source, s3):
     with pytest.raises(StoreError, match="bucket or container does not exist"):
         make(source, "s3://none/photos")
     with pytest.raises(OptionError, match="is inside the source"):
         make("s3://bucket/images", "s3://bucket/images/packed")
+
+
+@pytest.mark.torture
+def test_the_url_of_another_dataset_is_refused(source, six_photos, s3):
     wt.pack(six_photos, URL, workers=1, **PACK)
     is_other = pytest.raises(OptionError, match=r"pack_to='s3://bucket/photos' is not the dataset of .*photos")
     with make(source, batch_size=2) as loader, is_other:
