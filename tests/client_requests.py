@@ -16,7 +16,7 @@ PATIENT = RetryPolicy(
 )
 STALLING = dataclasses.replace(PATIENT, idle_seconds=0.2)
 # For requests that must fail: QUICK, or QUICK_STALLING where the server stops sending.
-QUICK = dataclasses.replace(PATIENT, seconds=0.2, connect_seconds=2)
+QUICK = dataclasses.replace(PATIENT, seconds=0.5, connect_seconds=2)
 QUICK_STALLING = dataclasses.replace(QUICK, idle_seconds=0.2)
 
 
