@@ -20,14 +20,13 @@ from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import PLACE
 from wds_tools.sources import coco, layouts, masks, voc, yolo
-from wds_tools.sources.about_images import RowNames
 from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, Record
 from wds_tools.sources.image_tables import mask_classes
 from wds_tools.sources.inputs import File
-from wds_tools.sources.layouts import split_folder
-from wds_tools.sources.pixels import image_size
+from wds_tools.sources.layouts import RowNames, split_folder
 from wds_tools.sources.tree import Files, Layout
+from wds_tools.sources.values import image_size
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
 _MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first

@@ -25,7 +25,7 @@ from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import as_read_error, import_optional
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.layouts import is_split_name
-from wds_tools.sources.pixels import CHANNELS, layout_of
+from wds_tools.sources.values import CHANNELS, layout_of
 
 _ERRORS = (KeyError, ValueError, RuntimeError, TypeError)
 _HEADER_BYTES = 128  # of a MAT-file
