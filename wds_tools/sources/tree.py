@@ -388,12 +388,6 @@ def _hint(files: Files, parts: Iterable[Mapping[str, File]]) -> list[str]:
     """Return a note if entries of the first JSON files of images could be their labels."""
     first = islice((own["json"] for own in parts if "json" in own), _PARSED)
     objects = [json_object(files.read(file)) or {} for file in first]
-    if any({"shapes", "imagePath"} <= one.keys() for one in objects):
-        note = (
-            "files of LabelMe are kept as entries of json: their shapes are not objects, and 'imageData' is the image "
-            "once more: convert them to COCO to train with boxes or outlines"
-        )
-        return [note]
     found = (entry for one in objects for entry in usual_columns(LABEL, one))
     places = ", ".join(f"--label json:{entry}" for entry in dict.fromkeys(found))
     note = f"packed without labels; {places} could be the label: pack the dataset once more, with this option"
@@ -402,7 +396,7 @@ def _hint(files: Files, parts: Iterable[Mapping[str, File]]) -> list[str]:
 
 _TABLE = "table"
 LAYOUTS = {
-    "coco": "annotated:Coco",
+    "coco": "annotated_json:Coco",
     "yolo": "annotated:Yolo",
     "voc": "annotated:Voc",
     _TABLE: "tabled:Table",
