@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from folders import write_tar
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from sources_conformance import CLASSES, Photo, contents, decode, image_of, photos_of, stored
@@ -342,7 +342,6 @@ def test_a_zarr_codec_that_unpickles_is_refused(tmp_path: Path) -> None:
         scan(store)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([(), (1,), (3,), (4,)]), st.integers(0, 9))
 def test_a_png_of_noise_is_not_longer_than_its_bound(
     height: int, width: int, channels: tuple[int, ...], seed: int

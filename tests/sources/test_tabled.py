@@ -912,6 +912,7 @@ def test_columns_of_minus_one_and_one_are_several_labels(tmp_path: Path) -> None
     [("split", "train", "val"), ("Split", 0, 1), ("is_train", True, False), ("fold", 3.0, 4.0)],
 )
 @pytest.mark.parametrize("writer", ["to_csv", "to_parquet"])
+@pytest.mark.torture_except("to_csv-split-train-val", "to_parquet-is_train-True-False", "to_csv-fold-3.0-4.0")
 def test_a_column_of_splits_is_named_in_a_note(writer: str, column: str, train: Any, val: Any, tmp_path: Path) -> None:
     src = images(tmp_path / "src", *names_of("{}.png", 300))
     table = pd.DataFrame({"image": names_of("{}.png", 300), column: [train] * 250 + [val] * 50})
