@@ -30,8 +30,8 @@ from wds_tools.packing.worker import ShardFile
 from wds_tools.sources.base import Listing, SourceOptions
 from wds_tools.sources.detect import detect, open_source
 from wds_tools.sources.objects import ObjectSource
-from wds_tools.sources.pixels import layout_of, png_bound
-from wds_tools.sources.protobuf import parse_datum, parse_example
+from wds_tools.sources.tfrecord import parse_datum, parse_example
+from wds_tools.sources.values import layout_of, png_bound
 
 
 def pack(src, dst, **options):
