@@ -491,8 +491,7 @@ class Labels:
         names = [label.name for label in labels if label.name is not None]
         if {*numbers} == {1} and not names and {"-1", "-1.0"} & {str(value).strip() for value in self._values}:
             raise LabelError(
-                f"{self._where} has only labels 1 and -1, and -1 means no label: write 1 and 0, or pass --label-type "
-                "name"
+                f"{self._where} has only 1 and -1, and -1 means no label: write 1 and 0, or pass --label-type name"
             )
         if numbers and names:
             raise LabelError(
