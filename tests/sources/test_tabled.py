@@ -20,6 +20,7 @@ import fsspec
 import numpy as np
 import pandas as pd
 import pytest
+from annotated_trees import tree_of
 from foreign_tables import COUNT, LABELS, NAMES, beside_images, packed, png
 from PIL import Image
 from sources_conformance import stored
@@ -471,6 +472,35 @@ def test_the_folder_above_the_working_directory_has_a_name(tmp_path: Path, monke
         monkeypatch.chdir(src / folder)
         with pytest.raises(SourceError, match=rf"^{shown} names 6 images in column 'id'.* is not read with {named}"):
             wt.pack(named, tmp_path / "dst", dry_run=True)
+
+
+def test_images_are_not_packed_without_the_annotations_in_the_folder_next_to_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yolo = tree_of(tmp_path / "yolo", "yolo/datumaro_boxes", "images/{split}/{name}")
+    voc = tree_of(tmp_path / "voc", "voc/datumaro", "JPEGImages/{name}")
+    for src, above in ((yolo / "images", yolo), (yolo / "images" / "train", yolo), (voc / "JPEGImages", voc)):
+        options = {} if src != yolo / "images" else {"split": "folders"}
+        pack: Any = wt.pack_splits if options else wt.pack
+        with pytest.raises(
+            SourceError, match=rf"has the objects of 'photo.*, and is not read with {src}.* pack {above}, "
+        ):
+            pack(src, tmp_path / "dst", dry_run=True, **options)
+        assert pack(src, tmp_path / "dst", kind="folder", dry_run=True, **options)
+    monkeypatch.chdir(voc)
+    assert wt.pack_splits(".", tmp_path / "dst", split="folders", dry_run=True)["val"].account.attached["annotations"]
+
+
+def test_a_file_above_that_is_not_read_is_noted_if_its_name_says_that_it_has_labels(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    frame("{}").to_pickle(src / "labels.pkl")
+    frame("{}").to_pickle(src / "features.pkl")
+    (src / "labels.txt").write_text(LISTS["train.txt"])
+    notes = wt.pack(src / "images", tmp_path / "dst", dry_run=True).account.notes
+    assert [note.partition(", ")[0] for note in notes] == [
+        f"'{src}/labels.pkl' has arrays or objects",
+        f"'{src}/labels.txt' has a value for each image",
+    ]
 
 
 OTHERS = {
