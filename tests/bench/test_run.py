@@ -148,7 +148,7 @@ def test_one_run_measures_loaders_and_the_stages_of_ours_names_missing_peers_hid
     found = bench(f"vault://{few}", view="train", against=peers, **options, remote=remote, progress=look)
     assert_is_measured(found, "train", crop_ready, workers=2)
     assert any("ours" in line and "images/s" in line for line in lines)
-    of_peers = ("writing formats of their own", "comparing with ours") if crop_ready else ()
+    of_peers = ("writing their own formats", "comparing with ours") if crop_ready else ()
     for phase in ("starting the loaders", "measuring", *of_peers):
         assert re.search(rf"{phase}:   0%\|          \| 0/[234] \[", shown.getvalue())
     assert "unpacking the images:   0%|" in shown.getvalue()

@@ -212,7 +212,7 @@ def test_a_valid_dataset_has_only_ok_findings(packed: Path) -> None:
     assert [found[name][0] for name in ("dataset", "indexes", "shards")] == ["ok"] * 3
     assert found["images"] == (
         "note",
-        "400 images without a signature: similar, blank and blurred ones are not found",
+        "400 images without a signature: similar, blank and blurred images are not found",
     )
     assert f"{packed}: 400 samples in 7 shards" in found["dataset"][1]
 

@@ -386,7 +386,7 @@ def test_options_that_need_all_samples_wait_for_the_whole_dataset(source, packed
     [
         ({"pack_to": "memory://photos"}, "another process packs, and it cannot write there"),
         ({"pack_to": "s3://bucket/photos", "pack": {"then": "crop-ready"}}, "rewrites images in place"),
-        ({"pack": {"fresh": True}}, "the loader decides this option of pack"),
+        ({"pack": {"fresh": True}}, "the loader sets this option of pack"),
         ({"pack": {"shuffle": False}}, "needs shards that are packed in random order"),
         ({"pack": {"shard_size": 1}}, "shard_size.* does not have; it has .*shard_bytes"),
         ({"pack_to": None}, "pack_to=, which is missing"),
