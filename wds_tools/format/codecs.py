@@ -101,14 +101,14 @@ def stored_pixels(data: bytes | memoryview) -> NDArray[np.uint8]:
     return pixels  # type: ignore[no-any-return]
 
 
-_scan_json = json.JSONDecoder().scan_once
+_raw_decode = json.JSONDecoder().raw_decode
 
 
 def _decode_json(data: bytes) -> Any:
     try:
-        with contextlib.suppress(ValueError, StopIteration):  # for short values, json.loads takes twice as long
+        with contextlib.suppress(ValueError):  # json.loads takes 1.6 times as long for ten boxes
             text = data.decode()
-            value, end = _scan_json(text, 0)
+            value, end = _raw_decode(text)
             if end == len(text):
                 return value
         return json.loads(data)  # other encodings, spaces around the value, errors
