@@ -194,9 +194,8 @@ def _check_above(source: Source, found: Collector, root: Path) -> None:
     texts = candidates(files, (), (*TABLES, ".txt"))
     texts = sorted(texts, key=lambda file: not _SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
     named = [file for file in files if says_labels(file.path)][:_MAX_TABLES_ABOVE]
-    paths = [*source.image_names(found)]
-    _check_beside(source, root, paths[:_PROBED])
-    images = [File(path, 0) for path in paths] if texts or named else []
+    _check_beside(source, root, [*islice(source.image_names(found), _PROBED)])
+    images = [File(path, 0) for path in source.image_names(found)] if texts or named else []
     names = RowNames(images)
     for file in texts:
         if reason := _names_most(file.path, _content(root / file.path), names, images):
