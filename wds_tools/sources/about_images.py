@@ -239,8 +239,8 @@ def _names_most(path: str, data: bytes, names: RowNames, images: Sequence[File])
     table, rows = _rows_in(path, data)
     for column in table.columns if table is not None else ():
         values = [row[column] for row in rows if names.has(row.get(column))]
-        are_names = not all(map(_is_number, values)) or _OF_IMAGES.search(column.lower()) is not None
-        if values and are_names and are_most(named := names.all_of(values), images):
+        is_of_images = _OF_IMAGES.search(column.lower()) and share_of_names(column, rows, names) >= ENOUGH
+        if (is_of_images or not all(map(_is_number, values))) and are_most(named := names.all_of(values), images):
             return f"names {counted(len(named), 'image')} in column {column!r} ({some_of(values)})"
     return ""
 

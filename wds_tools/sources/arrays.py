@@ -396,8 +396,8 @@ class TensorSource(ArraySource):
             if is_system_error(error):
                 raise SourceStoreError(f"{self.path} cannot be read: {error}") from error
             raise SourceError(
-                f"{self.path} cannot be read as tensors: {_why_not_loaded(error)}; allowed are tensors, numbers and text "
-                "in dictionaries, lists and tuples"
+                f"{self.path} cannot be read as tensors: {_why_not_loaded(error)}; allowed are tensors, numbers and "
+                "text in dictionaries, lists and tuples"
             ) from error
         contents = Contents()
         reader = _Tensors(contents, torch, str(self.path))
