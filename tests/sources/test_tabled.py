@@ -930,7 +930,7 @@ def test_columns_of_minus_one_and_one_are_several_labels(tmp_path: Path) -> None
     assert {path: json.loads(one["labels.json"]) for path, one in by_path(tmp_path / "several").items()} == {
         f"{row:06}.png": [bit for bit in range(3) if row >> bit & 1] for row in range(COUNT)
     }
-    with pytest.raises(LabelError, match="only labels 1 and -1, and -1 is none: write 1 and 0"):
+    with pytest.raises(LabelError, match="only 1 and -1, and -1 means no label: write 1 and 0"):
         wt.pack(src, tmp_path / "one", columns={"label": "cat"}, dry_run=True)
     table.loc[0, list(NAMES)] = 0
     table.to_csv(src / "list_attr_celeba.csv", index=False)
