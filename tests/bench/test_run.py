@@ -206,7 +206,7 @@ def test_every_loader_is_measured_and_nothing_is_left(few, temporary, view, peer
         ("mosaic", ("crop-ready",)),
     ],
 )
-@pytest.mark.torture_except("ssl-peers0", "detect-peers1")
+@pytest.mark.torture_except("detect-peers1")
 def test_loaders_yield_whole_batches_of_several_crops_and_of_boxes(few, temporary, view, peers):
     """In this process, because starting a process per loader takes ten times as long."""
     copy = dataset.prepare_dataset(open_shards(few), temporary, workload=view, workers=1, batch_size=4)

@@ -270,6 +270,7 @@ def test_the_command_prints_findings_and_remedies(packed: Path, tmp_path: Path) 
     assert done.returncode == ("  problem  " in done.stdout)
 
 
+@pytest.mark.torture
 def test_the_findings_can_be_printed_as_json(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('broken')")
     done = doctor("--json", packed, path=tmp_path, WDS_TOOLS_CACHE_DIR=str(tmp_path))
