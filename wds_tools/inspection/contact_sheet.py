@@ -93,7 +93,7 @@ def contact_sheet(
     chosen = view_named(view, size)
     manifest = open_shards(dataset, remote=remote).manifest
     check_fields(("image",), manifest.fields)
-    options = {
+    options: dict[str, Any] = {
         "batch_size": min(count, manifest.samples),
         "tail": "pad",
         "shuffle": True,
