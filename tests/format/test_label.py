@@ -389,3 +389,14 @@ def test_lists_of_one_length_with_a_number_twice_are_an_error(values: list[Any])
     different = Labels("t.csv")
     different.extend([[3, 1], [1, 2], [0, 3]])
     assert different.numbered().several == [(3, 1), (1, 2), (0, 3)]
+
+
+@given(st.lists(st.sampled_from(["cat", "dog", 3, None, ("cat", "dog"), ("cat",), name("dog"), ()]), max_size=5))
+def test_a_label_of_several_samples_is_that_of_each(values: list[Any]) -> None:
+    together, single = (Labels("it", label_type="name") for _ in range(2))
+    for count, value in enumerate(values, 1):
+        together.add(value, count)
+        for _ in range(count):
+            single.add(value)
+    one, other = together.numbered(), single.numbered()
+    assert (one.numbers.tolist(), one.classes, one.several) == (other.numbers.tolist(), other.classes, other.several)
