@@ -295,7 +295,8 @@ class _Reader:
         if len(left_out) < len(categories):
             for one in left_out:
                 self.result.found.notes.append(
-                    f"category {one['id']} has no annotation, and the name {one.get('name')!r} of another one: left out"
+                    f"category {one['id']} has no annotation, and the same name as another one, {one.get('name')!r}: "
+                    "left out"
                 )
             categories = [one for one in categories if one not in left_out]
         return categories

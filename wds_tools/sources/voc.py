@@ -55,7 +55,7 @@ class _Builder:
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         if len(self._open) >= _MAX_DEPTH:
-            raise SourceError(f"{self._where} has elements in more than {_MAX_DEPTH} elements")
+            raise SourceError(f"{self._where} has elements nested more than {_MAX_DEPTH} levels deep")
         self._open.append((name, {f"@{key}": value for key, value in attributes.items()}, []))
 
     def text(self, data: str) -> None:
