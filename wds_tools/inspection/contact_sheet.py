@@ -105,7 +105,7 @@ def contact_sheet(
     fields: dict[str, Any] = {"image": Image(view=chosen)}
     with _loader(dataset, {**fields, **({"label": Label()} if manifest.has_labels else {})}, options) as loader:
         loader.set_epoch(epoch)
-        batch, found = next(iter(loader)), min(options["batch_size"], loader.samples)
+        batch, found = next(iter(loader)), min(count, loader.samples)
     labels = batch.label.tolist() if manifest.has_labels else [None] * found
     images = list(batch.image)[:found]
 
