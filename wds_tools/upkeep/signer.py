@@ -1,7 +1,7 @@
 """`sign_images()`: signatures of the images of a packed dataset, as columns of its indexes. Shards are not changed.
 
-The dataset is complete at any time. New indexes are written next to the old ones; then the manifest names them; then the
-old files get the new content; then the manifest names these again, and the others are removed.
+The dataset is complete at any time. New indexes are written next to the old ones; then the manifest names them; then
+the old files get the new content; then the manifest names these again, and the others are removed.
 """
 
 from __future__ import annotations
