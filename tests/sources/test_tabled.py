@@ -505,6 +505,7 @@ def test_a_file_above_that_is_not_read_is_noted_if_its_name_says_that_it_has_lab
 
 OTHERS = {
     "epochs of a training": lambda src: pd.DataFrame({"epoch": range(COUNT), "loss": 0.5}).to_csv(src / "results.csv"),
+    "ids of others": lambda src: pd.DataFrame({"id": range(50), "name": "a"}).to_csv(src / "users.csv", index=False),
     "a few images": lambda src: frame("{}.png")[:2].to_csv(src / "best.csv", index=False),
     "other images": lambda src: frame("other{}.png").to_csv(src / "labels.csv", index=False),
     "no table": lambda src: (src / "train.csv").write_text('a,"b\n1'),

@@ -194,9 +194,8 @@ def _check_above(source: Source, found: Collector, root: Path) -> None:
     texts = candidates(files, (), (*TABLES, ".txt"))
     texts = sorted(texts, key=lambda file: not _SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
     named = [file for file in files if says_labels(file.path)][:_MAX_TABLES_ABOVE]
-    paths = [*source.image_names(found)]
-    _check_beside(source, root, paths[:_PROBED])
-    images = [File(path, 0) for path in paths] if texts or named else []
+    _check_beside(source, root, [*islice(source.image_names(found), _PROBED)])
+    images = [File(path, 0) for path in source.image_names(found)] if texts or named else []
     names = RowNames(images)
     for file in texts:
         if reason := _names_most(file.path, _content(root / file.path), names, images):
@@ -240,8 +239,8 @@ def _names_most(path: str, data: bytes, names: RowNames, images: Sequence[File])
     table, rows = _rows_in(path, data)
     for column in table.columns if table is not None else ():
         values = [row[column] for row in rows if names.has(row.get(column))]
-        are_names = not all(map(_is_number, values)) or _OF_IMAGES.search(column.lower()) is not None
-        if values and are_names and are_most(named := names.all_of(values), images):
+        is_of_images = _OF_IMAGES.search(column.lower()) and share_of_names(column, rows, names) >= ENOUGH
+        if (is_of_images or not all(map(_is_number, values))) and are_most(named := names.all_of(values), images):
             return f"names {counted(len(named), 'image')} in column {column!r} ({some_of(values)})"
     return ""
 

@@ -1,4 +1,4 @@
-"""`add_fields()`: new fields for the samples of a dataset, in shards of their own, read together with the old ones.
+"""`add_fields()`: new fields for the samples of a dataset, in separate shards, read together with the old ones.
 
 The new shards are a dataset in a subfolder: its shards and samples have the same names and keys as the
 dataset's. The manifest of the dataset lists the subfolder. See docs/decisions/0021-added-fields.md.
@@ -67,10 +67,10 @@ class AddReport:
     Attributes:
         folder: Folder of the new shards.
         fields: New field to the number of samples that have it.
-        samples: Number of samples with at least one of them.
-        missing: Number of samples of the dataset without any of them.
+        samples: Number of samples with at least one new field.
+        missing: Number of samples without any new field.
         unknown: Number of keys of the source that no sample has.
-        unknown_key: The first of them, or None.
+        unknown_key: The first unknown key, or None.
         bytes: Length of the new shards.
         seconds: Duration.
     """
