@@ -58,10 +58,14 @@ class OpenShard:
     block: int
     spans: NDArray[np.int64]
 
+    @property
+    def file(self) -> StoredFile:
+        """The file of the shard, as stores know it."""
+        return StoredFile(self.entry.name, self.entry.bytes, self.entry.xxh3)
+
     def part(self, block: int) -> Block:
         """Return a block of the shard as a unit of reading."""
-        start, stop = self.spans[block].tolist()
-        return Block(StoredFile(self.entry.name, self.entry.bytes, self.entry.xxh3), start, stop)
+        return Block(self.file, *self.spans[block].tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +219,12 @@ class Reader:
                 self.shards.follow(error)
 
     def _extents(self, column: StoredColumn) -> list[Extent]:
-        shard, rows = column.shard, column.rows
-        numbers = (rows // shard.block).tolist()
-        blocks = {number: shard.part(number) for number in set(numbers)}
-        starts = column.columns.offset[rows]
-        stops = starts + column.columns.size[rows]
-        positions = zip(numbers, starts.tolist(), stops.tolist(), strict=True)
-        return [Extent(blocks[number], start, stop) for number, start, stop in positions]
+        shard, rows, file = column.shard, column.rows, column.shard.file
+        spans = shard.spans[rows // shard.block].tolist()
+        offsets = column.columns.offset[rows]
+        starts, stops = offsets.tolist(), (offsets + column.columns.size[rows]).tolist()
+        ranges = zip(spans, starts, stops, strict=True)
+        return [Extent(Block(file, *span), start, stop) for span, start, stop in ranges]
 
     def _verified(self, column: StoredColumn, extents: list[Extent], data: list[memoryview]) -> Iterator[memoryview]:
         expected = column.columns.xxh3[column.rows].tolist()

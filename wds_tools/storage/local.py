@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -215,10 +216,11 @@ class LocalStore:
 
     def fetch_extents(self, extents: Sequence[Extent]) -> list[memoryview]:
         """Return byte ranges of shards as views of the mapped files, without a copy."""
-        return [
-            self.fetch(block.file.name, [(start, stop)], total_bytes=block.file.bytes)[0]
-            for block, start, stop in extents
-        ]
+        found: list[memoryview] = []
+        # The extents of one shard follow each other, so that each file is looked up once.
+        for file, group in groupby(extents, key=lambda extent: extent.block.file):
+            found += self.fetch(file.name, [(start, stop) for _, start, stop in group], total_bytes=file.bytes)
+        return found
 
     def read_ahead(self, blocks: Sequence[Block]) -> None:
         """Let the kernel read these blocks into the page cache in the background."""
