@@ -53,7 +53,9 @@ class Ring:
         self._wanted_spare_slots = spare_slots
         self.rows = rows
         self._layouts: tuple[SlotLayout, ...] = ()
-        self._places: list[list[tuple[TensorSpec, slice]]] = []  # of each layout: its tensors, and their bytes in a slot
+        self._places: list[
+            list[tuple[TensorSpec, slice]]
+        ] = []  # of each layout: its tensors, and their bytes in a slot
         self._variants: dict[int, int] = {}  # of slots that do not hold the first variant
         self._free = deque(range(slots))
         self._take_descriptor(anonymous_file())
