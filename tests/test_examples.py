@@ -193,6 +193,7 @@ def test_shuffle_quality_prints_its_tables_and_draws_its_chart(tmp_path: Path) -
     assert (tmp_path / "quality.svg").read_text().count("<circle") > 100
 
 
+@pytest.mark.torture
 def test_processes_or_threads_makes_the_same_batches_and_prints_a_table(packed: Path) -> None:
     out = run(command("06_processes_or_threads.py", packed, "--rounds", "1", "--seconds", "0.05", "--batch-size", "16"))
     rows = [line.split()[:3] for line in out.partition("CPU-s per 1,000")[2].splitlines()[1:]]
@@ -207,8 +208,8 @@ def test_segmentation_learns_masks_that_follow_the_crops(tmp_path: Path) -> None
     assert shares[1] > 70, "about half of the pixels are brighter than the mean"
 
 
-@pytest.mark.long
 @pytest.mark.frameworks
+@pytest.mark.torture
 def test_detection_trains_a_detector_of_torchvision_on_the_boxes_and_masks_in_the_crops(tmp_path: Path) -> None:
     options = ("--model", "maskrcnn", "--count", "10", "--epochs", "1", "--size", "32")
     out = run(command("10_detection.py", tmp_path / "boxes", *options))
@@ -229,6 +230,7 @@ def boxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.frameworks
+@pytest.mark.torture
 def test_detr_gets_what_the_processor_of_transformers_makes_of_the_images_and_boxes(boxes: Path) -> None:
     from transformers import DetrImageProcessor
 

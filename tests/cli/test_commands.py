@@ -272,6 +272,7 @@ def not_compiled(*words: str | Path) -> Result:
     return result_of(["-c", WITHOUT_COMPILED, *words], LIBRARIES)
 
 
+@pytest.mark.torture
 def test_a_missing_compiled_module_is_a_single_warning_and_only_when_packing_starts(
     six_photos: Path, tmp_path: Path
 ) -> None:

@@ -155,7 +155,7 @@ def build_wheel(sources: Path, out: Path) -> Path:
     return wheel
 
 
-@pytest.mark.long
+@pytest.mark.torture
 def test_pip_builds_the_package_with_only_ziglang(sources: Path, programs: Path, tmp_path: Path) -> None:
     wheel = build_wheel(sources, tmp_path / "out")
     with zipfile.ZipFile(wheel) as archive:
@@ -173,6 +173,7 @@ def test_pip_builds_the_package_with_only_ziglang(sources: Path, programs: Path,
 
 
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
+@pytest.mark.torture_except("editable")
 def test_every_install_leaves_its_module_in_the_source_tree_and_removes_an_older_one(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -233,6 +234,7 @@ def test_the_source_distribution_has_the_peers_of_the_benchmark(sources: Path, t
     assert peers <= packed
 
 
+@pytest.mark.torture
 def test_an_editable_install_has_the_peers_of_the_benchmark(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -249,6 +249,7 @@ def doctor(*words: str | Path, path: Path | None = None, **environment: str) -> 
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.torture
 def test_this_machine_can_be_inspected() -> None:
     machine = inspect_machine()
     assert machine.imports.torch is not None
@@ -293,6 +294,7 @@ def test_the_exit_code_is_2_for_a_missing_dataset(tmp_path: Path) -> None:
         ("raise SystemExit(3)", "ends the process with exit code 3"),
     ],
 )
+@pytest.mark.torture_except("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)-ends the process with signal 11")
 def test_the_command_reports_why_torch_cannot_be_imported(packed: Path, tmp_path: Path, code: str, reason: str) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(code)

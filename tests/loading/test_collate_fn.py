@@ -42,6 +42,7 @@ def as_detr(samples):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_collate_fn_gets_the_samples_of_a_batch_as_named_tuples(scenes, num_workers):
     with loader_of(scenes) as plain, loader_of(scenes, list, num_workers=num_workers) as loader:
         for batch, samples in zip(plain, loader, strict=True):

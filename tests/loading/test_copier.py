@@ -71,6 +71,7 @@ def assert_equal(seen, expected):
 
 
 @pytest.mark.parametrize("options", [{}, {"device_prefetch": 1}, {"device_prefetch": 7}, {"num_workers": 0}])
+@pytest.mark.torture_except("options0", "options3")
 def test_batches_on_cuda_equal_those_in_cpu_memory(few, gpu, expected, options):
     with wt.make_loader(few, **{**OPTIONS, "device": "cuda", **options}) as loader:
         for epoch in range(2):
@@ -78,6 +79,7 @@ def test_batches_on_cuda_equal_those_in_cpu_memory(few, gpu, expected, options):
 
 
 @pytest.mark.parametrize("view", SEVERAL_SIZES, ids=lambda view: type(view).__name__)
+@pytest.mark.torture_except("Buckets")
 def test_batches_of_several_sizes_use_the_same_slots(few, gpu, view):
     options = {**OPTIONS, "view": view, "prefetch_factor": 1}
     with wt.make_loader(few, **options) as loader:
@@ -230,6 +232,7 @@ def test_too_little_memory_for_a_batch_that_is_copied_ahead_does_not_end_the_epo
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_the_default_device_of_the_program_does_not_matter(scenes, gpu, num_workers):
     fields = {
         "image": wt.Image(view=wt.Resize(40), pad=0, transform=lambda image: image + torch.ones(1, dtype=torch.uint8)),
@@ -301,6 +304,7 @@ def test_memory_is_unregistered_later_if_a_graph_is_captured_meanwhile(few, gpu)
 
 @pytest.mark.parametrize("captured", [0, 1])
 @pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.torture_except("0-0", "1-1")
 def test_a_batch_that_is_requested_while_a_graph_is_captured_raises_loader_error(few, gpu, expected, captured, before):
     # The current device is 0. A capture forbids allocations on the other devices too.
     with wt.make_loader(few, **OPTIONS, device="cuda:1") as loader:
@@ -342,6 +346,7 @@ def test_without_registered_memory_batches_are_still_copied_to_the_device(
 
 
 @pytest.mark.parametrize("view", [None, VIEW])
+@pytest.mark.torture_except("view1")
 def test_lists_of_images_and_other_fields_are_copied_from_pinned_memory(few, gpu, view):
     options = {"batch_size": 8, "view": view, "fields": ("image", "label", "__key__"), "num_workers": 2}
     with pytest.warns(UserWarning, match="list of tensors") if view is None else pytest.MonkeyPatch.context():
@@ -363,6 +368,7 @@ def test_lists_of_images_and_other_fields_are_copied_from_pinned_memory(few, gpu
 
 
 @pytest.mark.parametrize("can_pin", [True, False])
+@pytest.mark.torture_except("True")
 def test_all_tensors_of_a_slot_are_copied(scenes, gpu, can_pin):
     fields = {
         "image": wt.Image(view=VIEW),
@@ -385,6 +391,7 @@ def test_all_tensors_of_a_slot_are_copied(scenes, gpu, can_pin):
 
 
 @pytest.mark.parametrize("pad", [0, wt.Pad(size=(340, 340))])
+@pytest.mark.torture_except("pad1")
 def test_padded_tensors_are_copied(scenes, gpu, pad):
     fields = {
         "image": wt.Image(view=wt.Resize(120), pad=pad),
@@ -526,6 +533,7 @@ def test_cuda_without_index_is_the_device_of_the_local_rank(few, gpu, expected, 
     ("count", "local_rank", "set_device", "index"),
     [(2, None, None, 0), (1, "3", None, 0), (4, "3", None, 3), (4, "3", 2, 2), (4, None, 2, 2), (4, "3", 0, 3)],
 )
+@pytest.mark.torture_except("2-None-None-0", "4-3-2-2", "4-None-2-2")
 def test_the_device_depends_on_set_device_and_the_local_rank(
     few, gpu, monkeypatch, count, local_rank, set_device, index
 ):
@@ -575,6 +583,7 @@ def test_workers_do_not_collect_objects_of_the_main_process(few):
 
 
 @pytest.mark.parametrize("device_prefetch", [1, 4])
+@pytest.mark.torture_except("4")
 def test_at_most_two_steps_are_unfinished_when_a_batch_is_requested(few, gpu, device_prefetch):
     done = []
     with wt.make_loader(few, **OPTIONS, device="cuda", device_prefetch=device_prefetch) as loader:

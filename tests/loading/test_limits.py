@@ -81,6 +81,7 @@ with wt.make_loader(dataset, batch_size=40, num_workers=0, view=view, shuffle=Tr
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
+@pytest.mark.torture_except("False")
 def test_a_batch_of_more_shards_than_files_may_be_mapped_is_read(shards, is_remote):
     server = BadServer({f"/{path.name}": path.read_bytes() for path in shards.iterdir()})
     with server.running():

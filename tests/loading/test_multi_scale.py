@@ -82,6 +82,7 @@ def test_a_dataloader_made_from_the_loader_has_its_sizes_and_single_samples_the_
         assert loader.dataset[5].image.shape == (3, SIZES[0], SIZES[0])
 
 
+@pytest.mark.torture
 def test_a_schedule_may_have_several_scales(scenes):
     view = wt.Schedule({0: VIEW, 1: wt.Letterbox(64)})
     with loader_of(scenes, view, num_workers=1) as loader:

@@ -36,6 +36,7 @@ def assert_equal(found, expected):
 @pytest.mark.parametrize(
     "options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "multiprocessing_context": "forkserver"}]
 )
+@pytest.mark.torture_except("options1")
 def test_each_epoch_has_its_view_and_the_workers_stay(few, options):
     with make(few, SCHEDULE, **options) as loader:
         found = [[(images.clone(), labels) for images, labels in loader] for _ in range(4)]  # no set_epoch

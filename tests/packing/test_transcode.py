@@ -409,6 +409,7 @@ def crop_ready(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("view", [wt.RandomResizedCrop(64, flip=True), wt.CenterCrop(64, resize=80), wt.Resize(50)])
+@pytest.mark.torture_except("view1")
 def test_the_loader_returns_the_same_pixels_from_crop_ready_shards(packed: Path, crop_ready: Path, view: View) -> None:
     batches = []
     for dataset in (packed, crop_ready):
@@ -432,6 +433,7 @@ def test_the_index_marks_crop_ready_images_and_so_does_indexing_again(crop_ready
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(3, 1), (1, 2), pytest.param(3, 2, marks=pytest.mark.torture)])
+@pytest.mark.torture_except("3-1")
 def test_workers_and_threads_change_no_byte_of_crop_ready_shards(
     photos: Path, crop_ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
 ) -> None:

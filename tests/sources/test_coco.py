@@ -11,9 +11,9 @@ from PIL import Image
 from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.objects import rle_box, run_lengths
 from wds_tools.sources import coco
-from wds_tools.sources.about_images import RowNames
 from wds_tools.sources.annotations import completed, unpacked
 from wds_tools.sources.inputs import File
+from wds_tools.sources.layouts import RowNames
 
 FOREIGN = Path(__file__).parent.parent / "foreign" / "coco"
 NOT_READ = ("imantics.json", "pycocotools_rle.json", "panoptic_train.json", "panoptic_val.json")  # by pycocotools

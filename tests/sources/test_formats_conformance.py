@@ -120,6 +120,9 @@ class TestParquet(DamageableConformance):
         pq.write_table(table.set_column(0, "image", pa.array(images, table.schema.field("image").type)), name)
         return 11
 
+    def test_two_workers_write_the_same_bytes_as_one(self, src: Path, tmp_path: Path) -> None:
+        super().test_two_workers_write_the_same_bytes_as_one(src, tmp_path)
+
 
 class TestArrow(Conformance):
     kind = "arrow"
@@ -148,6 +151,9 @@ class TestHdf5(Conformance):
             file["labels"] = labels
             file["score"] = np.linspace(0, 1, len(photos))
         return folder / "photos.h5"
+
+    def test_two_workers_write_the_same_bytes_as_one(self, src: Path, tmp_path: Path) -> None:
+        super().test_two_workers_write_the_same_bytes_as_one(src, tmp_path)
 
 
 class TestHdf5OfEncodedImages(DamageableConformance):
@@ -305,6 +311,9 @@ class TestTar(DamageableConformance):
     def damage(self, path: Path) -> int:
         path.write_bytes(path.read_bytes().replace(b"\xff\xd8\xff", b"\0\0\0", 1))
         return 11
+
+    def test_two_workers_write_the_same_bytes_as_one(self, src: Path, tmp_path: Path) -> None:
+        super().test_two_workers_write_the_same_bytes_as_one(src, tmp_path)
 
 
 class TestTarPerClass(Conformance):

@@ -81,6 +81,7 @@ def test_a_shard_without_a_valid_index_is_read(few, few_copy, tmp_path, what):
     assert content(tmp_path / "x") == content(tmp_path / "y")
 
 
+@pytest.mark.torture
 def test_worker_processes_pack_what_was_listed_from_indexes(few, tmp_path):
     for workers in (1, 2):
         reshard(few, tmp_path / f"{workers}", workers=workers)

@@ -22,8 +22,8 @@ from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.sources.base import Collector, Source, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.inputs import Input
-from wds_tools.sources.record_values import PICKLE, Excluded, array_of, images_of, pillow_image
 from wds_tools.sources.records import Item, RecordSource, attempt
+from wds_tools.sources.values import PICKLE, Excluded, array_of, images_of, pillow_image
 
 INDEX = "index.json"
 _MAX_INDEX_BYTES = 1 << 30

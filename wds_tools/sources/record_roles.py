@@ -41,7 +41,7 @@ from wds_tools.sources.label_choice import (
     with_matching_names,
 )
 from wds_tools.sources.layouts import is_split_name
-from wds_tools.sources.record_values import (
+from wds_tools.sources.values import (
     ALL_KINDS,
     IMAGES,
     SCALARS,

@@ -98,8 +98,8 @@ def merge(
     remain when the inputs are removed. Remote shards, and those on other file systems, are copied
     and verified with their checksums.
 
-    Classes are united by name: the result has the classes of the first input, then new classes of the others. Where a
-    class gets another number, the labels in the indexes are changed, and the manifest states ``"label": "index"``.
+    Classes are matched by name: the result has the classes of the first input, then new classes of the others. If a
+    class gets another number, the labels in the indexes are changed, and the manifest has ``"label": "index"``.
     The field ``cls`` in the shards keeps the old number, which other readers see; `reshard` writes the new one.
 
     Fields that were added later, by `add_fields`, are left out, with a warning. `reshard` writes them into the shards.

@@ -41,16 +41,17 @@ class Boxes(AtPath):
         field: Stored field: JSON, or an ``npy`` array [number of boxes, 4].
         path: Names that lead to the boxes in JSON, separated by dots, such as ``"objects.bbox"``. In a list, a name is
             looked up in each of its elements. The default is the whole value.
-        format: How they are stored: ``"xywh"`` (left, top, width, height, as in COCO), ``"xyxy"`` (left, top, right,
-            bottom) or ``"cxcywh"`` (centre, width, height, as in YOLO). None (the default) is ``"xyxy"`` for
+        format: How the boxes are stored: ``"xywh"`` (left, top, width, height, as in COCO), ``"xyxy"`` (left, top,
+            right, bottom) or ``"cxcywh"`` (centre, width, height, as in YOLO). None (the default) is ``"xyxy"`` for
             ``objects.box`` of packed annotations (docs/annotations.md), and ``"xywh"`` for all other paths.
         normalized: Whether the stored numbers are fractions of the width and height of the image. Requires ``like``.
             A number above 2 is an error, as fractions are 0 to 1.
         like: Name of the `Image` whose region, size and flip are used. None (the default) keeps the stored positions.
-        min_visible: With ``like``, drop boxes of whose area no more than this share is visible, 0 to 1. The default
-            drops those of which nothing is visible.
-        min_side: With ``like``, drop boxes whose visible part is not wider and higher than this number of pixels.
-        max_aspect: With ``like``, drop boxes whose visible part is longer than this number of times its other side.
+        min_visible: With ``like``, drop a box if the visible share of its area is at most this number, 0 to 1. The
+            default drops boxes of which nothing is visible.
+        min_side: With ``like``, drop a box if the width or height of its visible part is at most this number of pixels.
+        max_aspect: With ``like``, drop a box if one side of its visible part is longer than this number times the
+            other.
         pad: Value of the padding, or a `Pad`, so that each batch is one tensor [batch, boxes, 4]; ``"flat"`` joins the
             boxes of all samples, [all boxes, 4]. None (the default) gives a list if the numbers differ.
 

@@ -18,9 +18,9 @@ from wds_tools.loading.fields.paths import AtPath, Floats, chained, image_field,
 class Polygons(AtPath):
     """Outlines of objects: for each sample a list of objects, each a list of float32 tensors [points, 2], x and y.
 
-    With ``like``, outlines are moved and mirrored like the image, and cut off at its edges. A part of which nothing is
-    left is dropped; an object keeps its entry, so that entries correspond to those of other fields. With the name of
-    `Boxes`, the entries of boxes that are dropped are dropped too. ``sample_transform=`` does not move them.
+    With ``like``, outlines are moved and mirrored like the image, and clipped at its edges. A part of which nothing is
+    left is dropped, but each object keeps its entry, so that the entries correspond to other fields. With the name of
+    `Boxes`, the entries of dropped boxes are dropped too. ``sample_transform=`` does not move them.
 
     Attributes:
         field: Stored field: JSON.
