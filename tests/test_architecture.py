@@ -151,7 +151,7 @@ def test_a_loader_of_local_jpegs_imports_only_what_it_needs(six_photos: Path, tm
         "wds_tools.sources.layouts",
     }
     assert not imported & {"wds_tools.loading.packing", "wds_tools.packing.packer", "wds_tools.storage.cache.remote"}
-    assert sum(name.startswith("wds_tools") for name in imported) <= 160  # 155; with the packer and the storage clients 240
+    assert sum(name.startswith("wds_tools") for name in imported) <= 160  # 155; with packer and storage clients 240
 
 
 def test_the_map_beside_the_code_names_every_module():

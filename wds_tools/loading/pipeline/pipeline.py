@@ -152,7 +152,7 @@ class Pipeline:
         if isinstance(self.pool, WorkerPool):
             self.pool.when_idle = self._send_spare
         self._read_ahead = ReadAhead(
-            Reader(recipe.shards, block=recipe.block).reopened(), options.read_ahead_bytes, recipe.partners
+            Reader(recipe.shards, block=recipe.block), options.read_ahead_bytes, recipe.partners
         )
         self._gpu: _Gpu | None = None
 
