@@ -227,6 +227,7 @@ class Conformance:
             patch.setattr(FolderDestination, "add_shard", add_shard)
             wt.pack(src, dst, shard_bytes=20_480, workers=1)
 
+    @pytest.mark.torture  # as above
     def test_a_source_that_disappears_ends_packing_which_continues_later(
         self, src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -72,6 +72,7 @@ def one_process(tmp_path_factory: pytest.TempPathFactory, few: Path) -> Path:
     return folder / "metrics.jsonl"
 
 
+@pytest.mark.torture
 def test_train_packs_a_folder_of_images_while_it_trains(tmp_path: Path, six_photos: Path) -> None:
     metrics, packed = tmp_path / "metrics.jsonl", tmp_path / "packed"
     train = train_words(packed, tmp_path)
@@ -136,6 +137,7 @@ def test_train_under_torchrun_has_every_sample_once_and_the_steps_of_one_process
     assert len({key for keys in keys_by_step.values() for key in keys}) == 40
 
 
+@pytest.mark.torture
 def test_plain_dataloader_yields_whole_batches_from_both_workers(packed: Path) -> None:
     out = run(command("03_plain_dataloader.py", packed))
     assert "epoch 0: 384 of 384 samples, as batches torch.uint8 [32, 3, 96, 96]" in out
@@ -185,6 +187,7 @@ def test_ddp_training_resumes_on_one_process_and_evaluates_each_sample_once(tmp_
     assert resumed.count(" of 40\n") == 2
 
 
+@pytest.mark.torture
 def test_shuffle_quality_prints_its_tables_and_draws_its_chart(tmp_path: Path) -> None:
     out = run(command("05_shuffle_quality.py", "--samples", "20000", "--out", tmp_path / "quality.svg"))
     assert "| packed by `pack` | 4,096 | 1 | 256 | " in out
@@ -319,6 +322,7 @@ def test_weights_follow_the_losses_and_a_resumed_run_goes_on_with_the_same_ones(
     assert steps("parts", "--steps", "9", "--resume") == whole[2:]
 
 
+@pytest.mark.torture
 def test_profile_prints_functions_and_stages(packed: Path, tmp_path: Path) -> None:
     options = ("--seconds", "0.1", "--batch-size", "16", "--rows", "5", "--workers", "1")
     out = run(command("profile_loader.py", packed, *options, "--out", tmp_path / "loader.pstats"))

@@ -148,7 +148,7 @@ def test_one_run_measures_loaders_and_the_stages_of_ours_names_missing_peers_hid
     found = bench(f"vault://{few}", view="train", against=peers, **options, remote=remote, progress=look)
     assert_is_measured(found, "train", crop_ready, workers=2)
     assert any("ours" in line and "images/s" in line for line in lines)
-    of_peers = ("writing formats of their own", "comparing with ours") if crop_ready else ()
+    of_peers = ("writing their own formats", "comparing with ours") if crop_ready else ()
     for phase in ("starting the loaders", "measuring", *of_peers):
         assert re.search(rf"{phase}:   0%\|          \| 0/[234] \[", shown.getvalue())
     assert "unpacking the images:   0%|" in shown.getvalue()
@@ -206,7 +206,7 @@ def test_every_loader_is_measured_and_nothing_is_left(few, temporary, view, peer
         ("mosaic", ("crop-ready",)),
     ],
 )
-@pytest.mark.torture_except("ssl-peers0", "detect-peers1")
+@pytest.mark.torture_except("detect-peers1")
 def test_loaders_yield_whole_batches_of_several_crops_and_of_boxes(few, temporary, view, peers):
     """In this process, because starting a process per loader takes ten times as long."""
     copy = dataset.prepare_dataset(open_shards(few), temporary, workload=view, workers=1, batch_size=4)

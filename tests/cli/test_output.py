@@ -131,6 +131,7 @@ def test_nothing_is_measured_if_an_output_file_cannot_be_written(
     assert capsys.readouterr() == ("", f"error: cannot write {tmp_path}/none/a.json: no folder {tmp_path}/none\n")
 
 
+@pytest.mark.torture
 def test_a_reader_that_closes_the_output_ends_a_long_command_silently(packed: Path) -> None:
     """``wds-tools tune ... 2>&1 | head -1``."""
     read, write = os.pipe()

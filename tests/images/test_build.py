@@ -173,7 +173,7 @@ def test_pip_builds_the_package_with_only_ziglang(sources: Path, programs: Path,
 
 
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
-@pytest.mark.torture_except("editable")
+@pytest.mark.torture
 def test_every_install_leaves_its_module_in_the_source_tree_and_removes_an_older_one(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -220,6 +220,7 @@ def test_the_benchmark_of_a_wheel_measures_only_our_loader_and_the_limit(
     assert rows == ["limit", "ours"]  # crop-ready is packed by the compiled module
 
 
+@pytest.mark.torture
 def test_the_source_distribution_has_the_peers_of_the_benchmark(sources: Path, tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, 'wds_tools/images/csrc'); import build_backend as b; b.build_sdist(sys.argv[1])"

@@ -212,7 +212,7 @@ def test_a_valid_dataset_has_only_ok_findings(packed: Path) -> None:
     assert [found[name][0] for name in ("dataset", "indexes", "shards")] == ["ok"] * 3
     assert found["images"] == (
         "note",
-        "400 images without a signature: similar, blank and blurred ones are not found",
+        "400 images without a signature: similar, blank and blurred images are not found",
     )
     assert f"{packed}: 400 samples in 7 shards" in found["dataset"][1]
 
@@ -270,6 +270,7 @@ def test_the_command_prints_findings_and_remedies(packed: Path, tmp_path: Path) 
     assert done.returncode == ("  problem  " in done.stdout)
 
 
+@pytest.mark.torture
 def test_the_findings_can_be_printed_as_json(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('broken')")
     done = doctor("--json", packed, path=tmp_path, WDS_TOOLS_CACHE_DIR=str(tmp_path))

@@ -228,6 +228,7 @@ def test_a_packed_sequence_is_moved_without_the_tensor_that_must_stay_on_the_cpu
 
 
 @pytest.mark.frameworks
+@pytest.mark.torture
 def test_the_result_of_a_tokenizer_is_moved_to_the_device(scenes):
     from transformers import BatchEncoding
 

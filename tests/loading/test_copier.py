@@ -71,7 +71,7 @@ def assert_equal(seen, expected):
 
 
 @pytest.mark.parametrize("options", [{}, {"device_prefetch": 1}, {"device_prefetch": 7}, {"num_workers": 0}])
-@pytest.mark.torture_except("options0", "options3")
+@pytest.mark.torture_except("options0")
 def test_batches_on_cuda_equal_those_in_cpu_memory(few, gpu, expected, options):
     with wt.make_loader(few, **{**OPTIONS, "device": "cuda", **options}) as loader:
         for epoch in range(2):
@@ -330,6 +330,7 @@ def test_a_batch_that_is_requested_while_a_graph_is_captured_raises_loader_error
         (712, False, "(error 712, memory is already registered)", "an earlier error of CUDA"),
     ],
 )
+@pytest.mark.torture_except("801-True-(error 801, operation not supported)-this system does not support pinned memory")
 def test_without_registered_memory_batches_are_still_copied_to_the_device(
     few, gpu, expected, caplog, error, can_pin, cause, advice
 ):
@@ -601,6 +602,7 @@ def run_epochs(loader, gpu, step_seconds, epochs):
             gpu.launch(lambda: None, step_seconds)
 
 
+@pytest.mark.torture
 def test_auto_adds_no_workers_while_the_gpu_is_busy(few, gpu, monkeypatch):
     # The process does nothing but wait for batches. The GPU always has one.
     monkeypatch.setattr(autoscale, "available_cores", lambda: 4)

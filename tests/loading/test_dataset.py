@@ -96,6 +96,7 @@ def test_a_spawned_worker_gives_the_same_samples_as_the_training_process(packed)
     assert epochs[0] == epochs[1]
 
 
+@pytest.mark.torture
 def test_ranks_get_equal_disjoint_parts(packed):
     parts = [[sample.key for sample in make(packed, rank=rank, world_size=3)] for rank in range(3)]
     assert {len(part) for part in parts} == {133}
@@ -158,6 +159,7 @@ def test_undecoded_bytes_are_verified_and_a_view_is_refused(packed_copy):
         list(wt.StreamingDataset(packed_copy, decode=False))
 
 
+@pytest.mark.torture
 def test_a_single_field_name_yields_values_without_a_tuple(packed):
     images = list(wt.StreamingDataset(packed, view=VIEW, fields="image"))
     tuples = list(wt.StreamingDataset(packed, view=VIEW, fields=("image",)))

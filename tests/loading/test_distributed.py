@@ -40,7 +40,7 @@ def uneven(tmp_path_factory):
         pytest.param(8, 7, "mask", {"lanes": 4}, marks=pytest.mark.torture),
     ],
 )
-@pytest.mark.torture_except("2-30-drop-options0", "3-50-mask-options1")
+@pytest.mark.torture_except("3-50-mask-options1")
 def test_ranks_take_equal_steps_and_prove_that_each_sample_was_delivered_once(packed, world, batch, tail, options):
     ranks = run_ranks(dataset=packed, world=world, batch=batch, workers=1, options={"tail": tail, **options})
     assert {len(rank["steps"]) for rank in ranks} == {ranks[0]["len"]}
@@ -56,7 +56,7 @@ def test_ranks_take_equal_steps_and_prove_that_each_sample_was_delivered_once(pa
 
 
 @pytest.mark.parametrize(("name", "world", "batch"), [("three", 4, 3), ("one", 4, 5), ("five-samples", 6, 1)])
-@pytest.mark.torture_except("one-4-5")
+@pytest.mark.torture
 def test_ranks_take_equal_steps_with_uneven_or_few_shards_and_few_samples(uneven, name, world, batch):
     ranks = run_ranks(dataset=uneven[name], world=world, batch=batch, options={"tail": "mask"})
     assert len({len(rank["steps"]) for rank in ranks}) == 1

@@ -153,6 +153,15 @@ def test_a_transform_that_hangs_on_the_first_sample_is_reported_with_its_stack(m
 @pytest.mark.parametrize(
     "kind", [BaseException, KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, StopAsyncIteration]
 )
+@pytest.mark.torture_except(
+    "BaseException-2",
+    "KeyboardInterrupt-0",
+    "KeyboardInterrupt-2",
+    "SystemExit-2",
+    "GeneratorExit-0",
+    "StopIteration-2",
+    "StopAsyncIteration-0",
+)
 def test_an_exception_that_would_end_a_process_raises_transform_error_with_its_cause(make, kind, num_workers):
     if (kind, num_workers) == (KeyboardInterrupt, 0):  # in the main process it may be the user's Ctrl-C
         with pytest.raises(KeyboardInterrupt):
@@ -229,6 +238,7 @@ def test_close_from_another_thread_while_workers_start_takes_effect(make, monkey
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("step", [0, 3])
+@pytest.mark.torture_except("0-2", "3-2")
 def test_close_from_another_thread_between_two_batches_is_a_loader_error(make, monkeypatch, workers, step):
     class Closed(Pipeline):
         def batches(self, plan, following):
@@ -436,6 +446,7 @@ def test_replacing_works_for_full_images_and_several_ranks(make, damaged):
 
 
 @pytest.mark.parametrize(("max_errors", "allowed"), [(2, 2), (0, 0), (0.04, 3), (0.01, 1)])
+@pytest.mark.torture_except("2-2", "0.04-3")
 def test_more_replaced_samples_than_max_errors_raise_sample_error(make, damaged, max_errors, allowed):
     loader = make(damaged, **{**REPLACE, "max_errors": max_errors})
     if allowed == 3:

@@ -225,7 +225,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-@pytest.mark.torture_except("mosaic", "all")
+@pytest.mark.torture_except("all")
 def test_views_are_those_of_the_canvas(smooth, name):
     view, epochs, distance = VIEWS[name]
     worst, wrong, boxes = [], [], 0
@@ -494,6 +494,7 @@ def test_an_unreadable_partner_is_an_error_that_names_it(damaged):
         list(loader)
 
 
+@pytest.mark.torture
 def test_an_unreadable_partner_is_replaced_and_the_sample_stays(damaged, caplog):
     results = []
     for options in ({}, {"num_workers": 2}, {"num_workers": 2, "batch_size": 4}):

@@ -47,6 +47,7 @@ def test_batches_have_several_sizes_again_with_workers_and_after_a_resume(scenes
         assert equal(batches(loader), whole[4:])
 
 
+@pytest.mark.torture
 def test_all_ranks_have_the_same_size_in_each_step(scenes):
     with loader_of(scenes) as loader:
         sides = [image.shape[-1] for image, _, _ in batches(loader)]

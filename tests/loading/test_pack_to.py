@@ -291,6 +291,7 @@ def test_closing_the_loader_stops_the_packer_and_the_next_iteration_starts_it_ag
     loader.close()
 
 
+@pytest.mark.torture
 def test_ctrl_c_ends_the_packer_with_the_training(source, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(PROGRAM.replace("os.kill(os.getpid(), signal.SIGKILL)", "signal.raise_signal(signal.SIGINT)"))
@@ -370,6 +371,7 @@ def test_objects_that_another_process_cannot_get(tmp_path, monkeypatch):
         make(program.Items(), tmp_path / "out")
 
 
+@pytest.mark.torture
 def test_options_that_need_all_samples_wait_for_the_whole_dataset(source, packed, tmp_path):
     with (
         make(source, tmp_path / "out", where="width > 0", seed=5) as loader,
@@ -384,7 +386,7 @@ def test_options_that_need_all_samples_wait_for_the_whole_dataset(source, packed
     [
         ({"pack_to": "memory://photos"}, "another process packs, and it cannot write there"),
         ({"pack_to": "s3://bucket/photos", "pack": {"then": "crop-ready"}}, "rewrites images in place"),
-        ({"pack": {"fresh": True}}, "the loader decides this option of pack"),
+        ({"pack": {"fresh": True}}, "the loader sets this option of pack"),
         ({"pack": {"shuffle": False}}, "needs shards that are packed in random order"),
         ({"pack": {"shard_size": 1}}, "shard_size.* does not have; it has .*shard_bytes"),
         ({"pack_to": None}, "pack_to=, which is missing"),
@@ -447,6 +449,7 @@ def test_a_source_that_changes_while_it_is_packed(source, tmp_path):
                 list(iterator)
 
 
+@pytest.mark.torture
 def test_a_state_of_another_plan_is_refused(source, packed, six_photos, tmp_path):
     with make(source, packed) as loader:
         next(iter(loader))

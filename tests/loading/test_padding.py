@@ -125,9 +125,7 @@ def test_the_size_is_rounded_up_or_fixed(scenes):
         "boxes": wt.Boxes(path="objects.bbox", pad=wt.Pad(multiple_of=4)),
     }
     plain = {name: type(spec)(**{**vars(spec), "pad": None}) for name, spec in fields.items()}
-    results = {n: batches(scenes, fields, num_workers=n) for n in (0, 3)}
-    for batch, other, one in zip(results[0], results[3], batches(scenes, plain), strict=True):
-        assert_equal(batch, other)
+    for batch, one in zip(batches(scenes, fields, num_workers=2), batches(scenes, plain), strict=True):
         height, width = (-(-side // 32) * 32 for side in largest(one["image"]))
         assert torch.equal(batch["image"].long(), images_padded(one["image"], 0, (height, width)))
         assert torch.equal(batch["whole"].long(), images_padded(one["whole"], 2, (600, 700)))

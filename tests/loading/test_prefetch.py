@@ -116,6 +116,7 @@ def test_a_loaded_state_continues_in_the_middle_of_an_epoch(few, expected):
         assert_equal(loader, expected[1])
 
 
+@pytest.mark.torture
 def test_a_loader_that_is_closed_between_epochs_continues_with_the_next_one(few, expected, no_leftovers):
     with wt.make_loader(few, **OPTIONS) as loader:
         for epoch in range(2):

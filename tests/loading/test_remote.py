@@ -127,7 +127,7 @@ def test_batches_are_those_of_the_local_folder_and_the_second_epoch_requests_not
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.torture_except("2")
+@pytest.mark.torture
 def test_the_partners_of_a_mosaic_cost_no_further_requests(server, dataset, workers):
     fields = {"image": wt.Image(view=wt.Mosaic(48)), "key": wt.Key()}
     options = {"batch_size": BATCH, "shuffle": 40, "num_workers": workers, "fields": fields}
@@ -446,9 +446,10 @@ def test_a_server_without_ranges_is_an_error_and_no_shard_is_read_whole(server):
 def test_an_outage_ends_with_an_error_that_names_attempts_and_time(server):
     failing(server, "/shard-000003.tar", bad_server.status(503))
     with pytest.raises(StoreError, match=r"503.*attempts"):
-        epochs_of(server.url, retry_seconds=2)
+        epochs_of(server.url, retry_seconds=1)
 
 
+@pytest.mark.torture
 def test_a_request_that_takes_longer_than_the_stall_limit_ends_with_the_error_of_the_request(server):
     def fail_late(request):
         time.sleep(1.2)  # longer than retry_seconds and stall_seconds together
@@ -524,6 +525,7 @@ def test_a_disk_that_becomes_full_below_the_cache_during_an_epoch_changes_no_bat
     assert bytes_of(server) > size_of(dataset)  # the second epoch fetches what the disk lacks
 
 
+@pytest.mark.torture
 def test_a_cache_larger_than_the_window_but_smaller_than_the_dataset_keeps_a_part(server, dataset):
     limit = size_of(dataset) * 3 // 4
     with wt.make_loader(
@@ -544,6 +546,7 @@ def test_a_cache_larger_than_the_window_but_smaller_than_the_dataset_keeps_a_par
     assert bytes_of(server) < 2.6 * size_of(dataset)
 
 
+@pytest.mark.torture
 def test_a_mixture_of_remote_and_local_datasets_reads_both(server, dataset):
     mixture = wt.Mixture([server.url, dataset], weights=[1, 1])
     local = wt.Mixture([dataset, dataset], weights=[1, 1])

@@ -129,6 +129,7 @@ def test_new_shards_are_used_from_the_next_epoch_on(growing, make, options):
     assert grown.epoch_proof().ok
 
 
+@pytest.mark.torture
 def test_a_state_of_an_epoch_without_the_new_shards_can_be_saved_and_loaded_again(growing, make):
     folder, grow = growing
     before = keys_of(make(folder, num_workers=0))
@@ -148,6 +149,7 @@ def test_a_state_of_an_epoch_without_the_new_shards_can_be_saved_and_loaded_agai
     assert loader.state_dict()["shards"] > state["shards"]
 
 
+@pytest.mark.torture
 def test_weights_change_from_the_epoch_on_that_has_the_new_shards(growing, make):
     folder, grow = growing
     loader = make(folder, num_workers=0)
@@ -277,6 +279,7 @@ def test_accelerate_does_not_change_a_loader(packed, make):
     assert keys_of(prepared) == keys_of(make(packed, rank=1, world_size=2, num_workers=0))
 
 
+@pytest.mark.torture
 def test_a_dataloader_without_set_epoch_yields_each_sample_once_per_epoch(packed):
     """Lightning and Accelerate call set_epoch on their own samplers. StreamingDataset does not need this call."""
     dataset = wt.StreamingDataset(packed, fields=KEYS, shuffle=True)

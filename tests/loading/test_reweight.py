@@ -276,7 +276,7 @@ def test_ranks_that_never_reweight_are_named(packed):
     assert "rank 1 has called loader.reweight() 1 times, and rank(s) 0, 2 have not" in ranks[1]["error"]
     for rank in (0, 2):
         assert 'rank 1 has called loader.reweight() 1 times, for {"classes": {"0": 4.0}}' in ranks[rank]["error"]
-        assert f"after 2 steps, and rank {rank} goes on after 2 steps without that call" in ranks[rank]["error"]
+        assert f"after 2 steps, and rank {rank} continues after 2 steps without that call" in ranks[rank]["error"]
 
 
 def test_the_code_on_the_page_runs(packed, tmp_path, monkeypatch):

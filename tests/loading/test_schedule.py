@@ -91,6 +91,7 @@ def test_a_view_without_a_fixed_size_can_be_part_of_a_schedule(few):
     assert all(images.shape == (16, 3, 24, 24) for images, _ in second)
 
 
+@pytest.mark.torture
 def test_a_streaming_dataset_follows_the_schedule(few):
     dataset = wt.StreamingDataset(few, view=SCHEDULE, batch_size=8, shuffle=True, seed=5)
     loader = DataLoader(dataset, batch_size=8, num_workers=2)

@@ -119,6 +119,7 @@ def test_a_state_from_before_the_first_batch_and_of_a_resumed_epoch_are_exact(sc
     assert rest_of_epoch(last) == expected[0][5:]
 
 
+@pytest.mark.torture
 def test_single_samples_and_another_batch_size_of_the_dataloader_are_continued(scenes):
     from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -137,7 +138,7 @@ def test_single_samples_and_another_batch_size_of_the_dataloader_are_continued(s
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.torture_except("2")
+@pytest.mark.torture
 def test_an_unreadable_sample_is_replaced_by_the_same_one_after_a_resume(scenes, tmp_path, workers):
     shutil.copytree(scenes, tmp_path / "copy")
     path = tmp_path / "copy" / "scenes-000000.tar"

@@ -133,7 +133,7 @@ class SlowCopies(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.torture_except("2")
+@pytest.mark.torture
 def test_a_slow_copy_to_the_device_is_named(make, workers):
     with SlowCopies():
         loader = make(num_workers=workers, device="meta")
@@ -178,14 +178,14 @@ def test_slow_steps_on_cuda_are_not_taken_for_slow_copies(make, monkeypatch):
 @pytest.mark.torture_except("2")
 def test_a_slow_training_step_is_named(make, workers):
     loader = make(num_workers=workers, batch_size=2, subset=0.3, view=wt.CenterCrop(16, resize=16))
-    stats = read(loader, step=0.2)
+    stats = read(loader, step=0.4)
     assert stats.main_cause == "step"
     assert stats.step_seconds > stats.waited_seconds
     assert re.fullmatch(r"the loop did not wait: the training step takes (9\d|100) % of the time", loader.report())
 
 
 def test_a_slow_batch_transform_is_named(make):
-    loader = make(batch_transform=slow(0.1))
+    loader = make(batch_transform=slow(0.05))
     assert_cause(loader, read(loader), "hand_over", "hand-over")
     assert "batch_transform= runs in the training process" in loader.report()
 
@@ -210,6 +210,7 @@ def test_slowly_starting_workers_are_named(make):
     assert read(loader, epochs=1).waits["start"] < first.waits["start"] / 4  # they are running already
 
 
+@pytest.mark.torture
 def test_the_cause_of_a_single_slow_part_is_named_and_not_that_of_most_parts(make, tmp_path):
     """All samples take some time to decode, and one batch of ten waits for its transform."""
 
@@ -310,6 +311,7 @@ def test_the_time_between_two_iterations_is_not_counted(make):
     assert loader.stats().epoch.step_seconds == 0
 
 
+@pytest.mark.torture
 def test_complete_batches_and_parts_in_progress_are_counted(make):
     waiting = make(transform=slow(0.03))
     stats = read(waiting)
@@ -423,7 +425,7 @@ def test_the_progress_line_has_position_speed_and_cause(make, capfd):
 
 
 def test_the_progress_line_is_shown_on_request_and_on_rank_0_only(make, capfd):
-    for options in ({}, {"progress": False}, {"progress": None}, {"progress": True, "rank": 1, "world_size": 2}):
+    for options in ({}, {"progress": True, "rank": 1, "world_size": 2}):
         train(make(**options), epochs=1)
         assert capfd.readouterr().err == ""
     train(make(progress=True, rank=0, world_size=2), epochs=1)

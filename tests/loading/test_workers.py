@@ -168,6 +168,7 @@ def test_a_stalled_worker_is_reported_with_its_stack(no_leftovers):
         pool.result(pool.submit(("hang", 1000)))
 
 
+@pytest.mark.torture
 def test_a_worker_stopped_by_sigstop_is_reported(no_leftovers):
     pool = make(stall_seconds=1.0)
     os.kill(worker_processes()[0].pid, signal.SIGSTOP)

@@ -77,6 +77,7 @@ def test_hugging_face_reads_splits_by_their_names(load: Callable[..., Any], phot
 
 
 @pytest.mark.frameworks
+@pytest.mark.torture
 def test_hugging_face_reads_stored_pixels_and_images_without_labels(
     load: Callable[..., Any], photos: Path, tmp_path: Path
 ) -> None:

@@ -104,7 +104,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-@pytest.mark.torture_except("True")
+@pytest.mark.torture
 def test_a_rerun_here_or_on_another_machine_recovers_from_a_kill(photos, packed, s3, elsewhere, tmp_path):
     done = run(f"""
         publish_one = remote_destination.BucketDestination._upload_shard

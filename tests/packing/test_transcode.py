@@ -472,6 +472,7 @@ def test_raw_shards_are_read_by_the_loader_and_by_webdataset(photos: Path, tmp_p
     assert (images.numpy() == np.stack(theirs[:50]).transpose(0, 3, 1, 2)[:, :, 6:26, 9:39]).all()
 
 
+@pytest.mark.torture
 def test_the_length_of_resized_shards_is_close_to_shard_bytes(photos: Path, tmp_path: Path) -> None:
     dst = tmp_path / "dst"
     wt.pack(photos, dst, resize=64, quality=80, shard_bytes="200kB", workers=1)

@@ -248,6 +248,7 @@ def test_a_stated_size_other_than_that_of_the_image_is_named(url: str) -> None:
     assert "The JSON states a size of 600x400 pixels, and the image has 60x40." in page(url, "other size")
 
 
+@pytest.mark.torture
 def test_outlines_and_key_points_are_limited_in_the_helper() -> None:
     circle = [1.5] * 3000
     item = {"box": [0, 0, 9, 9], "polygons": [circle] * 200, "keypoints": [[1, 2]] * 10_000}

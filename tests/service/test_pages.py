@@ -485,6 +485,7 @@ def test_a_changed_field_is_named(root: Path, few: Path) -> None:
         assert request(url, "/thumbnails/changed/0").headers["Content-Type"] == "image/svg+xml"
 
 
+@pytest.mark.torture
 def test_an_upstream_has_pages_too(server: Running) -> None:
     with in_thread(upstreams=(f"{server.url}/data/few",)) as url:
         wait_for(lambda: request(url, "/datasets/few").status == 200)

@@ -355,6 +355,7 @@ def test_a_damaged_shard_is_reported_by_the_client_and_no_byte_of_it_is_sent(
 
 @pytest.mark.parametrize("served", [True, False], ids=["service", "folder"])
 @pytest.mark.parametrize("begun", [True, False], ids=["after a batch", "before"])
+@pytest.mark.torture_except("after a batch-service", "before-folder")
 def test_a_dataset_that_is_replaced_under_a_loader_is_reported_as_such(
     few: Path, packed: Path, tmp_path: Path, served: bool, begun: bool
 ) -> None:

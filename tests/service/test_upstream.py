@@ -184,7 +184,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 @pytest.mark.parametrize("free", [0, 3_000_000])
-@pytest.mark.torture_except("3000000")
+@pytest.mark.torture
 def test_a_full_disk_below_the_cache_is_passed_through(
     upstream: BadServer, packed: Path, tmp_path: Path, can_mount: None, free: int
 ) -> None:

@@ -200,7 +200,7 @@ def test_two_used_categories_of_one_name_are_refused_and_an_unused_one_is_left_o
     raw = changed("categories", {"id": 0, "name": "dog", "supercategory": "none"})  # as Roboflow writes
     found = parse(raw)
     assert found.ids == (18, 90)
-    assert found.notes == ["category 0 has no annotation, and the name 'dog' of another one: left out"]
+    assert found.notes == ["category 0 has no annotation, and the same name as another one, 'dog': left out"]
     more = {"id": 2, "image_id": 7, "category_id": 0, "bbox": [1, 1, 2, 2]}
     with pytest.raises(LabelError, match="class 'dog' occurs twice"):
         parse(raw | {"annotations": [*BASE["annotations"], more]})

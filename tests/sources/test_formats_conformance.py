@@ -123,6 +123,11 @@ class TestParquet(DamageableConformance):
     def test_two_workers_write_the_same_bytes_as_one(self, src: Path, tmp_path: Path) -> None:
         super().test_two_workers_write_the_same_bytes_as_one(src, tmp_path)
 
+    def test_a_source_that_disappears_ends_packing_which_continues_later(
+        self, src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        super().test_a_source_that_disappears_ends_packing_which_continues_later(src, tmp_path, monkeypatch)
+
 
 class TestArrow(Conformance):
     kind = "arrow"
@@ -154,6 +159,11 @@ class TestHdf5(Conformance):
 
     def test_two_workers_write_the_same_bytes_as_one(self, src: Path, tmp_path: Path) -> None:
         super().test_two_workers_write_the_same_bytes_as_one(src, tmp_path)
+
+    def test_a_source_that_disappears_ends_packing_which_continues_later(
+        self, src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        super().test_a_source_that_disappears_ends_packing_which_continues_later(src, tmp_path, monkeypatch)
 
 
 class TestHdf5OfEncodedImages(DamageableConformance):
@@ -314,6 +324,11 @@ class TestTar(DamageableConformance):
 
     def test_two_workers_write_the_same_bytes_as_one(self, src: Path, tmp_path: Path) -> None:
         super().test_two_workers_write_the_same_bytes_as_one(src, tmp_path)
+
+    def test_a_source_that_disappears_ends_packing_which_continues_later(
+        self, src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        super().test_a_source_that_disappears_ends_packing_which_continues_later(src, tmp_path, monkeypatch)
 
 
 class TestTarPerClass(Conformance):

@@ -119,7 +119,7 @@ def test_other_data_in_the_group_of_a_class_is_an_error(tmp_path: Path) -> None:
         for row, image in enumerate(rgb()):
             file[f"{NAMES[row]}/{row}"] = image
         file["sea/count"] = 2
-    assert "images in group 'sea', and 'sea/count', which is not one" in refusal(tmp_path / "a.h5")
+    assert "images in group 'sea', but also 'sea/count', which is not an image" in refusal(tmp_path / "a.h5")
 
 
 def test_a_group_for_each_image_is_an_error(tmp_path: Path) -> None:

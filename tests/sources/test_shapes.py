@@ -85,8 +85,8 @@ def test_shapes_of_labelme_become_boxes_and_outlines_and_keep_what_else_they_hav
     ]
     labelme(src / "images" / "photo_1.json", shapes, imageWidth=64, imageHeight=48, flags={"night": True})
     found = packed(src, tmp_path / "dst")["photo_1.jpg"]
+    assert found.keys() == {"path", "width", "height", "objects", "flags"}
     assert found["flags"] == {"night": True}
-    assert "imageData" not in found
     outline = [[1.0, 2.0, 11.0, 2.0, 6.0, 8.0]]
     assert found["objects"] == [
         {"box": [1, 2, 11, 8], "category": "cat", "polygons": outline, "group_id": 3},

@@ -20,6 +20,7 @@ import fsspec
 import numpy as np
 import pandas as pd
 import pytest
+from annotated_trees import tree_of
 from foreign_tables import COUNT, LABELS, NAMES, beside_images, packed, png
 from PIL import Image
 from sources_conformance import stored
@@ -473,8 +474,38 @@ def test_the_folder_above_the_working_directory_has_a_name(tmp_path: Path, monke
             wt.pack(named, tmp_path / "dst", dry_run=True)
 
 
+def test_images_are_not_packed_without_the_annotations_in_the_folder_next_to_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yolo = tree_of(tmp_path / "yolo", "yolo/datumaro_boxes", "images/{split}/{name}")
+    voc = tree_of(tmp_path / "voc", "voc/datumaro", "JPEGImages/{name}")
+    for src, above in ((yolo / "images", yolo), (yolo / "images" / "train", yolo), (voc / "JPEGImages", voc)):
+        options = {} if src != yolo / "images" else {"split": "folders"}
+        pack: Any = wt.pack_splits if options else wt.pack
+        with pytest.raises(
+            SourceError, match=rf"has the objects of 'photo.*, and is not read with {src}.* pack {above}, "
+        ):
+            pack(src, tmp_path / "dst", dry_run=True, **options)
+        assert pack(src, tmp_path / "dst", kind="folder", dry_run=True, **options)
+    monkeypatch.chdir(voc)
+    assert wt.pack_splits(".", tmp_path / "dst", split="folders", dry_run=True)["val"].account.attached["annotations"]
+
+
+def test_a_file_above_that_is_not_read_is_noted_if_its_name_says_that_it_has_labels(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    frame("{}").to_pickle(src / "labels.pkl")
+    frame("{}").to_pickle(src / "features.pkl")
+    (src / "labels.txt").write_text(LISTS["train.txt"])
+    notes = wt.pack(src / "images", tmp_path / "dst", dry_run=True).account.notes
+    assert [note.partition(", ")[0] for note in notes] == [
+        f"'{src}/labels.pkl' has arrays or objects",
+        f"'{src}/labels.txt' has a value for each image",
+    ]
+
+
 OTHERS = {
     "epochs of a training": lambda src: pd.DataFrame({"epoch": range(COUNT), "loss": 0.5}).to_csv(src / "results.csv"),
+    "ids of others": lambda src: pd.DataFrame({"id": range(50), "name": "a"}).to_csv(src / "users.csv", index=False),
     "a few images": lambda src: frame("{}.png")[:2].to_csv(src / "best.csv", index=False),
     "other images": lambda src: frame("other{}.png").to_csv(src / "labels.csv", index=False),
     "no table": lambda src: (src / "train.csv").write_text('a,"b\n1'),
@@ -899,7 +930,7 @@ def test_columns_of_minus_one_and_one_are_several_labels(tmp_path: Path) -> None
     assert {path: json.loads(one["labels.json"]) for path, one in by_path(tmp_path / "several").items()} == {
         f"{row:06}.png": [bit for bit in range(3) if row >> bit & 1] for row in range(COUNT)
     }
-    with pytest.raises(LabelError, match="only labels 1 and -1, and -1 is none: write 1 and 0"):
+    with pytest.raises(LabelError, match="only 1 and -1, and -1 means no label: write 1 and 0"):
         wt.pack(src, tmp_path / "one", columns={"label": "cat"}, dry_run=True)
     table.loc[0, list(NAMES)] = 0
     table.to_csv(src / "list_attr_celeba.csv", index=False)

@@ -462,6 +462,7 @@ def moto(moto):
 
 
 @pytest.mark.parametrize("how", ["options", "environment", "profile"])
+@pytest.mark.torture_except("environment", "profile")
 def test_s3_is_read_with_the_settings_of_options_environment_and_profile(moto, monkeypatch, tmp_path, how):
     options = {}
     if how == "options":

@@ -393,6 +393,7 @@ def test_after_a_kill_between_two_files_the_same_call_completes_the_tree(
     assert files(tmp_path / "out") == files(photos)
 
 
+@pytest.mark.torture
 def test_after_a_kill_at_any_time_there_are_only_complete_files(photos: Path, packed: Path, tmp_path: Path) -> None:
     expected = files(photos)
     code = f"from wds_tools import unpack; unpack({str(packed)!r}, 'out')"

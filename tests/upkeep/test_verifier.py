@@ -274,7 +274,7 @@ def test_all_strange_objects_are_named_and_are_not_damage(tmp_path: Path, capsys
     assert report.objects == [*without, beyond, f"{where} 63 without area"]
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["verify", str(tmp_path / "out")])
-    assert f"14 objects in images that are strange or wrong, but not damaged (--json lists all): {where}" in (
+    assert f"14 objects in images with unusual or invalid values, but no damage (--json lists all): {where}" in (
         capsys.readouterr().out
     )
     with pytest.raises(SystemExit, match=r"^0$"):

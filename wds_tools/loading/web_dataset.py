@@ -221,4 +221,4 @@ def _check(is_valid: bool, name: str, alternative: str) -> None:
 def _warn_of_no_effect(reasons: dict[str, str | bool]) -> None:
     """Warn once of all options that have a reason why they change nothing."""
     if found := [f"{name} ({reason})" for name, reason in reasons.items() if reason]:
-        warnings.warn(f"WebDataset: without effect here: {', '.join(found)}", stacklevel=3)
+        warnings.warn(f"WebDataset: these options have no effect here: {', '.join(found)}", stacklevel=3)

@@ -137,7 +137,7 @@ class Segment:
             shown = sorted(shown, key=lambda item: -abs(item[1].delivered - item[1].promised))[:_MAX_CLASSES]
         parts = [f"{name} {count}" for name, count in shown]
         if more > 0:
-            parts.append(f"{more:,} classes nearer to their weights")
+            parts.append(f"{more:,} other classes, closer to their weights")
         if len(self.sources) > 1:
             parts += [f"dataset {number} {count}" for number, count in enumerate(self.sources)]
         repeats = f"each sample {self.least} to {self.most} times"
@@ -223,8 +223,7 @@ class EpochProof:
         equal = _ranks_with_equal_tallies([report.delivered for report in self._known])
         if equal and self.copies == 1:
             facts.append(
-                f"ranks {' and '.join(map(str, equal))} delivered the same samples: "
-                "each process needs a rank of its own"
+                f"ranks {' and '.join(map(str, equal))} delivered the same samples: each process needs its own rank"
             )
         return "; ".join(facts)
 

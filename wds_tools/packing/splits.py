@@ -212,8 +212,8 @@ def _warn_of_shares(parts: Mapping[str, Listing], shares: Mapping[str, Fraction]
     total = sum(len(part.inputs) for part in parts.values())
     found = {name: len(part.inputs) / total for name, part in parts.items()}
     if any(abs(found[name] - float(share)) > _SHARE_TOLERANCE for name, share in shares.items()):
-        named = ", ".join(f"{name} {share:.0%} (wanted {float(shares[name]):.0%})" for name, share in found.items())
-        _log.warning("images that are kept together are too many for the shares: %s", named)
+        named = ", ".join(f"{name} {share:.0%} (requested {float(shares[name]):.0%})" for name, share in found.items())
+        _log.warning("the shares are not exact, because many images are kept together: %s", named)
 
 
 def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict[str, tuple[Source, Listing]]:

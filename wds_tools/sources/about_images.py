@@ -24,7 +24,7 @@ import numpy as np
 from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.label import quoted
-from wds_tools.sources import coco, layouts
+from wds_tools.sources import coco, layouts, yolo
 from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_error
 from wds_tools.sources.columns import IMAGE, json_or, usual_columns
 from wds_tools.sources.inputs import File
@@ -54,6 +54,8 @@ _MAX_ABOVE, _MAX_TABLES_ABOVE = (
     20,
 )  # entries of the folder above a folder, and tables among them, that are looked at
 _MAX_BYTES_ABOVE = 64 << 20  # of a table there
+_PROBED = 3  # images whose annotations in other folders are looked for
+_OF_VOC = ("Annotations", "annotations", "xmls")  # folders of files about images in the folder next to them
 _OF_IMAGES = re.compile(r"(?<![a-z])id|id$|image|img|file|name|photo|picture|path")  # columns of names or ids of images
 _MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 _HEAD = 1000
@@ -162,11 +164,10 @@ def check_next_to(source: Source, found: Collector) -> None:
         names = [path.name for path in there if path.name[0] != "." and path not in packed]
         next_to = _about_in(source, found, root, names, are_labelled=False)
         _check(source, next_to, root, source.joining)
-        shown = {path: one for path, one in next_to.items() if says_labels(path) and one.reason != NAMED}
-        found.account.notes += notes_on(shown)
+        found.account.notes += notes_on(_that_say_labels(next_to))
     elif not found.files and not source.in_process and source.root().is_dir():
         root = source.root().parent if source.root().name not in ("", "..") else source.root().resolve().parent
-        _check(source, _tables_above(source, found, root), root, f"pack {root}, with whose images it is read")
+        _check_above(source, found, root)
 
 
 def _about_in(
@@ -179,34 +180,67 @@ def _about_in(
         return about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=are_labelled)
 
 
-def _tables_above(source: Source, found: Collector, root: Path) -> dict[str, About]:
-    """Return the tables and COCO files in the folder above a folder that are about most of its images.
+def _check_above(source: Source, found: Collector, root: Path) -> None:
+    """Check that no table or COCO file in the folder above a folder is about most of its images, and note other files.
 
-    A folder above may be any folder, such as that of a user or of all projects. So few files are looked at, numbers are
-    names only in a column of names or ids, and what cannot be read is nothing to report.
+    A folder above may be any folder, such as that of a user or of all projects. So few files are looked at, and numbers
+    are names only in a column of names or ids, and what cannot be read is nothing to report.
     """
+    files: list[File] = []
     with suppress(OSError), os.scandir(root) as entries:
-        there = [entry for entry in islice(entries, _MAX_ABOVE) if entry.name.lower().endswith((*TABLES, ".txt"))]
-        sizes = sorted((entry.name, entry.stat().st_size) for entry in there if entry.is_file())
-        files = candidates((File(*one) for one in sizes if one[1] <= _MAX_BYTES_ABOVE), ())
-        files = sorted(files, key=lambda file: not _SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
-        images = [File(name, 0) for name in source.image_names(found)] if files else []
-        names = RowNames(images)
-        reasons = {file.path: _names_most(root / file.path, names, images) for file in files}
-        return {path: About(reason, is_certain=True) for path, reason in reasons.items() if reason}
-    return {}
+        there = [entry for entry in islice(entries, _MAX_ABOVE) if entry.name[0] != "." and entry.is_file()]
+        files = [File(entry.name, entry.stat().st_size) for entry in sorted(there, key=lambda entry: entry.name)]
+    files = [file for file in files if file.size <= _MAX_BYTES_ABOVE]
+    texts = candidates(files, (), (*TABLES, ".txt"))
+    texts = sorted(texts, key=lambda file: not _SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
+    named = [file for file in files if says_labels(file.path)][:_MAX_TABLES_ABOVE]
+    _check_beside(source, root, [*islice(source.image_names(found), _PROBED)])
+    images = [File(path, 0) for path in source.image_names(found)] if texts or named else []
+    names = RowNames(images)
+    for file in texts:
+        if reason := _names_most(file.path, _content(root / file.path), names, images):
+            above = {file.path: About(reason, is_certain=True)}
+            _check(source, above, root, f"pack {root}, with whose images it is read")
+    others = about(named, images, lambda file: _content(root / file.path), are_labelled=False, names=names)
+    found.account.notes += notes_on({str(root / path): one for path, one in _that_say_labels(others).items()})
 
 
-def _names_most(path: Path, names: RowNames, images: Sequence[File]) -> str:
+def _check_beside(source: Source, root: Path, images: Sequence[str]) -> None:
+    """Check that images have no annotations of YOLO or VOC in a folder next to theirs, outside of the source."""
+    for image in images:
+        path, own = (root / image).as_posix(), (root / image.partition("/")[0]).as_posix()
+        folder, stem = Path(path).parent.parent, Path(path).stem
+        for other, word in [
+            (yolo.label_path(path), b""),
+            *((f"{folder}/{one}/{stem}.xml", b"<ann") for one in _OF_VOC),
+        ]:
+            data = b"" if other.startswith(f"{own}/") else _content(Path(other))
+            if word in data[:_HEAD] if word else yolo.are_boxes(data):
+                above = posixpath.commonpath([path, other])
+                reason = About(f"has the objects of {posixpath.basename(path)!r}", is_certain=True)
+                _check(source, {other: reason}, Path(), f"pack {above}, with whose images it is read")
+
+
+def _that_say_labels(found: Mapping[str, About]) -> dict[str, About]:
+    return {path: one for path, one in found.items() if says_labels(path) and one.reason != NAMED}
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a file, or nothing if it cannot be read."""
+    with suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def _names_most(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
     """Return how a file names most of the images, if it is one that is read next to them; otherwise nothing."""
-    data = path.read_bytes()
-    if path.suffix.lower() == ".json" and coco.is_coco(data):
+    if path.lower().endswith(".json") and coco.is_coco(data):
         return _in_texts(data, names, images).partition(",")[0]
-    table, rows = _rows_in(path.name, data)
+    table, rows = _rows_in(path, data)
     for column in table.columns if table is not None else ():
         values = [row[column] for row in rows if names.has(row.get(column))]
-        are_names = not all(map(_is_number, values)) or _OF_IMAGES.search(column.lower()) is not None
-        if values and are_names and are_most(named := names.all_of(values), images):
+        is_of_images = _OF_IMAGES.search(column.lower()) and share_of_names(column, rows, names) >= ENOUGH
+        if (is_of_images or not all(map(_is_number, values))) and are_most(named := names.all_of(values), images):
             return f"names {counted(len(named), 'image')} in column {column!r} ({some_of(values)})"
     return ""
 

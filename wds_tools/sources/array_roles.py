@@ -252,7 +252,7 @@ class ArrayRoles:
         self.rest[short] = name
         is_given = self.labels is not None or LABEL in self._options.columns
         if not is_given and role_rank(name, LABEL) == 2 and not has_scalars(array):
-            self.notes.append(f"array {name!r} is not the label, because it has not one number or name per image")
+            self.notes.append(f"array {name!r} is not the label, because it does not have one number or name per image")
 
     # The image
 

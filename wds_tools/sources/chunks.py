@@ -189,8 +189,8 @@ def read_index(folder: Path, what: str) -> dict[str, Any]:
         if below := datasets_in(folder):
             names = ", ".join(path.name for path in below)
             raise SourceError(
-                f"{folder} has {what} in {names}: pack one at a time, such as {below[0]}, or each as a dataset of its "
-                "own (--split folders)"
+                f"{folder} has {what} in {names}: pack one at a time, such as {below[0]}, or each as a separate "
+                "dataset (--split folders)"
             )
         raise MissingSourceError(f"{folder} has no {INDEX}, so it is not {what}: check the path")
     with as_source_error(f"{path} cannot be read", ValueError, RecursionError):

@@ -415,7 +415,7 @@ KINDS: dict[str, Format] = {
         ("npy", "npz"),
     ),
     "tensors": Format(
-        "tensors:TensorSource",
+        "arrays:TensorSource",
         _is_file(".pt", ".pth"),
         "`.pt`, `.pth`: dictionaries, a pair, only images, or a list of samples",
         ("pt", "pth"),

@@ -222,8 +222,8 @@ def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | Non
         if group not in found and any(map(_is_one_image, items.values())):
             other = next(name for name, item in items.items() if not _is_one_image(item))
             raise SourceError(
-                f"{where} has images in group {group!r}, and {other!r}, which is not one; allowed are groups with only "
-                "one dataset per image: remove it, or save all images in one array"
+                f"{where} has images in group {group!r}, but also {other!r}, which is not an image; allowed are groups "
+                "with only one dataset per image: remove it, or save all images in one array"
             )
     images = {name: item for items in found.values() for name, item in items.items()}
     contents = _without_references(tree)

@@ -373,8 +373,8 @@ def check_stems(paths: Sequence[str], *, where: str) -> None:
     if 2 * sum(map(len, same)) >= len(paths):
         raise SourceError(
             f"{where} has images with one name and two extensions, such as {same[0][0]!r} and {same[0][1]!r}: put "
-            "masks into a folder of their own, as images/1.jpg and masks/1.png, or name them 1_mask.png (--from "
-            "masks), or pass --from folder (kind='folder') if each is an image of its own"
+            "masks into another folder, such as images/1.jpg and masks/1.png, or name them 1_mask.png (--from "
+            "masks), or pass --from folder (kind='folder') if each is a separate image"
         )
 
 
@@ -452,9 +452,9 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
     if len(below) > 1 and all(len(name) == 1 and _all_begin_with(name, own) for name, own in folders_in.items()):
         letter, (folder, *_) = min(folders_in.items())
         raise SourceError(
-            f"{where} has folders named by the first letter of those in them, such as {letter}/{folder} (Places365, "
-            f"SUN397): move the inner folders to {where}, for example with `mv */* .`, or pass --from folder "
-            "(kind='folder') if the letters are the classes"
+            f"{where} has folders named by the first letter of the folders in them, such as {letter}/{folder} "
+            f"(Places365, SUN397): move the inner folders to {where}, for example with `mv */* .`, or pass --from "
+            "folder (kind='folder') if the letters are the classes"
         )
     if len(below) == 1 and any(below.values()):
         only = next(iter(below))

@@ -20,6 +20,9 @@ _ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _CLASS = "category"  # of a shape, its class by name
 LABELME = "LabelMe"
+MADE_UP = ("id", "file_name")
+"""Entries of images that only `as_coco` adds."""
+
 _NO_CLASS = "object"  # of regions of VIA without attributes
 _Points = Sequence[Sequence[float]]
 _Shape = dict[str, Any]

@@ -225,8 +225,8 @@ class TableSource(TableRows):
                 first[entry.path] = label
         if repeated:
             found.account.notes.append(
-                f"{counted(len(repeated), 'image')} with several rows, such as {min(repeated)!r}: each row is a sample "
-                "of its own, and --split can put samples of one image into different splits"
+                f"{counted(len(repeated), 'image')} with several rows, such as {min(repeated)!r}: each row is a "
+                "separate sample, and --split can put samples of one image into different splits"
             )
 
     def _image_column(self) -> str:

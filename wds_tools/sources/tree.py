@@ -574,7 +574,7 @@ def _also_in(inputs: Iterable[Input], base: str, split: str, splits: Mapping[str
         if shared := [path for path in packed if path in there]:
             notes.append(
                 f"{split!r} and {other!r} share {counted(len(shared), 'image')}, such as {shared[0]!r}: correct the "
-                "lists or folders if models are tested with one of them and trained with the other"
+                "lists or folders if models are trained with one of them and tested with the other"
             )
     return notes
 
