@@ -118,7 +118,8 @@ def read_complete_lines(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-@pytest.mark.parametrize("torchrun", [FORKED_TORCHRUN, pytest.param(TORCHRUN, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("torchrun", [FORKED_TORCHRUN, TORCHRUN])
+@pytest.mark.torture
 def test_train_under_torchrun_has_every_sample_once_and_the_steps_of_one_process(
     tmp_path: Path, few: Path, one_process: Path, torchrun: tuple[str, ...]
 ) -> None:

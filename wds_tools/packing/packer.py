@@ -42,7 +42,7 @@ class PackReport:
         skipped: (path, reason) of each file that was not packed, sorted by path.
         kept: Number of shards that an earlier run had finished; all of them if there was nothing to do.
         seconds: Duration of the run in seconds.
-        account: What the source was given, and what became of each part of it.
+        account: What the source had, and how each part was used.
         complete: Whether the dataset is complete. It is False for one of several tasks, and with ``dry_run``.
         preview: With ``dry_run``, what would be packed, with some samples: ``print(report.preview)``.
     """

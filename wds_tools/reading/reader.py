@@ -60,12 +60,13 @@ class OpenShard:
 
     @property
     def file(self) -> StoredFile:
-        """The file of the shard, as stores know it."""
+        """The shard as a file."""
         return StoredFile(self.entry.name, self.entry.bytes, self.entry.xxh3)
 
     def part(self, block: int) -> Block:
         """Return a block of the shard as a unit of reading."""
-        return Block(self.file, *self.spans[block].tolist())
+        start, stop = self.spans[block].tolist()
+        return Block(self.file, start, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +221,10 @@ class Reader:
 
     def _extents(self, column: StoredColumn) -> list[Extent]:
         shard, rows, file = column.shard, column.rows, column.shard.file
-        spans = shard.spans[rows // shard.block].tolist()
-        offsets = column.columns.offset[rows]
-        starts, stops = offsets.tolist(), (offsets + column.columns.size[rows]).tolist()
-        ranges = zip(spans, starts, stops, strict=True)
-        return [Extent(Block(file, *span), start, stop) for span, start, stop in ranges]
+        starts = column.columns.offset[rows]
+        stops = starts + column.columns.size[rows]
+        positions = zip(shard.spans[rows // shard.block].tolist(), starts.tolist(), stops.tolist(), strict=True)
+        return [Extent(Block(file, *span), start, stop) for span, start, stop in positions]
 
     def _verified(self, column: StoredColumn, extents: list[Extent], data: list[memoryview]) -> Iterator[memoryview]:
         expected = column.columns.xxh3[column.rows].tolist()

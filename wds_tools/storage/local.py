@@ -15,7 +15,6 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -216,10 +215,14 @@ class LocalStore:
 
     def fetch_extents(self, extents: Sequence[Extent]) -> list[memoryview]:
         """Return byte ranges of shards as views of the mapped files, without a copy."""
-        found: list[memoryview] = []
-        # The extents of one shard follow each other, so that each file is looked up once.
-        for file, group in groupby(extents, key=lambda extent: extent.block.file):
-            found += self.fetch(file.name, [(start, stop) for _, start, stop in group], total_bytes=file.bytes)
+        maps_of: dict[StoredFile, memoryview | None] = {}  # of a batch; each file is looked up once
+        found = []
+        for (file, *_), start, stop in extents:
+            if file not in maps_of:
+                mapped = self._map(file.name, file.bytes)
+                maps_of[file] = None if mapped is None else memoryview(mapped)
+            view = maps_of[file]
+            found.append(self._read_range(file.name, file.bytes, start, stop) if view is None else view[start:stop])
         return found
 
     def read_ahead(self, blocks: Sequence[Block]) -> None:

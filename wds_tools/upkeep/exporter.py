@@ -56,7 +56,7 @@ class ExportReport:
         dst: Folder with images and annotations, if they were exported.
         files: Reader or format to the names of the files that were written, in the folder; folders end with ``/``.
         kept: Names of files that were kept, because a user wrote or edited them.
-        notes: What the formats of annotations cannot hold as it is in the dataset.
+        notes: Annotations that the formats cannot represent exactly.
         seconds: Duration.
     """
 

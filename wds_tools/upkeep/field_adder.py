@@ -67,10 +67,10 @@ class AddReport:
     Attributes:
         folder: Folder of the new shards.
         fields: New field to the number of samples that have it.
-        samples: Number of samples with at least one of them.
-        missing: Number of samples of the dataset without any of them.
+        samples: Number of samples with at least one new field.
+        missing: Number of samples without any new field.
         unknown: Number of keys of the source that no sample has.
-        unknown_key: The first of them, or None.
+        unknown_key: The first unknown key, or None.
         bytes: Length of the new shards.
         seconds: Duration.
     """

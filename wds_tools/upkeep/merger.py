@@ -67,7 +67,7 @@ class MergeReport:
         copied: Number of shards that were copied.
         kept: Number of shards that an earlier run had finished; all shards if the dataset was complete.
         seconds: Duration.
-        relabelled: Number of shards whose labels have new numbers in the index, because classes were united by
+        relabelled: Number of shards whose labels have new numbers in the index, because classes were matched by
             name; the field ``cls`` in them keeps the old number. Shards of an earlier run count too.
         repeated_key: A key that occurs more than once in the new dataset; None if there is none, or
             if an earlier run had completed the dataset.

@@ -49,7 +49,7 @@ class UnpackReport:
         samples: Number of samples.
         written: Number of files that were written.
         kept: Number of files that already existed with the same content.
-        bytes: Bytes of all these files.
+        bytes: Length of all these files in bytes.
         seconds: Duration.
     """
 
