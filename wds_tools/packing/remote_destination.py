@@ -3,7 +3,7 @@
 The spool is locked during the run. It holds few shards at a time: if uploads are slower than packing, packing waits.
 Everything that is needed to resume is at the URL, so a rerun can be on another machine: ``.packing/`` there holds
 ``plan.json`` and one report per shard, uploaded after the shard and its index. The manifest is uploaded last; then
-``.packing/`` is removed. Each of several tasks has a spool of its own.
+``.packing/`` is removed. Each of several tasks has its own spool.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ class ShardSet:
         return False
 
     def reopened(self) -> ShardSet:
-        """Return the same shards with stores of their own, for another thread."""
+        """Return the same shards with their own stores, for another thread."""
         stores = {id(store): copy.copy(store) for store in self.stores}
         if isinstance(self.locations, LocationTable):
             return self._with(self.locations.with_store(stores[id(self.locations.store)]))

@@ -142,7 +142,7 @@ class Pipeline:
         if recipe.has_slots:
             self._ring = Ring(
                 slots=autoscaler.slots,
-                # A slow sample delays its batch. Meanwhile the workers may go on with as many batches again.
+                # A slow sample delays its batch. Meanwhile the workers may work on the same number of later batches.
                 spare_slots=autoscaler.slots - LENT_SLOTS if autoscaler.workers else 0,
                 rows=options.batch_size,
                 layouts=recipe.layouts or (),
