@@ -116,9 +116,7 @@ def test_a_ray_cluster_that_does_not_answer_is_named(photos, tmp_path, monkeypat
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    with pytest.raises(
-        WorkerError, match=r"^no connection to .* at RAY_ADDRESS=head:6379: .*RAY_AUTH_MODE"
-    ):
+    with pytest.raises(WorkerError, match=r"^no connection to .* at RAY_ADDRESS=head:6379: .*RAY_AUTH_MODE"):
         wt.pack(photos, tmp_path / "dst", engine="ray", **OPTIONS)
 
 
