@@ -371,8 +371,8 @@ class BucketDestination:
                 return False
         raise DestinationError(
             f"another packer has started over at {self.name}, or removed this pack, since this one began: "
-            "nothing more was uploaded. Choose another URL for one of them, and check the other with wds-tools verify: a "
-            "shard that was being sent may have replaced one of its shards"
+            "nothing more was uploaded. Choose another URL for one of them, and check the other with wds-tools verify: "
+            "a shard that was being sent may have replaced one of its shards"
         )
 
     def _send(self, report: ShardReport, path: Path) -> None:
