@@ -118,7 +118,8 @@ def read_complete_lines(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-@pytest.mark.parametrize("torchrun", [FORKED_TORCHRUN, pytest.param(TORCHRUN, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("torchrun", [FORKED_TORCHRUN, TORCHRUN])
+@pytest.mark.torture
 def test_train_under_torchrun_has_every_sample_once_and_the_steps_of_one_process(
     tmp_path: Path, few: Path, one_process: Path, torchrun: tuple[str, ...]
 ) -> None:
@@ -289,6 +290,7 @@ def test_the_trainer_of_ultralytics_trains_and_validates_on_shards(boxes: Path, 
 
 
 @pytest.mark.frameworks
+@pytest.mark.torture
 def test_two_ranks_measure_the_map_that_torchvision_loads_on_one(boxes: Path) -> None:
     assert len(list((boxes / "coco/images/val").iterdir())) == 7, "an odd number, so one image fills up"
     program = str(Path(__file__).with_name("detection_map.py"))

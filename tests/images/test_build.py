@@ -253,6 +253,7 @@ def test_an_editable_install_has_the_peers_of_the_benchmark(
     assert (Path(found) / "bench" / "peers" / "webdataset.py").is_file()
 
 
+@pytest.mark.torture
 def test_the_package_is_installed_without_the_module_if_it_does_not_compile_and_without_the_peers_of_the_benchmark(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -326,6 +326,7 @@ def empty(size, pin_memory):
 """
 
 
+@pytest.mark.torture
 def test_the_command_reports_a_device_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     done = doctor(path=tmp_path)

@@ -1193,6 +1193,7 @@ def test_temporary_files_of_other_programs_are_not_removed(small: Path, tmp_path
     assert (dst / theirs).exists()
 
 
+@pytest.mark.torture
 def test_no_worker_outlives_a_killed_packer(photos: Path, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     process = start(photos, tmp_path / "dst", "100kB", mark)

@@ -628,6 +628,35 @@ def test_shards_of_another_plan_that_a_task_began_at_the_same_moment_are_not_use
     assert contents(bucket / "train") == whole
 
 
+def overtaken(src: Path, bucket: Path, elsewhere: Path, **options: Any) -> None:
+    """Run a task that is stopped before its first shard, until another machine has completed a dataset at the URL."""
+
+    def overtake(_number: int, path: str) -> None:
+        if path.endswith("listing.json"):
+            Bucketful.reset()
+            wt.pack(src, url_of(bucket), **{**OPTIONS, **options}, spool=elsewhere)
+
+    Bucketful.fault = staticmethod(overtake)
+    wt.pack(src, url_of(bucket), **OPTIONS, task=(0, 2))
+
+
+def dataset(bucket: Path) -> dict[str, bytes]:
+    return {name: data for name, data in contents(bucket / "train").items() if not name.startswith(".packing")}
+
+
+def test_a_task_that_wakes_up_after_another_pack_has_started_over_leaves_its_shards(src, bucket, whole, tmp_path):
+    with pytest.raises(DestinationError, match=r"another packer has started over at bucket://"):
+        overtaken(src, bucket, tmp_path / "elsewhere", seed=1, fresh=True)
+    assert dataset(bucket) != whole
+    assert wt.verify(url_of(bucket)).ok
+
+
+def test_a_task_that_wakes_up_after_the_dataset_is_complete_uploads_nothing(src, bucket, whole, tmp_path):
+    overtaken(src, bucket, tmp_path / "elsewhere")
+    assert not [name for name in contents(bucket / "train") if name.startswith(".packing/shard-")]
+    assert dataset(bucket) == whole
+
+
 def test_the_same_task_twice_on_this_machine_is_refused(src, bucket):
     said = []
 

@@ -897,7 +897,8 @@ class Killer:
             self._running = self._stack.enter_context(program(self._root, port=port))
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.torture)])
+@pytest.mark.torture
+@pytest.mark.parametrize("kills", [1, 20])
 def test_a_server_that_is_killed_changes_no_batch(kills: int, root: Path, tmp_path: Path) -> None:
     expected = batches(root / "deep er" / "photos")
     with Killer(root, kills, 0.1) as killer:

@@ -195,6 +195,7 @@ class TestNpz(Conformance):
         return folder / "photos.npz"
 
 
+@pytest.mark.torture
 class TestCompressedNpz(Conformance):
     kind = "numpy"
     encoded = False
@@ -233,6 +234,7 @@ class TestZarr(Conformance):
         return folder / "photos.zarr"
 
 
+@pytest.mark.torture
 class TestZarr2(TestZarr):
     version = 2
 
@@ -290,6 +292,7 @@ class TestMds(Conformance):
         return mds.write(folder / "mds", samples, compressed=self.compressed)
 
 
+@pytest.mark.torture
 class TestCompressedMds(TestMds):
     compressed = True
 
@@ -331,6 +334,7 @@ class TestTar(DamageableConformance):
         super().test_a_source_that_disappears_ends_packing_which_continues_later(src, tmp_path, monkeypatch)
 
 
+@pytest.mark.torture
 class TestTarPerClass(Conformance):
     kind = "tar"
 

@@ -1,6 +1,6 @@
 """Images of a local dataset become crop-ready in place: shard by shard, under running readers.
 
-A new shard and its index appear next to the old ones, under names of their own, and are verified. Then the manifest
+A new shard and its index appear next to the old ones, under other names, and are verified. Then the manifest
 names them in place of the old ones, which are removed. So the folder has a complete dataset at any time, and at most
 one shard more. The manifest keeps the entry of the old shard: the order of the samples follows from it and stays as it
 was, and a reader that misses the old shard finds the new one. docs/decisions/0067-images-rewritten-in-place.md has the
@@ -82,7 +82,7 @@ def make_crop_ready(folder: Path, *, workers: int | None = None, progress: bool 
         todo = [number for number, entry in enumerate(manifest.shards) if entry.before is None]
         shards = open_shards(folder)
         with (
-            ProgressBar(manifest.samples, progress, dataset=str(folder)) as bar,
+            ProgressBar(manifest.samples, progress, dataset=str(folder), work="making crop-ready") as bar,
             ThreadPoolExecutor(threads, "wds_tools-crop-ready") as pool,
         ):
             bar.start_at(manifest.samples - sum(manifest.shards[number].samples for number in todo))

@@ -32,8 +32,8 @@ from wds_tools.sources.detect import open_source
 from wds_tools.sources.inputs import InputRows, Inputs, same_columns, schema_of
 from wds_tools.storage.requests.failures import clean_url
 
-_VERSION = 1
-_QUICK_SECONDS = 5  # in which a restart waits for a comparison with the source; a longer one goes on while it packs
+_VERSION = 2
+_QUICK_SECONDS = 5  # in which a restart waits for a comparison with the source; a longer one continues while it packs
 
 
 class StoredInputs(Inputs):

@@ -223,7 +223,7 @@ class ShardSet:
         return False
 
     def reopened(self) -> ShardSet:
-        """Return the same shards with stores of their own, for another thread."""
+        """Return the same shards with their own stores, for another thread."""
         stores = {id(store): copy.copy(store) for store in self.stores}
         if isinstance(self.locations, LocationTable):
             return self._with(self.locations.with_store(stores[id(self.locations.store)]))
@@ -408,7 +408,7 @@ class ShardSet:
 def _with_stores(location: ShardLocation, stores: Mapping[int, Store]) -> ShardLocation:
     """Return a location, and the locations of its added fields, with other stores, by the id of the old one."""
     added = tuple(_with_stores(one, stores) for one in location.added)
-    return replace(location, store=stores[id(location.store)], added=added)
+    return ShardLocation(stores[id(location.store)], location.entry, location.fields, added)
 
 
 def _index_file(entry: ShardEntry) -> StoredFile:
