@@ -26,7 +26,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +134,87 @@ class Phases:
         return cls(ids, group, phase, counts)
 
 
+class Factors:
+    """Factors of single samples, of which at most one array takes memory for each sample.
+
+    Args:
+        own: float32 [stored], factor of each sample; None for 1.
+        conditions: Which samples meet each condition, as `packed_bits`, and the factor of these samples.
+        first: Id of the first sample, by which the bits are found.
+        stored: Number of samples.
+    """
+
+    def __init__(
+        self,
+        own: NDArray[np.float32] | None,
+        conditions: Sequence[tuple[NDArray[np.uint8], float]] = (),
+        *,
+        first: int = 0,
+        stored: int | None = None,
+    ) -> None:
+        assert own is not None or stored is not None
+        self._own, self._conditions, self._first = own, conditions, first
+        self._stored = len(own) if own is not None else stored or 0
+
+    def __len__(self) -> int:
+        return self._stored
+
+    def of_dataset(self, first: int, last: int) -> Factors:
+        """Return the factors of the samples of one dataset, of those of all datasets."""
+        own = None if self._own is None else self._own[first:last]
+        return Factors(own, self._conditions, first=first, stored=last - first)
+
+    def __getitem__(self, ids: Ints | slice) -> NDArray[np.float32]:
+        """Return the factors of samples: float32 [n]; infinite for a product that is too large."""
+        found = self._of_array(ids)
+        for product in self.products(ids):
+            found = product
+        with np.errstate(over="ignore"):
+            return found.astype(np.float32, copy=False)
+
+    def products(self, ids: Ints | slice) -> Iterator[NDArray[Any]]:
+        """Yield the factors of samples after each condition, before they are rounded: float64 [n]."""
+        found = self._of_array(ids)
+        for bits, factor in self._conditions:
+            product = np.where(self._meet(bits, ids), found.astype(np.float64) * factor, found)
+            yield product
+            with np.errstate(over="ignore"):
+                found = product.astype(np.float32)
+
+    def _of_array(self, ids: Ints | slice) -> NDArray[np.float32]:
+        if self._own is not None:
+            return self._own[ids]
+        return np.ones(len(range(self._stored)[ids]) if isinstance(ids, slice) else len(ids), np.float32)
+
+    def _meet(self, bits: NDArray[np.uint8], ids: Ints | slice) -> NDArray[np.bool_]:
+        """Return which samples meet a condition: bool [n]."""
+        if not isinstance(ids, slice):
+            numbers = ids + self._first
+            return (bits[numbers >> 3] >> (numbers & 7).astype(np.uint8) & 1).astype(np.bool_)
+        numbers = range(self._first, self._first + self._stored)[ids]
+        start = numbers.start - numbers.start % 8
+        found = np.unpackbits(bits[start // 8 : -(-numbers.stop // 8)], bitorder="little").view(np.bool_)
+        return found[numbers.start - start : numbers.stop - start]
+
+    @property
+    def bytes(self) -> int:
+        """Memory that only these factors need; 0 for a file that is mapped."""
+        return 0 if self._own is None or isinstance(self._own, np.memmap) else self._own.nbytes
+
+
+def packed_bits(ids: Ints, stored: int) -> NDArray[np.uint8]:
+    """Return which of all samples are in an ascending list, as one bit each: uint8 [stored / 8, rounded up]."""
+    parts = [np.empty(0, np.uint8)]
+    for start in range(0, stored, PART):
+        is_in = np.zeros(min(PART, stored - start), np.bool_)
+        kind = ids.dtype.type  # of other types, all ids are copied
+        first = np.searchsorted(ids, kind(start))
+        last = np.searchsorted(ids, kind(start + len(is_in) - 1), side="right")
+        is_in[ids[first:last] - start] = True
+        parts.append(np.packbits(is_in, bitorder="little"))
+    return np.concatenate(parts)
+
+
 def _parts_of(ids: Ints | slice, stored: int) -> Iterator[Ints | slice]:
     """Yield some ids part by part."""
     for start in range(0, stored if isinstance(ids, slice) else len(ids), PART):
@@ -152,7 +233,7 @@ class Rates:
     Args:
         phases: Phases of the samples.
         by_group: float64 [groups], factor of each group; None for 1.
-        by_sample: float32 [stored], factor of each sample; None for 1.
+        by_sample: Factors of single samples; None for 1.
         left_out: Ids of samples that are never drawn, without repetitions.
         name: The dataset, for messages.
 
@@ -164,7 +245,7 @@ class Rates:
         self,
         phases: Phases,
         by_group: NDArray[np.float64] | None = None,
-        by_sample: NDArray[np.float32] | None = None,
+        by_sample: Factors | None = None,
         left_out: Sequence[int] | Ints = (),
         name: str = "the dataset",
     ) -> None:
@@ -220,8 +301,8 @@ class Rates:
 
     @property
     def bytes(self) -> int:
-        """Memory that only these rates need; 0 for the weights of classes, and for a file that is mapped."""
-        return 0 if self._by_sample is None or isinstance(self._by_sample, np.memmap) else self._by_sample.nbytes
+        """Memory that only these rates need; 0 for the weights of classes and conditions."""
+        return 0 if self._by_sample is None else self._by_sample.bytes
 
     @classmethod
     def without(cls, left_out: Ints, stored: int) -> Rates:
