@@ -183,9 +183,10 @@ def _struct(data: bytes, at: int, wanted: _Wanted, depth: int) -> tuple[dict[int
         else:
             field, at = _signed(data, at)
         if field in wanted.fields:
-            if field in values or kind != wanted.fields[field][0]:
+            expected, of_value = wanted.fields[field]
+            if field in values or kind != expected:
                 raise ValueError("the footer or a page header has a field twice, or one of another type")
-            values[field], at = _value(data, at, *wanted.fields[field], depth)
+            values[field], at = _value(data, at, kind, of_value, depth)
         elif kind not in (_TRUE, _FALSE):
             at = _skip(data, at, kind, depth)
     return values, at + 1
@@ -239,9 +240,9 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
         raise ValueError(f"the footer or a page header has a value of unknown type {kind}")
     if depth > _MAX_DEPTH:
         raise ValueError("the footer or a page header is nested too deeply")
-    count, found, at = _list(data, at)
+    count, kind, at = _list(data, at)
     for _ in range(count):
-        at = _skip(data, at, found, depth + 1)
+        at = _skip(data, at, kind, depth + 1)
         data[at]  # so that the loop ends with the data
     return at
 

@@ -188,13 +188,15 @@ class Factors:
 
     def _meet(self, bits: NDArray[np.uint8], ids: Ints | slice) -> NDArray[np.bool_]:
         """Return which samples meet a condition: bool [n]."""
-        if not isinstance(ids, slice):
-            numbers = ids + self._first
-            return (bits[numbers >> 3] >> (numbers & 7).astype(np.uint8) & 1).astype(np.bool_)
-        numbers = range(self._first, self._first + self._stored)[ids]
-        start = numbers.start - numbers.start % 8
-        found = np.unpackbits(bits[start // 8 : -(-numbers.stop // 8)], bitorder="little").view(np.bool_)
-        return found[numbers.start - start : numbers.stop - start]
+        found: NDArray[np.bool_]
+        if isinstance(ids, slice):
+            rows = range(self._first, self._first + self._stored)[ids]
+            start = rows.start - rows.start % 8
+            found = np.unpackbits(bits[start // 8 : -(-rows.stop // 8)], axis=0, bitorder="little").view(np.bool_)
+            return found[rows.start - start : rows.stop - start]
+        numbers = ids + self._first
+        found = (bits[numbers >> 3] >> (numbers & 7).astype(np.uint8) & 1).astype(np.bool_)
+        return found
 
     @property
     def bytes(self) -> int:

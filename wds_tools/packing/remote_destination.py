@@ -41,6 +41,7 @@ from wds_tools.packing.destination import (
     start_or_resume,
 )
 from wds_tools.packing.plan import shard_name
+from wds_tools.packing.stored_plan import Rows
 from wds_tools.packing.work_folder import (
     HEAD_NAME,
     ROWS_NAME,
@@ -165,6 +166,7 @@ class BucketDestination:
         self._uploads = _Uploads(self._upload_shard)
         self._progress = progress
         self._plan_is_new = False
+        self._source: dict[str, Any] | None = None  # what this packer packs
 
     def __enter__(self) -> BucketDestination:
         self._spool.__enter__()
@@ -206,6 +208,7 @@ class BucketDestination:
     def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
         """Start or resume packing ``source``. Leftovers of other runs in the spool are removed."""
         self._plan_is_new = start_or_resume(self, source, fresh=fresh, onto=onto)
+        self._source = source
         self._spool.remove_temporary_files()
         if self._spool.read_plan() != source:
             self._clear_spool()
@@ -241,10 +244,20 @@ class BucketDestination:
 
         Raises:
             StoreError: An upload failed, even after retries.
+            DestinationError: Another packer has replaced the plan.
         """
         self._uploads.finish()
+        self._check_plan()
         self._clear_spool()
         self._spool.remove_work()
+
+    def _check_plan(self) -> None:
+        """Check that the plan at the URL is that of this task: without conditional writes, the last one stays."""
+        if self._source is not None and self.read_plan() not in (None, self._source):
+            raise DestinationError(
+                f"another packer began to pack something else to {self.name} at the same moment, and its plan is there "
+                "now: its tasks go on; pack to another URL, or pack with --fresh (fresh=True) to start over"
+            )
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
         """Complete the dataset: check that all shards exist, then write the list of skipped files, card and manifest.
@@ -288,19 +301,14 @@ class BucketDestination:
         return None if data is None else parse_plan(data)
 
     def write_plan(self, data: bytes) -> None:
-        """Record the source that is being packed to the URL."""
-        self._bucket.write(f"{WORK_NAME}/{PLAN_NAME}", data)
+        """Record the source that is being packed to the URL, unless another packer has recorded one meanwhile."""
+        self._bucket.create(f"{WORK_NAME}/{PLAN_NAME}", data)
 
-    def read_listing(self) -> tuple[bytes, memoryview] | None:
-        """Return the files of the plan; the larger one is copied into a local file without a name, and mapped."""
+    def read_listing(self) -> tuple[bytes, Rows] | None:
+        """Return the files of the plan; of the larger one, only the parts that are needed are read."""
         head = self._bucket.read(f"{WORK_NAME}/{HEAD_NAME}")
-        if head is None:
-            return None
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=self.folder.parent) as file:
-            if not self._bucket.get(f"{WORK_NAME}/{ROWS_NAME}", _path_of(file)):
-                return None
-            return head, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        size = self._bucket.sizes(WORK_NAME).get(ROWS_NAME)
+        return None if head is None or size is None else (head, _RemoteRows(self._bucket, size))
 
     def write_listing(self, write: Callable[[BinaryIO], bytes]) -> None:
         """Write the files of the plan: the rows, then what ``write`` returns."""
@@ -396,6 +404,19 @@ class _BucketPlace:
             destination.add_shard(report)
             destination.finish_task()
         return report
+
+
+class _RemoteRows:
+    """The rows of a plan at a URL, read in ranges."""
+
+    def __init__(self, bucket: Bucket, size: int) -> None:
+        self._bucket, self._size = bucket, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        return self._bucket.read_range(f"{WORK_NAME}/{ROWS_NAME}", part.start, part.stop)
 
 
 def _path_of(file: IO[bytes]) -> Path:
