@@ -212,12 +212,13 @@ def _value(data: bytes, at: int, kind: int, of_value: Any, depth: int) -> tuple[
         return bytes(data[at : at + length]), at + length
     if kind != _LIST:
         return _signed(data, at)
-    count, found, at = _list(data, at)
-    if count and found != of_value[0]:
+    expected, of_item = of_value
+    count, kind, at = _list(data, at)
+    if count and kind != expected:
         raise ValueError("the footer or a page header has a list of another type")
     values = []
     for _ in range(count):
-        value, at = _value(data, at, *of_value, depth + 1)
+        value, at = _value(data, at, kind, of_item, depth + 1)
         values.append(value)
     return values, at
 

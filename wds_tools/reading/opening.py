@@ -128,7 +128,7 @@ class _Folder:
         """Open a folder."""
         store = open_store(folder, remote=remote, for_training=for_training)
         manifest = find_manifest(store, cache)
-        added = additions_of(store, manifest, remote, cache, for_training=for_training) if manifest else []
+        added = additions_of(store, manifest, remote, cache, for_training=for_training) if manifest else Additions([])
         return cls(store, manifest, added)
 
     @cached_property

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.format.sample import CONVERTED_EXTENSIONS, STORED_EXTENSIONS
@@ -358,9 +360,16 @@ def _is_field(field: str) -> bool:
     return extension in _FIELDS
 
 
+def _are_different(texts: Iterable[str], count: int) -> bool:
+    """Return whether texts have different hashes. A set of millions of them would take 150 bytes for each."""
+    hashes = np.fromiter(map(hash, texts), np.int64, count)
+    hashes.sort()
+    return bool((hashes[1:] != hashes[:-1]).all())
+
+
 def check_stems(paths: Sequence[str], *, where: str) -> None:
     """Check that images are not in pairs such as ``1.jpg`` and ``1.png``, an image and its mask."""
-    if len({path.rpartition(".")[0] for path in paths}) == len(paths):
+    if _are_different((path.rpartition(".")[0] for path in paths), len(paths)):
         return
     stems: dict[str, list[str]] = {}
     for path in paths:
@@ -391,7 +400,7 @@ def notes_about_names(paths: Iterable[str], classes: Iterable[str], others: Iter
 def _only_case(names: Iterable[str]) -> list[str]:
     """Return the first names that differ only in case; none if there are no such names."""
     names = list(names)
-    if len({name.lower() for name in names}) == len(names):
+    if _are_different((name.lower() for name in names), len(names)):
         return []
     by_lower: dict[str, list[str]] = {}
     for name in names:

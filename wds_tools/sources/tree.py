@@ -23,7 +23,7 @@ from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
 from wds_tools.sources.columns import LABEL, json_object, json_or, usual_columns
 from wds_tools.sources.files import shown_path
-from wds_tools.sources.inputs import File, Input, Inputs, field_bytes
+from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, field_bytes
 from wds_tools.sources.pixels import as_png, check_mask, converted, damage_of
 from wds_tools.sources.refused import why_no_images
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
@@ -271,11 +271,11 @@ class ClassFolders(Layout):
         plain: list[File] = []  # there may be millions: they are added together
         for file in images:
             own = parts.get(file.path, {})
-            if labels is not None and file.path not in labels:
+            if labels is not None and labels(file.path) is None:
                 self.skip(found, file, "is outside the class folders", own)
             elif own or file.reason or not file.size or file.location:
                 self._add_plain(found, plain, labels)
-                self.add_image(found, file, NONE if labels is None else labels[file.path], parts=own)
+                self.add_image(found, file, NONE if labels is None else labels(file.path), parts=own)
             else:
                 plain.append(file)
         self._add_plain(found, plain, labels)
@@ -283,15 +283,16 @@ class ClassFolders(Layout):
             if file.path not in fields and file is not lists:
                 self.skip(found, file, files.why_not_packed(file.path))
 
-    def _add_plain(self, found: Collector, images: list[File], labels: Mapping[str, Any] | None) -> None:
+    def _add_plain(self, found: Collector, images: list[File], labels: Callable[[str], Any] | None) -> None:
         """Add images without further files, and empty their list."""
-        if images:
+        for start in range(0, len(images), BATCH_ROWS):
+            part = images[start : start + BATCH_ROWS]
             found.add_images(
-                [image.path.removeprefix(self.base) for image in images],
-                [image.size for image in images],
-                (NONE if labels is None else labels[image.path] for image in images),
+                [image.path.removeprefix(self.base) for image in part],
+                [image.size for image in part],
+                (NONE if labels is None else labels(image.path) for image in part),
             )
-            images.clear()
+        images.clear()
 
     def _class_lists(self, found: Collector, files: Files) -> File | None:
         """Take note of the class lists that `unpack` wrote; return their file."""
@@ -309,8 +310,11 @@ class ClassFolders(Layout):
 
     def _labels(
         self, found: Collector, files: Files, images: Sequence[File], parts: Mapping[str, dict[str, File]]
-    ) -> dict[str, Any] | None:
-        """Return the labels of images by path; None if there are none. Files of labels are taken from ``parts``."""
+    ) -> Callable[[str], Any] | None:
+        """Return a function from the path of an image to its label, or None outside the class folders.
+
+        Return None if there are no labels. Files of labels are taken from ``parts``.
+        """
         folders = self._class_folders(found, files, images)
         names = {folder for folder in folders.values() if folder is not None}
         stated = {path: own.pop("cls") for path, own in parts.items() if "cls" in own}
@@ -323,13 +327,13 @@ class ClassFolders(Layout):
                     "one of them"
                 )
             found.account.attach("label", len(stated))
-            return {file.path: files.read(stated[file.path]) if file.path in stated else NONE for file in images}
+            return {file.path: files.read(stated[file.path]) if file.path in stated else NONE for file in images}.get
         for file in stated.values():
             self.skip(found, file, "is not used: the folder is the label")
         several = {path: own.pop(LABELS) for path, own in parts.items() if LABELS in own}
         if several:
             found.account.attach("label", len(several))
-            return {file.path: self._list_of(files, several.get(file.path), found.classes) for file in images}
+            return {file.path: self._list_of(files, several.get(file.path), found.classes) for file in images}.get
         described = sum(not {"txt", "json"}.isdisjoint(own) for own in parts.values())
         if are_shards and 2 * described >= len(images):
             found.account.notes.append(
@@ -343,8 +347,7 @@ class ClassFolders(Layout):
             paths = (file.path for file in images)
             found.account.notes += layouts.notes_about_names(paths, names, filter(None, beside))
         labels = {folder: name(class_name) for folder, class_name in folders.items() if class_name is not None}
-        by_path = ((file.path, layouts.folder_of(file.path)) for file in images)
-        return {path: labels[folder] for path, folder in by_path if folder in labels} or None
+        return (lambda path: labels.get(layouts.folder_of(path))) if labels else None
 
     def _class_folders(self, found: Collector, files: Files, images: Sequence[File]) -> dict[str, str | None]:
         """Return the class of each folder with images, as in `layouts.folder_of`; None for images outside of folders.

@@ -52,7 +52,7 @@ from wds_tools.sources.files import (
     states_of,
     tar_stem,
 )
-from wds_tools.sources.inputs import File
+from wds_tools.sources.inputs import File, in_byte_order
 from wds_tools.sources.layouts import hidden_root, is_hidden_name, is_image_name
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
@@ -142,7 +142,7 @@ class Tree:
                 hidden.add(root.rpartition("/")[2])  # a .DS_Store in each folder is stated once
         self.hidden = frozenset(hidden)
         self.checksum = self._checksum(tally)
-        return sorted(files, key=lambda file: path_bytes(file.path))
+        return in_byte_order(files)
 
     def listed_again(self, is_stopped: Callable[[], bool]) -> str | None:
         """List all files without keeping them, and return their checksum; None if ``is_stopped`` returned True."""
