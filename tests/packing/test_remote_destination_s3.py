@@ -18,6 +18,7 @@ from PIL import Image
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, NotADatasetError
+from wds_tools.packing import planning
 from wds_tools.storage.upload import Bucket
 
 REPOSITORY = Path(__file__).parents[2]
@@ -76,6 +77,8 @@ def test_tasks_that_read_a_bucket_and_write_to_it_write_the_objects_of_one_proce
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_of_two_plans_that_are_written_at_the_same_moment_the_first_one_stays(photos, s3, monkeypatch, order):
+    for name in ("SETTLE", "POLL", "DEAD"):  # else the second one waits for the first
+        monkeypatch.setattr(planning, f"{name}_SECONDS", 0.01)
     both = [{**OPTIONS, "shard_bytes": "4MB", "seed": seed, "task": (seed, 2)} for seed in order]
     create = Bucket.create
 

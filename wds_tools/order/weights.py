@@ -40,6 +40,7 @@ from wds_tools.order.shares import Ints, Part, Pattern
 UNIT = 1 << 31
 """The rate of a sample that is drawn in every pass."""
 
+_IN_TABLE = 8  # conditions whose products are computed once
 _CHUNK = 1 << 16  # samples of a pass that are tested at a time
 _KEPT_CHUNKS = 8
 _PART = 1 << 16  # samples whose rates are computed at a time
@@ -166,11 +167,24 @@ class Factors:
 
     def __getitem__(self, ids: Ints | slice) -> NDArray[np.float32]:
         """Return the factors of samples: float32 [n]; infinite for a product that is too large."""
+        if self._own is None and 0 < len(self._conditions) <= _IN_TABLE:
+            row = np.zeros(1, np.uint8)
+            for number, (bits, _) in enumerate(self._conditions):
+                row = row | self._meet(bits, ids).view(np.uint8) << number
+            return self._table[row]
         found = self._of_array(ids)
         for product in self.products(ids):
             found = product
         with np.errstate(over="ignore"):
             return found.astype(np.float32, copy=False)
+
+    @cached_property
+    def _table(self) -> NDArray[np.float32]:
+        """Factors of samples by the conditions that they meet, a bit for each: float32 [2 ^ conditions]."""
+        rows = np.arange(1 << len(self._conditions))
+        bits = [packed_bits(np.flatnonzero(rows >> n & 1), len(rows)) for n in range(len(self._conditions))]
+        alike = Factors(np.ones(len(rows), np.float32), list(zip(bits, (f for _, f in self._conditions), strict=True)))
+        return alike[:]
 
     def products(self, ids: Ints | slice) -> Iterator[NDArray[Any]]:
         """Yield the factors of samples after each condition, before they are rounded: float64 [n]."""

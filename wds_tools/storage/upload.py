@@ -198,7 +198,9 @@ class Bucket:
             StoreError: It does not exist, or has fewer bytes.
         """
         try:
-            data = bytes(self._request(name, lambda path: self._system.cat_file(path, start, stop), verb="read"))
+            data = bytes(
+                self._request(name, lambda path: self._system.cat_file(path, start=start, end=stop), verb="read")
+            )
         except FileNotFoundError:
             data = b""
         if len(data) != stop - start:
