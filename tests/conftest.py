@@ -5,14 +5,17 @@ from __future__ import annotations
 import atexit
 import doctest
 import gc
+import itertools
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import multiprocessing.util
 import os
 import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import jpegtools
@@ -28,12 +31,15 @@ from waiting import wait_for
 import wds_tools as wt
 from wds_tools.inspection import machine
 
-pytest_plugins = ["client_requests", "photo_fixtures"]
+pytest_plugins = ["client_requests", "cpu_seconds", "photo_fixtures", "torture_cases"]
 
 # Without a deadline, because examples are slow on a busy machine. `make torture` and `make torture-night` name theirs.
-for profile, examples in {"default": 15, "torture": 500, "night": 10_000}.items():
+for profile, examples in {"default": 10, "torture": 500, "night": 10_000}.items():
     settings.register_profile(profile, deadline=None, max_examples=examples)
 settings.load_profile("default")
+
+MANY_TESTS = 1000
+"""From this number on, the process of the tests is prepared for many forks."""
 
 # Shells start background jobs with SIGINT ignored, and the programs that the tests start would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -51,19 +57,40 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Exempt all that is imported from garbage collection, which then is rare, and make forks faster."""
     gc.freeze()
     gc.set_threshold(20_000)  # with the default of 700, it takes a tenth of the CPU time of loaders
-    if len(session.items) > 1000:  # moving the memory takes as long as 20 forks
+    if len(session.items) > MANY_TESTS:  # moving the memory takes as long as 20 forks
         preloaded.use_huge_pages()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def fork_server_with_imports() -> Iterator[None]:
-    """Let the fork server of this process, if a test starts it, import what workers need: once, not in each worker."""
+def fork_server_with_imports(request: pytest.FixtureRequest, no_sync: None) -> Iterator[None]:
+    """Let the fork server of this process, if a test starts it, import what workers need: once, not in each worker.
+
+    If many tests run, the server is a fork of this process, which has imported all of it already.
+    """
     multiprocessing.set_forkserver_preload(
         ["wds_tools.loading.loader", "torchvision.transforms.v2", "wds_tools.packing.run", "wds_tools.sources.detect"]
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multiprocessing.forkserver, "set_forkserver_preload", lambda _: None)  # `pack` names its own
+        if len(request.session.items) > MANY_TESTS:  # before a test starts threads, of which a fork has none
+            multiprocessing.resource_tracker.ensure_running()
+            with pytest.MonkeyPatch.context() as once:
+                once.setattr(multiprocessing.util, "spawnv_passfds", _fork_and_run)
+                multiprocessing.forkserver.ensure_running()
         yield
+
+
+def _fork_and_run(_path: str, words: Sequence[str], descriptors: Sequence[int]) -> int:
+    """Run the code after ``-c`` in a fork of this process, which keeps only some open files; return its id."""
+    if pid := os.fork():
+        return pid
+    try:
+        ends = [2, *sorted(descriptors), os.sysconf("SC_OPEN_MAX")]
+        for last, following in itertools.pairwise(ends):
+            os.closerange(last + 1, following)
+        exec(words[-1])
+    finally:
+        os._exit(0)
 
 
 def pytest_sessionfinish() -> None:

@@ -112,8 +112,9 @@ class Process:
 
     def _wait(self, flags: int) -> int | None:
         if self.returncode is None:
-            self.returncode = self._server.ask(wait=self.pid, flags=int(flags))
+            self.returncode, seconds = self._server.ask(wait=self.pid, flags=int(flags))
             if self.returncode is not None:
+                _cpu_seconds.append(seconds)
                 self.stdout, self.stderr = map(_read, self._outputs)
         return self.returncode
 
@@ -128,6 +129,14 @@ def run(words: Sequence[str | Path], **options: Any) -> subprocess.CompletedProc
 def command(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command of ``wds-tools`` that needs no torch. The options are those of `Process`."""
     return run(["-m", "wds_tools.cli", *words], imports=COMMANDS, **options)
+
+
+_cpu_seconds: list[float] = []
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of all programs that have ended, with the processes that they have waited for."""
+    return sum(_cpu_seconds)
 
 
 def _read(file: IO[str]) -> str:
@@ -291,8 +300,8 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
                 return None
             request: dict[str, Any] = json.loads(data)
             if "wait" in request:
-                pid, status = os.waitpid(request["wait"], request["flags"])
-                answer = os.waitstatus_to_exitcode(status) if pid else None
+                pid, status, used = os.wait4(request["wait"], request["flags"])
+                answer: Any = (os.waitstatus_to_exitcode(status) if pid else None, used.ru_utime + used.ru_stime)
             else:
                 answer = os.fork()
                 if not answer:

@@ -171,6 +171,7 @@ class Conformance:
             )
         assert digests[0] != digests[1]
 
+    @pytest.mark.torture  # a few sources run it in `make test`
     def test_two_workers_write_the_same_bytes_as_one(self, src: Path, tmp_path: Path) -> None:
         for workers in (1, 2):
             wt.pack(src, tmp_path / f"{workers}", shard_bytes=20_480, workers=workers)
@@ -226,6 +227,7 @@ class Conformance:
             patch.setattr(FolderDestination, "add_shard", add_shard)
             wt.pack(src, dst, shard_bytes=20_480, workers=1)
 
+    @pytest.mark.torture  # as above
     def test_a_source_that_disappears_ends_packing_which_continues_later(
         self, src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

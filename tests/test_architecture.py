@@ -18,7 +18,7 @@ FOLDERS = [
     *("upkeep", "webdataset", "inspection", "service", "bench", "cli"),
 ]
 LOADS_TORCH_WHEN_USED = {
-    "sources.tensors",
+    "sources.arrays",
     "images.resize",
     "inspection.contact_sheet",
     "inspection.saved_step",
@@ -108,7 +108,7 @@ def test_imports_without_a_loader_do_not_load_torch():
         "import wds_tools",
         "from wds_tools import pack, RandomResizedCrop",
         "import wds_tools.cli",
-        "import wds_tools.packing.packer, wds_tools.sources.tensors, wds_tools.inspection.stats",
+        "import wds_tools.packing.packer, wds_tools.sources.arrays, wds_tools.inspection.stats",
         "import wds_tools.upkeep.indexer, wds_tools.upkeep.verifier",
         "import wds_tools.packing.shard_writer, wds_tools.upkeep.merger, wds_tools.upkeep.unpacker",
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import wds_tools
-from wds_tools import options
+from wds_tools import cli, options
 from wds_tools.service.metrics import Metrics
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -71,3 +71,13 @@ def test_every_metric_is_documented() -> None:
     exported = set(re.findall(r"^# TYPE (\w+)", Metrics().text().decode(), re.MULTILINE))
     assert len(exported) > 5
     assert exported == set(re.findall(r"^\| `(wds_tools_\w+)`", PAGES[DOCS / "serve.md"], re.MULTILINE))
+
+
+def test_pages_name_only_commands_that_exist() -> None:
+    paths = [*PAGES, *Path(wds_tools.__file__).parent.rglob("*.html"), *Path(wds_tools.__file__).parent.rglob("*.py")]
+    texts = [path.read_text() for path in paths]
+    named = {
+        name for text in texts for name in re.findall(r"(?:`|<code>|^)wds-tools ([a-z][a-z-]*)", text, re.MULTILINE)
+    }
+    assert len(named) > 20
+    assert named <= set(cli.cli.commands)

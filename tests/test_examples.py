@@ -72,6 +72,7 @@ def one_process(tmp_path_factory: pytest.TempPathFactory, few: Path) -> Path:
     return folder / "metrics.jsonl"
 
 
+@pytest.mark.torture
 def test_train_packs_a_folder_of_images_while_it_trains(tmp_path: Path, six_photos: Path) -> None:
     metrics, packed = tmp_path / "metrics.jsonl", tmp_path / "packed"
     train = train_words(packed, tmp_path)
@@ -117,7 +118,8 @@ def read_complete_lines(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-@pytest.mark.parametrize("torchrun", [FORKED_TORCHRUN, pytest.param(TORCHRUN, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("torchrun", [FORKED_TORCHRUN, TORCHRUN])
+@pytest.mark.torture
 def test_train_under_torchrun_has_every_sample_once_and_the_steps_of_one_process(
     tmp_path: Path, few: Path, one_process: Path, torchrun: tuple[str, ...]
 ) -> None:
@@ -136,6 +138,7 @@ def test_train_under_torchrun_has_every_sample_once_and_the_steps_of_one_process
     assert len({key for keys in keys_by_step.values() for key in keys}) == 40
 
 
+@pytest.mark.torture
 def test_plain_dataloader_yields_whole_batches_from_both_workers(packed: Path) -> None:
     out = run(command("03_plain_dataloader.py", packed))
     assert "epoch 0: 384 of 384 samples, as batches torch.uint8 [32, 3, 96, 96]" in out
@@ -185,6 +188,7 @@ def test_ddp_training_resumes_on_one_process_and_evaluates_each_sample_once(tmp_
     assert resumed.count(" of 40\n") == 2
 
 
+@pytest.mark.torture
 def test_shuffle_quality_prints_its_tables_and_draws_its_chart(tmp_path: Path) -> None:
     out = run(command("05_shuffle_quality.py", "--samples", "20000", "--out", tmp_path / "quality.svg"))
     assert "| packed by `pack` | 4,096 | 1 | 256 | " in out
@@ -193,6 +197,7 @@ def test_shuffle_quality_prints_its_tables_and_draws_its_chart(tmp_path: Path) -
     assert (tmp_path / "quality.svg").read_text().count("<circle") > 100
 
 
+@pytest.mark.torture
 def test_processes_or_threads_makes_the_same_batches_and_prints_a_table(packed: Path) -> None:
     out = run(command("06_processes_or_threads.py", packed, "--rounds", "1", "--seconds", "0.05", "--batch-size", "16"))
     rows = [line.split()[:3] for line in out.partition("CPU-s per 1,000")[2].splitlines()[1:]]
@@ -207,8 +212,8 @@ def test_segmentation_learns_masks_that_follow_the_crops(tmp_path: Path) -> None
     assert shares[1] > 70, "about half of the pixels are brighter than the mean"
 
 
-@pytest.mark.long
 @pytest.mark.frameworks
+@pytest.mark.torture
 def test_detection_trains_a_detector_of_torchvision_on_the_boxes_and_masks_in_the_crops(tmp_path: Path) -> None:
     options = ("--model", "maskrcnn", "--count", "10", "--epochs", "1", "--size", "32")
     out = run(command("10_detection.py", tmp_path / "boxes", *options))
@@ -229,6 +234,7 @@ def boxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.frameworks
+@pytest.mark.torture
 def test_detr_gets_what_the_processor_of_transformers_makes_of_the_images_and_boxes(boxes: Path) -> None:
     from transformers import DetrImageProcessor
 
@@ -317,6 +323,7 @@ def test_weights_follow_the_losses_and_a_resumed_run_goes_on_with_the_same_ones(
     assert steps("parts", "--steps", "9", "--resume") == whole[2:]
 
 
+@pytest.mark.torture
 def test_profile_prints_functions_and_stages(packed: Path, tmp_path: Path) -> None:
     options = ("--seconds", "0.1", "--batch-size", "16", "--rows", "5", "--workers", "1")
     out = run(command("profile_loader.py", packed, *options, "--out", tmp_path / "loader.pstats"))

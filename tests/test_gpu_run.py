@@ -9,6 +9,7 @@ from pathlib import Path
 
 import gpu_run
 import preloaded
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -77,6 +78,7 @@ def test_the_tests_are_collected_without_the_configuration_of_the_suite(tmp_path
     assert "test_cuda.py::test_batches_on_a_side_stream_equal_those_in_cpu_memory" in done.stdout
 
 
+@pytest.mark.torture
 def test_a_rehearsal_prints_the_table(tmp_path):
     command = [*gpu_run.benchmark()[1:], "--rehearse"]
     done = preloaded.run(command, env={**gpu_run.environment(tmp_path), "OMP_NUM_THREADS": "1"}, cwd=ROOT)

@@ -162,6 +162,7 @@ def test_a_crop_of_a_thin_image_takes_little_memory_and_a_full_resize_is_refused
 
 
 @pytest.mark.parametrize("size", [(3000, 2), (2, 3000)])
+@pytest.mark.torture_except("size0")
 def test_the_crop_of_a_thin_image_has_the_pixels_of_the_full_resize(size: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
     regions = CenterCrop(112, resize=128).regions(np.array([size[0]]), np.array([size[1]]), np.zeros((1, 0)))
@@ -292,6 +293,7 @@ def test_a_key_of_megabytes_is_shortened_in_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "shard-000001.parquet"])
+@pytest.mark.torture_except("shard-000001.parquet")
 def test_a_file_that_is_far_too_large_is_refused_before_it_is_read(packed_copy: Path, name: str) -> None:
     os.truncate(packed_copy / name, 100 << 30)  # a sparse file, which takes no disk space
     code, text = run_with_4_gib("info", packed_copy)
@@ -328,6 +330,7 @@ def hostile_dataset(folder: Path, shards: int, rows: int) -> None:
     (folder / "manifest.json").write_text(to_json(Manifest(tuple(entries), {"jpg": shards * rows})))
 
 
+@pytest.mark.torture
 def test_the_indexes_of_many_shards_are_not_in_memory_at_the_same_time(tmp_path: Path) -> None:
     hostile_dataset(tmp_path, shards=4, rows=200_000)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 300_000

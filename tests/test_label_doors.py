@@ -426,15 +426,29 @@ def wrong_in(door: Callable[..., Path], table: list[tuple[list[Any], Any]], imag
     return wrong
 
 
-@pytest.mark.parametrize("door", FILES, ids=lambda door: door.__name__)
-def test_a_label_means_the_same_in_every_source(door: Callable[..., Path], images: Path, tmp_path: Path) -> None:
-    assert wrong_in(door, TABLE, images, tmp_path) == []
+# All values through one file and one packed dataset; through the others, one value of each kind.
+WHOLE = (json_lines, packed_json)
+TABLES = [(one, TABLE if one in WHOLE else FEW) for one in FILES]
+TABLES += [pytest.param(one, TABLE, marks=pytest.mark.torture) for one in FILES if one not in WHOLE]
+
+
+def name_of(value: Any) -> str:
+    return getattr(value, "__name__", "all" if value is TABLE else "few")
+
+
+@pytest.mark.parametrize(
+    ("door", "table"), TABLES, ids=lambda one: "all" if one is TABLE else getattr(one, "__name__", "few")
+)
+def test_a_label_means_the_same_in_every_source(
+    door: Callable[..., Path], table: list[tuple[list[Any], Any]], images: Path, tmp_path: Path
+) -> None:
+    assert wrong_in(door, table, images, tmp_path) == []
 
 
 @pytest.mark.frameworks
 @pytest.mark.filterwarnings("ignore")  # of LitData
 def test_a_label_means_the_same_in_chunks_of_litdata(images: Path, tmp_path: Path) -> None:
-    assert wrong_in(litdata, TABLE, images, tmp_path) == []
+    assert wrong_in(litdata, FEW, images, tmp_path) == []
 
 
 @pytest.mark.parametrize("door", DATASETS, ids=lambda door: door.__name__)

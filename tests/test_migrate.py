@@ -98,6 +98,7 @@ BEFORE += [pytest.param(library, marks=pytest.mark.peers) for library in ("TFRec
 
 @pytest.mark.filterwarnings("ignore")  # of other libraries, some of which leave files open
 @pytest.mark.parametrize("library", BEFORE)
+@pytest.mark.torture_except("ImageFolder")
 def test_the_program_before_runs(library: str, run) -> None:
     names = run(library, "Before")
     images, labels = names["images"], names["labels"]
@@ -112,6 +113,7 @@ AFTER = [name for name in LIBRARIES if name not in ("LitData", "MosaicML Streami
 
 
 @pytest.mark.parametrize("library", [*AFTER, LITDATA, MOSAIC])
+@pytest.mark.torture_except("ImageFolder", "webdataset", "TFRecord")
 def test_the_program_after_runs_on_the_same_samples(library: str, run, formats: Photos) -> None:
     names = run(library, "After")
     assert names["images"].shape == (16, 3, 224, 224)

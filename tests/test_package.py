@@ -34,6 +34,7 @@ def build_sdist(root: Path, out: Path) -> Path:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone: git lists the files")
+@pytest.mark.torture
 def test_the_source_distribution_has_every_tracked_file_and_nothing_else(tmp_path: Path) -> None:
     tracked = copy_tracked_files(tmp_path / "clone")
     for ignored in ("wds_tools/images/_native.abi3.so", "shards/photos/shard-000000.tar", "build/lib/a.py"):

@@ -82,6 +82,7 @@ def test_datasets_are_packed_verified_served_copied_and_exported(
     assert server.errors == ""
 
 
+@pytest.mark.torture
 def test_shards_of_other_tools_are_indexed(server_environment: dict[str, str], packed_copy: Path) -> None:
     for path in packed_copy.iterdir():
         if path.suffix != ".tar":
@@ -91,6 +92,7 @@ def test_shards_of_other_tools_are_indexed(server_environment: dict[str, str], p
 
 
 @pytest.mark.parametrize("command", ["sample packed --out grid.png", "tune packed"])
+@pytest.mark.torture_except("sample packed --out grid.png")
 def test_a_command_that_needs_torch_names_it(
     server_environment: dict[str, str], packed: Path, tmp_path: Path, command: str
 ) -> None:

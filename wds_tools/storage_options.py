@@ -59,7 +59,7 @@ def parse_storage_options(words: Iterable[str]) -> dict[str, Any]:
         for part in outer:
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
-                raise OptionError(f"--storage-option {part} has a value and {name}; allowed is one of both")
+                raise OptionError(f"--storage-option {part} has a value and {name}; only one of the two is allowed")
         if last in inner:
             raise OptionError(f"--storage-option {name} is given twice; give it once")
         inner[last] = _parse_value(value)

@@ -125,7 +125,7 @@ def assert_is_measured(found: BenchReport, view: str, peers: list[str], *, worke
     assert_own_formats_were_written(found)
 
 
-@pytest.mark.long
+@pytest.mark.torture
 def test_one_run_measures_loaders_and_the_stages_of_ours_names_missing_peers_hides_a_secret_and_leaves_nothing(
     few, temporary, without_webdataset, monkeypatch, tmp_path
 ):
@@ -147,7 +147,7 @@ def test_one_run_measures_loaders_and_the_stages_of_ours_names_missing_peers_hid
     found = bench(f"vault://{few}", view="train", against=peers, **options, remote=remote, progress=look)
     assert_is_measured(found, "train", ["crop-ready"], workers=2)
     assert any("ours" in line and "images/s" in line for line in lines)
-    for phase in ("starting the loaders", "writing formats of their own", "comparing with ours", "measuring"):
+    for phase in ("starting the loaders", "writing their own formats", "comparing with ours", "measuring"):
         assert re.search(rf"{phase}:   0%\|          \| 0/[34] \[", shown.getvalue())
     assert "unpacking the images:   0%|" in shown.getvalue()
 
@@ -204,6 +204,7 @@ def test_every_loader_is_measured_and_nothing_is_left(few, temporary, view, peer
         ("mosaic", ("crop-ready",)),
     ],
 )
+@pytest.mark.torture_except("detect-peers1")
 def test_loaders_yield_whole_batches_of_several_crops_and_of_boxes(few, temporary, view, peers):
     """In this process, because starting a process per loader takes ten times as long."""
     copy = dataset.prepare_dataset(open_shards(few), temporary, workload=view, workers=1, batch_size=4)
@@ -319,6 +320,7 @@ def test_the_registry_is_consistent():
 
 
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+@pytest.mark.torture_except("15-SystemExit")
 def test_an_interrupt_leaves_nothing_behind(few, temporary, number, expected):
     with pytest.raises(expected):
         bench(few, against=["imagefolder"], progress=lambda _: signal.raise_signal(number))
@@ -337,6 +339,7 @@ def test_an_interrupt_after_a_peer_has_written_its_format_leaves_nothing_behind(
     assert_nothing_left(temporary)
 
 
+@pytest.mark.torture
 def test_the_temporary_folder_is_removed_even_if_the_main_process_is_killed(temporary):
     folder = temporary / "killed"
     folder.mkdir()

@@ -63,6 +63,7 @@ def test_on_many_cores_some_numbers_are_measured_and_then_those_just_below_the_c
     assert list(found.workers) == refined
 
 
+@pytest.mark.torture
 def test_the_raw_view_takes_images_of_one_size_and_needs_no_labels(photos, three_cores, tmp_path, no_leftovers):
     wt.pack(photos / "cat", tmp_path / "cats", workers=1, images="raw", resize="32x24")
     # Another process of the program does not count as a worker, for which the measurement would wait.

@@ -272,6 +272,7 @@ def not_compiled(*words: str | Path) -> Result:
     return result_of(["-c", WITHOUT_COMPILED, *words], LIBRARIES)
 
 
+@pytest.mark.torture
 def test_a_missing_compiled_module_is_a_single_warning_and_only_when_packing_starts(
     six_photos: Path, tmp_path: Path
 ) -> None:
@@ -884,6 +885,7 @@ def test_bench_refuses_invalid_options_before_it_starts(call: Call, packed: Path
     assert_one_line_error(call("bench", packed / "nowhere", "--rounds", "1"), 2, "nowhere")
 
 
+@pytest.mark.torture
 def test_tune_prints_tables_and_a_call_that_runs(packed: Path, tmp_path: Path) -> None:
     out = tmp_path / "tune.json"
     words = ("tune", packed, "--view", "small", "--batch-size", "8", "--rounds", "1", "--seconds", "0.05")

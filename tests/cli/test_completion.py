@@ -77,6 +77,7 @@ def environment_of(folder: Path) -> dict[str, str]:
         ("wds-tools --ver\t", ["--version"]),
     ],
 )  # fmt: skip
+@pytest.mark.torture_except("wds-tools reind\\tx-words0", "wds-tools pac\\tmy-\\t a --stri\\t--im\\tkee\\t-words2")
 def test_bash_completes_commands_options_values_and_paths(typed: Type, line: str, words: list[str]) -> None:
     assert typed(line) == words
 

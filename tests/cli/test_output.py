@@ -42,6 +42,7 @@ def words(request: pytest.FixtureRequest, photos: Path, packed: Path, packed_cop
 
 
 @pytest.mark.parametrize("words", COMMANDS, indirect=True)
+@pytest.mark.torture_except("pack", "verify", "unpack")
 def test_a_terminal_shows_a_progress_bar(words: list[str]) -> None:
     code, shown = in_terminal([*PROGRAM, *words])
     assert code == 0, shown
@@ -89,6 +90,7 @@ def test_a_dumb_terminal_and_a_ci_job_show_no_progress_bar(words: list[str], var
 
 
 @pytest.mark.parametrize("words", COMMANDS, indirect=True)
+@pytest.mark.torture_except("pack", "reshard", "merge")
 def test_a_log_has_no_progress_bars_and_no_control_characters(words: list[str]) -> None:
     done = preloaded.command(*words)
     assert done.returncode == 0
@@ -129,6 +131,7 @@ def test_nothing_is_measured_if_an_output_file_cannot_be_written(
     assert capsys.readouterr() == ("", f"error: cannot write {tmp_path}/none/a.json: no folder {tmp_path}/none\n")
 
 
+@pytest.mark.torture
 def test_a_reader_that_closes_the_output_ends_a_long_command_silently(packed: Path) -> None:
     """``wds-tools tune ... 2>&1 | head -1``."""
     read, write = os.pipe()

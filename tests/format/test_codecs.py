@@ -197,7 +197,7 @@ def test_a_jpeg_of_two_components_is_refused_with_the_allowed_numbers() -> None:
 def test_a_field_decodes_to_the_encoded_value(field: str, value: object) -> None:
     data = codec_for(field).encode(value)
     assert isinstance(data, bytes)
-    assert decode_field(field, data, shard="s.tar", key="k") == value
+    assert decode_field(field, data, where=lambda: ("s.tar", "k")) == value
 
 
 @given(hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(min_dims=0, min_side=0)), st.booleans())
@@ -238,7 +238,7 @@ def npy(header: str, content: bytes = b"") -> bytes:
 )
 def test_a_hostile_array_is_a_sample_error(data: bytes) -> None:
     with pytest.raises(SampleError, match="which is not npy"):
-        decode_field("npy", data, shard="s.tar", key="k")
+        decode_field("npy", data, where=lambda: ("s.tar", "k"))
 
 
 def test_an_array_field_opens_neither_zip_files_nor_pickles() -> None:
@@ -247,7 +247,7 @@ def test_an_array_field_opens_neither_zip_files_nor_pickles() -> None:
         archive.writestr("a.npy", b"x")
     for data in (target.getvalue(), pickle.dumps([1])):
         with pytest.raises(SampleError, match="which is not npy"):
-            decode_field("npy", data, shard="s.tar", key="k")
+            decode_field("npy", data, where=lambda: ("s.tar", "k"))
 
 
 @pytest.mark.filterwarnings("ignore:Reading")  # numpy's warning of a header written by Python 2
@@ -255,7 +255,7 @@ def test_an_array_field_opens_neither_zip_files_nor_pickles() -> None:
 def test_any_bytes_of_an_array_raise_nothing_but_a_sample_error(data: bytes, header: str) -> None:
     for content in (data, b"\x93NUMPY\x01\x00" + data, npy(header)):
         with pytest.raises(SampleError):
-            decode_field("npy", content, shard="s.tar", key="k")
+            decode_field("npy", content, where=lambda: ("s.tar", "k"))
 
 
 @pytest.mark.parametrize(
@@ -274,13 +274,13 @@ def test_data_of_another_type_is_a_sample_error_that_names_shard_key_and_field(
     field: str, data: bytes, extension: str
 ) -> None:
     with pytest.raises(SampleError, match=f"field '{field}' holds b'.*which is not {extension}") as caught:
-        decode_field(field, data, shard="s.tar", key="k")
+        decode_field(field, data, where=lambda: ("s.tar", "k"))
     assert (caught.value.shard, caught.value.key) == ("s.tar", "k")
 
 
 @pytest.mark.parametrize("field", ["pyd", "pickle", "pkl", "pth", "pt", "cbor", "mp", "ten", "tb", "gz", "npz", "mp4"])
 def test_types_that_run_code_or_decompress_stay_bytes(field: str) -> None:
-    assert decode_field(field, b"\x80\x04.", shard="s", key="k") == b"\x80\x04."
+    assert decode_field(field, b"\x80\x04.", where=lambda: ("s", "k")) == b"\x80\x04."
 
 
 def test_json_is_written_as_compact_utf8() -> None:

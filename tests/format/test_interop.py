@@ -59,6 +59,7 @@ def test_webdataset_decodes_images_labels_and_json(packed: Path, photos: Path) -
 
 
 @pytest.mark.parametrize("program", [("tar", "-xf"), (sys.executable, "-m", "cmake", "-E", "tar", "xf")])
+@pytest.mark.torture_except("program0")
 def test_tar_programs_unpack_every_byte_of_the_folder(
     program: tuple[str, ...], packed: Path, photos: Path, tmp_path: Path
 ) -> None:

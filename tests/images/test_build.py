@@ -155,7 +155,7 @@ def build_wheel(sources: Path, out: Path) -> Path:
     return wheel
 
 
-@pytest.mark.long
+@pytest.mark.torture
 def test_pip_builds_the_package_with_only_ziglang(sources: Path, programs: Path, tmp_path: Path) -> None:
     wheel = build_wheel(sources, tmp_path / "out")
     with zipfile.ZipFile(wheel) as archive:
@@ -173,6 +173,7 @@ def test_pip_builds_the_package_with_only_ziglang(sources: Path, programs: Path,
 
 
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
+@pytest.mark.torture
 def test_every_install_leaves_its_module_in_the_source_tree_and_removes_an_older_one(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -219,6 +220,7 @@ def test_the_benchmark_of_a_wheel_measures_only_our_loader_and_the_limit(
     assert rows == ["limit", "ours"]  # crop-ready is packed by the compiled module
 
 
+@pytest.mark.torture
 def test_the_source_distribution_has_the_peers_of_the_benchmark(sources: Path, tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, 'wds_tools/images/csrc'); import build_backend as b; b.build_sdist(sys.argv[1])"
@@ -233,6 +235,7 @@ def test_the_source_distribution_has_the_peers_of_the_benchmark(sources: Path, t
     assert peers <= packed
 
 
+@pytest.mark.torture
 def test_an_editable_install_has_the_peers_of_the_benchmark(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +253,7 @@ def test_an_editable_install_has_the_peers_of_the_benchmark(
     assert (Path(found) / "bench" / "peers" / "webdataset.py").is_file()
 
 
+@pytest.mark.torture
 def test_the_package_is_installed_without_the_module_if_it_does_not_compile_and_without_the_peers_of_the_benchmark(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def of_torchvision(pixels: NDArray[np.uint8], view: PhotometricDistort, u: NDArr
 
 
 @pytest.mark.parametrize("path", PATHS)
+@pytest.mark.torture_except("compiled")
 def test_photometric_distortion_is_that_of_torchvision(
     pixels: NDArray[np.uint8], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +203,7 @@ def batches(folder: object, color: HSV | PhotometricDistort | None, **options: o
     [(HSV(0, 0, 0), HSV()), (PhotometricDistort(p=0), PhotometricDistort(p=0.9))],
     ids=["hsv", "all"],
 )
+@pytest.mark.torture_except("all")
 def test_each_sample_gets_its_own_colours_whatever_loads_it(
     scenes: object, nothing: HSV | PhotometricDistort, color: HSV | PhotometricDistort, monkeypatch: pytest.MonkeyPatch
 ) -> None:

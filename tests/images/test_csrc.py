@@ -76,12 +76,18 @@ def test_the_patterns_in_pyproject_match_every_source() -> None:
     assert matched == {path for path in CSRC.rglob("*") if path.suffix in (".c", ".h", ".py")}
 
 
-def test_the_sources_compile_without_a_warning(zig: Compiler, tmp_path: Path) -> None:
-    for compiler in filter(None, (build_backend.find_compiler(), zig)):
-        for source in SOURCES:
-            # Warnings of Clang do not depend on how it optimizes; some of GCC's do.
-            words = [*STRICT, *(["-O0"] if compiler is zig else []), "-c", source, "-o", tmp_path / "object.o"]
-            compiler.run(*build_backend.python_flags(), *words)
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        ("system", "-O1"),
+        *(pytest.param(*one, marks=pytest.mark.torture) for one in (("system", "-O3"), ("zig", "-O0"))),
+    ],
+)
+def test_the_sources_compile_without_a_warning(zig: Compiler, tmp_path: Path, name: str, level: str) -> None:
+    """Warnings of Clang do not depend on how it optimizes; some of GCC's do, and most need little of it."""
+    compiler = zig if name == "zig" else build_backend.find_compiler() or zig
+    for source in SOURCES:
+        compiler.run(*build_backend.python_flags(), *STRICT, level, "-c", source, "-o", tmp_path / "object.o")
 
 
 def test_our_python_h_agrees_with_that_of_the_interpreter(zig: Compiler, tmp_path: Path) -> None:
@@ -180,6 +186,7 @@ def fuzz(fuzzer: Path, seeds: list[Path], runs: int, number: int) -> None:
 
 @pytest.mark.timeout(400)  # mostly for compiling
 @pytest.mark.parametrize("runs", [1_000, pytest.param(10_000, marks=pytest.mark.torture)])
+@pytest.mark.torture
 def test_fuzzing_finds_nothing(fuzzer: Path, seeds: list[Path], runs: int) -> None:
     fuzz(fuzzer, seeds, runs, 0)
 

@@ -55,6 +55,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("view", "steps"), CASES)
+@pytest.mark.torture_except("view1-jittered", "view2-zoomed_out")
 def test_images_and_boxes_are_those_of_torchvision(scenes: Path, view: wt.ZoomOut, steps) -> None:  # type: ignore[no-untyped-def]
     with wt.make_loader(scenes, batch_size=40, num_workers=0, fields=("jpg", "json")) as stored:
         (whole,) = stored

@@ -111,6 +111,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.torture_except("huge", "segments", "scans", "tables")
 def test_memory_and_time_of_a_hostile_file_are_bounded(name: str, tmp_path: Path) -> None:
     make, width, height, is_supported, *limits = CASES[name]
     (tmp_path / "file").write_bytes(make())

@@ -37,6 +37,7 @@ def run(code: str, *words: str | Path, path: str = str(ROOT)) -> subprocess.Comp
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.torture
 def test_loaders_warn_once_unless_the_compiled_module_is_switched_off(few: Path) -> None:
     done = run(WITHOUT + LOADERS, few)
     assert done.returncode == 0, done.stderr
@@ -63,6 +64,7 @@ WORKERS = {
 
 @needs_native
 @pytest.mark.parametrize("name", WORKERS)
+@pytest.mark.torture_except("pack")
 def test_a_worker_that_lacks_the_compiled_module_of_its_parent_is_an_error(
     few: Path, six_photos: Path, site: Path, tmp_path: Path, name: str
 ) -> None:

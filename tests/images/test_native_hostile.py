@@ -320,10 +320,11 @@ def test_pixels_do_not_depend_on_damaged_images_in_the_same_batch(files: list[by
         assert (by_native([*others, data], mixed)[1][3] == expected[i]).all()
 
 
-def test_no_pixel_depends_on_uninitialized_memory(seeds: list[bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [300, pytest.param(2000, marks=pytest.mark.torture)])
+def test_no_pixel_depends_on_uninitialized_memory(seeds: list[bytes], tmp_path: Path, count: int) -> None:
     for number, data in enumerate(seeds):
         (tmp_path / f"{number:03}").write_bytes(data)
-    command = [sys.executable, "-S", mutants.__file__, native.compiled.__file__, str(tmp_path), "0", "2000"]
+    command = [sys.executable, "-S", mutants.__file__, native.compiled.__file__, str(tmp_path), "0", str(count)]
     outputs = set()
     for filler in ("0", "85", "170"):  # glibc fills allocated and freed memory with this byte
         environment = {**os.environ, "MALLOC_PERTURB_": filler, "PYTHONMALLOC": "malloc"}

@@ -212,7 +212,7 @@ def test_a_valid_dataset_has_only_ok_findings(packed: Path) -> None:
     assert [found[name][0] for name in ("dataset", "indexes", "shards")] == ["ok"] * 3
     assert found["images"] == (
         "note",
-        "400 images without a signature: similar, blank and blurred ones are not found",
+        "400 images without a signature: similar, blank and blurred images are not found",
     )
     assert f"{packed}: 400 samples in 7 shards" in found["dataset"][1]
 
@@ -249,6 +249,7 @@ def doctor(*words: str | Path, path: Path | None = None, **environment: str) -> 
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.torture
 def test_this_machine_can_be_inspected() -> None:
     machine = inspect_machine()
     assert machine.imports.torch is not None
@@ -269,6 +270,7 @@ def test_the_command_prints_findings_and_remedies(packed: Path, tmp_path: Path) 
     assert done.returncode == ("  problem  " in done.stdout)
 
 
+@pytest.mark.torture
 def test_the_findings_can_be_printed_as_json(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('broken')")
     done = doctor("--json", packed, path=tmp_path, WDS_TOOLS_CACHE_DIR=str(tmp_path))
@@ -293,6 +295,7 @@ def test_the_exit_code_is_2_for_a_missing_dataset(tmp_path: Path) -> None:
         ("raise SystemExit(3)", "ends the process with exit code 3"),
     ],
 )
+@pytest.mark.torture_except("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)-ends the process with signal 11")
 def test_the_command_reports_why_torch_cannot_be_imported(packed: Path, tmp_path: Path, code: str, reason: str) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(code)
@@ -323,6 +326,7 @@ def empty(size, pin_memory):
 """
 
 
+@pytest.mark.torture
 def test_the_command_reports_a_device_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     done = doctor(path=tmp_path)

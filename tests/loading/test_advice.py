@@ -100,6 +100,7 @@ def test_a_dataloader_with_another_batch_size_issues_one_warning(packed):
     ("dataset_options", "loader_batch"),
     [({"batch_size": 20}, 20), ({}, 20), ({"batch_size": 20}, None), ({"decode": False}, None)],
 )
+@pytest.mark.torture_except("dataset_options1-20", "dataset_options2-None")
 def test_no_warning_for_equal_batch_sizes_or_single_samples(packed, dataset_options, loader_batch):
     options = {"fields": "label", **dataset_options} if dataset_options.get("decode", True) else dataset_options
     dataset = wt.StreamingDataset(packed, **options)
@@ -124,6 +125,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
+@pytest.mark.torture_except("fork")
 def test_the_workers_of_a_dataloader_issue_one_warning_together(packed, tmp_path, context):
     (tmp_path / "program.py").write_text(WORKERS.format(str(packed), context))
     run = preloaded.run([tmp_path / "program.py"])

@@ -31,6 +31,7 @@ def order(packed):
 
 
 @pytest.mark.parametrize("kind", ["keys", "ids", "array", "file of keys", "file of ids"])
+@pytest.mark.torture_except("keys")
 def test_banned_samples_are_left_out_and_all_others_come_once_in_their_order(packed, tmp_path, order, kind):
     epochs, ids = order
     keys = epochs[0][5:25]

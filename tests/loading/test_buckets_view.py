@@ -59,6 +59,7 @@ def test_each_batch_has_one_of_the_sizes_and_each_sample_comes_once(packed):
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 2, "multiprocessing_context": "forkserver"}])
+@pytest.mark.torture_except("options1")
 def test_batches_do_not_depend_on_the_workers(few, options):
     with make(few, batch_size=4, **options) as loader, make(few, batch_size=4) as plain:
         for _ in range(2):

@@ -121,6 +121,7 @@ def two_crops(image):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("view", [wt.CenterCrop(24), wt.Resize(40)])
+@pytest.mark.torture_except("view0-2", "view1-0")
 def test_a_transform_that_returns_two_crops_gives_two_tensors(packed, num_workers, view):
     options = {"batch_size": 150, "view": view, "num_workers": num_workers, "transform": two_crops}
     with wt.make_loader(packed, **options) as loader:

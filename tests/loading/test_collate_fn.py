@@ -42,6 +42,7 @@ def as_detr(samples):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_collate_fn_gets_the_samples_of_a_batch_as_named_tuples(scenes, num_workers):
     with loader_of(scenes) as plain, loader_of(scenes, list, num_workers=num_workers) as loader:
         for batch, samples in zip(plain, loader, strict=True):
@@ -227,6 +228,7 @@ def test_a_packed_sequence_is_moved_without_the_tensor_that_must_stay_on_the_cpu
 
 
 @pytest.mark.frameworks
+@pytest.mark.torture
 def test_the_result_of_a_tokenizer_is_moved_to_the_device(scenes):
     from transformers import BatchEncoding
 

@@ -184,6 +184,7 @@ MOVED = wt.CopyPaste(wt.Mosaic(SIZE, degrees=20), p=0.7)
 
 
 @pytest.mark.parametrize("view", [MOVED, wt.CopyPaste(wt.Mosaic(SIZE), polygons=None)], ids=["objects", "rectangle"])
+@pytest.mark.torture_except("rectangle")
 def test_it_does_not_depend_on_workers_or_resuming_and_is_explained(drawn, view):
     def plain(loader, steps=None):
         return [
@@ -277,6 +278,7 @@ BY_BOXES = {
 
 
 @pytest.mark.parametrize("fields", [specs_of(MOVED), BY_OUTLINES, BY_BOXES], ids=["boxes", "outlines", "crop"])
+@pytest.mark.torture_except("outlines", "crop")
 def test_a_saved_state_explains_views_that_choose_by_objects(drawn, tmp_path, fields):
     with wt.make_loader(drawn, batch_size=6, num_workers=0, shuffle=True, fields=fields) as loader:
         loader.set_epoch(1)

@@ -71,12 +71,14 @@ def test_the_first_crop_is_that_of_a_single_view_and_crops_differ(scenes, path):
     [{"num_workers": 3}, {"num_workers": 1, "multiprocessing_context": "forkserver"}],
     ids=repr,
 )
+@pytest.mark.torture
 def test_crops_are_the_same_with_workers_that_are_forked_or_get_everything_pickled(scenes, options):
     expected = first_batch(scenes, shuffle=True)
     batch = first_batch(scenes, shuffle=True, **options)
     assert all(map(torch.equal, batch.image, expected.image))
 
 
+@pytest.mark.torture_except("native")
 def test_images_of_every_type_have_crops(packed, path):
     kinds = {"crops": wt.Image(view=VIEWS), "key": wt.Key()}
     with loader_of(packed, kinds, batch_size=100) as loader:

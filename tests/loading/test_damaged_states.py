@@ -109,6 +109,7 @@ def text(state: dict[str, Any]) -> str:
     return json.dumps({name: one for name, one in state.items() if name not in ("xxh3", "views")}, sort_keys=True)
 
 
+@pytest.mark.torture_except("shuffled", "selected", "StreamingDataset", "WebDataset")
 def test_a_change_of_any_entry_of_a_state_without_checksum_is_refused_or_loaded_as_it_is(real) -> None:
     loader, state = real
     del (unsealed := dict(state))["xxh3"]

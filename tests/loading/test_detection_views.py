@@ -29,6 +29,7 @@ def loader_of(folder, view, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"flip": True, "flip_vertical": True}, {"center": False, "fill": 0}])
+@pytest.mark.torture_except("options1")
 def test_a_letterbox_moves_everything_as_torchvision_does(scenes, options):
     with wt.make_loader(scenes, batch_size=40, num_workers=0, fields=("jpg", "json", "mask.png")) as one:
         whole = next(iter(one))

@@ -167,6 +167,7 @@ def test_a_sample_without_an_image_is_explained_without_crops(tmp_path, photos):
             found.images("image", 2)
 
 
+@pytest.mark.torture
 def test_a_step_of_a_billion_samples_is_found_without_computing_the_epoch(tmp_path):
     entries = tuple(
         ShardEntry(f"shard-{n:06}.tar", 50_000, 10**9, f"{n:032x}", f"shard-{n:06}.parquet", 500_000, f"{n:032x}")

@@ -81,6 +81,9 @@ def as_torchvision(value, regions, i, **options):
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)
+@pytest.mark.torture_except(
+    "RandomResizedCrop(size=(48, 64), scale=(0.08, 1.0), ratio=(0.75, 1.3333333333333333), flip=True)",
+)
 def test_masks_are_exactly_those_of_torchvision_and_images_and_arrays_differ_by_rounding(scenes, view):
     specs = {**SPECS, "image": wt.Image(view=view)}
     images, masks, depths, flows, _ = stored(scenes)
@@ -102,6 +105,9 @@ def test_masks_are_exactly_those_of_torchvision_and_images_and_arrays_differ_by_
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)
+@pytest.mark.torture_except(
+    "RandomResizedCrop(size=(48, 64), scale=(0.08, 1.0), ratio=(0.75, 1.3333333333333333), flip=True)",
+)
 def test_boxes_and_points_move_as_those_of_torchvision(scenes, view):
     specs = {
         **SPECS,
@@ -150,6 +156,7 @@ def test_a_mapping_gives_the_images_and_the_state_of_the_short_form(scenes):
     [{"num_workers": 2}, {"num_workers": 1, "multiprocessing_context": "forkserver"}],
     ids=repr,
 )
+@pytest.mark.torture_except("{'num_workers': 1, 'multiprocessing_context': 'forkserver'}")
 def test_all_kinds_of_fields_are_the_same_with_workers_that_are_forked_or_get_everything_pickled(scenes, options):
     expected = values_of(loader_of(scenes, PICKLED, shuffle=True), 2)
     assert values_of(loader_of(scenes, PICKLED, shuffle=True, **options), 2) == expected

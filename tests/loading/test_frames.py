@@ -89,6 +89,7 @@ def test_a_frame_has_the_pixels_of_an_image_and_all_of_a_clip_share_one_region_a
 
 
 @pytest.mark.parametrize("view", [VIEW, None, wt.Resize(20)])
+@pytest.mark.torture_except("view0")
 def test_clips_are_the_same_with_several_workers(clips, view):
     spec = wt.Frames(view=view, frames=4, stride=2, start="random")
     expected = batches(clips, spec, shuffle=True)
@@ -118,6 +119,7 @@ def test_the_start_is_the_first_frame_the_centre_or_random(clips):
 
 
 @pytest.mark.parametrize("pad", [9, wt.Pad(9, size=30), wt.Pad(9, multiple_of=8)])
+@pytest.mark.torture_except("pad1")
 def test_clips_of_different_lengths_can_be_padded(clips, pad):
     spec = wt.Frames(view=wt.Resize((8, 10)), pad=pad)
     first, again = (batches(clips, spec, num_workers=n) for n in (0, 3))

@@ -33,6 +33,7 @@ def batches(dataset, **options):
 @pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("view", [VIEW, None])
+@pytest.mark.torture_except("view0-2", "None-0")
 def test_a_single_field_name_yields_values_without_a_tuple(few, num_workers, view):
     options = {"num_workers": num_workers, "view": view}
     for images, (images_of,) in zip(
@@ -107,6 +108,7 @@ def test_a_function_of_one_argument_gets_only_the_images(few, function):
 
 
 @pytest.mark.parametrize("argument", ["transform", "batch_transform"])
+@pytest.mark.torture_except("batch_transform")
 def test_a_function_object_that_is_falsy_is_called(few, argument):
     class Halves(torch.nn.Module):
         def forward(self, images):

@@ -57,6 +57,7 @@ def test_more_shards_than_files_may_be_open_are_read(shards):
     assert under("RLIMIT_NOFILE", 20, shards) == "True\n"
 
 
+@pytest.mark.torture
 def test_more_cached_blocks_than_files_may_be_open_are_read(shards, tmp_path):
     server = BadServer({f"/{path.name}": path.read_bytes() for path in shards.iterdir()})
     with server.running():
@@ -82,6 +83,7 @@ with wt.make_loader(dataset, batch_size=40, num_workers=int(os.environ.get("WORK
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
+@pytest.mark.torture_except("False")
 def test_a_batch_of_more_shards_than_files_may_be_mapped_is_read(shards, is_remote):
     server = BadServer({f"/{path.name}": path.read_bytes() for path in shards.iterdir()})
     with server.running():
@@ -89,6 +91,7 @@ def test_a_batch_of_more_shards_than_files_may_be_mapped_is_read(shards, is_remo
     assert done.stdout == "40 True\n", done.stderr
 
 
+@pytest.mark.torture
 def test_the_datasets_of_a_mixture_share_the_limit_of_open_files(shards, tmp_path):
     copies = [shutil.copytree(shards, tmp_path / f"copy {number}") for number in range(4)]
     done = preloaded.run(["-c", FEW_FROM_THE_START, "64", *map(str, copies)])

@@ -72,6 +72,7 @@ def test_a_batch_is_uint8_images_and_int64_labels(make):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_one_epoch_has_each_file_of_the_folder_with_its_label(make, few_photos, num_workers):
     loader = make(batch_size=1, fields=("json", "label", "image"), shuffle=True, num_workers=num_workers)
     got = Counter((batch.json[0]["path"], int(batch.label[0])) for batch in loader)
@@ -173,6 +174,7 @@ def test_valid_is_true_once_for_each_sample(make):
 
 
 @pytest.mark.parametrize("stop", [1, 12, 13])
+@pytest.mark.torture_except("12")
 def test_resume_continues_at_the_next_sample_with_another_number_of_workers_and_batch_size(make, stop):
     loader = make(fields=("__key__", "image"), view=VIEW, shuffle=True)
     batches = [(batch.key, batch.image.clone()) for batch in loader]
@@ -196,6 +198,7 @@ def test_resume_continues_at_the_next_sample_with_another_number_of_workers_and_
     assert torch.equal(torch.cat([image for _, image in got])[: len(expected)], expected)
 
 
+@pytest.mark.torture
 def test_resuming_twice_in_one_epoch_loses_and_repeats_nothing(make):
     whole = keys_of(make(fields=KEYS, shuffle=True, batch_size=2))
     got, state = [], None
@@ -434,6 +437,7 @@ def test_an_unavailable_device_raises_device_error(make):
 
 
 @pytest.mark.parametrize("name", ["mps", "xpu"])
+@pytest.mark.torture_except("mps")
 def test_an_unavailable_device_of_another_kind_raises_device_error_too(make, monkeypatch, name):
     monkeypatch.setattr(getattr(torch, name), "device_count", lambda: 0)
     with pytest.raises(DeviceError, match=f"sees 0 {name.upper()} devices"):
@@ -446,6 +450,7 @@ def test_an_unknown_argument_raises_type_error(packed):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_a_flipped_bit_raises_checksum_error_with_shard_key_and_offset(make, few_copy, num_workers):
     path = few_copy / "shard-000001.tar"
     data = bytearray(path.read_bytes())
@@ -543,6 +548,7 @@ def test_auto_stays_with_one_worker_while_the_loop_is_busy(make, packed, four_wo
     assert loader.num_workers == 1
 
 
+@pytest.mark.torture
 def test_auto_keeps_its_number_of_workers_after_a_restart_and_its_state_fits_any_loader(make, packed, four_workers):
     options = {"view": VIEW, "shuffle": True, "batch_size": 8, "fields": KEYS}
     loader = make(packed, num_workers="auto", **options)
@@ -562,6 +568,7 @@ def test_auto_keeps_its_number_of_workers_after_a_restart_and_its_state_fits_any
 
 
 @pytest.mark.parametrize("number", [0, -1])
+@pytest.mark.torture_except("-1")
 def test_auto_reports_a_killed_worker_even_if_it_is_not_active_yet(make, four_workers, number):
     loader = make(view=VIEW, num_workers="auto", batch_size=2)
     batches = iter(loader)
@@ -638,6 +645,7 @@ def test_repr_shows_the_dataset_and_the_options(make, few):
 
 
 @pytest.mark.parametrize(("num_workers", "dtype"), [(0, torch.uint8), (2, torch.float32), (1, torch.bfloat16)])
+@pytest.mark.torture
 def test_a_transform_that_returns_one_size_gives_a_tensor_for_images_of_any_size(make, num_workers, dtype):
     transform = v2.Compose([v2.RandomCrop(64), v2.ToDtype(dtype, scale=True)])
     for more in ({"view": None}, {"view": wt.Resize(128)}, {"batch_size": 15, "subset": range(35)}):
@@ -651,6 +659,7 @@ def test_a_transform_that_returns_one_size_gives_a_tensor_for_images_of_any_size
 
 @pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_without_a_view_images_of_one_size_are_a_tensor_and_others_a_list(make, tmp_path, num_workers):
     (tmp_path / "in").mkdir()
     for number in range(12):

@@ -40,6 +40,7 @@ with wt.make_loader(sys.argv[1], **options, multiprocessing_context=sys.argv[2])
 
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
 @pytest.mark.parametrize("dataset", ["few", pytest.param("packed", marks=pytest.mark.torture)])
+@pytest.mark.torture_except("few-fork")
 def test_workers_stay_below_their_memory_limit_and_do_not_grow_after_the_third_epoch(request, dataset, context):
     # In its own process: a forkserver that packing has started in this one has not imported torch.
     words = ["-c", EPOCHS, request.getfixturevalue(dataset), context]
@@ -89,6 +90,7 @@ def alive(pids):
 
 
 @pytest.mark.parametrize("end", ENDS)
+@pytest.mark.torture_except("returns", "raises", "is killed")
 def test_no_process_or_shared_memory_is_left_after_any_end_of_the_main_process(packed, end):
     with piped(["-c", SCRIPT.format(end=ENDS[end]), packed]) as (process, stdin, stdout):
         assert stdout.readline() == "ready\n"

@@ -225,6 +225,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.torture_except("all")
 def test_views_are_those_of_the_canvas(smooth, name):
     view, epochs, distance = VIEWS[name]
     worst, wrong, boxes = [], [], 0
@@ -289,6 +290,7 @@ def test_a_blend_has_the_pixels_and_objects_of_two_mosaics(smooth):
 @pytest.mark.parametrize(
     "view", [BLENDED, wt.Blend(wt.Letterbox(SIZE), p=0.5), wt.Blend(wt.RandomAffine(SIZE, degrees=20), p=0.5)]
 )
+@pytest.mark.torture_except("view1")
 def test_blends_do_not_depend_on_workers_or_resuming_and_masks_show_the_first(smooth, view):
     specs = {**SPECS, "image": wt.Image(view=view)}
     with loader_of(smooth, specs) as loader:
@@ -492,6 +494,7 @@ def test_an_unreadable_partner_is_an_error_that_names_it(damaged):
         list(loader)
 
 
+@pytest.mark.torture
 def test_an_unreadable_partner_is_replaced_and_the_sample_stays(damaged, caplog):
     results = []
     for options in ({}, {"num_workers": 2}, {"num_workers": 2, "batch_size": 4}):

@@ -47,6 +47,7 @@ def test_batches_have_several_sizes_again_with_workers_and_after_a_resume(scenes
         assert equal(batches(loader), whole[4:])
 
 
+@pytest.mark.torture
 def test_all_ranks_have_the_same_size_in_each_step(scenes):
     with loader_of(scenes) as loader:
         sides = [image.shape[-1] for image, _, _ in batches(loader)]
@@ -82,6 +83,7 @@ def test_a_dataloader_made_from_the_loader_has_its_sizes_and_single_samples_the_
         assert loader.dataset[5].image.shape == (3, SIZES[0], SIZES[0])
 
 
+@pytest.mark.torture
 def test_a_schedule_may_have_several_scales(scenes):
     view = wt.Schedule({0: VIEW, 1: wt.Letterbox(64)})
     with loader_of(scenes, view, num_workers=1) as loader:

@@ -252,6 +252,7 @@ def test_a_packer_that_writes_nothing_is_an_error_within_stall_seconds(source, t
             assert len(keys_of(loader)) == 40  # an error does not end the loader
 
 
+@pytest.mark.torture
 def test_two_trainings_pack_into_one_folder(source, packed, first_epoch, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
@@ -290,6 +291,7 @@ def test_closing_the_loader_stops_the_packer_and_the_next_iteration_starts_it_ag
     loader.close()
 
 
+@pytest.mark.torture
 def test_ctrl_c_ends_the_packer_with_the_training(source, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(PROGRAM.replace("os.kill(os.getpid(), signal.SIGKILL)", "signal.raise_signal(signal.SIGINT)"))
@@ -312,6 +314,7 @@ def test_progress_shows_the_packer_and_the_epoch(source, tmp_path, capfd):
     assert "/10 [" in shown  # batches
 
 
+@pytest.mark.torture
 def test_a_first_shard_of_which_nothing_could_be_packed(source, tmp_path):
     (tmp_path / "photos").mkdir()
     for number in range(30):
@@ -327,21 +330,31 @@ def test_a_first_shard_of_which_nothing_could_be_packed(source, tmp_path):
         assert str(loader.epoch_proof()) == "epoch 0: 1 sample, each once"
 
 
-def test_objects_of_datasets_are_sources(source, tmp_path):
+def table_of(source):
     paths = sorted(source.glob("*/00*.*"))
     rows = [{"image": {"bytes": path.read_bytes(), "path": None}, "label": n % 3} for n, path in enumerate(paths)]
     features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["a", "b", "c"]))
-    table = datasets.Dataset.from_list(rows, features=features)
-    for name, items in {"table": table, "stream": table.to_iterable_dataset()}.items():
-        with make(items, tmp_path / name) as loader:
-            assert sorted(Counter(label for batch in loader for label in batch.label.tolist()).values()) == [13, 13, 14]
-            assert loader.classes == ("a", "b", "c")
-        wt.pack(items, tmp_path / f"{name}-packed", **PACK)
-        assert hashes(tmp_path / name) == hashes(tmp_path / f"{name}-packed")
-        with make(items, tmp_path / name) as loader:
+    return datasets.Dataset.from_list(rows, features=features)
+
+
+@pytest.mark.parametrize("kind", ["table", pytest.param("stream", marks=pytest.mark.torture)])
+def test_objects_of_datasets_are_sources(source, tmp_path, kind):
+    items = table_of(source) if kind == "table" else table_of(source).to_iterable_dataset()
+    with make(items, tmp_path / "out") as loader:
+        assert sorted(Counter(label for batch in loader for label in batch.label.tolist()).values()) == [13, 13, 14]
+        assert loader.classes == ("a", "b", "c")
+    wt.pack(items, tmp_path / "packed", workers=1, **PACK)
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "packed")
+
+
+@pytest.mark.torture
+def test_a_folder_packed_from_an_object_is_used_again_for_the_same_object_only(source, tmp_path):
+    table = table_of(source)
+    for _ in range(2):
+        with make(table, tmp_path / "out") as loader:
             assert len(keys_of(loader)) == 40
     is_other = pytest.raises(OptionError, match=r"is not the dataset of the Dataset")
-    with make(table.select(range(30)), tmp_path / "table") as loader, is_other:
+    with make(table.select(range(30)), tmp_path / "out") as loader, is_other:
         keys_of(loader)
 
 
@@ -358,6 +371,7 @@ def test_objects_that_another_process_cannot_get(tmp_path, monkeypatch):
         make(program.Items(), tmp_path / "out")
 
 
+@pytest.mark.torture
 def test_options_that_need_all_samples_wait_for_the_whole_dataset(source, packed, tmp_path):
     with (
         make(source, tmp_path / "out", where="width > 0", seed=5) as loader,
@@ -372,7 +386,7 @@ def test_options_that_need_all_samples_wait_for_the_whole_dataset(source, packed
     [
         ({"pack_to": "memory://photos"}, "another process packs, and it cannot write there"),
         ({"pack_to": "s3://bucket/photos", "pack": {"then": "crop-ready"}}, "rewrites images in place"),
-        ({"pack": {"fresh": True}}, "the loader decides this option of pack"),
+        ({"pack": {"fresh": True}}, "the loader sets this option of pack"),
         ({"pack": {"shuffle": False}}, "needs shards that are packed in random order"),
         ({"pack": {"shard_size": 1}}, "shard_size.* does not have; it has .*shard_bytes"),
         ({"pack_to": None}, "pack_to=, which is missing"),
@@ -420,6 +434,7 @@ def test_a_complete_dataset_is_used_without_its_source(packed, source, first_epo
         assert keys_of(loader) == first_epoch
 
 
+@pytest.mark.torture
 def test_a_source_that_changes_while_it_is_packed(source, tmp_path):
     shutil.copytree(source, tmp_path / "photos")
     with OtherPacker(tmp_path / "photos", tmp_path / "out") as packer:
@@ -434,6 +449,7 @@ def test_a_source_that_changes_while_it_is_packed(source, tmp_path):
                 list(iterator)
 
 
+@pytest.mark.torture
 def test_a_state_of_another_plan_is_refused(source, packed, six_photos, tmp_path):
     with make(source, packed) as loader:
         next(iter(loader))
@@ -465,6 +481,7 @@ def test_images_become_crop_ready_during_later_epochs(source, packed, tmp_path):
         assert [one.key for one in loader.explain(0, epoch=0).samples] == first[0].key
 
 
+@pytest.mark.torture
 def test_images_that_are_too_small_for_the_view_are_an_error_as_soon_as_they_are_packed(source, tmp_path):
     shutil.copytree(source, tmp_path / "photos")
     Image.new("RGB", (20, 20)).save(tmp_path / "photos" / "cat" / "small.jpg")
@@ -478,6 +495,7 @@ def test_a_loader_that_has_not_started_can_be_pickled(packed, source, first_epoc
         assert keys_of(other) == first_epoch
 
 
+@pytest.mark.torture
 def test_a_folder_with_only_the_first_samples_is_continued(source, packed, first_epoch, tmp_path):
     wt.pack(source, tmp_path / "out", workers=1, first=10, **PACK)
     with make(source, tmp_path / "out") as loader:

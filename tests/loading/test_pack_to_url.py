@@ -72,6 +72,7 @@ def objects(s3):
     return {path.removeprefix("bucket/photos/"): s3.cat_file(path) for path in s3.find("bucket/photos")}
 
 
+@pytest.mark.torture
 def test_the_first_epoch_reads_the_shards_from_the_local_cache_as_they_arrive(
     source, packed, first_epoch, s3, tmp_path
 ):
@@ -159,6 +160,7 @@ def test_a_training_that_was_killed_continues_on_another_machine(source, packed,
     assert objects(s3) == contents(packed)
 
 
+@pytest.mark.torture
 def test_only_the_first_of_all_ranks_packs_to_a_url(source, packed, first_epoch, s3, tmp_path):
     options = {"pack_to": URL, "pack": PACK, "fields": ["__key__"], "cache_bytes": "400kB"}  # half
     ranks = run_ranks(dataset=source, world=2, batch=2, workers=1, machines=True, options=options)
@@ -170,11 +172,15 @@ def test_only_the_first_of_all_ranks_packs_to_a_url(source, packed, first_epoch,
     assert objects(s3) == contents(packed)
 
 
-def test_urls_that_cannot_be_packed_to(source, six_photos, s3):
+def test_urls_that_cannot_be_packed_to(source, s3):
     with pytest.raises(StoreError, match="bucket or container does not exist"):
         make(source, "s3://none/photos")
     with pytest.raises(OptionError, match="is inside the source"):
         make("s3://bucket/images", "s3://bucket/images/packed")
+
+
+@pytest.mark.torture
+def test_the_url_of_another_dataset_is_refused(source, six_photos, s3):
     wt.pack(six_photos, URL, workers=1, **PACK)
     is_other = pytest.raises(OptionError, match=r"pack_to='s3://bucket/photos' is not the dataset of .*photos")
     with make(source, batch_size=2) as loader, is_other:

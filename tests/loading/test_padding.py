@@ -91,6 +91,7 @@ def largest(images):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
+@pytest.mark.torture_except("1")
 def test_a_batch_is_padded_to_its_largest_value_and_its_masks_are_true_for_values(scenes, num_workers):
     names = ("image", "right", "mask", "depth")
     for batch, plain in zip(batches(scenes, num_workers=num_workers), batches(scenes, PLAIN), strict=True):
@@ -124,9 +125,7 @@ def test_the_size_is_rounded_up_or_fixed(scenes):
         "boxes": wt.Boxes(path="objects.bbox", pad=wt.Pad(multiple_of=4)),
     }
     plain = {name: type(spec)(**{**vars(spec), "pad": None}) for name, spec in fields.items()}
-    results = {n: batches(scenes, fields, num_workers=n) for n in (0, 3)}
-    for batch, other, one in zip(results[0], results[3], batches(scenes, plain), strict=True):
-        assert_equal(batch, other)
+    for batch, one in zip(batches(scenes, fields, num_workers=2), batches(scenes, plain), strict=True):
         height, width = (-(-side // 32) * 32 for side in largest(one["image"]))
         assert torch.equal(batch["image"].long(), images_padded(one["image"], 0, (height, width)))
         assert torch.equal(batch["whole"].long(), images_padded(one["whole"], 2, (600, 700)))
@@ -186,6 +185,7 @@ def tokenize(text):
     return UserDict(input_ids=numbers, attention_mask=[1] * len(numbers))
 
 
+@pytest.mark.torture
 def test_the_dictionary_of_a_tokenizer_is_padded_entry_by_entry(scenes):
     fields = {"text": wt.Text(encode=tokenize, pad=5), "label": wt.Label()}
     first, again = (batches(scenes, fields, num_workers=n) for n in (0, 3))
@@ -215,6 +215,7 @@ def test_a_tokenizer_of_transformers_can_be_passed_as_it_is(scenes):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_a_streaming_dataset_and_a_dataloader_of_the_loader_make_the_same_batches(scenes, num_workers):
     expected = batches(scenes)
     dataset = wt.StreamingDataset(scenes, batch_size=8, fields=FIELDS, shuffle=True)
@@ -291,6 +292,7 @@ def stored(dtypes):
 
 
 @pytest.mark.parametrize("pad", [1, wt.Pad(1, size=20)])
+@pytest.mark.torture_except("1")
 def test_values_of_different_types_cannot_be_padded(write, pad):
     fields = {"array": wt.Array("png", pad=pad), "text": wt.Text()}
     folder = write(stored([np.uint8, np.uint16]))
@@ -302,6 +304,7 @@ def test_values_of_different_types_cannot_be_padded(write, pad):
 
 
 @pytest.mark.parametrize("pad", [255, wt.Pad(255, size=(12, 15))])
+@pytest.mark.torture_except("255")
 def test_an_unreadable_sample_is_replaced_in_a_padded_batch(write, pad):
     def fields(number):
         image = stored([np.uint8])(number)["png"]
@@ -433,6 +436,7 @@ def test_parts_of_a_batch_joined_are_the_batch_padded_at_once(sizes, cut, option
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_batches_that_are_kept_are_not_overwritten_by_later_ones(few, num_workers):
     fields = {"image": wt.Image(view=wt.Resize(120), pad=0), "whole": wt.Image()}
     with wt.make_loader(few, batch_size=2, num_workers=num_workers, fields=fields) as loader:
@@ -454,6 +458,7 @@ def joined(values, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_flat_values_are_those_of_the_lists_one_after_the_other(scenes, num_workers):
     listed, flat = batches(scenes, OBJECTS), batches(scenes, JOINED, num_workers=num_workers)
     assert len(listed) == len(flat) > 1

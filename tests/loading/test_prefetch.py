@@ -52,6 +52,7 @@ def assert_equal(batches, expected):
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
+@pytest.mark.torture_except("True")
 def test_the_first_batches_of_the_next_epoch_are_made_while_the_last_one_is_used(few, is_remote):
     count = Count()
     server = BadServer({f"/{path.name}": path.read_bytes() for path in few.iterdir()})
@@ -71,6 +72,7 @@ def test_without_workers_no_epoch_is_begun_early(few):
 
 
 @pytest.mark.parametrize("options", [{}, {"prefetch_factor": 20}, {"num_workers": 1, "prefetch_factor": 1}])
+@pytest.mark.torture_except("options2")
 def test_consecutive_epochs_are_the_same(few, expected, options):
     with wt.make_loader(few, **{**OPTIONS, **options}) as loader:
         for epoch in range(4):
@@ -95,6 +97,7 @@ def test_set_epoch_with_the_next_epoch_keeps_its_prefetched_batches(few, expecte
 
 
 @pytest.mark.parametrize("steps", [1, 5, STEPS - 1, STEPS])
+@pytest.mark.torture_except("1", "10")
 def test_after_a_break_the_next_epoch_is_right(few, expected, steps):
     with wt.make_loader(few, **OPTIONS) as loader:
         assert_equal((batch for batch, _ in zip(loader, range(steps), strict=False)), expected[0][:steps])
@@ -113,6 +116,7 @@ def test_a_loaded_state_continues_in_the_middle_of_an_epoch(few, expected):
         assert_equal(loader, expected[1])
 
 
+@pytest.mark.torture
 def test_a_loader_that_is_closed_between_epochs_continues_with_the_next_one(few, expected, no_leftovers):
     with wt.make_loader(few, **OPTIONS) as loader:
         for epoch in range(2):

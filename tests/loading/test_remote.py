@@ -100,6 +100,7 @@ def fetchers():
 
 
 @pytest.mark.parametrize(("workers", "method"), [(0, None), (3, "fork"), (1, "spawn")])
+@pytest.mark.torture_except("3-fork")
 def test_batches_are_those_of_the_local_folder_and_the_second_epoch_requests_nothing(
     server, dataset, expected, workers, method
 ):
@@ -126,6 +127,7 @@ def test_batches_are_those_of_the_local_folder_and_the_second_epoch_requests_not
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.torture
 def test_the_partners_of_a_mosaic_cost_no_further_requests(server, dataset, workers):
     fields = {"image": wt.Image(view=wt.Mosaic(48)), "key": wt.Key()}
     options = {"batch_size": BATCH, "shuffle": 40, "num_workers": workers, "fields": fields}
@@ -141,6 +143,7 @@ def test_the_partners_of_a_mosaic_cost_no_further_requests(server, dataset, work
     assert sum(stop - start for _, start, stop in ranges_of(server)) < 1.3 * bytes_of(server)
 
 
+@pytest.mark.torture
 def test_each_block_is_fetched_once_by_many_workers(server, dataset):
     epochs_of(server.url, workers=4)
     spans = [span for span in ranges_of(server) if span[2] - span[1] > 20_000]
@@ -151,6 +154,7 @@ def test_each_block_is_fetched_once_by_many_workers(server, dataset):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_blocks_of_which_weights_draw_nothing_are_not_read(server, dataset, workers):
     shards = open_shards(dataset).manifest.shards
     weights = np.repeat([number % 3 == 0 for number in range(len(shards))], [shard.samples for shard in shards])
@@ -171,6 +175,7 @@ def test_blocks_of_which_weights_draw_nothing_are_not_read(server, dataset, work
 
 
 @pytest.mark.parametrize(("name", "shuffle"), [("dataset", True), ("dataset", False), ("packed", True)])
+@pytest.mark.torture_except("dataset-True")
 def test_a_loader_needs_the_requests_bytes_and_hits_that_plan_shows(request, name, shuffle):
     folder = request.getfixturevalue(name)
     found = forecast(open_shards(folder), batch_size=BATCH, shuffle=shuffle)
@@ -217,6 +222,7 @@ def test_two_ranks_share_one_fetcher_and_fetch_each_block_once(server, dataset, 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_the_fetcher_process_ends_with_the_last_loader_without_the_garbage_collector(server, workers):
     gc.collect()
     gc.disable()
@@ -228,6 +234,7 @@ def test_the_fetcher_process_ends_with_the_last_loader_without_the_garbage_colle
         gc.enable()
 
 
+@pytest.mark.torture
 def test_the_fetcher_process_ends_when_the_training_is_killed(server):
     program = textwrap.dedent("""
         import sys, wds_tools as wt
@@ -244,6 +251,7 @@ def test_the_fetcher_process_ends_when_the_training_is_killed(server):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_the_fetcher_process_ends_when_the_training_is_killed_while_the_server_does_not_answer(server, workers):
     def choose(request):
         (bad_server.no_answer if request.path.endswith(".tar") else bad_server.good)(request)
@@ -263,6 +271,7 @@ list(wt.make_loader(sys.argv[1], batch_size=8, num_workers=int(sys.argv[2]), vie
     wait_for(lambda: not fetchers())
 
 
+@pytest.mark.torture
 def test_a_fetcher_process_whose_parent_was_killed_while_it_started_writes_nothing(tmp_path):
     program = [sys.executable, "-c", "from wds_tools.storage.cache.fetcher_process import main; main()"]
     with (tmp_path / "errors").open("w") as errors:
@@ -298,6 +307,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.torture
 def test_a_fetcher_process_without_descriptors_closes_new_connections_and_keeps_the_others(server, tmp_path):
     done = preloaded.run(["-c", CONNECTIONS, server.url, tmp_path])
     assert (done.stdout, done.stderr) == ("True\n0\n", "")
@@ -378,6 +388,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.torture_except("429", "reset in the body")
 def test_batches_do_not_change_when_requests_fail_for_a_while(server, expected, fault):
     with wt.make_loader(
         server.url, batch_size=BATCH, shuffle=True, num_workers=0, fields=("image", "__key__"), view=VIEW
@@ -435,9 +446,10 @@ def test_a_server_without_ranges_is_an_error_and_no_shard_is_read_whole(server):
 def test_an_outage_ends_with_an_error_that_names_attempts_and_time(server):
     failing(server, "/shard-000003.tar", bad_server.status(503))
     with pytest.raises(StoreError, match=r"503.*attempts"):
-        epochs_of(server.url, retry_seconds=2)
+        epochs_of(server.url, retry_seconds=1)
 
 
+@pytest.mark.torture
 def test_a_request_that_takes_longer_than_the_stall_limit_ends_with_the_error_of_the_request(server):
     def fail_late(request):
         time.sleep(1.2)  # longer than retry_seconds and stall_seconds together
@@ -449,6 +461,7 @@ def test_a_request_that_takes_longer_than_the_stall_limit_ends_with_the_error_of
 
 
 @pytest.mark.parametrize(("workers", "tagged", "after"), [(0, True, 1), (0, False, 6), (2, True, 6), (2, False, 1)])
+@pytest.mark.torture_except("2-False-1")
 def test_shards_replaced_in_the_middle_of_an_epoch_are_reported_as_such_and_yield_no_wrong_sample(
     packed, workers, tagged, after
 ):
@@ -498,6 +511,7 @@ with wt.make_loader(url, batch_size=16, shuffle=True, cache_dir=f"{disk}/cache",
 """
 
 
+@pytest.mark.torture
 def test_a_disk_that_becomes_full_below_the_cache_during_an_epoch_changes_no_batch(
     server, dataset, expected, tmp_path, can_mount
 ):
@@ -511,6 +525,7 @@ def test_a_disk_that_becomes_full_below_the_cache_during_an_epoch_changes_no_bat
     assert bytes_of(server) > size_of(dataset)  # the second epoch fetches what the disk lacks
 
 
+@pytest.mark.torture
 def test_a_cache_larger_than_the_window_but_smaller_than_the_dataset_keeps_a_part(server, dataset):
     limit = size_of(dataset) * 3 // 4
     with wt.make_loader(
@@ -531,6 +546,7 @@ def test_a_cache_larger_than_the_window_but_smaller_than_the_dataset_keeps_a_par
     assert bytes_of(server) < 2.6 * size_of(dataset)
 
 
+@pytest.mark.torture
 def test_a_mixture_of_remote_and_local_datasets_reads_both(server, dataset):
     mixture = wt.Mixture([server.url, dataset], weights=[1, 1])
     local = wt.Mixture([dataset, dataset], weights=[1, 1])

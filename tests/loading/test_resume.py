@@ -58,7 +58,7 @@ def _train(dataset, folder, number, pace):
     os._exit(0)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.torture)])
 def test_kills_in_one_epoch_lose_nothing_and_repeat_only_samples_after_the_last_state(packed, tmp_path, make, kills):
     whole = keys_of(make(packed, tail="mask", batch_size=5, num_workers=0))[:400]
     rng, killed, number = random.Random(7), 0, 0
@@ -105,6 +105,7 @@ def growing(packed, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"where": "label != 3", "class_weights": "balanced"}])
+@pytest.mark.torture_except("options0")
 def test_new_shards_are_used_from_the_next_epoch_on(growing, make, options):
     folder, grow = growing
     epochs = make(folder, num_workers=0, **options)
@@ -128,6 +129,7 @@ def test_new_shards_are_used_from_the_next_epoch_on(growing, make, options):
     assert grown.epoch_proof().ok
 
 
+@pytest.mark.torture
 def test_a_state_of_an_epoch_without_the_new_shards_can_be_saved_and_loaded_again(growing, make):
     folder, grow = growing
     before = keys_of(make(folder, num_workers=0))
@@ -147,6 +149,7 @@ def test_a_state_of_an_epoch_without_the_new_shards_can_be_saved_and_loaded_agai
     assert loader.state_dict()["shards"] > state["shards"]
 
 
+@pytest.mark.torture
 def test_weights_change_from_the_epoch_on_that_has_the_new_shards(growing, make):
     folder, grow = growing
     loader = make(folder, num_workers=0)
@@ -257,6 +260,7 @@ def test_webdataset_411_a_loop_left_early_does_not_hang_and_the_next_epoch_is_co
     assert keys_of(loader) == keys_of(expected)
 
 
+@pytest.mark.torture
 def test_datasets_8669_each_rank_gets_data_even_with_more_ranks_than_shards(packed, make):
     shard = str(min(packed.glob("*.tar")))
     parts = [keys_of(make(shard, rank=rank, world_size=8, batch_size=2)) for rank in range(8)]
@@ -275,6 +279,7 @@ def test_accelerate_does_not_change_a_loader(packed, make):
     assert keys_of(prepared) == keys_of(make(packed, rank=1, world_size=2, num_workers=0))
 
 
+@pytest.mark.torture
 def test_a_dataloader_without_set_epoch_yields_each_sample_once_per_epoch(packed):
     """Lightning and Accelerate call set_epoch on their own samplers. StreamingDataset does not need this call."""
     dataset = wt.StreamingDataset(packed, fields=KEYS, shuffle=True)

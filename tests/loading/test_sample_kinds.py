@@ -117,6 +117,7 @@ def test_all_kinds_of_fields_have_their_shapes(expected):
     ],
     ids=repr,
 )
+@pytest.mark.torture_except("{'num_workers': 2, 'multiprocessing_context': 'forkserver'}")
 def test_batches_are_the_same_with_workers_that_are_forked_or_get_everything_pickled(dataset, expected, options):
     assert_equal(batches(dataset, **options), expected)
 

@@ -90,6 +90,7 @@ class Own:
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 3}, {"num_workers": 1, "multiprocessing_context": "forkserver"}])
+@pytest.mark.torture_except("options1")
 def test_own_code_gets_tensors_of_torchvision_and_keyed_random_numbers(scenes, options):
     batch = first_batch(scenes, Own(), shuffle=True)
     assert (batch.image.dtype, batch.label.dtype, batch.text.shape) == (torch.float32, torch.float64, (8, 1))

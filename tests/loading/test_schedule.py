@@ -36,6 +36,7 @@ def assert_equal(found, expected):
 @pytest.mark.parametrize(
     "options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "multiprocessing_context": "forkserver"}]
 )
+@pytest.mark.torture_except("options1")
 def test_each_epoch_has_its_view_and_the_workers_stay(few, options):
     with make(few, SCHEDULE, **options) as loader:
         found = [[(images.clone(), labels) for images, labels in loader] for _ in range(4)]  # no set_epoch
@@ -90,6 +91,7 @@ def test_a_view_without_a_fixed_size_can_be_part_of_a_schedule(few):
     assert all(images.shape == (16, 3, 24, 24) for images, _ in second)
 
 
+@pytest.mark.torture
 def test_a_streaming_dataset_follows_the_schedule(few):
     dataset = wt.StreamingDataset(few, view=SCHEDULE, batch_size=8, shuffle=True, seed=5)
     loader = DataLoader(dataset, batch_size=8, num_workers=2)

@@ -237,6 +237,7 @@ def values_of(batches, steps=None):
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.torture_except("2")
 def test_each_dataset_has_its_own_fields(scenes, captioned, workers):
     data, options = scenes_and_captions(scenes, captioned, epoch_length=48), {"batch_size": 4, "shuffle": True}
     with wt.make_loader(data, num_workers=workers, **options) as loader:

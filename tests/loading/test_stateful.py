@@ -70,6 +70,7 @@ def expected(scenes):
     ],
     ids=repr,
 )
+@pytest.mark.torture_except("{'workers': 3, 'persistent': True}")
 def test_an_epoch_that_is_left_is_continued_with_the_next_batch(scenes, expected, options):
     at = {0: (1,), 1: (0, 4), 2: (7, 9)} if options == {"workers": 0} else {1: (0, 7)}
     for epoch, steps in at.items():
@@ -89,6 +90,7 @@ def test_an_epoch_that_is_left_is_continued_with_the_next_batch(scenes, expected
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_a_state_from_the_end_of_an_epoch_starts_the_next_one(scenes, expected, workers):
     loader = make(scenes, workers=workers)
     assert rest_of_epoch(loader) == expected[0]
@@ -99,6 +101,7 @@ def test_a_state_from_the_end_of_an_epoch_starts_the_next_one(scenes, expected, 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.torture_except("2")
 def test_a_state_from_before_the_first_batch_and_of_a_resumed_epoch_are_exact(scenes, expected, workers):
     loader = make(scenes, workers=workers)
     state = loader.state_dict()
@@ -116,6 +119,7 @@ def test_a_state_from_before_the_first_batch_and_of_a_resumed_epoch_are_exact(sc
     assert rest_of_epoch(last) == expected[0][5:]
 
 
+@pytest.mark.torture
 def test_single_samples_and_another_batch_size_of_the_dataloader_are_continued(scenes):
     from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -134,6 +138,7 @@ def test_single_samples_and_another_batch_size_of_the_dataloader_are_continued(s
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.torture
 def test_an_unreadable_sample_is_replaced_by_the_same_one_after_a_resume(scenes, tmp_path, workers):
     shutil.copytree(scenes, tmp_path / "copy")
     path = tmp_path / "copy" / "scenes-000000.tar"

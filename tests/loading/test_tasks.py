@@ -40,6 +40,7 @@ def with_pid(image):
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.torture_except("2")
 def test_all_workers_load_parts_of_a_large_batch(packed, num_workers):
     options = {
         "batch_size": 3 * MIN_PART_SAMPLES,
@@ -56,6 +57,7 @@ def test_all_workers_load_parts_of_a_large_batch(packed, num_workers):
 
 @pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("view", [None, wt.CenterCrop(32, resize=40)])
+@pytest.mark.torture_except("view1")
 def test_all_fields_are_the_same_with_and_without_parts(packed, view):
     def first(num_workers):
         with wt.make_loader(

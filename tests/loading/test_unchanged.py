@@ -119,6 +119,7 @@ def test_channels_and_dtype_are_kept_and_views_are_those_of_torchvision(kind, tm
         assert (batch.crop[i].double() - shown).abs().max() <= 1
 
 
+@pytest.mark.torture
 def test_workers_give_the_same_pixels(tmp_path):
     folder = written(tmp_path, *[{"png": deep_png(pixels(4, np.uint16) + n)} for n in range(8)])
     crops = wt.Image(view=[VIEW, wt.Resize(20)], mode="unchanged")

@@ -73,6 +73,7 @@ def test_a_program_for_webdataset_runs_after_one_import_is_changed(few):
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 @pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.torture_except("3")
 def test_each_sample_is_delivered_once_per_epoch_by_any_number_of_workers(packed, workers):
     dataset = wt.WebDataset(packed, shuffle=True)
     loader = DataLoader(dataset, batch_size=None, num_workers=workers)
@@ -120,6 +121,7 @@ def test_a_resampled_dataset_continues_with_the_next_epoch(few, options):
 
 @pytest.mark.parametrize("stopped", [0, 1, 63, 64, 65, 399])
 @pytest.mark.parametrize("options", [{}, {"resampled": True}])
+@pytest.mark.torture_except("options0-0", "options0-65", "options1-399")
 def test_a_state_continues_at_the_next_sample(packed, stopped, options):
     count = 450 if options else 400
     whole = keys_of(itertools.islice(wt.WebDataset(packed, shuffle=True, **options), count))
@@ -153,6 +155,7 @@ def test_a_state_with_batches_continues_at_the_next_batch(few):
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("stopped", [0, 7])
+@pytest.mark.torture_except("7-2")
 def test_a_stateful_dataloader_continues_the_second_epoch(few, workers, stopped):
     from torchdata.stateful_dataloader import StatefulDataLoader
 

@@ -460,7 +460,7 @@ def check(program, delivery, *arguments):
     assert set(theirs) <= PAIRS
     if delivery == EVERY_EPOCH:
         assert sorted(ours) == sorted(theirs)
-    assert all("without effect here" in message for message in messages)
+    assert all("no effect here" in message for message in messages)
 
 
 @pytest.fixture
@@ -472,6 +472,9 @@ def second_rank(request, monkeypatch):
 
 @pytest.mark.usefixtures("second_rank")
 @pytest.mark.parametrize(("program", "delivery"), ON_FOLDER)
+@pytest.mark.torture_except(
+    "imagenet-every epoch", "contrastive_drawn-drawn", "speech-every epoch", "embeddings-every epoch"
+)
 def test_a_program_gets_the_same_samples(folder, program, delivery):
     check(program, delivery, folder)
 
@@ -575,7 +578,7 @@ def test_a_shard_that_is_listed_twice_is_read_twice(folder):
 
 
 def test_options_without_an_effect_are_reported_once(folder):
-    with pytest.warns(UserWarning, match="without effect here: detshuffle=True .*, verbose=True") as found:
+    with pytest.warns(UserWarning, match="no effect here: detshuffle=True .*, verbose=True") as found:
         wt.WebDataset(listed(folder), detshuffle=True, verbose=True)
     assert len(found) == 1
     assert found[0].filename == __file__

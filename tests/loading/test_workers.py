@@ -117,6 +117,7 @@ def test_results_are_returned_by_number_in_any_order_of_completion(pool):
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.torture_except("fork", "forkserver")
 def test_workers_run_tasks_with_any_start_method(method):
     pool = make(num_workers=1, method=method)
     assert [pool.result(pool.submit(("square", n))) for n in range(5)] == [0, 1, 4, 9, 16]
@@ -167,6 +168,7 @@ def test_a_stalled_worker_is_reported_with_its_stack(no_leftovers):
         pool.result(pool.submit(("hang", 1000)))
 
 
+@pytest.mark.torture
 def test_a_worker_stopped_by_sigstop_is_reported(no_leftovers):
     pool = make(stall_seconds=1.0)
     os.kill(worker_processes()[0].pid, signal.SIGSTOP)
@@ -223,6 +225,7 @@ print(*pids, flush=True)
     "ending",
     ["os.kill(os.getpid(), 9)", "sys.exit(0)", "raise RuntimeError", "os.kill(os.getpid(), 2); time.sleep(60)"],
 )
+@pytest.mark.torture_except("os.kill(os.getpid(), 9)", "raise RuntimeError")
 def test_workers_exit_after_any_end_of_the_main_process(ending):
     script = SCRIPT.format(paths=[str(folder) for folder in Path(__file__).parents[:2]], ending=ending)
     done = preloaded.run(["-c", script])

@@ -54,6 +54,7 @@ def orders(draw):
 
 
 @given(orders(), st.data())
+@pytest.mark.torture_except("segments-of-1048576")
 def test_the_order_is_that_with_all_samples_without_the_banned_ones(order, data):
     epoch = data.draw(st.integers(0, 3))
     full = order.ids(epoch, 0, order.samples).tolist()
@@ -126,6 +127,7 @@ def test_a_ban_of_all_samples_is_an_error():
         EpochOrders(order).banning(range(5), Cursor()).of(0)
 
 
+@pytest.mark.torture_except("segments-of-9")
 def test_a_ban_in_a_billion_samples_computes_only_the_segments_that_are_needed(monkeypatch):
     order = Order(fingerprint="x", shard_samples=[10_000] * 100_000, seed=0, window=60_000, block=21, lanes=8)
     banned = np.arange(0, 10**9, 10**5 + 3).tolist()

@@ -200,6 +200,7 @@ def random_weights(draw, base):
 
 
 @given(bases(), st.data())
+@pytest.mark.torture_except("chunks-of-7")
 def test_changes_bans_resumes_and_other_ranks_give_the_order_of_the_definition(base, data):
     made = []
     orders = EpochOrders(base, find_weights=lambda entries: made[entries["number"]])
@@ -338,6 +339,7 @@ def leaves_samples(orders, banned, cursor):
 
 
 @given(bases(), st.data())
+@pytest.mark.torture_except("chunks-of-65536")
 def test_in_buckets_samples_that_wait_for_their_group_come_after_a_change(base, data):
     labels, group = np.arange(base.identity.stored) % 7 // 3, data.draw(st.integers(1, 4))
     buckets, made = BucketOrder(base, labels, [(1, 1), (2, 1), (3, 1)], group), []
@@ -378,6 +380,7 @@ def test_in_buckets_samples_that_wait_for_their_group_come_after_a_change(base, 
 
 
 @given(bases(), st.data())
+@pytest.mark.torture_except("chunks-of-65536")
 def test_a_run_with_weights_goes_on_after_a_ban_and_returns_to_the_plain_epochs(base, data):
     weights = Weights(
         None, tuple(DatasetWeights(phases_of(scan), np.array([1.0, 1.0, 2.0, 4.0])) for scan in base.scans)

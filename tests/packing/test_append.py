@@ -192,6 +192,7 @@ wt.append(sys.argv[1], sys.argv[2], images="keep", workers=1)
 
 
 @pytest.mark.parametrize("moment", ["plan.json", "shard-{:06}.tar", "shard-{:06}.json", "manifest.json"])
+@pytest.mark.torture_except("manifest.json")
 def test_a_killed_append_leaves_the_dataset_unchanged_and_a_rerun_gives_the_same_bytes(halves, tmp_path, moment):
     first, second = halves
     shards = len(wt.pack(first, tmp_path / "dst", shard_bytes="125kB", **KEEP).manifest.shards)
@@ -208,6 +209,7 @@ def test_a_killed_append_leaves_the_dataset_unchanged_and_a_rerun_gives_the_same
     assert contents(tmp_path / "dst") == contents(tmp_path / "undisturbed")
 
 
+@pytest.mark.torture
 def test_an_append_whose_source_changed_starts_again_with_fresh(photos, few_photos, tmp_path, monkeypatch):
     more = tmp_path / "more"
     shutil.copytree(photos / "fig", more / "fig")
@@ -281,6 +283,7 @@ def test_resharding_keeps_the_samples_and_their_order(packed, tmp_path):
     assert [row[1:] for row in mixed] != [row[1:] for row in before]
 
 
+@pytest.mark.torture
 def test_resharding_can_change_the_images(packed, tmp_path):
     wt.reshard(packed, tmp_path / "raw", images="raw", resize="32x24", workers=1)
     with wt.make_loader(tmp_path / "raw", batch_size=50, view=wt.Resize((24, 32)), num_workers=0) as loader:

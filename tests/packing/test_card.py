@@ -48,6 +48,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.torture_except("True")
 def test_hugging_face_reads_every_image_and_class_of_a_packed_folder(
     load: Callable[..., Any], packed: Path, photos: Path, streaming: bool
 ) -> None:
@@ -76,6 +77,7 @@ def test_hugging_face_reads_splits_by_their_names(load: Callable[..., Any], phot
 
 
 @pytest.mark.frameworks
+@pytest.mark.torture
 def test_hugging_face_reads_stored_pixels_and_images_without_labels(
     load: Callable[..., Any], photos: Path, tmp_path: Path
 ) -> None:
@@ -90,6 +92,7 @@ def test_hugging_face_reads_stored_pixels_and_images_without_labels(
 
 
 @pytest.mark.frameworks
+@pytest.mark.torture
 def test_hugging_face_reads_indexed_written_merged_appended_and_resharded_datasets(
     load: Callable[..., Any], packed_copy: Path, photos: Path, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_rerun_recovers_from_a_fault_in_the_writing_thread(long, tmp_path):
         ("rename", 7),
     ],
 )
+@pytest.mark.torture_except("write-6", "writev-2", "fsync-14", "rename-2", "rename-7")
 def test_a_rerun_recovers_from_a_kill_at_a_write_fsync_or_rename(call, number, few, whole, tmp_path):
     assert fault_and_rerun("KILL", call, number, few, whole, tmp_path / "dst") == -signal.SIGKILL
 

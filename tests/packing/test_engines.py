@@ -55,6 +55,7 @@ def test_finishing_too_early_names_a_missing_shard_and_pack_without_tasks_writes
     assert contents(dst) == whole
 
 
+@pytest.mark.torture
 def test_a_killed_task_can_be_run_again(photos, whole, tmp_path):
     dst = tmp_path / "dst"
     task = start_task(photos, dst, 0, 2)
@@ -109,6 +110,7 @@ def dead_cluster():
 
 
 @pytest.mark.frameworks
+@pytest.mark.torture
 def test_ray_packs_on_this_machine_and_continues_an_interrupted_run(photos, whole, dead_cluster, tmp_path):
     script = (
         "import sys, wds_tools as wt\n"

@@ -99,6 +99,7 @@ def test_a_dry_run_of_the_rest_changes_nothing(source, tmp_path):
 
 
 @pytest.mark.parametrize(("call", "number"), [("rename", 4), ("rename", 9), ("unlink", 1)])
+@pytest.mark.torture_except("rename-9")
 def test_a_killed_call_is_continued_with_and_without_it(call, number, source, whole, tmp_path):
     if reason := faults.missing():
         pytest.skip(reason)

@@ -25,7 +25,7 @@ import preloaded
 import pytest
 import webdataset
 from folders import contents, manifest_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pictures import encode
 from PIL import Image
@@ -258,7 +258,6 @@ def test_a_sample_larger_than_shard_bytes_gets_a_shard_of_its_own(small: Path, t
     assert [entry.samples for entry in large] == [1]
 
 
-@settings(max_examples=15, deadline=None)
 @given(
     st.dictionaries(
         st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1, max_size=30).filter(
@@ -345,10 +344,12 @@ def imports_of_a_pack(photos: Path, dst: Path, workers: int, images: str = "keep
     return [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
 
 
+@pytest.mark.torture
 def test_workers_are_forked_from_a_server_that_has_imported_their_module(photos: Path, tmp_path: Path) -> None:
     assert imports_of_a_pack(photos, tmp_path / "dst", workers=3).count("wds_tools.packing.worker") == 2
 
 
+@pytest.mark.torture
 def test_pandas_is_not_imported_to_write_an_index(photos: Path, tmp_path: Path) -> None:
     assert "pandas" not in imports_of_a_pack(photos / "cat", tmp_path / "dst", workers=1, images="crop-ready")
 
@@ -463,6 +464,7 @@ def after_planning(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]
 
 
 @pytest.mark.parametrize("options", [{"workers": 1}, {"workers": 2}, {"workers": 1, "task": (0, 1)}])
+@pytest.mark.torture_except("options0")
 def test_a_file_that_is_removed_while_packing_ends_it(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
@@ -506,6 +508,7 @@ def replace_by_older(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [rewrite, replace_by_older])
 @pytest.mark.parametrize("kind", ["folder", "captions", "table"])
+@pytest.mark.torture_except("folder-rewrite", "captions-rewrite", "table-replace_by_older")
 def test_a_file_that_is_rewritten_with_the_same_length_while_packing_ends_it(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, change: Callable[[Path], None]
 ) -> None:
@@ -769,6 +772,7 @@ def test_packing_again_changes_nothing(mixed: Path, tmp_path: Path) -> None:
         ({"classes": ["c", "b", "a"]}, "classes or the first images of the input differ"),
     ],
 )
+@pytest.mark.torture_except("options0-seed was 0 and is 1")
 def test_another_dataset_in_the_folder_is_refused_and_untouched(
     small: Path, tmp_path: Path, options: dict[str, object], difference: str
 ) -> None:
@@ -971,6 +975,7 @@ def test_a_rerun_recovers_from_a_kill_before_any_change_to_the_disk(few: Path, t
 
 
 @pytest.mark.parametrize("step", STEPS)
+@pytest.mark.torture
 def test_a_rerun_recovers_from_a_kill_while_an_earlier_dataset_is_replaced(
     few: Path, tmp_path: Path, step: int
 ) -> None:
@@ -1032,6 +1037,7 @@ def ended_or_finished(process: subprocess.Popen[bytes], dst: Path, shards: int) 
     ("images", "chains"),
     [("keep", 1), *(pytest.param(one, 3, marks=pytest.mark.torture) for one in ("keep", "crop-ready"))],
 )
+@pytest.mark.torture
 def test_repeated_kills_at_random_times_still_give_the_same_bytes(
     photos: Path, tmp_path: Path, images: str, chains: int
 ) -> None:
@@ -1098,6 +1104,7 @@ def interrupted(src: Path, dst: Path, **options: object) -> None:
 
 
 @pytest.mark.parametrize("lost", ["shard-000001.tar", "shard-000000.parquet"])
+@pytest.mark.torture_except("shard-000000.parquet")
 def test_a_rerun_packs_a_deleted_shard_again(small: Path, tmp_path: Path, lost: str) -> None:
     interrupted(small, tmp_path / "dst")
     (tmp_path / "dst" / lost).unlink()
@@ -1186,6 +1193,7 @@ def test_temporary_files_of_other_programs_are_not_removed(small: Path, tmp_path
     assert (dst / theirs).exists()
 
 
+@pytest.mark.torture
 def test_no_worker_outlives_a_killed_packer(photos: Path, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     process = start(photos, tmp_path / "dst", "100kB", mark)
@@ -1228,6 +1236,7 @@ def test_a_killed_worker_is_an_error_and_a_rerun_continues(
     assert contents(tmp_path / "dst") == contents(packed)
 
 
+@pytest.mark.torture
 def test_a_killed_fork_server_is_an_error(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\nif any('forkserver' in word for word in sys.orig_argv): os.kill(os.getpid(), 9)\n"
@@ -1293,6 +1302,7 @@ def test_a_script_without_a_main_guard_packs_once_and_is_not_run_by_workers(phot
     assert manifest_of(tmp_path / "dst").samples == 400
 
 
+@pytest.mark.torture
 def test_a_program_piped_into_python_packs_too(small: Path, tmp_path: Path) -> None:
     arguments = f"{str(small)!r}, {str(tmp_path / 'dst')!r}, shard_bytes=12_000, workers=2"
     program = f"from wds_tools.packing.packer import pack\npack({arguments})"

@@ -67,6 +67,7 @@ def output_of(process):
     return process.stdout
 
 
+@pytest.mark.torture
 def test_a_node_is_killed_and_one_is_added_between_buckets(cluster, few_photos, moto, monkeypatch, tmp_path):
     settings = {"AWS_ENDPOINT_URL": moto, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     for name, value in {**settings, "AWS_DEFAULT_REGION": "us-east-1"}.items():
@@ -107,7 +108,7 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-def test_verify_reshard_index_and_add_fields_write_what_one_machine_writes(cluster, packed, tmp_path):
+def test_the_commands_write_what_one_machine_writes(cluster, few_photos, packed, tmp_path):
     cluster.add_node(num_cpus=2)
     from wds_tools.reading.opening import open_shards
 
@@ -119,20 +120,26 @@ def test_verify_reshard_index_and_add_fields_write_what_one_machine_writes(clust
         folder.mkdir()
         for shard in packed.glob("*.tar"):
             shutil.copy(shard, folder)
+    options = {"shard_bytes": "300kB", "images": "keep", "workers": 1}
+    wt.pack(few_photos, tmp_path / "alone", **options)
+    wt.pack(few_photos, tmp_path / "together", task=(0, 3), **options)  # as if it had been interrupted
     wt.reshard(packed, tmp_path / "whole", shard_bytes="500kB")
     wt.index_shards(f"{one}/*.tar")
     wt.add_fields(one, captions)
     commands = [
+        ["pack", few_photos, tmp_path / "together", "--shard-bytes", "300kB", "--images", "keep"],
         ["verify", packed],
         ["reshard", packed, tmp_path / "dst", "--shard-bytes", "500kB", "--num-cpus", "2"],
         ["index", f"{ours}/*.tar"],
         ["add-fields", ours, "--from", captions],
     ]
     assert "is undamaged" in output_of(start(tmp_path, ["-c", COMMANDS, json.dumps(commands, default=str)]))
+    assert contents(tmp_path / "together") == contents(tmp_path / "alone")
     assert contents(tmp_path / "dst") == contents(tmp_path / "whole")
     assert contents(ours) == contents(one)
 
 
+@pytest.mark.torture
 def test_what_a_node_lacks_is_named_with_the_node(cluster, packed, tmp_path):
     package, path = REPOSITORY / "wds_tools", tmp_path / "path"
     missing, other, not_compiled = tmp_path / "missing", tmp_path / "other", tmp_path / "not_compiled"

@@ -154,6 +154,7 @@ def test_without_a_manifest_readers_do_not_accept_the_url_as_a_dataset(src, buck
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.torture_except("2")
 def test_packing_waits_for_slow_uploads_and_the_spool_stays_small(photos, bucket, tmp_path, workers):
     spool, peak, stop = tmp_path / "spool", [0], threading.Event()
 
@@ -193,6 +194,12 @@ def test_failed_uploads_are_retried(src, bucket, whole, fault):
 
 @pytest.mark.parametrize("fault", ["fails", "cuts", "dies in the middle", "forbidden"])
 @pytest.mark.parametrize("name", ["shard-000002.tar", "shard-000003.parquet", "shard-000001.json", "manifest.json"])
+@pytest.mark.torture_except(
+    "shard-000002.tar-fails",
+    "shard-000003.parquet-cuts",
+    "shard-000001.json-dies in the middle",
+    "manifest.json-forbidden",
+)
 def test_uploads_that_always_fail_are_an_error_with_the_number_of_kept_shards(src, bucket, whole, fault, name):
     Bucketful.fault = staticmethod(
         lambda _, path: fault if path.endswith(name) and not path.endswith(".packing/manifest.json") else None
@@ -211,6 +218,7 @@ def test_uploads_that_always_fail_are_an_error_with_the_number_of_kept_shards(sr
 
 
 @pytest.mark.parametrize("data", [b"", b'{"number": 1, "ent', b"[]", b'{"number": "1"}'])
+@pytest.mark.torture_except("", '{"number": "1"}')
 def test_a_damaged_report_is_ignored(src, bucket, whole, data, tmp_path):
     stopped_after(4, src, bucket)
     (bucket / "train" / ".packing" / "shard-000001.json").write_bytes(data)
@@ -257,6 +265,7 @@ def test_another_machine_without_the_spool_can_continue_a_run(src, bucket, whole
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"short")])
 @pytest.mark.parametrize("name", ["shard-000001.tar", "shard-000001.parquet"])
+@pytest.mark.torture_except("shard-000001.tar-unlink", "shard-000001.parquet-<lambda>")
 def test_a_deleted_or_truncated_object_is_uploaded_again(src, bucket, whole, damage, name, tmp_path):
     stopped_after(4, src, bucket)
     damage(bucket / "train" / name)
@@ -437,6 +446,7 @@ def run(script: str, src: Path, **environment: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.parametrize("when", ["kill", "kill afterwards"])
+@pytest.mark.torture_except("kill")
 def test_a_rerun_here_or_on_another_machine_recovers_from_a_kill_at_any_upload(tmp_path, when):
     src, dst = tmp_path / "src", tmp_path / "dst"
     src.mkdir()
@@ -469,6 +479,7 @@ def test_a_rerun_here_or_on_another_machine_recovers_from_a_kill_at_any_upload(t
         assert contents(bucket / "train") == whole, f"after a kill at upload {number}"
 
 
+@pytest.mark.torture
 def test_a_rerun_recovers_from_a_kill_of_a_packer_with_workers(src, bucket, whole, tmp_path):
     done = run(
         f"""
@@ -486,6 +497,7 @@ def test_a_rerun_recovers_from_a_kill_of_a_packer_with_workers(src, bucket, whol
 
 
 @pytest.mark.parametrize("slow", ["", ".tar", ".json"])  # any object, a shard, or a report
+@pytest.mark.torture_except(".tar")
 def test_an_interrupt_ends_uploads_soon_and_a_rerun_continues(src, bucket, whole, tmp_path, slow):
     script = SCRIPT.format(tests=str(Path(__file__).parents[1]), src=str(src)) + textwrap.dedent(
         f"""
@@ -531,6 +543,7 @@ def test_a_second_packer_on_this_machine_is_refused(src, bucket):
 # Tasks
 
 
+@pytest.mark.torture
 def test_tasks_killed_at_any_upload_and_run_again_write_the_objects_of_one_process(tmp_path):
     src, dst = tmp_path / "src", tmp_path / "dst"
     src.mkdir()

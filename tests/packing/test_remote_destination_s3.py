@@ -61,6 +61,7 @@ def test_the_objects_are_the_files_of_a_local_pack_and_every_command_reads_them(
     assert wt.pack(photos, "s3://bucket/train", **OPTIONS).kept == len(report.manifest.shards)
 
 
+@pytest.mark.torture
 def test_tasks_that_read_a_bucket_and_write_to_it_write_the_objects_of_one_process(photos, s3, tmp_path):
     few = sorted(photos.rglob("*.jpg"))[:9]
     for photo in few:
@@ -102,6 +103,7 @@ def test_a_missing_bucket_is_an_error_and_is_not_created(photos, s3):
     assert s3.ls("") == ["bucket"]
 
 
+@pytest.mark.torture
 def test_fresh_replaces_another_dataset_and_leaves_other_objects(photos, packed, s3):
     s3.pipe_file("bucket/train/notes.txt", b"mine")
     wt.pack(photos, "s3://bucket/train", **{**OPTIONS, "seed": 1, "shard_bytes": "500kB"})
@@ -109,6 +111,7 @@ def test_fresh_replaces_another_dataset_and_leaves_other_objects(photos, packed,
     assert objects(s3) == contents(packed) | {"notes.txt": b"mine"}
 
 
+@pytest.mark.torture
 def test_strict_leaves_no_objects_after_an_error(photos, s3, tmp_path):
     folder = Path(shutil.copytree(photos, tmp_path / "src"))
     cut = next(folder.rglob("*.jpg"))
@@ -124,6 +127,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.torture
 def test_a_rerun_here_or_on_another_machine_recovers_from_a_kill(photos, packed, s3, elsewhere, tmp_path):
     done = run(f"""
         publish_one = remote_destination.BucketDestination._upload_shard
@@ -143,6 +147,7 @@ def test_a_rerun_here_or_on_another_machine_recovers_from_a_kill(photos, packed,
     assert objects(s3) == contents(packed)
 
 
+@pytest.mark.torture
 def test_a_large_shard_is_uploaded_in_parts_and_a_kill_between_them_leaves_no_object(heavy, s3, tmp_path):
     options = {**OPTIONS, "shard_bytes": "100MB"}
     wt.pack(heavy, tmp_path / "local", **options)

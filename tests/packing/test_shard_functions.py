@@ -108,6 +108,7 @@ def wt_keys(folder, shard):
     return open_shards(folder).index(shard).keys
 
 
+@pytest.mark.torture
 def test_tasks_of_reshard_write_the_bytes_of_one_process(packed, tmp_path):
     whole = wt.reshard(packed, tmp_path / "whole", shard_bytes="500kB")
     for index in (1, 0):

@@ -532,6 +532,7 @@ print(number)
 
 
 @pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.torture_except("False")
 def test_fresh_recovers_from_a_kill_at_any_change_of_the_disk(tmp_path: Path, replaces: bool) -> None:
     write_all(tmp_path / "whole", small(20), maxcount=8)
     for number in range(1, 61):

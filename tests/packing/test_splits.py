@@ -152,7 +152,7 @@ def test_shares_that_clusters_do_not_allow_are_a_warning(caplog: pytest.LogCaptu
     assert len(parts["val"].inputs) == 20
     assert not caplog.text
     draw_splits(listing, shares, 0, np.repeat([0, 1], [60, 40]))
-    assert "train 60% (wanted 80%), val 40% (wanted 20%)" in caplog.text
+    assert "train 60% (requested 80%), val 40% (requested 20%)" in caplog.text
 
 
 def stored_json(dataset: Path) -> list[dict[str, Any]]:

@@ -81,6 +81,7 @@ def test_a_restart_maps_the_plan_and_writes_the_same_bytes(src, tmp_path, monkey
 
 
 @pytest.mark.parametrize("layout", ["tar", "zip", "shards"])
+@pytest.mark.torture_except("tar", "zip")
 def test_archives_and_shards_are_not_listed_again(src, tmp_path, monkeypatch, layout):
     source = tmp_path / f"photos.{layout}"
     if layout == "shards":
@@ -165,6 +166,7 @@ def test_a_change_that_is_found_while_shards_are_packed_ends_the_run_and_the_nex
 
 
 @pytest.mark.parametrize("damage", ["head", "rows", "head is missing", "rows are shorter", "another version"])
+@pytest.mark.torture_except("rows", "head is missing", "another version")
 def test_a_damaged_plan_is_not_used(src, tmp_path, monkeypatch, damage):
     wt.pack(src, tmp_path / "whole", **OPTIONS)
     stopped(src, tmp_path / "dst", monkeypatch)
@@ -231,6 +233,7 @@ wds_tools.pack(sys.argv[2], sys.argv[3], shard_bytes=12_000, workers=1, images="
 """
 
 
+@pytest.mark.torture
 def test_a_kill_at_each_step_of_writing_the_plan_loses_nothing(src, tmp_path):
     """Steps are the calls that sync and rename the files of the plan; the last run is killed when all are written."""
     wt.pack(src, tmp_path / "whole", **OPTIONS)

@@ -408,6 +408,7 @@ def crop_ready(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.filterwarnings("ignore:images will come as a list")
 @pytest.mark.parametrize("view", [wt.RandomResizedCrop(64, flip=True), wt.CenterCrop(64, resize=80), wt.Resize(50)])
+@pytest.mark.torture_except("view1")
 def test_the_loader_returns_the_same_pixels_from_crop_ready_shards(packed: Path, crop_ready: Path, view: View) -> None:
     batches = []
     for dataset in (packed, crop_ready):
@@ -431,6 +432,7 @@ def test_the_index_marks_crop_ready_images_and_so_does_indexing_again(crop_ready
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(3, 1), (1, 2), pytest.param(3, 2, marks=pytest.mark.torture)])
+@pytest.mark.torture_except("3-1")
 def test_workers_and_threads_change_no_byte_of_crop_ready_shards(
     photos: Path, crop_ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
 ) -> None:
@@ -469,6 +471,7 @@ def test_raw_shards_are_read_by_the_loader_and_by_webdataset(photos: Path, tmp_p
     assert (images.numpy() == np.stack(theirs[:50]).transpose(0, 3, 1, 2)[:, :, 6:26, 9:39]).all()
 
 
+@pytest.mark.torture
 def test_the_length_of_resized_shards_is_close_to_shard_bytes(photos: Path, tmp_path: Path) -> None:
     dst = tmp_path / "dst"
     wt.pack(photos, dst, resize=64, quality=80, shard_bytes="200kB", workers=1)

@@ -76,6 +76,7 @@ SELECTIONS = [
 
 
 @pytest.mark.parametrize("options", SELECTIONS)
+@pytest.mark.torture_except("options0", "options1", "options5")
 def test_a_selection_is_stored_and_found_without_the_indexes(large, options):
     with open_loader(large, **options) as first:
         expected = first.state_dict(), len(first)

@@ -187,7 +187,7 @@ def test_a_path_names_something_below_a_dataset_or_nothing(path: str, parts: int
         assert f"{dataset}{file}".isprintable()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=NAMES)
 def test_only_names_of_the_manifest_are_opened(few: Path, name: str) -> None:
     with opened(few.parent) as catalogue:

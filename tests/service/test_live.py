@@ -162,6 +162,7 @@ def injected(cause: str, few: Path, request: pytest.FixtureRequest) -> dict[str,
 
 
 @pytest.mark.parametrize("cause", ["storage", "decoding", "transform", "copy", "step"])
+@pytest.mark.torture_except("decoding", "step")
 def test_the_verdict_names_an_injected_cause(
     own_server: Running, cause: str, injected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +209,7 @@ def no_shards(answered: bad_server.Request) -> None:
 
 
 @pytest.mark.parametrize(("cause", "workers"), [("storage", 1), ("transform", 1), ("transform", 0)])
+@pytest.mark.torture_except("transform-1")
 def test_the_verdict_names_the_cause_of_a_wait_that_does_not_end(
     own_server: Running, few: Path, cause: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

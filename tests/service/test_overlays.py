@@ -248,6 +248,7 @@ def test_a_stated_size_other_than_that_of_the_image_is_named(url: str) -> None:
     assert "The JSON states a size of 600x400 pixels, and the image has 60x40." in page(url, "other size")
 
 
+@pytest.mark.torture
 def test_outlines_and_key_points_are_limited_in_the_helper() -> None:
     circle = [1.5] * 3000
     item = {"box": [0, 0, 9, 9], "polygons": [circle] * 200, "keypoints": [[1, 2]] * 10_000}
@@ -387,6 +388,10 @@ def run_code(url: str, path: str, folder: Path) -> str:
         ("masks", "image[7, 3, 224, 224]"),  # not all samples have the same mask
         ("strange", "image[1, 3, 224, 224] a___b_mask[1, 224, 224] class_mask[1, 224, 224]"),
     ],
+)
+@pytest.mark.torture_except(
+    "both/samples/1-image[1, 3, 40, 60] boxes[1, 2, 4] classes[1, 2] outlines[] mask[1, 40, 60] panoptic[1, 3, 40, 60]",
+    "masks/samples/4-image[1, 3, 40, 60]",
 )
 def test_the_code_of_a_page_loads_masks_and_objects_with_their_image(
     url: str, tmp_path: Path, path: str, shapes: str

@@ -345,6 +345,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+@pytest.mark.torture
 def test_a_kernel_that_refuses_to_take_rights_is_logged_once_and_images_are_shown(root: Path) -> None:
     with program(root, prefix=("-c", WITHOUT_CAPABILITIES)) as running:
         pages = [request(running.url, f"/thumbnails/{path}") for path in ("few/0", "few/1", "hostile/6")]
@@ -484,6 +485,7 @@ def test_a_changed_field_is_named(root: Path, few: Path) -> None:
         assert request(url, "/thumbnails/changed/0").headers["Content-Type"] == "image/svg+xml"
 
 
+@pytest.mark.torture
 def test_an_upstream_has_pages_too(server: Running) -> None:
     with in_thread(upstreams=(f"{server.url}/data/few",)) as url:
         wait_for(lambda: request(url, "/datasets/few").status == 200)

@@ -195,7 +195,7 @@ def test_a_path_that_is_not_a_file_of_a_dataset_is_not_found(server: Running, pa
     assert b"root:" not in reply.body
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(
         st.sampled_from(["few", "..", ".", "%2e%2e", "%2f", "%00", "etc", "passwd", "secret.txt", "%5c", ""])
@@ -308,12 +308,12 @@ def test_webdataset_reads_it(server: Running, root: Path) -> None:
 # Changes
 
 
-def test_a_new_dataset_and_a_new_version_of_one_are_found_within_five_seconds(
+def test_a_new_dataset_and_a_new_version_of_one_are_found_within_two_scans(
     few: Path, packed: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    with in_thread(root) as url:
+    with in_thread(root, limits=Limits(scan_seconds=0.1)) as url:
         assert request(url, "/data/new/manifest.json").status == 404
         copy_of(few, tmp_path / "ready")
         (tmp_path / "ready").rename(root / "new")
@@ -335,6 +335,7 @@ def test_a_new_dataset_and_a_new_version_of_one_are_found_within_five_seconds(
     ],
     ids=["truncated", "missing"],
 )
+@pytest.mark.torture_except("truncated")
 def test_a_damaged_shard_is_reported_by_the_client_and_no_byte_of_it_is_sent(
     few: Path, tmp_path: Path, damage: Callable[[Path], object], fact: str
 ) -> None:
@@ -354,6 +355,7 @@ def test_a_damaged_shard_is_reported_by_the_client_and_no_byte_of_it_is_sent(
 
 @pytest.mark.parametrize("served", [True, False], ids=["service", "folder"])
 @pytest.mark.parametrize("begun", [True, False], ids=["after a batch", "before"])
+@pytest.mark.torture_except("after a batch-service", "before-folder")
 def test_a_dataset_that_is_replaced_under_a_loader_is_reported_as_such(
     few: Path, packed: Path, tmp_path: Path, served: bool, begun: bool
 ) -> None:
@@ -698,6 +700,7 @@ def test_a_client_that_receives_nothing_is_disconnected(large: Path) -> None:
             read_all(connection)
 
 
+@pytest.mark.torture
 def test_a_slow_client_that_is_fast_enough_gets_everything(large: Path) -> None:
     data = (large / "large" / SHARD).read_bytes()
 
@@ -894,7 +897,8 @@ class Killer:
             self._running = self._stack.enter_context(program(self._root, port=port))
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.torture)])
+@pytest.mark.torture
+@pytest.mark.parametrize("kills", [1, 20])
 def test_a_server_that_is_killed_changes_no_batch(kills: int, root: Path, tmp_path: Path) -> None:
     expected = batches(root / "deep er" / "photos")
     with Killer(root, kills, 0.1) as killer:

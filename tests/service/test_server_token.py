@@ -159,6 +159,7 @@ def unlocked(few: Path) -> Iterator[str]:
     ],
     ids=lambda command: command.split()[0],
 )
+@pytest.mark.torture_except("verify", "plan", "copy", "unpack", "pack")
 def test_each_command_sends_the_token(
     service: tuple[str, str], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

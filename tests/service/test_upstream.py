@@ -91,9 +91,9 @@ def test_clients_that_wait_for_the_same_block_share_one_request(upstream: BadSer
 
 
 def test_processes_that_need_the_same_block_share_one_request(upstream: BadServer, packed: Path, cache: Path) -> None:
-    arguments = ["--processes", "3", "--upstream", f"{upstream.url}/photos", "--cache-dir", cache]
-    with program(*arguments) as running, ThreadPoolExecutor(12) as pool:
-        list(pool.map(lambda _: content_of(packed, running.url), range(12)))
+    arguments = ["--processes", "2", "--upstream", f"{upstream.url}/photos", "--cache-dir", cache]
+    with program(*arguments) as running, ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda _: content_of(packed, running.url), range(6)))
     size = sum(path.stat().st_size for path in packed.glob("*.tar"))
     assert size <= fetched(upstream) <= 1.02 * size
 
@@ -184,6 +184,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 @pytest.mark.parametrize("free", [0, 3_000_000])
+@pytest.mark.torture
 def test_a_full_disk_below_the_cache_is_passed_through(
     upstream: BadServer, packed: Path, tmp_path: Path, can_mount: None, free: int
 ) -> None:
@@ -223,7 +224,7 @@ def test_the_cache_stays_below_its_limit(upstream: BadServer, packed: Path, cach
     assert 0 < max(sizes) <= limit
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("kills", [1, pytest.param(50, marks=pytest.mark.torture)])
 def test_a_killed_service_sends_no_wrong_byte_and_stores_none(
     upstream: BadServer, packed: Path, cache: Path, kills: int
 ) -> None:

@@ -707,7 +707,7 @@ def test_folders_with_and_without_masks_are_classes(names, tmp_path):
 def test_images_with_names_of_masks_that_have_no_image_are_noted(start, ending, kind, tmp_path):
     src = tree_of_masks(tmp_path / "src", "{}.jpg", f"{start}{{}}{ending}.{kind}")
     [note] = wt.pack(src, tmp_path / "out").manifest.account.notes
-    assert note.startswith(f"4 images packed as such, with names that end in '{ending}', as those of masks do")
+    assert note.startswith(f"4 files packed as images, although names that end in '{ending}' are usual for masks")
 
 
 def test_masks_of_another_size_than_their_image_are_skipped_with_both_sizes(tmp_path):

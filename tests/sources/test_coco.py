@@ -11,9 +11,9 @@ from PIL import Image
 from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.objects import rle_box, run_lengths
 from wds_tools.sources import coco
-from wds_tools.sources.about_images import RowNames
 from wds_tools.sources.annotations import completed, unpacked
 from wds_tools.sources.inputs import File
+from wds_tools.sources.layouts import RowNames
 
 FOREIGN = Path(__file__).parent.parent / "foreign" / "coco"
 NOT_READ = ("imantics.json", "pycocotools_rle.json", "panoptic_train.json", "panoptic_val.json")  # by pycocotools
@@ -200,7 +200,7 @@ def test_two_used_categories_of_one_name_are_refused_and_an_unused_one_is_left_o
     raw = changed("categories", {"id": 0, "name": "dog", "supercategory": "none"})  # as Roboflow writes
     found = parse(raw)
     assert found.ids == (18, 90)
-    assert found.notes == ["category 0 has no annotation, and the name 'dog' of another one: left out"]
+    assert found.notes == ["category 0 has no annotation, and the same name as another one, 'dog': left out"]
     more = {"id": 2, "image_id": 7, "category_id": 0, "bbox": [1, 1, 2, 2]}
     with pytest.raises(LabelError, match="class 'dog' occurs twice"):
         parse(raw | {"annotations": [*BASE["annotations"], more]})

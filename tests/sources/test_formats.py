@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from folders import write_tar
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from sources_conformance import CLASSES, Photo, contents, decode, image_of, photos_of, stored
@@ -30,8 +30,8 @@ from wds_tools.packing.worker import ShardFile
 from wds_tools.sources.base import Listing, SourceOptions
 from wds_tools.sources.detect import detect, open_source
 from wds_tools.sources.objects import ObjectSource
-from wds_tools.sources.pixels import layout_of, png_bound
-from wds_tools.sources.protobuf import parse_datum, parse_example
+from wds_tools.sources.tfrecord import parse_datum, parse_example
+from wds_tools.sources.values import layout_of, png_bound
 
 
 def pack(src, dst, **options):
@@ -342,7 +342,6 @@ def test_a_zarr_codec_that_unpickles_is_refused(tmp_path: Path) -> None:
         scan(store)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([(), (1,), (3,), (4,)]), st.integers(0, 9))
 def test_a_png_of_noise_is_not_longer_than_its_bound(
     height: int, width: int, channels: tuple[int, ...], seed: int

@@ -120,6 +120,14 @@ class TestParquet(DamageableConformance):
         pq.write_table(table.set_column(0, "image", pa.array(images, table.schema.field("image").type)), name)
         return 11
 
+    def test_two_workers_write_the_same_bytes_as_one(self, src: Path, tmp_path: Path) -> None:
+        super().test_two_workers_write_the_same_bytes_as_one(src, tmp_path)
+
+    def test_a_source_that_disappears_ends_packing_which_continues_later(
+        self, src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        super().test_a_source_that_disappears_ends_packing_which_continues_later(src, tmp_path, monkeypatch)
+
 
 class TestArrow(Conformance):
     kind = "arrow"
@@ -148,6 +156,14 @@ class TestHdf5(Conformance):
             file["labels"] = labels
             file["score"] = np.linspace(0, 1, len(photos))
         return folder / "photos.h5"
+
+    def test_two_workers_write_the_same_bytes_as_one(self, src: Path, tmp_path: Path) -> None:
+        super().test_two_workers_write_the_same_bytes_as_one(src, tmp_path)
+
+    def test_a_source_that_disappears_ends_packing_which_continues_later(
+        self, src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        super().test_a_source_that_disappears_ends_packing_which_continues_later(src, tmp_path, monkeypatch)
 
 
 class TestHdf5OfEncodedImages(DamageableConformance):
@@ -179,6 +195,7 @@ class TestNpz(Conformance):
         return folder / "photos.npz"
 
 
+@pytest.mark.torture
 class TestCompressedNpz(Conformance):
     kind = "numpy"
     encoded = False
@@ -217,6 +234,7 @@ class TestZarr(Conformance):
         return folder / "photos.zarr"
 
 
+@pytest.mark.torture
 class TestZarr2(TestZarr):
     version = 2
 
@@ -274,6 +292,7 @@ class TestMds(Conformance):
         return mds.write(folder / "mds", samples, compressed=self.compressed)
 
 
+@pytest.mark.torture
 class TestCompressedMds(TestMds):
     compressed = True
 
@@ -306,7 +325,16 @@ class TestTar(DamageableConformance):
         path.write_bytes(path.read_bytes().replace(b"\xff\xd8\xff", b"\0\0\0", 1))
         return 11
 
+    def test_two_workers_write_the_same_bytes_as_one(self, src: Path, tmp_path: Path) -> None:
+        super().test_two_workers_write_the_same_bytes_as_one(src, tmp_path)
 
+    def test_a_source_that_disappears_ends_packing_which_continues_later(
+        self, src: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        super().test_a_source_that_disappears_ends_packing_which_continues_later(src, tmp_path, monkeypatch)
+
+
+@pytest.mark.torture
 class TestTarPerClass(Conformance):
     kind = "tar"
 

@@ -73,6 +73,7 @@ def test_labels_may_be_in_a_group_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["pixels", "bytes", "opaque"])
+@pytest.mark.torture_except("bytes", "opaque")
 def test_a_group_for_each_class_gives_the_names_of_the_classes(tmp_path: Path, form: str) -> None:
     classes = ["10", "9", "zebra"]
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -118,7 +119,7 @@ def test_other_data_in_the_group_of_a_class_is_an_error(tmp_path: Path) -> None:
         for row, image in enumerate(rgb()):
             file[f"{NAMES[row]}/{row}"] = image
         file["sea/count"] = 2
-    assert "images in group 'sea', and 'sea/count', which is not one" in refusal(tmp_path / "a.h5")
+    assert "images in group 'sea', but also 'sea/count', which is not an image" in refusal(tmp_path / "a.h5")
 
 
 def test_a_group_for_each_image_is_an_error(tmp_path: Path) -> None:
@@ -202,6 +203,7 @@ def test_a_file_without_rows_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "dtype", ["S5", h5py.string_dtype("utf-8", 7), h5py.string_dtype(), h5py.string_dtype("ascii")]
 )
+@pytest.mark.torture_except("S5", "dtype3")
 def test_text_of_fixed_and_variable_length_is_a_label_and_a_fact(tmp_path: Path, dtype: object) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["images"] = rgb()

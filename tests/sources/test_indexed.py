@@ -42,6 +42,7 @@ def fields(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["few", "fields"])
+@pytest.mark.torture_except("fields")
 def test_shards_from_indexes_are_those_of_shards_that_are_read(request, tmp_path, name):
     src = request.getfixturevalue(name)
     for number, options in enumerate(({}, {"shuffle": True})):
@@ -68,6 +69,7 @@ def test_only_the_first_samples_are_read_before_packing(few_copy, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["missing", "damaged", "of another shard"])
+@pytest.mark.torture_except("missing", "damaged")
 def test_a_shard_without_a_valid_index_is_read(few, few_copy, tmp_path, what):
     first, second, *_ = sorted(few_copy.glob("*.parquet"))
     if what == "missing":
@@ -81,6 +83,7 @@ def test_a_shard_without_a_valid_index_is_read(few, few_copy, tmp_path, what):
     assert content(tmp_path / "x") == content(tmp_path / "y")
 
 
+@pytest.mark.torture
 def test_worker_processes_pack_what_was_listed_from_indexes(few, tmp_path):
     for workers in (1, 2):
         reshard(few, tmp_path / f"{workers}", workers=workers)

@@ -85,8 +85,8 @@ def test_complex_numbers_and_mixed_cells_are_left_out_with_a_reason() -> None:
     assert found["#refs#"] == ""
 
 
-@pytest.mark.parametrize("kind", ["hdf5"])
-def test_version_5_is_refused_by_name_with_the_way_out(kind: str) -> None:
-    message = refusal(FOLDER / "v5.mat", kind=kind)
-    assert "is a MAT-file of version 5, which is not read" in message
+@pytest.mark.parametrize(("name", "version"), [("v5", 5), ("v5_compressed", 5), ("v5_struct", 5), ("v4", 4)])
+def test_older_versions_are_refused_by_name_with_the_way_out(name: str, version: int) -> None:
+    message = refusal(FOLDER / f"{name}.mat", kind="hdf5")
+    assert f"is a MAT-file of version {version}, which is not read" in message
     assert "scipy.io.loadmat" in message

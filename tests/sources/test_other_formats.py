@@ -173,6 +173,21 @@ def test_a_folder_of_arrays_in_several_files_is_refused_with_the_way_out(tmp_pat
     assert wt.pack(src / "all.npz", tmp_path / "dst", images="keep", workers=1).manifest.fields["cls"] == 4
 
 
+def test_an_archive_of_archives_is_refused_with_the_way_out_which_works(tmp_path: Path) -> None:
+    """ImageNet is distributed as a tar with a tar for each class."""
+    for name in ("n01", "n02"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}_1.JPEG").write_bytes((FOREIGN / "images" / "photo_1.jpg").read_bytes())
+        shutil.make_archive(str(tmp_path / "inner" / name), "tar", tmp_path / name)
+    src = Path(shutil.make_archive(str(tmp_path / "ILSVRC2012_img_train"), "tar", tmp_path / "inner"))
+    with pytest.raises(
+        MissingSourceError, match=r"contains archives, such as 'n01.tar': unpack it into a folder, and pa"
+    ):
+        wt.pack(src, tmp_path / "dst")
+    shutil.unpack_archive(src, tmp_path / "unpacked", filter="data")
+    assert wt.pack(tmp_path / "unpacked", tmp_path / "dst", workers=1).manifest.classes == ("n01", "n02")
+
+
 def idx(array: np.ndarray) -> bytes:
     """Return an array as the files of MNIST have it."""
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes()

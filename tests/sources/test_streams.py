@@ -88,6 +88,7 @@ def test_a_stream_is_packed_with_labels_classes_and_all_columns(load: Callable[.
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.torture_except("False")
 def test_windows_are_read_from_the_state_of_the_stream(
     load: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool
 ) -> None:

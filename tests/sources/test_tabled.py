@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import random
 import shutil
 import tarfile
 from pathlib import Path
@@ -19,6 +20,7 @@ import fsspec
 import numpy as np
 import pandas as pd
 import pytest
+from annotated_trees import tree_of
 from foreign_tables import COUNT, LABELS, NAMES, beside_images, packed, png
 from PIL import Image
 from sources_conformance import stored
@@ -275,9 +277,9 @@ UNCLEAR = {
         lambda src: (src / "t.csv").write_text("".join(f"cat,1,2,{n}.png,16,16\n" for n in range(COUNT))),
         "two columns named '16': rename one of them, or add a first line such as path,label",
     ),
-    "several captions": (
-        lambda src: captions(src, 5),
-        "captions.txt has 5 rows for 'images/0.png', .* with a list for several labels or captions",
+    "several captions, and labels that differ": (
+        lambda src: frame("{}.png").assign(id=["0.png", *names_of("{}.png", 5)], caption="a").to_csv(src / "train.csv"),
+        "train.csv has 2 rows for 'images/0.png', .* with a list for several labels or captions",
     ),
     "ids and other files": (
         lambda src: label_studio(src, "/data/upload/1/ab-{}.png"),
@@ -308,6 +310,73 @@ def test_lists_of_captions_are_lists_in_json_and_not_a_text(tmp_path: Path) -> N
     assert [(one.caption, one.facts["caption"]) for one in found.values()] == [
         (None, [f"photo {row}, 0", f"photo {row}, 1"]) for row in range(COUNT)
     ]
+
+
+def flickr30k(src: Path) -> None:
+    """Write captions as Flickr30k has them: spaces after the separator, and a number for each row of an image."""
+    rows = [f"{row}.png| {number}| photo {row}, {number}" for row in range(COUNT) for number in range(2)]
+    (src / "results.csv").write_text("\n".join(["image_name| comment_number| comment", *rows]))
+
+
+def with_labels(src: Path) -> None:
+    rows = [(f"{row}", LABELS[row], f"photo {row}, {number}") for row in range(COUNT) for number in range(2)]
+    table = pd.DataFrame(rows, columns=["id", "label", "text"])
+    table.to_json(src / "captions.jsonl", orient="records", lines=True)
+
+
+def two_languages(src: Path) -> None:
+    rows = [(f"{row}.png", f"photo {row}, {number}", f"Foto {row}") for row in range(COUNT) for number in range(2)]
+    table = pd.DataFrame(rows, columns=["image", "caption", "german_text"])
+    table.loc[0, "german_text"] = "Bild 0"
+    table.reset_index(names="id").to_parquet(src / "captions.parquet")
+
+
+SEVERAL = {
+    "flickr8k": (lambda src: captions(src, 2), {}),
+    "flickr30k": (flickr30k, {"comment_number": ["0", "1"]}),
+    "with labels": (with_labels, {}),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_captions_in_several_rows_of_an_image_are_one_list(name: str, tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    write, more = SEVERAL[name]
+    write(src)
+    found = packed(src, tmp_path / "dst")
+    assert {row: one.facts for row, one in found.items()} == {
+        row: {"captions": [f"photo {row}, 0", f"photo {row}, 1"]} | more for row in range(COUNT)
+    }
+    assert labels(found) == (LABELS if "labels" in name else dict.fromkeys(range(COUNT)))
+    account = wt.pack(src, tmp_path / "again", dry_run=True).account
+    assert " has several rows for 6 images: " in account.notes[0]
+    fields = {
+        "first": wt.Text("json", path="captions.0"),
+        "any": wt.Field("json", path="captions", decode=random.choice),
+    }
+    with wt.make_loader(tmp_path / "dst", batch_size=COUNT, fields=fields, num_workers=0) as loader:
+        batch = next(iter(loader))
+    assert sorted(batch.first) == names_of("photo {}, 0")
+    assert [text.rpartition(",")[0] for text in batch.any] == [text.rpartition(",")[0] for text in batch.first]
+
+
+def test_two_columns_of_captions_keep_their_names(tmp_path: Path) -> None:
+    two_languages(images(tmp_path / "src", *names_of("images/{}.png")))
+    found = packed(tmp_path / "src", tmp_path / "dst")
+    assert found[0].facts == {
+        "id": [0, 1],
+        "caption": ["photo 0, 0", "photo 0, 1"],
+        "german_text": ["Bild 0", "Foto 0"],
+    }
+
+
+@pytest.mark.parametrize("different", ["label", "xmin"])
+def test_rows_of_an_image_that_differ_in_more_than_captions_are_not_joined(different: str, tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    rows = {"id": ["0.png", "0.png", "1.png"], "caption": [*"abc"], different: [0, 1, 1]}
+    pd.DataFrame(rows).to_csv(src / "train.csv", index=False)
+    with pytest.raises(SourceError, match=r"train.csv has 2 rows for 'images/0.png', and a sample has one row"):
+        wt.pack(src, tmp_path / "dst", dry_run=True)
 
 
 def test_a_text_with_names_of_columns_is_a_table(tmp_path: Path) -> None:
@@ -362,6 +431,100 @@ def test_a_table_next_to_an_archive_with_class_folders_is_not_in_its_way(tmp_pat
     one = zipped(images(tmp_path / "src", *names_of("only/{}.png")), np.zeros(0))  # the folder is no class then
     with pytest.raises(SourceError, match=r"train.csv names 6 images in column 'id'"):
         wt.pack(one, tmp_path / "one", dry_run=True)
+
+
+ABOVE = {
+    "labels.csv": lambda src: frame("{}").to_csv(src / "labels.csv", index=False),
+    "train.csv": lambda src: frame("{}.png", "image").to_csv(src / "train.csv", index=False),
+    "with a folder": lambda src: frame("images/{}.png", "path").to_csv(src / "list.tsv", sep="\t"),
+    "captions.txt": lambda src: captions(src, 5),
+    "metadata.jsonl": lambda src: frame("{}.png", "file_name").to_json(
+        src / "metadata.jsonl", orient="records", lines=True
+    ),
+    "parquet": lambda src: frame("images/{}.png", "image").to_parquet(src / "x.parquet"),
+    "coco": lambda src: coco_of(src / "instances.json"),
+}
+"""Files of pandas in the folder above the one with the images, which packing the folder above reads."""
+
+
+def coco_of(path: Path) -> None:
+    boxes = [{"id": row, "image_id": row, "category_id": 0, "bbox": [1, 1, 2, 2]} for row in range(COUNT)]
+    named = [{"id": row, "file_name": f"{row}.png"} for row in range(COUNT)]
+    path.write_text(json.dumps({"images": named, "annotations": boxes, "categories": [{"id": 0, "name": "cat"}]}))
+
+
+@pytest.mark.parametrize("name", ABOVE)
+def test_images_are_not_packed_without_the_table_above_their_folder(name: str, tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    ABOVE[name](src)
+    with pytest.raises(
+        SourceError, match=r"src/\S+ (names|is about) .*: if it has the labels, pack .*/src, .*--from f"
+    ):
+        wt.pack(src / "images", tmp_path / "dst", dry_run=True)
+    assert wt.pack(src / "images", tmp_path / "dst", kind="folder", dry_run=True).account.packed == COUNT
+    assert wt.pack(src, tmp_path / "above", dry_run=True).account.attached.keys() & {"table", "annotations"}
+
+
+def test_the_folder_above_the_working_directory_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    frame("{}").to_csv(src / "labels.csv", index=False)
+    for folder, named, shown in (("", "images", "labels.csv"), ("images", ".", f"{src}/labels.csv")):
+        monkeypatch.chdir(src / folder)
+        with pytest.raises(SourceError, match=rf"^{shown} names 6 images in column 'id'.* is not read with {named}"):
+            wt.pack(named, tmp_path / "dst", dry_run=True)
+
+
+def test_images_are_not_packed_without_the_annotations_in_the_folder_next_to_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yolo = tree_of(tmp_path / "yolo", "yolo/datumaro_boxes", "images/{split}/{name}")
+    voc = tree_of(tmp_path / "voc", "voc/datumaro", "JPEGImages/{name}")
+    for src, above in ((yolo / "images", yolo), (yolo / "images" / "train", yolo), (voc / "JPEGImages", voc)):
+        options = {} if src != yolo / "images" else {"split": "folders"}
+        pack: Any = wt.pack_splits if options else wt.pack
+        with pytest.raises(
+            SourceError, match=rf"has the objects of 'photo.*, and is not read with {src}.* pack {above}, "
+        ):
+            pack(src, tmp_path / "dst", dry_run=True, **options)
+        assert pack(src, tmp_path / "dst", kind="folder", dry_run=True, **options)
+    monkeypatch.chdir(voc)
+    assert wt.pack_splits(".", tmp_path / "dst", split="folders", dry_run=True)["val"].account.attached["annotations"]
+
+
+def test_a_file_above_that_is_not_read_is_noted_if_its_name_says_that_it_has_labels(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    frame("{}").to_pickle(src / "labels.pkl")
+    frame("{}").to_pickle(src / "features.pkl")
+    (src / "labels.txt").write_text(LISTS["train.txt"])
+    notes = wt.pack(src / "images", tmp_path / "dst", dry_run=True).account.notes
+    assert [note.partition(", ")[0] for note in notes] == [
+        f"'{src}/labels.pkl' has arrays or objects",
+        f"'{src}/labels.txt' has a value for each image",
+    ]
+
+
+OTHERS = {
+    "epochs of a training": lambda src: pd.DataFrame({"epoch": range(COUNT), "loss": 0.5}).to_csv(src / "results.csv"),
+    "ids of others": lambda src: pd.DataFrame({"id": range(50), "name": "a"}).to_csv(src / "users.csv", index=False),
+    "a few images": lambda src: frame("{}.png")[:2].to_csv(src / "best.csv", index=False),
+    "other images": lambda src: frame("other{}.png").to_csv(src / "labels.csv", index=False),
+    "no table": lambda src: (src / "train.csv").write_text('a,"b\n1'),
+    "not Parquet": lambda src: (src / "train.parquet").write_bytes(b"PAR1"),
+    "a template": lambda src: frame("{}").to_csv(src / "sample_submission.csv", index=False),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_else_is_above_a_folder_of_images_does_not_matter(name: str, tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *names_of("images/{}.png"))
+    OTHERS[name](src)
+    assert wt.pack(src / "images", tmp_path / "dst", dry_run=True).account.packed == COUNT
+
+
+def test_images_that_have_labels_do_not_need_a_table_above(tmp_path: Path) -> None:
+    src = images(tmp_path / "src", *(f"images/{name}/{row}.png" for row, name in LABELS.items()))
+    frame("{}").to_csv(src / "train.csv", index=False)
+    assert labels(packed(src / "images", tmp_path / "dst")) == LABELS
 
 
 def test_images_without_a_row_and_rows_without_an_image_are_listed_and_counted(tmp_path: Path) -> None:
@@ -767,7 +930,7 @@ def test_columns_of_minus_one_and_one_are_several_labels(tmp_path: Path) -> None
     assert {path: json.loads(one["labels.json"]) for path, one in by_path(tmp_path / "several").items()} == {
         f"{row:06}.png": [bit for bit in range(3) if row >> bit & 1] for row in range(COUNT)
     }
-    with pytest.raises(LabelError, match="only labels 1 and -1, and -1 is none: write 1 and 0"):
+    with pytest.raises(LabelError, match="only 1 and -1, and -1 means no label: write 1 and 0"):
         wt.pack(src, tmp_path / "one", columns={"label": "cat"}, dry_run=True)
     table.loc[0, list(NAMES)] = 0
     table.to_csv(src / "list_attr_celeba.csv", index=False)
@@ -780,6 +943,7 @@ def test_columns_of_minus_one_and_one_are_several_labels(tmp_path: Path) -> None
     [("split", "train", "val"), ("Split", 0, 1), ("is_train", True, False), ("fold", 3.0, 4.0)],
 )
 @pytest.mark.parametrize("writer", ["to_csv", "to_parquet"])
+@pytest.mark.torture_except("to_csv-split-train-val", "to_parquet-is_train-True-False", "to_csv-fold-3.0-4.0")
 def test_a_column_of_splits_is_named_in_a_note(writer: str, column: str, train: Any, val: Any, tmp_path: Path) -> None:
     src = images(tmp_path / "src", *names_of("{}.png", 300))
     table = pd.DataFrame({"image": names_of("{}.png", 300), column: [train] * 250 + [val] * 50})

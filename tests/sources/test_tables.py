@@ -431,7 +431,7 @@ def test_numbers_with_gaps_keep_their_names(tmp_path: Path) -> None:
     listing = scan(path)
     assert [entry.label for entry in listing.inputs] == [3, 1, 3, 1, 3, 3]
     assert listing.classes == ("0", "a", "2", "b")
-    assert any("2 class numbers of 4 without a row and a name" in note for note in listing.account.notes)
+    assert any("2 class numbers of 4 without a row, and so without a name" in note for note in listing.account.notes)
 
 
 def test_a_column_that_is_not_the_label_by_its_values_is_reported_and_can_be_chosen(tmp_path: Path) -> None:
@@ -517,7 +517,9 @@ def test_an_image_in_several_rows_is_noted_and_must_have_one_label(tmp_path: Pat
     path = table(tmp_path, "path,label,caption\n0.png,cat,a\n0.png,cat,b\n1.png,dog,c\n")
     listing = scan(path)
     assert len(listing.inputs) == 3
-    assert listing.account.notes[0].startswith("1 image with several rows, such as '0.png': each row is a sample")
+    assert listing.account.notes[0].startswith(
+        "1 image with several rows, such as '0.png': each row is a separate sample"
+    )
     path.write_text("path,label\n0.png,cat\n0.png,dog\n1.png,dog\n")
     with pytest.raises(SourceError, match=r"several rows for '0.png', with the labels 'cat' and 'dog': correct it"):
         scan(path)

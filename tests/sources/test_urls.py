@@ -83,6 +83,7 @@ def test_a_folder_of_images_at_a_url_is_packed_as_a_local_one(six_photos: Path, 
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("pattern", ["", "/*.tar", "/shard-{000000..000002}.tar", "/shard-000000.tar"])
+@pytest.mark.torture_except("", "/shard-{000000..000002}.tar")
 def test_shards_at_a_url_are_packed_with_the_same_samples_as_local_ones(
     bare: Path, tmp_path: Path, pattern: str
 ) -> None:
@@ -141,6 +142,7 @@ def test_the_urls_of_a_table_are_read_with_the_options(six_photos: Path, tmp_pat
 
 @pytest.mark.parametrize("reads", range(1, 13))
 @pytest.mark.parametrize("name", ["six_photos", "bare"])
+@pytest.mark.torture_except("six_photos-1", "six_photos-9", "bare-2", "bare-6")
 def test_storage_that_fails_ends_packing_and_leaves_no_sample_out(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reads: int
 ) -> None:
@@ -335,6 +337,7 @@ def test_folders_of_splits_at_a_url_are_not_taken_for_classes(six_photos: Path, 
 
 @pytest.mark.parametrize(("between", "first"), [("-", "train*.tar"), ("/", "train")])
 @pytest.mark.parametrize("scheme", ["", "bucket://"])
+@pytest.mark.torture_except("---train*.tar", "bucket://-/-train")
 def test_shards_of_several_splits_are_not_mixed(
     scheme: str, between: str, first: str, bare: Path, tmp_path: Path
 ) -> None:
@@ -360,12 +363,10 @@ def test_a_destination_inside_the_source_at_a_url_is_refused(six_photos: Path) -
         wt.pack(f"bucket://{six_photos}", f"bucket://{six_photos}/out", **OPTIONS)
 
 
-def test_worker_processes_pack_from_s3_to_s3(moto: str, bare: Path, six_photos: Path) -> None:
+def test_worker_processes_pack_from_s3_to_s3(moto: str, bare: Path) -> None:
     system = empty_s3(moto)
     system.put(f"{bare}/", "bucket/raw/", recursive=True)
-    system.put(f"{six_photos}/", "bucket/photos/", recursive=True)
     options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": moto}}
     many: dict[str, Any] = {**OPTIONS, "workers": 2, "storage_options": options}
     assert wt.pack("s3://bucket/raw/*.tar", "s3://bucket/out", **many).packed == 40
-    assert wt.pack("s3://bucket/photos", "s3://bucket/six", **many).packed == 6
     assert wt.verify("s3://bucket/out", storage_options=options).ok

@@ -168,7 +168,7 @@ def test_another_size_than_that_of_the_image_is_refused():
         (b"<annotation>", "not valid XML"),
         (b"<html></html>", "first element is <html>"),
         (b"\x00", "not valid XML"),
-        (b"<annotation>" + b"<a>" * 50 + b"</a>" * 50 + b"</annotation>", "elements in more than 20 elements"),
+        (b"<annotation>" + b"<a>" * 50 + b"</a>" * 50 + b"</annotation>", "elements nested more than 20 levels deep"),
         (b'<!DOCTYPE x [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]><annotation>&b;</annotation>', "document type decl"),
         ('<?xml version="1.0" encoding="UTF-16"?><!DOCTYPE x SYSTEM "/etc/passwd"><annotation/>'.encode("utf-16"),
          "document type declaration"),

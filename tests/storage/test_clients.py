@@ -139,7 +139,7 @@ def test_threads_share_a_client(client, server):
         bad_server.status(204),
     ],
 )
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.torture)])
 def test_a_fault_that_passes_costs_only_time(server, fault, times):
     client = client_of(f"{server.url}/d", {}, STALLING)
     server.answers.extend([fault] * times)
@@ -407,14 +407,16 @@ def check_cuts(count, seed, context=None):
         client.close()
 
 
-def test_after_500_cuts_the_bytes_are_right():
-    check_cuts(500, seed=1)
+@pytest.mark.parametrize("cuts", [50, pytest.param(500, marks=pytest.mark.torture)])
+def test_after_many_cuts_the_bytes_are_right(cuts):
+    check_cuts(cuts, seed=1)
 
 
-def test_after_300_cuts_under_tls_the_bytes_are_right(tmp_path, monkeypatch):
+@pytest.mark.parametrize("cuts", [30, pytest.param(300, marks=pytest.mark.torture)])
+def test_after_many_cuts_under_tls_the_bytes_are_right(tmp_path, monkeypatch, cuts):
     trusted, context = certificates(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
-    check_cuts(300, seed=3, context=context)
+    check_cuts(cuts, seed=3, context=context)
 
 
 @pytest.mark.torture
@@ -640,6 +642,7 @@ def test_a_client_cannot_be_pickled(client):
 
 
 @pytest.mark.parametrize("close", [True, False])
+@pytest.mark.torture_except("False")
 def test_a_client_leaves_no_open_sockets(server, close):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

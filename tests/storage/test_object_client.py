@@ -202,13 +202,14 @@ def test_an_unreachable_endpoint_is_named(kind, endpoint):
         read(client)
 
 
-def test_after_200_cuts_the_bytes_are_right(kind):
+@pytest.mark.parametrize("most", [30, pytest.param(200, marks=pytest.mark.torture)])
+def test_after_many_cuts_the_bytes_are_right(kind, most):
     draw, cuts = random.Random(3), 0
 
     def answer(request):
         nonlocal cuts
         start, stop = request.span
-        if draw.random() < 0.7 and cuts < 200:
+        if draw.random() < 0.7 and cuts < most:
             cuts += 1
             way = draw.choice([bad_server.disconnect, bad_server.reset])
             return bad_server.cut_after(draw.randrange(stop - start), by=way)(request)
@@ -217,7 +218,7 @@ def test_after_200_cuts_the_bytes_are_right(kind):
     policy = RetryPolicy(seconds=300, first_seconds=0, most_seconds=0)
     with BadServer({"/b/d/a.tar": DATA}, default=answer).running() as server:
         client = client_of("s3://b/d", options_for(server), policy, kind=kind)
-        while cuts < 200:
+        while cuts < most:
             start = draw.randrange(len(DATA) - 1)
             stop = draw.randrange(start + 1, len(DATA) + 1)
             assert read(client, start, stop) == DATA[start:stop]
@@ -461,6 +462,7 @@ def moto(moto):
 
 
 @pytest.mark.parametrize("how", ["options", "environment", "profile"])
+@pytest.mark.torture_except("environment", "profile")
 def test_s3_is_read_with_the_settings_of_options_environment_and_profile(moto, monkeypatch, tmp_path, how):
     options = {}
     if how == "options":
@@ -491,6 +493,7 @@ def test_s3_is_read_with_the_settings_of_options_environment_and_profile(moto, m
         wt.describe("s3://nobucket/x", storage_options=options)
 
 
+@pytest.mark.torture
 def test_a_client_works_in_a_spawned_process(moto):
     script = f"""
 import multiprocessing, sys

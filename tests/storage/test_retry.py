@@ -272,7 +272,7 @@ def test_half_of_the_time_gives_one_warning_with_url_and_reason_for_all_requests
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == 1
     assert re.match("s3://bucket/[a-h] could not be read for ", warnings[0])
-    assert ": busy; it is given up after 0 s without progress" in warnings[0]
+    assert ": busy; the attempts end after 0 s without progress" in warnings[0]
 
 
 class Clock:
@@ -301,7 +301,7 @@ def test_the_seconds_of_a_warning_and_of_an_error_begin_with_the_last_progress(c
     with pytest.raises(StoreError, match=r"busy .*attempts in (2[0-9]|30).* s"):
         call(RetryPolicy(seconds=20), request, url="s3://b/x", wait=clock.sleep)
     (warning,) = (record.getMessage() for record in caplog.records)
-    seconds = re.search(r"could not be read for (\d+) s: busy; it is given up after 20 s", warning)
+    seconds = re.search(r"could not be read for (\d+) s: busy; the attempts end after 20 s", warning)
     assert 0 < int(seconds[1]) < 20
     assert clock.now > 1060
 

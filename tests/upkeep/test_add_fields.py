@@ -90,6 +90,7 @@ def expected(*names: str) -> dict[str, tuple[Any, ...]]:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.torture_except("False-2", "True-0")
 def test_a_loader_reads_added_fields_beside_the_others(
     dataset: Path, captions: Path, num_workers: int, shuffle: bool
 ) -> None:
@@ -454,6 +455,7 @@ def test_a_manifest_with_an_invalid_addition_is_refused(dataset: Path, addition:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.torture_except("2")
 def test_reshard_writes_the_added_fields_into_the_shards(
     dataset: Path, captions: Path, tmp_path: Path, workers: int
 ) -> None:

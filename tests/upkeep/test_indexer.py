@@ -16,7 +16,7 @@ import pytest
 import webdataset
 import xxhash
 from folders import write_tar
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pictures import encode
 from PIL import Image
@@ -275,7 +275,6 @@ def test_an_empty_shard_among_others_is_indexed(tmp_path: Path) -> None:
     assert [entry.samples for entry in index_shards([f"{tmp_path}/[ab].tar"]).shards] == [2, 0]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_239), st.integers(1, 255))
 def test_a_shard_with_any_changed_byte_is_indexed_or_refused(
     tmp_path_factory: pytest.TempPathFactory, position: int, change: int

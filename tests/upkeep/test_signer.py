@@ -111,6 +111,7 @@ def test_indexing_the_same_shards_again_keeps_signatures(kept: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.torture_except("True")
 def test_resharding_keeps_the_signatures_of_images_that_do_not_change(
     kept: Path, tmp_path: Path, shuffle: bool
 ) -> None:
@@ -144,6 +145,7 @@ def test_conditions_select_by_signature(kept: Path) -> None:
 
 
 @pytest.mark.parametrize("step", range(6))
+@pytest.mark.torture_except("0", "3", "5")
 def test_it_can_be_interrupted_at_any_time(kept: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     expected_files = set(contents(kept))
     calls = 0

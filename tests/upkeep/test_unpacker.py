@@ -85,7 +85,7 @@ trees = st.dictionaries(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees)
 def test_files_with_any_names_are_restored_byte_for_byte(
     tmp_path_factory: pytest.TempPathFactory, tree: dict[tuple[bytes, bytes, bytes], int]
@@ -107,7 +107,7 @@ keys = st.one_of(
 contents = st.dictionaries(st.sampled_from(["txt", "bin", "a.b", "txt.gz"]), st.binary(max_size=20), min_size=1)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(keys, contents, min_size=1, max_size=5))
 def test_samples_with_any_keys_are_restored_or_refused_and_never_written_outside(
     tmp_path_factory: pytest.TempPathFactory, samples: dict[str, dict[str, bytes]]
@@ -372,6 +372,7 @@ def test_a_rerun_that_fails_at_once_leaves_the_folder_unfinished(packed_copy: Pa
 
 
 @pytest.mark.parametrize("goal", [1, 150, 399])
+@pytest.mark.torture_except("150")
 def test_after_a_kill_between_two_files_the_same_call_completes_the_tree(
     photos: Path, packed: Path, tmp_path: Path, goal: int
 ) -> None:
@@ -392,6 +393,7 @@ def test_after_a_kill_between_two_files_the_same_call_completes_the_tree(
     assert files(tmp_path / "out") == files(photos)
 
 
+@pytest.mark.torture
 def test_after_a_kill_at_any_time_there_are_only_complete_files(photos: Path, packed: Path, tmp_path: Path) -> None:
     expected = files(photos)
     code = f"from wds_tools import unpack; unpack({str(packed)!r}, 'out')"

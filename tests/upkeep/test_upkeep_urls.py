@@ -239,6 +239,7 @@ def test_each_request_of_verify_unpack_and_merge_is_repeated(
         assert wt.merge([server.url], tmp_path / "merged").manifest.samples == 40
 
 
+@pytest.mark.torture
 def test_each_request_of_index_is_repeated(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = each_call_fails_once(monkeypatch, "ls", "cat_file", "put_file")
     assert wt.index_shards(f"bucket://{bare}/*.tar").samples == 40
@@ -279,6 +280,7 @@ def test_a_manifest_that_would_be_replaced_at_a_url_has_a_size_limit(
 # --- S3 ---
 
 
+@pytest.mark.torture
 def test_index_verify_unpack_and_merge_at_s3(
     moto: str, bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

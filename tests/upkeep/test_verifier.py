@@ -55,6 +55,7 @@ def test_a_packed_dataset_has_no_damage(packed: Path) -> None:
 
 @pytest.mark.parametrize("name", ["jpg", "cls", "json"])
 @pytest.mark.parametrize("row", [0, -1])
+@pytest.mark.torture_except("0-json", "-1-jpg")
 def test_a_flipped_bit_in_a_field_names_key_field_and_byte(packed_copy: Path, name: str, row: int) -> None:
     index = index_of(packed_copy)
     columns = index.fields[name]
@@ -68,6 +69,7 @@ def test_a_flipped_bit_in_a_field_names_key_field_and_byte(packed_copy: Path, na
 
 
 @pytest.mark.parametrize("position", [0, 99, 124, 155, 257, 511])
+@pytest.mark.torture_except("99", "257")
 def test_a_flipped_bit_in_a_header_names_the_member_and_byte(packed_copy: Path, position: int) -> None:
     index = index_of(packed_copy)
     header = int(index.fields["cls"].offset[3]) - BLOCK
@@ -113,7 +115,7 @@ def test_a_flipped_bit_in_the_closing_blocks_is_reported_after_the_last_member(p
 def test_any_flipped_bit_of_a_shard_or_an_index_is_damage_of_that_shard(packed_copy: Path) -> None:
     chance = random.Random(0)
     files = sorted(path for path in packed_copy.iterdir() if path.suffix in (".tar", ".parquet"))
-    for _ in range(25):
+    for _ in range(6):
         path = chance.choice(files)
         whole = path.read_bytes()
         flip(path, chance.randrange(len(whole)), chance.randrange(8))
@@ -125,6 +127,7 @@ def test_any_flipped_bit_of_a_shard_or_an_index_is_damage_of_that_shard(packed_c
 
 
 @pytest.mark.parametrize("keep", [0, 1, 511, 512, 5000, -1, -1024])
+@pytest.mark.torture_except("511", "5000", "-1024")
 def test_a_truncated_shard_is_damage_at_its_end(packed_copy: Path, keep: int) -> None:
     data = (packed_copy / SHARD).read_bytes()
     (packed_copy / SHARD).write_bytes(data[:keep])
@@ -271,7 +274,7 @@ def test_all_strange_objects_are_named_and_are_not_damage(tmp_path: Path, capsys
     assert report.objects == [*without, beyond, f"{where} 63 without area"]
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["verify", str(tmp_path / "out")])
-    assert f"14 objects in images that are strange or wrong, but not damaged (--json lists all): {where}" in (
+    assert f"14 objects in images with unusual or invalid values, but no damage (--json lists all): {where}" in (
         capsys.readouterr().out
     )
     with pytest.raises(SystemExit, match=r"^0$"):

@@ -60,7 +60,7 @@ class Session:
     def prepare(self) -> None:
         """Let the loaders that have a format of their own write it."""
         for process, result in self._each(
-            lambda p: p.call("prepare", self._values(p), timeout=_PREPARE_SECONDS), "writing formats of their own"
+            lambda p: p.call("prepare", self._values(p), timeout=_PREPARE_SECONDS), "writing their own formats"
         ):
             if result is not None:
                 self._prepared[process.name] = prepared = Prepared(**result)

@@ -80,7 +80,7 @@ from_option = click.option(
     "kind",
     metavar="FORMAT",
     shell_complete=_complete_format,
-    help="Format of SRC, such as folder, table, hdf5, coco, yolo, voc, mds or litdata; by default detected.",
+    help="Format of the source, such as folder, table, hdf5, coco, yolo, voc, mds or litdata; by default detected.",
 )
 
 

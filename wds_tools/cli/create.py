@@ -252,7 +252,7 @@ def _pack_summary(report: PackReport) -> str:
 @workers_option
 @source_options
 @_strict
-@click.option("--fresh", is_flag=True, help="Remove what an interrupted append left, and start again.")
+@click.option("--fresh", is_flag=True, help="Delete what an interrupted append left, and start over.")
 @click.option("--images", type=_IMAGES, help="The same value as when the dataset was packed.")
 @click.option("--resize", metavar="SIZE", help="The same value as when the dataset was packed.")
 @click.option("--quality", type=int, help="The same value as when the dataset was packed.")
@@ -324,7 +324,7 @@ def reshard(
 
     With --in-place --images crop-ready, the JPEGs of a local DATASET become crop-ready, shard by shard,
     without a DST and with the space of one more shard. Samples, keys, order, labels and saved states of
-    training runs stay, and running loaders go on with the new shards. Each new shard is verified before
+    training runs stay, and running loaders continue with the new shards. Each new shard is verified before
     the old one is removed.
     """
     from wds_tools.packing.append import reshard as reshard_one

@@ -85,7 +85,7 @@ def _verify_text(report: VerifyReport) -> str:
     lines += [f"not checked: shard {shard}: {one_line(reason)}" for shard, reason in report.unchecked.items()]
     lines += [f"note: {one_line(note)}" for note in report.notes]
     if report.objects:
-        found = f"{counted(len(report.objects), 'object')} in images that are strange or wrong, but not damaged"
+        found = f"{counted(len(report.objects), 'object')} in images with unusual or invalid values, but no damage"
         lines.append(f"{found} (--json lists all): {first_few(report.objects)}")
     if report.strangers:
         lines.append(f"not part of the dataset and never read: {first_few(report.strangers)}")

@@ -54,7 +54,7 @@ from wds_tools.errors import OptionError
 @click.option(
     "--signatures",
     is_flag=True,
-    help="Add what finds duplicates and blurred images: PATTERN is a packed dataset, whose indexes get more columns.",
+    help="Add signatures, by which `wds-tools doctor` finds similar and blurred images; PATTERN is a packed dataset.",
 )
 @workers_option
 @engine_option
@@ -162,7 +162,7 @@ def reseal(run: Run, dataset: str) -> None:
     metavar="SRC",
     help="Parquet, CSV, TSV or JSON Lines file, folder of Parquet files or of files KEY.FIELD, or tar shards.",
 )
-@click.option("--name", help="Name of the subfolder for the new shards; by default that of SRC.")
+@click.option("--name", help="Name of the subfolder for the new shards; by default the name of SRC.")
 @click.option("--key", default="key", show_default=True, help="Column of a table with the keys.")
 @click.option(
     "--field",

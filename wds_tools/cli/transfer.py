@@ -24,7 +24,7 @@ def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool
     """Join datasets into one without rewriting shards.
 
     Local shards become hard links, which need no disk space; remote shards are copied. Classes are
-    united by name: labels get new numbers in the indexes, and the shards keep the old ones in their
+    matched by name: labels get new numbers in the indexes, and the shards keep the old ones in their
     field cls. Run the same command again to continue an interrupted merge.
     """
     from wds_tools.upkeep.merger import merge as merge_datasets
@@ -43,7 +43,7 @@ def merge(run: Run, datasets: tuple[str, ...], dst: str, copy: bool, fresh: bool
     click.echo(f"merged {counted(len(datasets), 'dataset')} into {dst}: {size} ({', '.join(how)})")
     if report.relabelled:
         click.echo(
-            f"classes were united by name: {counted(len(manifest.classes), 'class', 'classes')}; the labels of "
+            f"classes were matched by name: {counted(len(manifest.classes), 'class', 'classes')}; the labels of "
             f"{counted(report.relabelled, 'shard')} have new numbers in the index, and other readers see the old ones "
             f"in the field cls: to write the new ones, run `wds-tools reshard {shlex.quote(dst)} NEW`"
         )

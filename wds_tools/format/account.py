@@ -35,7 +35,7 @@ _FIELD = "field "
 
 
 class Part(NamedTuple):
-    """A part of a source, such as a column, and what becomes of it.
+    """A part of a source, such as a column, and how it is used.
 
     Attributes:
         kind: "column", "array", "feature", "group", "field", "file", "member" or "entry".
@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 @dataclass(slots=True)
 class Account:
-    """What a source was given, and what became of it.
+    """What a source had, and how it was packed or why it was left out.
 
     Attributes:
         unit: What one input is: "file", "row", "record", "sample", "item" or "member".
@@ -60,7 +60,7 @@ class Account:
         packed: Number of inputs.
         skipped: Reason -> number of units that are skipped.
         attached: Role -> number of units that are parts of inputs, such as the captions of images.
-        parts: What became of columns, arrays, files and so on.
+        parts: How columns, arrays, files and so on are used.
         notes: Further facts that a user should know before packing.
     """
 

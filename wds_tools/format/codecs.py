@@ -6,6 +6,7 @@ unknown type stays bytes, as do images.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -100,9 +101,17 @@ def stored_pixels(data: bytes | memoryview) -> NDArray[np.uint8]:
     return pixels  # type: ignore[no-any-return]
 
 
+_raw_decode = json.JSONDecoder().raw_decode
+
+
 def _decode_json(data: bytes) -> Any:
     try:
-        return json.loads(data)
+        with contextlib.suppress(ValueError):  # json.loads takes 1.6 times as long for ten boxes
+            text = data.decode()
+            value, end = _raw_decode(text)
+            if end == len(text):
+                return value
+        return json.loads(data)  # other encodings, spaces around the value, errors
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -137,18 +146,18 @@ def codec_for(field: str) -> Codec:
     return CODECS.get(field.rpartition(".")[2], _BYTES)
 
 
-def decode_field(field: str, data: bytes, *, shard: str, key: str) -> Any:
+def decode_field(field: str, data: bytes, *, where: Callable[[], tuple[str, str]]) -> Any:
     """Decode a field that is not an image.
 
     Args:
         field: Name of the field; its last extension gives the type.
         data: The encoded field.
-        shard: Name of the shard, for error messages.
-        key: Key of the sample, for error messages.
+        where: Function that returns shard and key of the sample, for error messages.
     """
     try:
         return codec_for(field).decode(data)
     except ValueError as error:
+        shard, key = where()
         raise SampleError(
             f"field {field!r} holds {data[:40]!r}, which is not {field.rpartition('.')[2]}: {error}",
             shard=shard,

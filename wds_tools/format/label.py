@@ -169,7 +169,7 @@ class Classes(tuple[str, ...]):
             twice = next(name for name in classes if classes.count(name) > 1)
             raise LabelError(
                 f"class {twice!r} occurs twice among the class names, as number {classes.index(twice)} and as number "
-                f"{classes.index(twice, classes.index(twice) + 1)}: give each class a name of its own (--classes, "
+                f"{classes.index(twice, classes.index(twice) + 1)}: give each class a unique name (--classes, "
                 "classes=)"
             )
         return classes
@@ -215,8 +215,8 @@ class Classes(tuple[str, ...]):
         missing = [name for name in self if name not in numbers]
         if missing:
             raise LabelError(
-                f"class {missing[0]!r} of {where} is not among the given classes ({quoted(given)}), which have other "
-                "classes of it in another order: add it to them"
+                f"class {missing[0]!r} of {where} is not among the given classes ({quoted(given)}), which have its "
+                "other classes in another order: add it to them"
             )
         return np.array([numbers[name] for name in self], np.int64)
 
@@ -397,7 +397,7 @@ class Labels:
             raise LabelError(
                 f"{self._where} has lists of {rows.shape[1]} numbers as labels, and {problem}; "
                 "if the positions are different labels, such as a coarse and a fine class, keep one as the label, and "
-                "the others as entries of their own; if all are numbers of the same classes, pass --label-type number "
+                "the others as separate entries; if all are numbers of the same classes, pass --label-type number "
                 "(label_type='number')"
             )
 
@@ -491,7 +491,7 @@ class Labels:
         names = [label.name for label in labels if label.name is not None]
         if {*numbers} == {1} and not names and {"-1", "-1.0"} & {str(value).strip() for value in self._values}:
             raise LabelError(
-                f"{self._where} has only labels 1 and -1, and -1 is none: write 1 and 0, or pass --label-type name"
+                f"{self._where} has only 1 and -1, and -1 means no label: write 1 and 0, or pass --label-type name"
             )
         if numbers and names:
             raise LabelError(

@@ -168,11 +168,11 @@ class Manifest:
         shuffled: Whether packing put the samples in random order.
         images: Range of the image sizes, None if unknown.
         source: Options of the packer and a digest of its list of inputs, None if unknown.
-        label: Where the labels of the indexes come from, as text for `LabelSource`, or ``index``; None for the
-            field ``cls``.
+        label: Source of the labels in the indexes: a field, an entry of a JSON field such as ``json:label``,
+            ``folder``, or ``index``; None for the field ``cls``.
         additions: Fields that were added later.
-        account: What the sources were given and what became of it; None if unknown.
-        field_classes: Class lists of numbers that are not the label, by their place: a field such as ``labels.json``,
+        account: What the sources had, and how it was packed or why it was left out; None if unknown.
+        field_classes: Class lists of numbers that are not the label, by field path: a field such as ``labels.json``,
             or an entry of a JSON field such as ``json:objects.category``.
         checksum: Checksum at the end of the manifest file; None for version 1, which has no
             checksum, and for a manifest that was not read from a file. Ignored by ``==``.

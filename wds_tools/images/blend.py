@@ -84,13 +84,13 @@ def _hidden(alone: NDArray[np.bool_], tiles: int) -> NDArray[np.bool_]:
 class Blend(_TwoResults):
     """Two results of a view, blended with the objects of both: MixUp for detection.
 
-    The second one shows partners, like the other tiles of a `Mosaic`. The share of the first one is drawn from
+    The second result shows partners, like the other tiles of a `Mosaic`. The weight of the first result is drawn from
     Beta(alpha, alpha).
 
     Attributes:
         view: A `Letterbox`, `RandomAffine`, `Mosaic`, `LargeScaleJitter` or `ZoomOut`.
-        p: Probability of two results. Otherwise there is only the first one.
-        alpha: Whole number from 1 to 64; the share is seldom far from one half if it is large.
+        p: Probability of a blend. Otherwise there is only the first result.
+        alpha: Whole number from 1 to 64. The larger it is, the closer the weight is to one half.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -128,18 +128,18 @@ class Blend(_TwoResults):
 
 @dataclass(frozen=True)
 class CopyPaste(_TwoResults):
-    """Objects of a second result of a view, cut out along their outlines and pasted on the first one.
+    """Objects of a second result of a view, cut out along their outlines and pasted on the first result.
 
-    The second one shows partners, like the other tiles of a `Mosaic`. Pixels outside of the outlines stay those of the
-    first one. Boxes of objects that are covered in part become smaller, and the rules of `Boxes` drop those of which
+    The second result shows partners, like the other tiles of a `Mosaic`. Pixels outside the outlines come from the
+    first result. Boxes of partly covered objects become smaller, and the rules of `Boxes` drop those of which
     too little is left. `ObjectMasks` lose the covered pixels; `Polygons` keep the whole outline.
 
     Attributes:
         view: A `Letterbox`, `RandomAffine`, `Mosaic`, `LargeScaleJitter` or `ZoomOut`.
         polygons: Name of the `Polygons` in the batch that belong to the image, one entry for each box. None pastes a
-            rectangle with all that it shows, as CutMix does: its area is uniformly distributed.
-        p: Probability of pasting.
-        share: Probability of pasting an object of the second result that has an outline.
+            rectangle with everything in it, as CutMix does: its area is uniformly distributed.
+        p: Probability that objects are pasted.
+        share: If so, the probability that an object of the second result is pasted. Only objects with an outline are.
 
     Raises:
         OptionError: An attribute is invalid.

@@ -19,12 +19,12 @@ CropPosition = Literal["center", "random"]
 class Buckets:
     """Several sizes, chosen by aspect ratio: all images of a batch have the same size.
 
-    Each image belongs to the size whose aspect ratio is nearest to its own. The largest region with that aspect ratio
-    is cut out and resized. Batches are planned so that each has images of one size: see docs/fields.md.
+    Each image gets the size whose aspect ratio is nearest to its own. The largest region with that aspect ratio
+    is cut out and resized. Each batch has images of one size: see docs/fields.md.
 
     Attributes:
         sizes: List of (height, width) in pixels.
-        crop: Where the region is in the image: ``"center"`` or ``"random"``.
+        crop: Position of the region in the image: ``"center"`` or ``"random"``.
         flip: Probability of mirroring left to right; True means 0.5.
 
     Raises:

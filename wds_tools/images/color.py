@@ -24,8 +24,8 @@ _PEAKS = np.array([3, 2, 4], np.float32)[:, None, None]  # hues around which red
 class HSV:
     """Random gains of hue, saturation and value, as YOLO defines them.
 
-    Each image gets a number from -1 to 1 for each of the three. The hue is shifted by ``h`` times this number, where 1
-    is once around the circle of hues; saturation and value are multiplied by 1 plus ``s`` or ``v`` times the number.
+    For each image, three numbers from -1 to 1 are drawn. The hue is shifted by ``h`` times the first number, where 1
+    is a full turn of the hue circle; saturation and value are multiplied by 1 plus ``s`` or ``v`` times their number.
 
     Attributes:
         h: Largest shift of the hue, 0 to 0.5.
@@ -65,14 +65,14 @@ class HSV:
 class PhotometricDistort:
     """Random brightness, contrast, saturation and hue, and a random order of the channels, as torchvision defines them.
 
-    Each of the five happens with the probability ``p``. The contrast changes before the saturation or after the hue,
-    each for half of the images.
+    Each of the five changes is made with the probability ``p``. The contrast changes before the saturation for half of
+    the images, and after the hue for the others.
 
     Attributes:
         brightness: Smallest and largest factor of the values.
         contrast: Smallest and largest factor of the distance to the mean grey of the image.
         saturation: Smallest and largest factor of the distance to the grey of the pixel.
-        hue: Smallest and largest shift of the hue, -0.5 to 0.5, where 1 is once around the circle of hues.
+        hue: Smallest and largest shift of the hue, -0.5 to 0.5, where 1 is a full turn of the hue circle.
         p: Probability of each change.
 
     Raises:

@@ -115,7 +115,7 @@ def place(
 
 @dataclass(frozen=True)
 class Letterbox(OfOneSize):
-    """The whole image, resized to fit into a rectangle without a change of its aspect ratio; the rest is filled.
+    """The whole image, resized to fit into a rectangle without changing its aspect ratio; the area around it is filled.
 
     Attributes:
         size: Height and width of the result in pixels, or one number for both.
@@ -165,8 +165,8 @@ class Letterbox(OfOneSize):
 class RandomAffine(OfOneSize):
     """The image in a `Letterbox`, zoomed and shifted at random, and optionally rotated and sheared, as in YOLO.
 
-    Without rotation, shear and perspective, each image is resized once, straight into its place. With them, what is
-    visible is drawn upright, and then warped with bilinear interpolation.
+    Without rotation, shear and perspective, each image is resized once, directly into the result. With them, the
+    visible part is drawn upright, and then warped with bilinear interpolation.
 
     Attributes:
         size: Height and width of the result in pixels, or one number for both.

@@ -24,7 +24,7 @@ from wds_tools.images.views import OfOneSize, Regions, check_flip, height_and_wi
 
 @dataclass(frozen=True)
 class LargeScaleJitter(OfOneSize):
-    """The image, resized by a random factor, and cropped at random or filled, as in Detectron2 and torchvision.
+    """The image, resized by a random factor, then cropped at random or padded, as in Detectron2 and torchvision.
 
     With a factor of 1, the image fits into the result. A smaller image is at the top left.
 
@@ -68,7 +68,7 @@ class LargeScaleJitter(OfOneSize):
 
 @dataclass(frozen=True)
 class ZoomOut(OfOneSize):
-    """The image at a random place of a larger canvas, which is resized: as for SSD, RT-DETR and D-FINE.
+    """The image at a random position on a larger canvas, which is resized: as for SSD, RT-DETR and D-FINE.
 
     Attributes:
         size: Height and width of the result in pixels, or one number for both. The canvas has the aspect ratio of the
@@ -123,10 +123,10 @@ _ROUNDS, _TRIALS = 4, 40  # minimum overlaps that are drawn, and crops that are 
 class RandomIoUCrop(OfOneSize):
     """A random crop that overlaps a box, resized: as for SSD, RT-DETR and D-FINE, by the rules of torchvision.
 
-    One of the minimum overlaps 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1 is drawn; 1 keeps the whole image. Of 40 random crops,
-    the first is taken that contains the centre of a box and overlaps such a box by at least this much (intersection
-    over union). If there is none, another overlap is drawn, four of them at most; then the whole image is kept. Boxes
-    whose centre is outside of the crop are kept if they are visible; torchvision drops them.
+    One of the minimum overlaps 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1 is drawn; 1 keeps the whole image. Up to 40 random
+    crops are tried. The first one is used that contains the centre of a box and overlaps such a box by at least this
+    much (intersection over union). If there is none, another overlap is drawn, up to four; after that the whole image
+    is kept. Boxes whose centre is outside the crop are kept if they are visible; torchvision drops them.
 
     Attributes:
         size: Height and width of the result in pixels, or one number for both. The result is distorted like that of a

@@ -23,13 +23,13 @@ _CORNERS = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
 class Mosaic(RandomAffine):
     """Several samples side by side; zoomed, shifted and optionally rotated as by `RandomAffine`.
 
-    The first tile is the sample itself, each once per epoch. The others are its partners: samples shortly before it in
-    the shuffled order, chosen by the seed, the epoch and the position.
+    The first tile is the sample itself; each sample is the first tile once per epoch. The others are its partners:
+    samples shortly before it in the shuffled order, chosen by the seed, the epoch and the position.
 
     Attributes:
         p: Probability of a mosaic. Otherwise the sample is alone, as in a `RandomAffine`.
-        tiles: 4 (the default): four samples meet at a random point. Or 9: the first one is in the middle, and the
-            others around it, clockwise from the one above it.
+        tiles: 4 (the default): four samples meet at a random point. Or 9: the first sample is in the middle, and the
+            others are around it, clockwise from the top.
 
     Raises:
         OptionError: An attribute is invalid.

@@ -63,16 +63,14 @@ def shown_outlines(objects: list[list[Floats]], regions: Regions | None, i: int)
     if regions is None:
         return objects
     frame, (height, width) = regions.frame, regions.output_size[i].tolist()
-    counts = [len(outlines) for outlines in objects]
     points, ends = _joined([outline for outlines in objects for outline in outlines])
-    shown = _split(place_points(points, regions, i, mirror_at=0), ends)
+    points = place_points(points, regions, i, mirror_at=0)
     if frame is not None:
-        shown = clipped_outlines(shown, *image_edges(regions, i))
+        points, ends = clip(points, ends, *image_edges(regions, i))
         if frame.warp is not None:
-            points, ends = _joined(shown)
-            shown = _split(frame.warp.move(points, i // frame.tiles, 0), ends)
-    shown = clipped_outlines(shown, np.zeros(2), np.array([width, height]))
-    ends_of_objects = pairwise([0, *accumulate(counts)])
+            points = frame.warp.move(points, i // frame.tiles, 0)
+    shown = split_outlines(*clip(points, ends, np.zeros(2), np.array([width, height])))
+    ends_of_objects = pairwise([0, *accumulate(map(len, objects))])
     return [[one for one in shown[first:last] if len(one)] for first, last in ends_of_objects]
 
 
@@ -82,59 +80,50 @@ def _joined(outlines: Sequence[Floats]) -> tuple[Floats, NDArray[np.int64]]:
     return np.concatenate([np.empty((0, 2)), *outlines]), ends
 
 
-def _split(points: Floats, ends: NDArray[np.int64]) -> list[Floats]:
-    """Undo `_joined`. `np.split` takes 5 times as long."""
+def split_outlines(points: Floats, ends: NDArray[np.int64]) -> list[Floats]:
+    """Return outlines that are one after the other, [points, 2] each. `np.split` takes 5 times as long."""
     return [points[start:stop] for start, stop in pairwise([0, *ends.tolist()])]
 
 
-def clipped_outlines(outlines: Sequence[Floats], start: Floats, stop: Floats) -> list[Floats]:
-    """Return outlines cut off at the edges of rectangles, see `clipped_outline`.
-
-    Only those that cross an edge are looked at one by one.
-
-    Args:
-        outlines: n outlines, [points, 2] each.
-        start: float64 [2] or [n, 2], left and top of the rectangle, or of that of each outline.
-        stop: float64 [2] or [n, 2], right and bottom.
-    """
-    clipped = list(outlines)
-    numbers = [number for number, one in enumerate(outlines) if len(one)]
-    if not numbers:
-        return clipped
-    points, ends = _joined([outlines[number] for number in numbers])
-    first = np.concatenate([[0], ends[:-1]])
-    low, high = np.minimum.reduceat(points, first), np.maximum.reduceat(points, first)
-    start, stop = (np.broadcast_to(limit, (len(outlines), 2)) for limit in (start, stop))
-    are_outside = (high < start[numbers]) | (low > stop[numbers])
-    are_inside = (low >= start[numbers]) & (high <= stop[numbers])
-    for k in np.flatnonzero(~are_inside.all(axis=1)).tolist():
-        number = numbers[k]
-        nothing = are_outside[k].any()
-        clipped[number] = (
-            np.empty((0, 2)) if nothing else clipped_outline(outlines[number], start[number], stop[number])
-        )
-    return clipped
+def _next_points(ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the outline of each point, and the index of the point after it: int64 [points] each."""
+    counts = np.diff(ends, prepend=0)
+    owner, following = np.repeat(np.arange(len(ends)), counts), np.arange(1, counts.sum() + 1)
+    lasts = ends[counts > 0] - 1
+    following[lasts] = (ends - counts)[counts > 0]
+    return owner, following
 
 
-def clipped_outline(points: Floats, start: Sequence[float] | Floats, stop: Sequence[float] | Floats) -> Floats:
-    """Return an outline cut off at the edges of a rectangle from x, y to x, y, one edge after the other: [k, 2].
+def clip(points: Floats, ends: NDArray[np.int64], start: Floats, stop: Floats) -> tuple[Floats, NDArray[np.int64]]:
+    """Return outlines cut off at the edges of rectangles, one edge after the other.
 
     What is left of an outline that leaves and enters again is joined along the edge, as by Sutherland and Hodgman.
+
+    Args:
+        points: float64 [points, 2], the points of n outlines, one outline after the other.
+        ends: int64 [n], where each outline ends.
+        start: float64 [2] or [n, 2], left and top of the rectangle, or of that of each outline.
+        stop: float64 [2] or [n, 2], right and bottom.
+
+    Returns:
+        Points and ends of what is left.
     """
-    for axis, limit, sign in ((0, start[0], 1), (0, stop[0], -1), (1, start[1], 1), (1, stop[1], -1)):
-        if not len(points):
-            break
+    start, stop = (np.broadcast_to(corner, (len(ends), 2)) for corner in (start, stop))
+    for axis, corner, sign in ((0, start, 1), (0, stop, -1), (1, start, 1), (1, stop, -1)):
+        owner, following = _next_points(ends)
+        limit = corner[owner, axis]
         depth = sign * (points[:, axis] - limit)  # inside: 0 and more
         if (depth >= 0).all():
             continue
-        after, next_depth = np.roll(points, -1, axis=0), np.roll(depth, -1)
+        after, next_depth = points[following], depth[following]
         crosses = (depth >= 0) != (next_depth >= 0)
         share = np.divide(depth, depth - next_depth, out=np.zeros_like(depth), where=crosses)
         crossing = points + share[:, None] * (after - points)
         crossing[:, axis] = limit
-        both = np.stack([points, crossing], axis=1)  # each point, and where the line to the next one crosses
-        points = both[np.stack([depth >= 0, crosses], axis=1)]
-    return points
+        remain = np.stack([depth >= 0, crosses], axis=1)  # each point, and where the line to the next one crosses
+        points = np.stack([points, crossing], axis=1)[remain]
+        ends = np.concatenate([[0], np.cumsum(remain.sum(axis=1))])[ends]
+    return points, ends
 
 
 def uncovered(boxes: Floats, regions: Regions, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
@@ -225,11 +214,8 @@ def fill(masks: Sequence[NDArray[np.bool_]], outlines: Sequence[Floats]) -> None
     if not outlines:
         return
     sizes = np.array([mask.shape for mask in masks], np.int64)
-    points, ends = _joined(clipped_outlines(outlines, np.zeros(2), sizes[:, ::-1].astype(np.float64)))
-    owner = np.repeat(np.arange(len(outlines)), np.diff(ends, prepend=0))
-    following = np.arange(1, len(points) + 1)
-    lasts = np.flatnonzero(np.diff(owner, append=len(outlines)))
-    following[lasts] = np.concatenate([[0], lasts[:-1] + 1])[: len(lasts)]
+    points, ends = clip(*_joined(outlines), np.zeros(2), sizes[:, ::-1].astype(np.float64))
+    owner, following = _next_points(ends)
     after = points[following]
     first, last = (
         np.ceil(select(points[:, 1], after[:, 1]) - 0.5).astype(np.int64) for select in (np.minimum, np.maximum)

@@ -38,7 +38,7 @@ class MultiScale:
     first view.
 
     Attributes:
-        views: The views, each for an equal share of the batches. All show the same number of samples.
+        views: The views. Each is used for an equal share of the batches. All must show the same number of samples.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -81,13 +81,13 @@ def choose(seed: int, epoch: int, start: int, count: int) -> int:
 class Schedule:
     """A view or weights that change during a run: for ``view=``, ``class_weights=`` and ``Mixture(weights=)``.
 
-    The value depends on nothing but the epoch or step, so a resumed run gets the same crops and samples.
+    The value depends only on the epoch or step, so a resumed run gets the same crops and samples.
 
     Attributes:
-        values: Zero-based epoch or step to the value from there on; 0 must be among them. A value is a view or a
-            `MultiScale`, which all have the same number of views; or weights.
+        values: Mapping from zero-based epoch or step to the value from then on; 0 must be among the keys. A value is a
+            view or a `MultiScale`, or weights. All `MultiScale` must have the same number of views.
         unit: What the numbers count: ``"epochs"``, or for weights ``"steps"`` from the start of the run.
-        linear: Whether weights go from one value to the next one in a straight line, in up to 100 equal parts.
+        linear: Whether weights change linearly from one value to the next, in up to 100 equal parts.
 
     Raises:
         OptionError: An attribute is invalid.

@@ -89,12 +89,12 @@ class _Examined:
         """Yield the problems with images and labels."""
         without = int((self.columns.has_image & ~self.columns.is_signed).sum())
         if without:
-            found = f"{counted(without, 'image')} without a signature: similar, blank and blurred ones are not found"
+            found = f"{counted(without, 'image')} without a signature: similar, blank and blurred images are not found"
             yield Finding("images", "note", found, f"wds-tools index --signatures {quote(self.name)}")
         problems = find_problems(self.columns, classes=self.shards.manifest.classes, distance=distance)
         yield from (self.finding(problem, problem.name) for problem in problems)
         if not problems and not without:
-            yield Finding("images", "ok", "no copies or similar images, none that is blank, blurred, tiny or narrow")
+            yield Finding("images", "ok", "no copies, and no similar, blank, blurred, tiny or narrow images")
 
     def finding(self, problem: Problem, file: str) -> Finding:
         """Return a problem as a finding, and write its ban."""

@@ -128,8 +128,8 @@ def _state_of(dataset: str, path: Path, remote: RemoteOptions) -> dict[str, Any]
         return next(iter(fitting.values()))
     if fitting:
         raise OptionError(
-            f"{path} has several states of this dataset, {', '.join(fitting)}: save the one of the training loader as "
-            "JSON in a file of its own"
+            f"{path} has several states of this dataset, {', '.join(fitting)}: save the state of the training loader "
+            "as JSON in a separate file"
         )
     if any(isinstance(state["window"], list) for state in states.values()):
         raise OptionError(f"{path} has the state of a Mixture: call loader.explain() in your program")

@@ -76,11 +76,12 @@ class DatasetStats:
         width: Widths of the images; None without images.
         height: Heights of the images; None without images.
         turned: Images with an EXIF orientation other than 1.
-        crop_ready: Images of which a crop can be decoded without the rest.
+        crop_ready: Images of which a crop can be decoded without decoding the whole image.
         modes: Pillow's mode -> number of images, most common first.
         fields: Name -> counts of the field.
-        account: What the sources were given and what became of it; None if the manifest has no account.
-        field_classes: Class lists of numbers that are not the label, by their place.
+        account: What the sources had, and how it was packed or why it was left out; None if the manifest has no
+            account.
+        field_classes: Class lists of numbers that are not the label, by field path.
         notes: Further facts, such as an unfinished append.
     """
 

@@ -59,17 +59,17 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
             ``__url__``, with checksums verified. This is the input of webdataset pipelines, such as
             ``wds.DataPipeline(dataset, wds.decode("pil"), ...)``. A larger ``batch_size`` then reads longer runs of
             samples, which is faster. ``fields`` is ignored.
-        tail: The last samples of an epoch, if they do not fill a batch on every rank: ``"drop"`` (the default) skips
-            them, ``"pad"`` fills up with other samples.
+        tail: What to do with the last samples of an epoch if they do not fill a batch on every rank: ``"drop"`` (the
+            default) skips them, ``"pad"`` fills the batch with other samples.
         on_error: Handling of unreadable samples, as in `make_loader`: ``"raise"`` (the default) or ``"replace"``. The
             worker logs each replaced sample.
         max_errors: Maximum number of samples that each ``DataLoader`` worker may replace per epoch: a number (int), or
             a fraction of its samples (float, default 0.01). One more raises SampleError.
 
     Attributes:
-        batch_size: As given.
-        tail: As given.
-        decode: As given.
+        batch_size: The argument.
+        tail: The argument.
+        decode: The argument.
         collate_fn: Turns a list of samples into a batch of `make_loader`, for the argument ``collate_fn=`` of the
             ``DataLoader``: values of different sizes become lists, or are padded. None with ``decode=False``.
 
@@ -120,7 +120,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
 
     @property
     def field_classes(self) -> dict[str, ClassList]:
-        """Class lists of numbers other than the label, by their place, such as ``"labels.json"``."""
+        """Class lists of numbers other than the label, by their field path, such as ``"labels.json"``."""
         return dict(self._opened.shards.manifest.field_classes)
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from wds_tools.reading import saved_arrays
 from wds_tools.reading.weights import WeightFinder, schedule_to_list
 
 _log = logging.getLogger("wds_tools")
-_NEWER_ITERATOR = "a newer iterator was started, and a loader has only one at a time"
+_NEWER_ITERATOR = "a newer iterator was started, and a loader has only one iterator at a time"
 
 
 class Epochs:
@@ -222,8 +222,8 @@ class Epochs:
         needed = orders.needed(self._cursor, has_partners=self._opened.recipe.has_partners)
         if any((change.entries or {}).get("samples", {"file": ""})["file"] is None for change in needed):
             raise ResumeError(
-                "the weights of samples are in no file, so a state cannot record them: give save_to=, a path next to "
-                "the checkpoint, to loader.reweight()"
+                "the weights of samples are not in a file, so a state cannot record them: give save_to=, a path next "
+                "to the checkpoint, to loader.reweight()"
             )
         return orders
 
@@ -256,7 +256,7 @@ class Epochs:
         last = max(((one.epoch, one.position) for one in self._orders.changes), default=(0, 0))
         if (cursor.epoch, cursor.position) < last:
             raise OptionError(
-                f"the weights change at epoch {last[0]}, position {last[1]:,} already, which is after epoch "
+                f"the weights already change at epoch {last[0]}, position {last[1]:,}, which is after epoch "
                 f"{cursor.epoch}, position {cursor.position:,}: make changes in the order of their steps"
             )
         orders = self._orders.reweighting(entries or None, cursor)
@@ -270,7 +270,7 @@ class Epochs:
             return self._cursor if self._running else self._next_start()
         if at < self._history.steps:
             raise OptionError(
-                f"at={at}; the training loop has received the steps up to {self._history.steps - 1} already: the next "
+                f"at={at}; the training loop has already received the steps up to {self._history.steps - 1}: the next "
                 f"one is {self._history.steps}"
             )
         found = self.find_step(at, None)
@@ -370,7 +370,7 @@ def _warn_of_other_views(then: Any, now: dict[str, Any]) -> None:
         if saved_state.plain(then[name]) != saved_state.plain(now[name]):
             _log.warning(
                 "the view of the field %r is %s in the state, and %s in this run: samples and their order are the "
-                "same, but not what is shown of them, and explain() shows all steps with the view of this run (for "
+                "same, but their regions differ, and explain() shows all steps with the view of this run (for "
                 "views that change at an epoch use wds_tools.Schedule)",
                 name,
                 json.dumps(saved_state.plain(then[name])),

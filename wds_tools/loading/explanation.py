@@ -42,8 +42,8 @@ class Crop:
         size: Height and width of the result.
         flip: Whether the result is mirrored left to right.
         flip_vertical: Whether the result is mirrored top to bottom.
-        place: Left and top of the result in the output; None if it is the whole output.
-        partner: Shard, key and id of the sample whose image is shown; None if it is that of the sample itself.
+        place: Left and top edge of the result in the output; None if it is the whole output.
+        partner: Shard, key and id of the sample whose image is shown; None if it is the sample itself.
     """
 
     left: float
@@ -76,10 +76,10 @@ class StepSample:
         shard: Name of its shard.
         key: Its key.
         is_padding: Whether it only fills the batch (``tail="pad"`` and ``"mask"``).
-        crops: By image of the batch, the region of each view; none if the sample has no image with a readable header.
-            For `Mosaic` the region of each tile of which something is visible, the first tile first.
-            For `Frames` there is one region, which all frames of the sample share.
-        frames: By field of the batch that is `Frames`, the names of the stored frames that are used.
+        crops: For each image field, the region of each view; none if the sample has no image with a readable header.
+            For a `Mosaic`, the region of each visible tile, the first tile first.
+            For `Frames`, one region, which all frames of the sample share.
+        frames: For each `Frames` field, the names of the stored frames that are used.
     """
 
     rank: int
@@ -94,13 +94,13 @@ class StepSample:
 
 
 class StepExplanation:
-    """The samples of a step, and their crops. ``str()`` of it is a table.
+    """The samples of a step, and their crops. ``str()`` returns a table.
 
-    Unreadable samples that ``on_error="replace"`` would replace are not known before they are read: these are the
-    samples of the plan.
+    These are the samples of the plan, even if ``on_error="replace"`` replaces some of them: only reading shows that a
+    sample is unreadable.
 
     Attributes:
-        step: Number of the step, counted from the start of the run.
+        step: Zero-based index of the step, counted from the start of the run.
         epoch: Zero-based epoch.
         ranks: int64 [n], rank of each sample, ascending.
         rows: int64 [n], index of each sample in the batch of its rank.
@@ -108,7 +108,7 @@ class StepExplanation:
         ids: int64 [n], sample ids.
         valid: bool [n], False for samples that only fill a batch.
         partners: int64 [n, k], ids of further samples that the images show.
-        weights: Weights of `Loader.reweight` by which the samples were drawn, by argument; None in a plain epoch.
+        weights: Weights of `Loader.reweight` by which the samples were drawn, by argument; None without weights.
     """
 
     def __init__(self, found: FoundStep, recipe: Recipe, *, rank: int | None) -> None:

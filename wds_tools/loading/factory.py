@@ -39,7 +39,7 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
 
     Field names become attributes: ``__key__`` is ``batch.key``, ``mask.png`` is ``batch.mask_png``.
 
-    With `Buckets`, each batch has images of one of several sizes, by their aspect ratio.
+    With `Buckets`, all images of a batch have one of several sizes, chosen by aspect ratio.
 
     If the view does not give all images one size (``view=None``, ``Resize(128)``), ``image`` can be a tensor in one
     batch and a list of tensors in the next.
@@ -50,18 +50,18 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
         dataset: Folder or URL of a packed dataset, its ``manifest.json``, a brace pattern of indexed shards, a list
             of such shards, or a `Mixture` of several datasets.
         batch_size: Samples per batch on this rank.
-        pack_to: Folder or URL to pack ``dataset`` into, which then is a source of `pack`, such as a folder of images or
-            a Hugging Face `Dataset`. If it is not complete, a process at low priority packs it, or continues, and the
-            first epoch reads the shards as they are finished. The first epoch has their stored order, which is the
-            shuffle of the packer; later ones have the order of any other loader of the packed dataset. See
+        pack_to: Folder or URL of a packed dataset. ``dataset`` is then a source of `pack`, such as a folder of images
+            or a Hugging Face `Dataset`. If the packed dataset is missing or incomplete, a process at low priority packs
+            it, or continues, and the first epoch reads the shards as they are finished, in stored order, which the
+            packer has shuffled. Later epochs have the same order as with any other loader of the packed dataset. See
             docs/packing.md.
         pack: Options of `pack` as a dictionary, such as ``{"images": "crop-ready", "shard_bytes": "256MB"}``. By
             default images are kept as they are (``"keep"``), and shards have at most 256 MB. With
             ``{"then": "crop-ready"}`` they become crop-ready later, in place, at low priority during the next epochs.
-        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop` or `Resize`, a
-            `Schedule` of these by epoch, or `Buckets` of several sizes. None (the default) keeps the full image.
+        view: Region of the image to use, and its output size: `RandomResizedCrop`, `CenterCrop`, `Resize`, or any
+            other view that `Image` accepts. None (the default) keeps the full image.
         shuffle: Order of the samples. False (the default) is the stored order. True shuffles with a window chosen for
-            the dataset. An int is the size of the window in samples (other loaders call it shuffle buffer). A float
+            the dataset. An int is the size of the window in samples (other loaders call it the shuffle buffer). A float
             above 0 and below 1 is the quality of the shuffle; values near 1 are close to a full shuffle.
         seed: Seed of the order, crops, flips and transforms; 0 to 2**63 - 1.
         num_workers: Worker processes that read and decode. 0 decodes in this process. None (the default) starts one
@@ -70,7 +70,7 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             at most 16. An int may be larger. ``loader.num_workers`` is the current number.
         device: Device of the tensors: a name such as ``"cuda:1"``, a CUDA device index, or a torch.device. None (the
             default) is CPU memory. ``"cuda"`` without index is the device of ``torch.cuda.set_device``; if that was not
-            called and several devices are visible, it is the one with the number in ``LOCAL_RANK``. The copy to CUDA is
+            called and several devices are visible, it is the one whose index is in ``LOCAL_RANK``. The copy to CUDA is
             asynchronous, from pinned memory. CUDA is not initialized before the workers have started.
         device_prefetch: For CUDA, maximum number of batches that are copied before the training loop requests them
             (default 2). Each takes the memory of a batch on the device. Other devices do not use this option.
@@ -78,9 +78,9 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             ``mask.png``. A stored image field is decoded to [channels, height, width], uint16 if it has 16 bits per
             channel, otherwise uint8. With a single name that is not in a list (``fields="image"``), a batch is the
             value itself instead of a named tuple.
-            Or a mapping from the name in the batch to what it is: `Image`, `Frames`, `Mask`, `Array`, `Boxes`,
-            `Keypoints`, `Text`, `Label`, `MultiHot`, `Key`, `Field`, or a name as above. ``view`` and ``transform``
-            then belong to `Image`.
+            Or a mapping from names in the batch to specifications: `Image`, `Frames`, `Mask`, `Array`, `Boxes`,
+            `Keypoints`, `Polygons`, `ObjectMasks`, `Text`, `Label`, `MultiHot`, `Key`, `Field`, or a name as above.
+            ``view`` and ``transform`` are then arguments of `Image`.
         transform: Function of one image, a uint8 tensor [3, height, width], called in the worker; or an Albumentations
             transform. Random number generators are seeded from the position of the sample in the epoch. If the function
             returns a tuple, list or dictionary of tensors, such as two crops, ``image`` is a tuple, list or dictionary
@@ -92,9 +92,9 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
         collate_fn: Function of the list of samples of a batch that returns the batch, called in this process with
             tensors in CPU memory. A sample is a named tuple with one value per field; with ``tail="mask"``, also
             ``valid``. Tensors in sequences, mappings and dataclasses of the result are moved to ``device``, and so are
-            objects with a method ``to(device)``; arrays are not. The CPU
-            generators are seeded as for ``batch_transform``, which then gets the result as its only argument. By
-            default, values are stacked as described above.
+            objects with a method ``to(device)``; arrays are not. The CPU generators are seeded as for
+            ``batch_transform``, which then gets the result as its only argument. By default, values are stacked as
+            described above.
         batch_transform: Function of a batch, called in this process with tensors on ``device``, for example to
             normalize. A function with one required argument gets the images and returns their replacement. A
             function with two or more required arguments, and ``v2.CutMix`` and ``v2.MixUp`` of torchvision, get the
@@ -102,26 +102,27 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             becomes the batch. For each batch, the CPU generators of ``random``, NumPy and torch are seeded from its
             position in the epoch and restored afterwards. Random numbers drawn on another device come from the
             generator of that device. Or one of `Normalize`, `RandomHorizontalFlip`, `ColorJitter`, `RandAugment`,
-            `MixUp` and `CutMix` of this package, or a list of these and of functions of the images: their random
-            numbers belong to the samples, so they do not depend on the number of ranks. Only the partners of `MixUp`
-            and `CutMix` do: a rank mixes the samples of its own batch.
-        tail: The last samples of an epoch, if they do not fill a batch on every rank. ``"drop"`` (the default) skips
-            them. ``"pad"`` fills up with other samples. ``"mask"`` fills up too, and adds the field ``valid``, bool
-            [batch_size], which is False for padding (for evaluation). With ``"mask"`` a batch is always a named tuple.
+            `MixUp` and `CutMix` of this package, or a list of these and of functions of the images. The random numbers
+            of these steps belong to the samples, so they do not depend on the number of ranks. Only the partners of
+            `MixUp` and `CutMix` do: a rank mixes the samples of its own batch.
+        tail: What to do with the last samples of an epoch if they do not fill a batch on every rank. ``"drop"`` (the
+            default) skips them. ``"pad"`` fills the batch with other samples. ``"mask"`` does the same, and adds the
+            field ``valid``, bool [batch_size], which is False for padding (for evaluation). With ``"mask"`` a batch is
+            always a named tuple.
         on_error: Handling of unreadable samples. ``"raise"`` (the default) raises the error. ``"replace"`` takes
             another sample of the epoch, logs a warning, and adds an entry to ``loader.errors``. The substitute depends
             only on the seed and the position. Errors of your own functions are always raised.
         max_errors: Maximum number of samples that may be replaced per epoch on each rank: a number (int), or a fraction
             of the samples of the rank (float, default 0.01). One more raises SampleError.
-        where: Use only samples that fulfil this condition on the columns of the index: text such as
+        where: Use only samples that meet this condition on the columns of the index: text such as
             ``"width >= 256 and label in ('cat', 'dog')"``, or a pyarrow expression. Other samples are not read.
         subset: Use only some of the samples: a fraction (float), drawn at random with ``seed``, or sample ids, such as
             `train_test_split` returns. An id that is listed n times is used n times per epoch. In a `Mixture`, ids
-            count through all datasets in their order.
+            are counted through all datasets, in their order.
         class_weights: How often the classes are drawn, with the meaning of
             ``torch.utils.data.WeightedRandomSampler``: ``"balanced"``, a mapping from class to weight, or one weight
             per class. Samples of frequent classes are left out in turn, and samples of rare classes are repeated. Or a
-            `Schedule` of these, by which samples are drawn as `Loader.reweight` does.
+            `Schedule` of these; samples are then drawn as by `Loader.reweight`.
         ban: Samples that are left out from the next step on: keys (str), sample ids (int), or a text file with one key
             or sample id per line. A new run never uses them, and a resumed run does not use them after its state. The
             state records them, so a resumed run needs the option only for further samples.
@@ -132,7 +133,7 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             of a batch of 128 or more. At the end of an epoch the workers continue with the next one. Its batches are
             dropped if another epoch or position is read next.
         rank: Data-parallel rank of this process; requires ``world_size``. By default the rank comes from
-            torch.distributed, or from the environment that torchrun sets. It is looked up at the start of each
+            torch.distributed, or from the environment that torchrun sets. It is determined at the start of each
             iteration, so the process group may be created after the loader.
         world_size: Number of data-parallel ranks.
         group: Process group or DeviceMesh whose members share the data, such as ``mesh["dp"]``, instead of ``rank`` and
@@ -145,7 +146,7 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             ``WDS_TOOLS_CACHE_BYTES``, or 20 GB.
         read_ahead_bytes: Bytes of remote shards to read before they are needed, such as ``"512MB"``. Default:
             ``WDS_TOOLS_READ_AHEAD_BYTES``, or chosen automatically.
-        retry_seconds: How long a failed request is repeated. Default: ``WDS_TOOLS_RETRY_SECONDS``, or 300.
+        retry_seconds: For how many seconds a failed request is repeated. Default: ``WDS_TOOLS_RETRY_SECONDS``, or 300.
         storage_options: Options for URLs, by the names of fsspec, such as ``{"anon": True}``. They are never saved.
         multiprocessing_context: Start method of the workers: ``"fork"``, ``"forkserver"`` or ``"spawn"``. Default:
             ``"fork"`` on Linux, ``"spawn"`` on other systems.

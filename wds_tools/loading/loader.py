@@ -52,7 +52,7 @@ class Loader(OnlyIterable):
     * WorkerError: a worker dies, stalls or cannot start.
     * TransformError, or your own exception: ``transform=`` fails.
     * ProofError: the ranks together did not deliver each sample once.
-    * LoaderError: the loader was closed in the meantime, or is used in a forked process.
+    * LoaderError: the loader was closed during the iteration, or is used in a forked process.
 
     After an error, ``iter(loader)`` works again.
 
@@ -166,7 +166,7 @@ class Loader(OnlyIterable):
 
     @property
     def field_classes(self) -> dict[str, ClassList]:
-        """Class lists of numbers other than the label, by their place, such as ``"labels.json"``."""
+        """Class lists of numbers other than the label, by their field path, such as ``"labels.json"``."""
         return dict(self._opened.shards.manifest.field_classes)
 
     @property
@@ -190,8 +190,8 @@ class Loader(OnlyIterable):
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch, as plain values for JSON or a checkpoint.
 
-        It counts the batches that the training loop received, without prefetched ones. The state is the same on all
-        ranks that received equally many batches.
+        It counts the batches that the training loop has received, without prefetched batches. The state is the same on
+        all ranks that have received the same number of batches.
 
         Raises:
             ResumeError: A torch ``DataLoader`` reads this epoch through ``sampler``, so the position is unknown.
@@ -217,7 +217,7 @@ class Loader(OnlyIterable):
     def explain(self, step: int, *, epoch: int | None = None, rank: int | None = None) -> StepExplanation:
         """Return what a step of the run saw or will see: samples, keys and crops.
 
-        It follows from the state alone, for past and future steps, and on every rank. Of the dataset, only indexes
+        The state is enough, for past and future steps, and on every rank. Only indexes of the dataset
         are read, and one frame of each sample for the crops of `Frames`. See docs/explain.md.
 
         Args:
@@ -244,12 +244,12 @@ class Loader(OnlyIterable):
     ) -> None:
         """Draw samples by weights from the next step on, or from step ``at``. See docs/weights.md.
 
-        The weights replace those of an earlier call. The factors of a sample are multiplied; what is not named has the
-        factor 1. Batches that were prefetched by other weights are discarded. Without any weights, the current epoch
-        goes on with all samples, and the next epoch is a plain one again. An epoch keeps its length. The state of the
-        loader records the weights.
+        A call replaces the weights of the previous call. The factors of a sample are multiplied; the default factor
+        is 1. Batches that were prefetched with other weights are discarded. Without any weights, the current epoch
+        continues with equal weights, and the next epoch is an epoch without weights. An epoch keeps its length. The
+        state of the loader records the weights.
 
-        With several ranks, each makes the same call after the same step.
+        With several ranks, each rank must make the same call after the same step.
 
         Args:
             classes: Factor of each class, by name or number.
@@ -258,13 +258,13 @@ class Loader(OnlyIterable):
                 columns ``weight``, and ``key`` or ``id``.
             where: Factors of the samples that meet a condition, such as ``{"width < 200": 0.5}``.
             save_to: File for the weights of ``samples=``, next to the checkpoint, for example ``weights-500.npy``.
-                Without it, no state can be saved while they hold, as it records only the path and a hash.
+                A state records only its path and hash, so without it no state can be saved while these weights apply.
             at: Step, counted from the start of the run over all epochs and resumed runs. Its position is stored: it is
                 another step if the batch size, the number of ranks or the epoch is changed before it.
 
         Raises:
-            OptionError: A value is invalid, or the training loop has received the step already. Nothing has changed
-                then.
+            OptionError: A value is invalid, or the training loop has already received the step. The weights do not
+                change then.
         """
         given = self._epochs.weights.entries(classes, sources, samples, where, save_to)
         cursor = self._epochs.reweight(given, at)
@@ -277,8 +277,8 @@ class Loader(OnlyIterable):
         With torch.distributed, the loader also does this check by itself: the last rank to finish an epoch raises
         ProofError if samples are missing or repeated.
 
-        If weights hold in the epoch, ``.segments`` has for each part between two changes of them how often each class
-        and dataset of a `Mixture` was promised and delivered. All samples of the epoch are computed for it.
+        If the epoch has weights, ``.segments`` states for each part between two changes how often each class
+        and each dataset of a `Mixture` was promised and delivered. This computes all samples of the epoch.
 
         Args:
             timeout_seconds: How long to wait for other ranks to finish the epoch, in seconds.
@@ -350,8 +350,8 @@ class Loader(OnlyIterable):
     def ceiling(self, *, steps: int = 100) -> Ceiling:
         """Return an iterable that repeats one batch, to measure what the training step alone can do.
 
-        The batch is loaded by this process when the iteration begins: it is the first one of the epoch. The position in
-        the epoch, the workers and the statistics do not change. Three steps come before the measurement. The training
+        This process loads the first batch of the epoch when the iteration begins. The position in the epoch, the
+        workers and the statistics do not change. Three steps come before the measurement. The training
         step must not change the batch in place, because the next step gets it again. ::
 
             ceiling = loader.ceiling(steps=200)
@@ -370,14 +370,14 @@ class Loader(OnlyIterable):
 
     @property
     def packing(self) -> PackingProgress | None:
-        """How far the packer is that writes the dataset meanwhile (``pack_to=``); None if none does."""
+        """Progress of the packer that is writing the dataset (``pack_to=``); None if there is none."""
         return self._packing.progress if self._packing else None
 
     @property
     def errors(self) -> list[ReplacedSample]:
         """Unreadable samples that were replaced in the current or last epoch (``on_error="replace"``).
 
-        In the epoch in which the dataset is packed (``pack_to=``) also inputs that could not be packed.
+        In the epoch in which the dataset is packed (``pack_to=``), also inputs that could not be packed.
         """
         return list(self._errors.samples)
 

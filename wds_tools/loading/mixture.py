@@ -25,16 +25,17 @@ class Mixture:
         stop: End of an epoch. ``"first_exhausted"``: when a dataset has no more samples, so that no
             sample repeats. ``"all_exhausted"``: when each dataset has been read completely; smaller ones
             start again.
-        epoch_length: Samples of an epoch, instead of ``stop``. The next epoch continues where the datasets stand: each
-            sample of a dataset comes once before one of that dataset repeats, in a new order each time. Use a multiple
-            of the batch size times the number of ranks; otherwise ``tail=`` applies to the last samples of each epoch.
+        epoch_length: Number of samples of an epoch, instead of ``stop``. The next epoch continues at the positions that
+            were reached in the datasets. All samples of a dataset come once before any of them repeats, in a new order
+            each time. Use a multiple of the batch size times the number of ranks; otherwise ``tail=`` applies to the
+            last samples of each epoch.
         batches: ``"mixed"``: each batch has samples of all datasets. ``"single"``: each batch has samples of one
             dataset, drawn by the weights.
         same_source_on_ranks: With ``batches="single"``, whether the batches of all ranks in a step are of the same
-            dataset. If not, which rank gets which batch of a step is drawn at random.
+            dataset. If not, the batches of a step are assigned to the ranks at random.
         views: With ``batches="single"``, the view of each dataset, instead of ``view=``.
-        fields: With ``batches="single"``, the fields of each dataset, instead of ``fields=``. A batch has those of its
-            dataset, and is always a named tuple.
+        fields: With ``batches="single"``, the fields of each dataset, instead of ``fields=``. A batch has the fields of
+            its dataset, and is always a named tuple.
 
     Raises:
         OptionError: There is not one positive weight for each dataset, or another attribute is invalid.

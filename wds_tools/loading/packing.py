@@ -327,7 +327,7 @@ class Packing:
                         "them"
                     )
                 _log.warning(
-                    "still waiting for the list of %s, which %s makes: nothing is packed before",
+                    "still waiting for the list of %s, which %s is making: packing begins when it is complete",
                     _name(self._options.dataset),
                     "the packer" if self._has_packer else "the packer of the process with LOCAL_RANK or rank 0",
                 )
@@ -375,7 +375,7 @@ def _checked(options: LoaderOptions) -> tuple[dict[str, Any], Path | str, bool]:
     if isinstance(src, list | tuple | Mixture):
         raise OptionError("with pack_to=, the dataset must be one source: a path, a URL or a Dataset object")
     if refused := [name for name in given if name in _OF_LOADER]:
-        raise OptionError(f"pack={{{refused[0]!r}: ...}}: the loader decides this option of pack; remove it")
+        raise OptionError(f"pack={{{refused[0]!r}: ...}}: the loader sets this option of pack; remove it")
     then = given.pop("then", None)
     if then not in (None, "crop-ready"):
         raise OptionError(f"pack={{'then': {then!r}}}; allowed are 'crop-ready' and None")

@@ -293,8 +293,8 @@ class Agreement:
         if steps >= int(called_after):
             raise LoaderError(
                 f"rank {rank} has called loader.reweight() {self._count + 1} times, for {_change_as_text(text)}, after "
-                f"{called_after} steps, and rank {dist.get_rank()} goes on after {steps} steps without that call: all "
-                "ranks must make the same calls after the same step"
+                f"{called_after} steps, and rank {dist.get_rank()} continues after {steps} steps without that call: "
+                "all ranks must make the same calls after the same step"
             )
 
 

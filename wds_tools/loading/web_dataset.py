@@ -32,9 +32,9 @@ class _Batches:
 
 
 class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
-    """webdataset's `WebDataset`, over a verified source that delivers each sample once per epoch, and resumes.
+    """webdataset's `WebDataset` with another source: it verifies bytes, has each sample once per epoch, and resumes.
 
-    The stages are webdataset's own: ``WebDataset(...).decode("pil").to_tuple("jpg", "cls").map(f).batched(64)``. The
+    The stages are those of webdataset: ``WebDataset(...).decode("pil").to_tuple("jpg", "cls").map(f).batched(64)``. The
     samples are divided among ranks and workers; each rank has the same number of samples. Each iteration is the next
     epoch.
 
@@ -66,8 +66,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         options: Other arguments of `StreamingDataset`: where, subset, class_weights, storage_options, ...
 
     Raises:
-        OptionError: An option that has no meaning here; the text names the alternative. Later, in the iteration: a
-            worker has no sample, or a splitter returns a shard that is not in ``urls``.
+        OptionError: An option that is not supported here; the message names the alternative. Later, in the iteration:
+            a worker has no sample, or a splitter returns a shard that is not in ``urls``.
         NotADatasetError: There is no packed or indexed dataset.
 
     Warns:
@@ -139,7 +139,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def shuffle(self, size: int, **options: Any) -> Any:
         """Shuffle the samples.
 
-        As the first stage after the source, this is the shuffle of the source: no sample is held in a buffer, and the
+        As the first stage after the source, this is the shuffle of the source: no sample is kept in a buffer, and the
         state is exact. After other stages it is webdataset's buffer of ``size`` samples.
 
         Args:
@@ -198,7 +198,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the source, in this process or DataLoader worker.
 
-        It is exact if no stage holds samples back: ``batched`` does not; a ``shuffle`` after another stage does.
+        It is exact if no stage keeps samples in a buffer: ``batched`` does not; a ``shuffle`` after another stage does.
         """
         source: Any = self.source
         return dict(source.state_dict())
@@ -221,4 +221,4 @@ def _check(is_valid: bool, name: str, alternative: str) -> None:
 def _warn_of_no_effect(reasons: dict[str, str | bool]) -> None:
     """Warn once of all options that have a reason why they change nothing."""
     if found := [f"{name} ({reason})" for name, reason in reasons.items() if reason]:
-        warnings.warn(f"WebDataset: without effect here: {', '.join(found)}", stacklevel=3)
+        warnings.warn(f"WebDataset: these options have no effect here: {', '.join(found)}", stacklevel=3)

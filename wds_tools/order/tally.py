@@ -98,8 +98,8 @@ class Count:
     """Samples of a class or of a dataset in a segment.
 
     Attributes:
-        promised: Number by the weights.
-        delivered: Number in the order, which is what the ranks delivered if `EpochProof.ok`.
+        promised: Number of samples by the weights.
+        delivered: Number of samples in the order, which the ranks delivered if `EpochProof.ok`.
     """
 
     promised: float
@@ -114,11 +114,11 @@ class Segment:
     """Rows of an epoch that were drawn by the same weights.
 
     Attributes:
-        start: Position of the first one.
-        stop: Position after the last one.
-        weights: The weights; None for rows of a plain epoch.
-        classes: By class.
-        sources: By dataset of the `Mixture`, or of the only one.
+        start: Position of the first row.
+        stop: Position after the last row.
+        weights: The weights; None for rows without weights.
+        classes: Counts by class.
+        sources: Counts by dataset of the `Mixture`, or of the only dataset.
         least: How often the rarest sample with a weight above 0 was delivered.
         most: How often the most frequent sample was delivered.
     """
@@ -137,7 +137,7 @@ class Segment:
             shown = sorted(shown, key=lambda item: -abs(item[1].delivered - item[1].promised))[:_MAX_CLASSES]
         parts = [f"{name} {count}" for name, count in shown]
         if more > 0:
-            parts.append(f"{more:,} classes nearer to their weights")
+            parts.append(f"{more:,} other classes, closer to their weights")
         if len(self.sources) > 1:
             parts += [f"dataset {number} {count}" for number, count in enumerate(self.sources)]
         repeats = f"each sample {self.least} to {self.most} times"
@@ -146,17 +146,17 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class EpochProof:
-    """Comparison of the samples that an epoch should deliver with those that it did deliver.
+    """Comparison of the samples that an epoch should deliver with the samples that it delivered.
 
     Attributes:
-        epoch: Number of the epoch.
+        epoch: Zero-based epoch.
         expected: Tally of the samples that all ranks together should deliver.
         reports: Report of each process; None for a process that has not reported.
         finished: Whether the epoch has ended.
         from_position: Position at which this run started: 0, or the position of a state.
         samples: Number of samples of the dataset; all ids are smaller.
         once: Whether each sample should be delivered once; False for selections that repeat samples.
-        segments: If weights hold in the epoch, how often each class and dataset came between changes of them.
+        segments: If the epoch has weights, how often each class and dataset came between two changes.
     """
 
     epoch: int
@@ -223,8 +223,7 @@ class EpochProof:
         equal = _ranks_with_equal_tallies([report.delivered for report in self._known])
         if equal and self.copies == 1:
             facts.append(
-                f"ranks {' and '.join(map(str, equal))} delivered the same samples: "
-                "each process needs a rank of its own"
+                f"ranks {' and '.join(map(str, equal))} delivered the same samples: each process needs its own rank"
             )
         return "; ".join(facts)
 

@@ -45,7 +45,7 @@ _log = logging.getLogger("wds_tools")
 
 @takes(AppendOptions)
 def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the fields of the options
-    """Add samples to a dataset, in new shards after its own.
+    """Add samples to a dataset, in new shards after the existing ones.
 
     The dataset can be read at any time: the new shards become part of it at the end, when the manifest is replaced.
     To continue an interrupted run, repeat the same call. Repeating a finished call changes nothing. A saved state of
@@ -59,7 +59,7 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
         dst: Local folder of a dataset that `pack` wrote.
         shard_bytes: Maximum size of a new shard in bytes, or as text such as "4MB"; by default as in the dataset.
         seed: Seed of the one-time shuffle of the new samples.
-        fresh: Remove what an interrupted `append` left, such as one of a source that has changed since, and start
+        fresh: Remove what an interrupted `append` left, for example because its source has changed, and start
             again. The dataset stays.
         images: As for `pack`. ``images``, ``resize`` and ``quality`` must have the values that the dataset was packed
             with.
@@ -70,7 +70,7 @@ def append(given: AppendOptions) -> PackReport:  # noqa: D417 - callers pass the
     Raises:
         OptionError: An invalid argument; options or labels that do not match the dataset, such as classes without
             names where the dataset has names; or ``dst`` is a URL.
-        SourceError: ``src`` holds nothing to pack, or labels without a class; or, with ``strict``, a file cannot be
+        SourceError: ``src`` contains nothing to pack, or labels without a class; or, with ``strict``, a file cannot be
             packed.
         NotADatasetError: ``dst`` is not a packed dataset.
         DestinationError: ``dst`` was not written by `pack`, is in use, or its disk is full.
@@ -238,8 +238,8 @@ def reshard(
     With ``in_place=True, images="crop-ready"`` the images of a local dataset become crop-ready in its own folder, one
     shard after the other: the samples, their keys, their order and their ids stay, and so do labels, further fields,
     fields that were added, and the columns of the indexes. Each new shard is verified before the old one is removed,
-    so this takes the space of one more shard. The dataset can be read at any time: loaders go on with the new shards,
-    in the same order, and saved states stay valid. Only the fingerprint changes.
+    so this takes the space of one more shard. The dataset can be read at any time: loaders continue with the new
+    shards, in the same order, and saved states stay valid. Only the fingerprint changes.
 
     Args:
         dataset: Folder or URL of a dataset, or tar shards of another tool, including ``.tar.gz`` and ``.tar.zst``.
@@ -251,7 +251,7 @@ def reshard(
         seed: Seed of this shuffle.
         workers: Number of worker processes, as for `pack`; with ``in_place``, of threads.
         fresh: Remove what an earlier pack left in ``dst``, and start over.
-        label: Where labels are, as for `index_shards`. By default where the manifest states, otherwise ``cls``.
+        label: Where labels are, as for `index_shards`. The default is in the manifest, otherwise ``cls``.
         label_type: As for `pack`.
         label_separator: As for `pack`.
         images: As for `pack`, but by default ``keep``: images are copied unchanged. None chooses as `pack` does.
@@ -269,10 +269,10 @@ def reshard(
 
     Raises:
         OptionError: An invalid argument; or, with ``in_place``, a dataset at a URL.
-        SourceError: ``dataset`` has no shards, or damaged ones.
+        SourceError: ``dataset`` has no shards, or damaged shards.
         NotADatasetError: With ``in_place``: ``dataset`` is not a packed dataset.
         ChecksumError: With ``in_place``: a shard is damaged. It stays as it is.
-        DestinationError: ``dst`` holds something else, is in use, or its disk is full.
+        DestinationError: ``dst`` contains something else, is in use, or its disk is full.
         StoreError: The storage at a URL does not respond, or the package for it is not installed.
         WorkerError: A worker process died.
     """

@@ -64,8 +64,8 @@ def resized(record: Record, new: Size) -> Record:
     fields = {_stored_name(name): _resized_field(name, data, old, new) for name, data in record.fields.items()}
     if len(fields) < len(record.fields):
         raise OptionError(
-            f"the masks {quoted(sorted(record.fields))} of a sample would be one field, because masks become PNG when "
-            "they are resized: rename one, or pack without --resize (resize=)"
+            f"the masks {quoted(sorted(record.fields))} of a sample would become one field, because masks become PNG "
+            "when they are resized: rename one, or pack without --resize (resize=)"
         )
     if old == new:
         return record._replace(fields=fields)

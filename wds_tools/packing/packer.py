@@ -42,7 +42,7 @@ class PackReport:
         skipped: (path, reason) of each file that was not packed, sorted by path.
         kept: Number of shards that an earlier run had finished; all of them if there was nothing to do.
         seconds: Duration of the run in seconds.
-        account: What the source was given, and what became of each part of it.
+        account: What the source had, and how each part was used.
         complete: Whether the dataset is complete. It is False for one of several tasks, and with ``dry_run``.
         preview: With ``dry_run``, what would be packed, with some samples: ``print(report.preview)``.
     """
@@ -77,13 +77,13 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
             shard is uploaded when it is finished, and the manifest last.
         kind: Format of ``src``, such as "hdf5"; detected by default.
         columns: Names of the columns or arrays to use as ``image`` and ``label``. Common names are recognised.
-        label_type: "name" or "number", if labels of unknown meaning are all names or all numbers. By default whole
-            numbers, even if written as text, are class numbers, and other texts are names; both together are an error.
-        label_separator: Text between the labels of a sample, such as " " or ",", if a text has several. By default
+        label_type: "name" or "number": how to read labels that could be either. By default whole numbers, even if
+            written as text, are class numbers, and other texts are names; both together are an error.
+        label_separator: Separator of the labels in a text, such as " " or ",". By default
             a text is one label. Samples with several labels, in texts or in lists, get a field ``labels.json``, a list
             of class numbers, instead of ``cls``; load it with `MultiHot`.
-        encoding: Encoding of a table in CSV or JSON, such as "latin-1" or "cp1252". By default UTF-8, or UTF-16 if
-            a byte order mark states that.
+        encoding: Encoding of a table in CSV or JSON, such as "latin-1" or "cp1252". By default UTF-8, or UTF-16 or
+            UTF-32 if there is a byte order mark.
         shard_bytes: Maximum size of a shard in bytes, or as text such as "4MB"; headers and padding count. At least
             10,240. Only a shard with a single sample can be larger. Where images are changed, their sizes are
             estimated, so the limit is approximate.
@@ -91,13 +91,13 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
         workers: Number of worker processes; 1 packs in this process. By default it is chosen from the size of the
             input: at most one per core, or with ``images="keep"`` at most one per two cores and 8 in total.
         classes: Class names by number, or the path of a text file with one name per line. By default the names of
-            the class folders, sorted. If the source has its own names, and another number for a given name, names
-            are matched and labels get new numbers; otherwise the given names replace the names of the source.
+            the class folders, sorted. If the source has its own names, and another number for one of these, names
+            are matched and labels get new numbers; otherwise these names replace the names of the source.
         strict: Raise an error if any file cannot be packed, and pack nothing. The error names the first ten such
             files; if there are more, warnings before it name all of them. By default, such files are skipped and
             listed in ``skipped.jsonl``.
         fresh: Remove what an earlier pack left in ``dst``, finished or not, and start over.
-        dry_run: List the source and read ten samples, but write nothing. The report has them as ``preview``; its
+        dry_run: List the source and read ten samples, but write nothing. The report has the samples as ``preview``; its
             manifest has no shards. Errors are the same as in a run, except for images that cannot be read.
         images: What happens to images. ``keep`` stores the bytes of the files. ``crop-ready`` adds restart markers to
             JPEGs without changing a pixel, so that a crop can be decoded without the rest of the image. ``resize``
@@ -110,16 +110,17 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
         spool: Local folder for shards that wait for upload, at most two more than workers. By default a folder in
             the user's cache directory. Only for URLs.
         shuffle: Store the samples in random order. If False, they keep the order of the source.
-        first: Pack only so many samples, the first ones in stored order, as a dataset to look at. A later call without
-            ``first``, or with a larger number, continues: it keeps the finished shards. Until it ends, the folder is
-            unfinished. Only for local folders.
+        first: Pack only this number of samples, the first ones in stored order, as a dataset to look at. A later call
+            without ``first``, or with a larger number, continues: it keeps the finished shards. Until it ends, the
+            dataset is incomplete. Only for local folders.
         task: (index, count) with a zero-based index: pack only every count-th shard, as one of several tasks that
             share ``dst``, a folder or a URL, such as the tasks of a Slurm array. A last call with ``finish`` completes
             the dataset.
         finish: Pack nothing; complete the dataset from the shards that the tasks have packed.
         engine: ``local`` for processes on this machine, or ``ray`` for tasks of Ray Core on all machines of a cluster.
             All of them must have this package and reach ``src`` and ``dst``: URLs, or folders that they share.
-        num_cpus: CPUs that Ray reserves for a task, which packs one shard; it encodes as many images at a time.
+        num_cpus: CPUs that Ray reserves for a task. A task packs one shard, and encodes this number of images at a
+            time.
         progress: Whether to show a progress bar on stderr; by default, only if stderr is a terminal.
         storage_options: Options for the URLs of ``src`` and ``dst``, by the names of fsspec, such as
             ``{"anon": True}``, or by scheme, as ``{"s3": {"anon": True}}``. They are not saved, so repeat them to
@@ -131,9 +132,8 @@ def pack(options: PackOptions) -> PackReport:  # noqa: D417 - callers pass the f
     Raises:
         OptionError: An invalid argument.
         LabelError: Invalid labels, or labels that are not among ``classes``.
-        SourceError: ``src`` holds nothing to pack; or, with ``strict``, a file cannot be
-            packed.
-        DestinationError: ``dst`` holds something else, is in use by another packer, or its disk is full.
+        SourceError: ``src`` contains nothing to pack; or, with ``strict``, a file cannot be packed.
+        DestinationError: ``dst`` contains something else, is in use by another packer, or its disk is full.
         StoreError: The source fails or changes while it is packed; or the storage at a URL does not respond, or the
             package for it is not installed.
         WorkerError: A worker process died.

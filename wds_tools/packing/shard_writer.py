@@ -45,14 +45,14 @@ class ShardWriter:
     A drop-in replacement for ``webdataset.ShardWriter``. A shard file appears only when it is complete, and its index
     right after it. The manifest, and with it the dataset, is written when the ``with`` block ends without an error, or
     by `close`. After an error, the finished shards stay, without a manifest; the next writer with this pattern then
-    raises an error unless ``fresh=True``. Keys must be unique within a shard. Across shards this is not checked,
+    raises an error by default (see ``fresh``). Keys must be unique within a shard. Across shards this is not checked,
     because remembering every key would take too much memory.
 
     >>> import tempfile, wds_tools as wt
     >>> folder = tempfile.mkdtemp()
     >>> with wt.ShardWriter(f"{folder}/train-%06d.tar", maxcount=1000) as writer:
-    ...     for number in range(3):
-    ...         writer.write({"__key__": f"{number:06}", "txt": "hello", "cls": number})
+    ...     for i in range(3):
+    ...         writer.write({"__key__": f"{i:06}", "txt": "hello", "cls": i})
     >>> writer.manifest.samples, writer.manifest.fields
     (3, {'cls': 3, 'txt': 3})
 
@@ -62,14 +62,14 @@ class ShardWriter:
         maxcount: Maximum number of samples in a shard.
         maxsize: Maximum size of a shard in bytes, or as text such as "1GB"; headers and padding count. Only a shard
             with a single sample can be larger.
-        post: Function that is called with the path of each shard once the shard and its index are written.
-        start_shard: Number of the first shard. The manifest lists only the shards of this writer.
+        post: Function that is called with the path of each shard after the shard and its index are written.
+        start_shard: Index of the first shard. The manifest lists only the shards of this writer.
         verbose: If not 0, log the name of each shard when it is started, at level INFO.
-        opener: Not supported: a shard is written under a temporary name and renamed when it is complete, which an
-            opened stream cannot do.
-        encoder: How values become bytes. True encodes by the field's extension, see
-            `wds_tools.packing.encode.encode_field`. A mapping has a function for each extension. A function gets the
-            whole sample and returns it encoded. With False or None, all values must be bytes or text.
+        opener: Not supported: a shard is written under a temporary name and renamed when it is complete, which is not
+            possible with an opened stream.
+        encoder: How values become bytes. True encodes by the extension of the field, see
+            `wds_tools.packing.encode.encode_field`. A mapping has a function for each extension. A single function gets
+            the whole sample and returns it encoded. With False or None, all values must be bytes or text.
         user: Not supported, like ``group`` and ``mode``: headers are constant, so that equal samples give equal bytes.
         group: Not supported.
         mode: Not supported.
@@ -93,8 +93,8 @@ class ShardWriter:
 
     Raises:
         OptionError: An invalid argument.
-        DestinationError: The folder holds a dataset or the shards of an unfinished one, is in use by another writer,
-            or is not writable.
+        DestinationError: The folder contains a dataset or the shards of an unfinished dataset, is in use by another
+            writer, or is not writable.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class ShardWriter:
                 order; names that begin with ``_`` are not written.
 
         Raises:
-            SampleError: The sample cannot be stored. Nothing of it was written, and the next one can be written.
+            SampleError: The sample cannot be stored. Nothing of it was written, and other samples can still be written.
             DecodeError: The image is damaged or of an unsupported type. Nothing was written either.
             OptionError: A key and field name that together are too long for tar readers. Nothing was written either.
             DestinationError: The disk is full, or a file with the shard's name exists. No more samples can be written.

@@ -49,14 +49,14 @@ def pack_splits(given: SplitOptions) -> dict[str, PackReport]:  # noqa: D417 - c
     `pack` describes the arguments that are not listed here.
 
     Args:
-        dst: Folder or URL in which each split gets a folder of its name.
+        dst: Folder or URL in which each split gets a folder with its name.
         split: The share of each split, as {"train": 0.9, "val": 0.1} or "train=0.9,val=0.1". Shares add up to 1; they
             are drawn at random with ``seed``, and every class is divided in the same shares. Or "folders", if ``src``
             has a folder for each split, with names such as train, val and test.
         seed: Seed of the draw and of the one-time shuffle.
-        keep_together: "hash" puts all similar images, such as frames of a video or copies of another size, into one
-            split: those whose perceptual hashes differ in at most 6 of 64 bits. The name of a column, such as
-            "patient", puts all records with the same value into one split: a column of a table, or an entry of JSON.
+        keep_together: "hash" puts similar images, such as frames of a video or copies of another size, into one
+            split: images whose perceptual hashes differ in at most 6 of 64 bits. The name of a column of a table, or
+            of an entry of JSON, such as "patient", puts all records with the same value into one split.
             Each image is then read once more, before packing, and for "hash" decoded. The shares of images are as
             exact as the clusters allow. Only with shares.
         strict: Raise an error if any file cannot be packed, as for `pack`. If the listing already shows such a file,
@@ -69,9 +69,9 @@ def pack_splits(given: SplitOptions) -> dict[str, PackReport]:  # noqa: D417 - c
 
     Raises:
         OptionError: An invalid argument, such as shares that do not add up to 1.
-        SourceError: A split would be empty; ``src`` has no folders of splits or holds nothing to pack; or, with
+        SourceError: A split would be empty; ``src`` has no folders of splits or contains nothing to pack; or, with
             ``strict``, a file cannot be packed.
-        DestinationError: A folder in ``dst`` holds something else, is in use, or its disk is full.
+        DestinationError: A folder in ``dst`` contains something else, is in use, or its disk is full.
         StoreError: The storage at a URL does not respond, or the package for it is not installed.
         WorkerError: A worker process died.
     """
@@ -212,8 +212,8 @@ def _warn_of_shares(parts: Mapping[str, Listing], shares: Mapping[str, Fraction]
     total = sum(len(part.inputs) for part in parts.values())
     found = {name: len(part.inputs) / total for name, part in parts.items()}
     if any(abs(found[name] - float(share)) > _SHARE_TOLERANCE for name, share in shares.items()):
-        named = ", ".join(f"{name} {share:.0%} (wanted {float(shares[name]):.0%})" for name, share in found.items())
-        _log.warning("images that are kept together are too many for the shares: %s", named)
+        named = ", ".join(f"{name} {share:.0%} (requested {float(shares[name]):.0%})" for name, share in found.items())
+        _log.warning("the shares are not exact, because many images are kept together: %s", named)
 
 
 def _list_split_folders(src: Any, dst: Path | str, options: PackOptions) -> dict[str, tuple[Source, Listing]]:

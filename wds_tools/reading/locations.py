@@ -240,7 +240,7 @@ def replacement_reported(locations: Sequence[ShardLocation]) -> Iterator[None]:
                 if not entries <= listed:
                     raise StoreError(
                         f"{store.folder} was replaced by another version of the dataset while it was open: start again "
-                        "to read the new version, in another order; better give each version a name of its own"
+                        "to read the new version, in another order; give each version its own name to avoid this"
                     ) from error
         raise
 

@@ -58,10 +58,15 @@ class OpenShard:
     block: int
     spans: NDArray[np.int64]
 
+    @property
+    def file(self) -> StoredFile:
+        """The shard as a file."""
+        return StoredFile(self.entry.name, self.entry.bytes, self.entry.xxh3)
+
     def part(self, block: int) -> Block:
         """Return a block of the shard as a unit of reading."""
         start, stop = self.spans[block].tolist()
-        return Block(StoredFile(self.entry.name, self.entry.bytes, self.entry.xxh3), start, stop)
+        return Block(self.file, start, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +220,11 @@ class Reader:
                 self.shards.follow(error)
 
     def _extents(self, column: StoredColumn) -> list[Extent]:
-        shard, rows = column.shard, column.rows
-        numbers = (rows // shard.block).tolist()
-        blocks = {number: shard.part(number) for number in set(numbers)}
+        shard, rows, file = column.shard, column.rows, column.shard.file
         starts = column.columns.offset[rows]
         stops = starts + column.columns.size[rows]
-        positions = zip(numbers, starts.tolist(), stops.tolist(), strict=True)
-        return [Extent(blocks[number], start, stop) for number, start, stop in positions]
+        positions = zip(shard.spans[rows // shard.block].tolist(), starts.tolist(), stops.tolist(), strict=True)
+        return [Extent(Block(file, *span), start, stop) for span, start, stop in positions]
 
     def _verified(self, column: StoredColumn, extents: list[Extent], data: list[memoryview]) -> Iterator[memoryview]:
         expected = column.columns.xxh3[column.rows].tolist()

@@ -150,7 +150,7 @@ def train_test_split(
     Args:
         dataset: Folder or URL with a manifest, the manifest itself, a brace pattern of indexed
             shards, or a list of such shards.
-        test_size: Fraction (float) or number (int) of the samples for testing.
+        test_size: Fraction (float) or number (int) of samples for testing.
         seed: Seed of the random split.
         stratify: Keep the proportion of each class in both parts, to within one sample; ignored
             without labels.

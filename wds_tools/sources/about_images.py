@@ -3,15 +3,19 @@
 A file is about images if its rows, keys or lines name them, if it has as many values as there are images, if it has the
 name of an image, or if its own name says so, as ``labels.xlsx``. It is packed, an error, or named in a note.
 
-Which image a name means is one rule too, `RowNames`: for tables, COCO files and these.
+A tree of images lists the files below its root itself, see `wds_tools.sources.tabled`. `leave_out_others` and
+`check_next_to` look at the files below all other folders, next to a single file, and above a folder.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +24,8 @@ import numpy as np
 from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import CLASS_LISTS_NAME
 from wds_tools.format.label import quoted
+from wds_tools.sources import coco, layouts, yolo
+from wds_tools.sources.base import NEXT_TO_IT, Collector, Source, as_source_error
 from wds_tools.sources.columns import IMAGE, json_or, usual_columns
 from wds_tools.sources.inputs import File
 from wds_tools.sources.label_choice import is_x, names_in, some_of
@@ -29,11 +35,11 @@ from wds_tools.sources.layouts import (
     SHARD_TABLE,
     SPLIT_WORDS,
     TABLES,
+    RowNames,
+    are_most,
     is_shard_table,
     is_split_name,
     names_a_file,
-    split_of,
-    split_of_table,
 )
 from wds_tools.sources.text_table import Row, TextTable
 from wds_tools.wording import counted
@@ -43,6 +49,14 @@ ENOUGH = 0.5  # share of values that name images
 
 _MAX_FILES = 1000  # that are looked at, those in the upper folders first
 _MAX_BYTES = 1 << 30
+_MAX_ABOVE, _MAX_TABLES_ABOVE = (
+    1000,
+    20,
+)  # entries of the folder above a folder, and tables among them, that are looked at
+_MAX_BYTES_ABOVE = 64 << 20  # of a table there
+_PROBED = 3  # images whose annotations in other folders are looked for
+_OF_VOC = ("Annotations", "annotations", "xmls")  # folders of files about images in the folder next to them
+_OF_IMAGES = re.compile(r"(?<![a-z])id|id$|image|img|file|name|photo|picture|path")  # columns of names or ids of images
 _MAX_TEXT = 1 << 20  # bytes of JSON, markup or a text that are looked at
 _HEAD = 1000
 _MARKUP = (".xml", ".html", ".htm")
@@ -80,8 +94,6 @@ _ABOUT_ALL = re.compile(
 )
 """Names of files about the dataset or its programs, which never have labels."""
 
-_ABOVE = re.compile(r"^(\.{1,2}/)+|^/data/local-files/\?d=")  # the latter in Label Studio
-_ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
 _CHECKSUM = re.compile("[0-9a-f]{32,}")
 _CAPTION_NUMBER = re.compile(r"#\d+$")  # Flickr8k
 _ARRAY = "is an array with values for each image"  # which is not read
@@ -103,82 +115,6 @@ _NOT_READ = (
 )
 
 
-class RowNames:
-    """Files by the names that others may have for them: a path, the end of a path, or these without extension."""
-
-    def __init__(self, files: Iterable[File]) -> None:
-        self._by_name: dict[str, list[File]] = {}
-        self._by_stem: dict[str, list[File]] = {}
-        for file in files:
-            name = posixpath.basename(file.path)
-            self._by_name.setdefault(name, []).append(file)
-            self._by_stem.setdefault(posixpath.splitext(name)[0], []).append(file)
-
-    def has(self, value: Any) -> bool:
-        """Return whether a value names one or more files."""
-        return bool(self._candidates(_text(value)))
-
-    def all_of(self, values: Iterable[Any]) -> list[File]:
-        """Return the first file that each value can mean, without values that name none."""
-        return [found[0] for value in values if (found := self._candidates(_text(value)))]
-
-    def find(self, value: Any, *, table: str, folder: str = "") -> File | None:
-        """Return the file that a value names; None if there is none.
-
-        Of several, it is the one at this path below the folder of the table, or else in a folder of the given name, or
-        else in the split of the table, or else below the folder of the table.
-
-        Args:
-            value: A text, or a number that is an id.
-            table: Path of the file with the value.
-            folder: Name of a folder, such as that of a split.
-        """
-        name = _text(value)
-        found = self._candidates(name)
-        if len(found) > 1:
-            above, split = posixpath.dirname(table), split_of_table(table)
-            path = posixpath.join(above, name)
-            for test in (
-                lambda file: path in (file.path, posixpath.splitext(file.path)[0]),
-                lambda file: folder in file.path.split("/")[:-1],
-                lambda file: bool(split) and split_of(file.path) == split,
-                lambda file: bool(above) and file.path.startswith(f"{above}/"),
-            ):
-                found = list(filter(test, found)) or found
-        if len(found) > 1:
-            raise SourceError(
-                f"{table} names {name!r}, which can be {quoted(file.path for file in found[:2])}: write paths into "
-                "it, or keep one of the files"
-            )
-        return found[0] if found else None
-
-    def _candidates(self, name: str) -> list[File]:
-        last = posixpath.basename(name)
-        if not last:
-            return []
-        exact = [file for file in self._by_name.get(last, ()) if _fits(file.path, name)]
-        return exact or [file for file in self._by_stem.get(last, ()) if _fits(posixpath.splitext(file.path)[0], name)]
-
-
-def _text(value: Any) -> str:
-    """Return a name as a path with slashes, without ``./`` and ``../`` before it; empty for any other value."""
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        return ""
-    return _ABOVE.sub("", str(value).strip().replace("\\", "/"))
-
-
-def _fits(path: str, name: str) -> bool:
-    """Return whether a path ends with a name; or the name, as a path on another machine, with the path."""
-    is_longer = name.endswith(f"/{path}") and ("/" in path or _ABSOLUTE.match(name) is not None)
-    return is_longer or f"/{path}".endswith(f"/{name}")
-
-
-def are_most(named: Sequence[File], images: Sequence[File]) -> bool:
-    """Return whether half of the images are named, of those of the same splits."""
-    splits = {split_of(file.path) for file in named}
-    return 2 * len(named) >= sum(split_of(file.path) in splits for file in images)
-
-
 class About(NamedTuple):
     """What a file has to do with the images next to it.
 
@@ -189,6 +125,135 @@ class About(NamedTuple):
 
     reason: str
     is_certain: bool = False
+
+
+def leave_out_others(source: Source, found: Collector) -> None:
+    """State the files below a folder that are not packed, and name the tables, which may have labels, in a note."""
+    account, root = found.account, source.root()
+    if not found.files or not root.is_dir():
+        return
+    known = {part.name for part in account.parts if part.kind == "file"}
+    read = {file.path.relative_to(root).as_posix() for file in found.files if file.path.is_relative_to(root)}
+    start = len(f"{root}/")
+    below = (f"{folder}/{name}"[start:] for folder, _, names in os.walk(root) for name in names)
+    paths = sorted({*below} - read)
+    reasons = {path: reason for path in paths if path not in known and (reason := source.why_left_out(path))}
+    hidden = {path: layouts.hidden_root(path) for path in reasons}
+    for name in dict.fromkeys(filter(None, hidden.values())):
+        account.leave_out("path", name, layouts.why_hidden(name))
+    others = [path for path in reasons if hidden[path] is None]
+    found_about = _about_in(source, found, root, others, are_labelled=source.is_stated)
+    _check(source, {} if source.is_stated else found_about, root, source.joining)
+    account.notes += notes_on(found_about)
+    for path in others:
+        is_plain = path in found_about and reasons[path] == NEXT_TO_IT
+        account.leave_out("file", path, found_about[path].reason if is_plain else reasons[path])
+
+
+def check_next_to(source: Source, found: Collector) -> None:
+    """Check that no file next to the source, whose images have no labels, is about its images.
+
+    Only what is certain is an error, because a folder of downloads has unrelated files. Next to a Parquet file, further
+    ones are other parts of the same data. In the folder above a folder, it is what packing the folder above would read.
+    """
+    if found.files and not source.root().is_dir():
+        root, packed = found.files[0].path.parent, {one.path for one in found.files}
+        parts = {path.suffix for path in packed} & {*TABLES}
+        with as_source_error(f"{root} cannot be read"):
+            there = [path for path in sorted(root.iterdir()) if path.suffix not in parts and path.is_file()]
+        names = [path.name for path in there if path.name[0] != "." and path not in packed]
+        next_to = _about_in(source, found, root, names, are_labelled=False)
+        _check(source, next_to, root, source.joining)
+        found.account.notes += notes_on(_that_say_labels(next_to))
+    elif not found.files and not source.in_process and source.root().is_dir():
+        root = source.root().parent if source.root().name not in ("", "..") else source.root().resolve().parent
+        _check_above(source, found, root)
+
+
+def _about_in(
+    source: Source, found: Collector, root: Path, names: Sequence[str], *, are_labelled: bool
+) -> dict[str, About]:
+    """Return what files in a folder have to do with the images of a source."""
+    with as_source_error(f"a file next to {source.name} cannot be read"):
+        files = [File(name, (root / name).stat().st_size) for name in names if (root / name).is_file()]
+        images = [File(name, 0) for name in source.image_names(found)] if candidates(files, ()) else []
+        return about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=are_labelled)
+
+
+def _check_above(source: Source, found: Collector, root: Path) -> None:
+    """Check that no table or COCO file in the folder above a folder is about most of its images, and note other files.
+
+    A folder above may be any folder, such as that of a user or of all projects. So few files are looked at, and numbers
+    are names only in a column of names or ids, and what cannot be read is nothing to report.
+    """
+    files: list[File] = []
+    with suppress(OSError), os.scandir(root) as entries:
+        there = [entry for entry in islice(entries, _MAX_ABOVE) if entry.name[0] != "." and entry.is_file()]
+        files = [File(entry.name, entry.stat().st_size) for entry in sorted(there, key=lambda entry: entry.name)]
+    files = [file for file in files if file.size <= _MAX_BYTES_ABOVE]
+    texts = candidates(files, (), (*TABLES, ".txt"))
+    texts = sorted(texts, key=lambda file: not _SAYS_SO.search(file.path.lower()))[:_MAX_TABLES_ABOVE]
+    named = [file for file in files if says_labels(file.path)][:_MAX_TABLES_ABOVE]
+    _check_beside(source, root, [*islice(source.image_names(found), _PROBED)])
+    images = [File(path, 0) for path in source.image_names(found)] if texts or named else []
+    names = RowNames(images)
+    for file in texts:
+        if reason := _names_most(file.path, _content(root / file.path), names, images):
+            above = {file.path: About(reason, is_certain=True)}
+            _check(source, above, root, f"pack {root}, with whose images it is read")
+    others = about(named, images, lambda file: _content(root / file.path), are_labelled=False, names=names)
+    found.account.notes += notes_on({str(root / path): one for path, one in _that_say_labels(others).items()})
+
+
+def _check_beside(source: Source, root: Path, images: Sequence[str]) -> None:
+    """Check that images have no annotations of YOLO or VOC in a folder next to theirs, outside of the source."""
+    for image in images:
+        path, own = (root / image).as_posix(), (root / image.partition("/")[0]).as_posix()
+        folder, stem = Path(path).parent.parent, Path(path).stem
+        for other, word in [
+            (yolo.label_path(path), b""),
+            *((f"{folder}/{one}/{stem}.xml", b"<ann") for one in _OF_VOC),
+        ]:
+            data = b"" if other.startswith(f"{own}/") else _content(Path(other))
+            if word in data[:_HEAD] if word else yolo.are_boxes(data):
+                above = posixpath.commonpath([path, other])
+                reason = About(f"has the objects of {posixpath.basename(path)!r}", is_certain=True)
+                _check(source, {other: reason}, Path(), f"pack {above}, with whose images it is read")
+
+
+def _that_say_labels(found: Mapping[str, About]) -> dict[str, About]:
+    return {path: one for path, one in found.items() if says_labels(path) and one.reason != NAMED}
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a file, or nothing if it cannot be read."""
+    with suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def _names_most(path: str, data: bytes, names: RowNames, images: Sequence[File]) -> str:
+    """Return how a file names most of the images, if it is one that is read next to them; otherwise nothing."""
+    if path.lower().endswith(".json") and coco.is_coco(data):
+        return _in_texts(data, names, images).partition(",")[0]
+    table, rows = _rows_in(path, data)
+    for column in table.columns if table is not None else ():
+        values = [row[column] for row in rows if names.has(row.get(column))]
+        is_of_images = _OF_IMAGES.search(column.lower()) and share_of_names(column, rows, names) >= ENOUGH
+        if (is_of_images or not all(map(_is_number, values))) and are_most(named := names.all_of(values), images):
+            return f"names {counted(len(named), 'image')} in column {column!r} ({some_of(values)})"
+    return ""
+
+
+def _check(source: Source, found: Mapping[str, About], root: Path, joining: str) -> None:
+    """Check that no file is about the images of a source."""
+    for path, one in found.items():
+        if one.is_certain:
+            what = re.split(":|, so it|, which is not read", one.reason)[0]
+            raise SourceError(
+                f"{root / path} {what}, and is not read with {source.name}: if it has the labels, {joining}; or "
+                f"pass --from {source.kind} (kind={source.kind!r}) to pack without it"
+            )
 
 
 def about(
@@ -303,6 +368,25 @@ def elsewhere(paths: Iterable[str], images: Iterable[str]) -> list[str]:
     ]
 
 
+def table_in(path: str, data: bytes, encoding: str | None = None) -> tuple[TextTable, list[Row]] | None:
+    """Return a table and its first rows; None for JSON and text that are not a table.
+
+    A text is one if its first line has names of columns, one of which is usual for images.
+    """
+    is_json, is_text = path.lower().endswith(".json"), path.lower().endswith(".txt")
+    if is_json and data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"[", b"{"):
+        return None
+    try:
+        table = TextTable(Path(path), encoding, data)
+        head = [row for _, row in islice(table.rows(), LOOKED_AT)]
+    except SourceError:
+        if is_json or is_text:
+            return None
+        raise
+    has_header = len(table.columns) > 1 and usual_columns(IMAGE, table.columns)
+    return (table, head) if has_header or not is_text else None
+
+
 def share_of_names(column: str, rows: Sequence[Row], names: RowNames) -> float:
     """Return the share of the values of a column that name images; 0 if few numbers differ, as those of classes."""
     values = [row[column] for row in rows if row.get(column) not in (None, "")]
@@ -353,7 +437,7 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
         return _in_array(data, len(images))
     is_table = path.endswith(TABLES)
     is_json = path.endswith(".json") or (not is_table and not path.endswith(_MARKUP) and data[:1] in (b"[", b"{"))
-    table, rows = _table_in(path, data) if is_table else (None, [])
+    table, rows = _rows_in(path, data) if is_table else (None, [])
     found = _in_columns(path, data, table, rows, names, images) if table is not None else ""
     if not found and (is_json or path.endswith(_MARKUP)):
         found = _in_texts(data, names, images)
@@ -383,11 +467,11 @@ def _in_array(data: bytes, count: int) -> str:
     return f"{_LABELS if are_labels else _ARRAY}, {_AS_CSV}"
 
 
-def _table_in(path: str, data: bytes) -> tuple[TextTable | None, list[Row]]:
-    """Return a table and its rows; None if it was already refused, or is JSON that is not a table."""
+def _rows_in(path: str, data: bytes) -> tuple[TextTable | None, list[Row]]:
+    """Return a table and its rows; None if it cannot be read, or is not a table."""
     try:
-        table = TextTable(Path(path), None, data)
-        return table, [row for _, row in table.rows()]
+        found = table_in(path, data)
+        return (found[0], [row for _, row in found[0].rows()]) if found is not None else (None, [])
     except SourceError:
         return None, []
 

@@ -1,4 +1,4 @@
-"""Trees of images with annotations: COCO, YOLO, VOC, and images with masks.
+"""Trees of images with annotations: YOLO, VOC, and images with masks; what they share with COCO.
 
 Each layout finds its annotation files in the listing, parses them once for all splits, so that class numbers are the
 same in all of them, and states what becomes of every other file.
@@ -19,19 +19,17 @@ from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
 from wds_tools.format.objects import PLACE
-from wds_tools.sources import coco, layouts, masks, voc, yolo
-from wds_tools.sources.about_images import RowNames
+from wds_tools.sources import layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed
 from wds_tools.sources.base import Collector, Record
 from wds_tools.sources.image_tables import mask_classes
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import split_folder
-from wds_tools.sources.pixels import image_size
 from wds_tools.sources.tree import Files, Layout
+from wds_tools.sources.values import image_size
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
-_MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first
-_LOOKED_AT = 3
+LOOKED_AT = 3  # files of annotations
 
 
 class _Members(NamedTuple):
@@ -48,7 +46,7 @@ class _Members(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Split:
+class Described:
     """What a split is made of.
 
     Attributes:
@@ -100,7 +98,7 @@ class Annotated(Layout):
     place: ClassVar[str] = PLACE
     """Where the numbers of classes are."""
 
-    _plan: dict[str, _Split] | None = None
+    _plan: dict[str, Described] | None = None
 
     @classmethod
     def matches(cls, files: Files) -> bool:
@@ -139,7 +137,7 @@ class Annotated(Layout):
         lists = {file.path for file in files.others if has_lists and layouts.is_image_set(file.path)}
         return read | of_no_image | lists | super().files_read(files)
 
-    def _collect(self, found: Collector, files: Files, split: _Split) -> None:
+    def _collect(self, found: Collector, files: Files, split: Described) -> None:
         self._state(found, files, split)
         reasons = {skip.path: skip.reason for skip in split.annotations.skipped}
         done = {file.path for file in split.annotation_files}
@@ -161,7 +159,7 @@ class Annotated(Layout):
             if file.path not in done:
                 self.skip(found, file, self._why_skipped(files, file, split))
 
-    def _state(self, found: Collector, files: Files, split: _Split) -> None:
+    def _state(self, found: Collector, files: Files, split: Described) -> None:
         """State what the annotation files and their entries become."""
         annotations, paths = split.annotations, [file.path for file in split.there]
         if used := split.annotation_files:
@@ -196,11 +194,11 @@ class Annotated(Layout):
         record = super().record(image, parts, {})
         return record._replace(facts=completed(dict(facts), *image_size(record.image)))
 
-    def _read(self, files: Files) -> dict[str, _Split]:
+    def _read(self, files: Files) -> dict[str, Described]:
         """Return the splits by name; of a tree without splits, one with an empty name."""
         raise NotImplementedError
 
-    def _why_skipped(self, files: Files, file: File, split: _Split) -> str:
+    def _why_skipped(self, files: Files, file: File, split: Described) -> str:
         if layouts.is_image_name(file.path):
             return f"is not listed in {split.source}"
         if layouts.is_image_set(file.path) and any(layouts.is_image_set(used.path) for used in split.used):
@@ -210,7 +208,7 @@ class Annotated(Layout):
         return files.why_not_packed(file.path)
 
 
-def _by_folder(split: _Split, where: str) -> dict[str, _Split]:
+def _by_folder(split: Described, where: str) -> dict[str, Described]:
     """Return the parts of a split whose images are in folders that are named like splits, or all of it."""
     names: dict[str, dict[str, File | None]] = {
         folder: {} for folder in sorted({split_folder(file.path) for file in split.there})
@@ -225,82 +223,6 @@ def _by_folder(split: _Split, where: str) -> dict[str, _Split]:
         folder = split_folder(name if file is None else file.path)
         names.get(folder, next(iter(names.values()), {}))[name] = file
     return {folder: replace(split, images=images) for folder, images in names.items()} or {"": split}
-
-
-class Coco(Annotated):
-    """COCO: one JSON file per split, with the images anywhere in the tree."""
-
-    kind = "coco"
-    found_by = "a JSON file with 'images' and 'annotations'"
-
-    @classmethod
-    def matches(cls, files: Files) -> bool:
-        """Return whether there is a COCO file."""
-        return bool(_coco_files(files, first=True))
-
-    def _read(self, files: Files) -> dict[str, _Split]:
-        by_split: dict[str, list[File]] = {}
-        for file in _coco_files(files):
-            by_split.setdefault(coco.split_of(file.path), []).append(file)
-        if "" in by_split and len(by_split) > 1:
-            raise _several([file.path for same in by_split.values() for file in same])
-        plan = {name: _coco_split(files, name, same) for name, same in sorted(by_split.items())}
-        lists = {(part.annotations.ids, part.annotations.names): part.source for part in plan.values()}
-        lists.pop(((), ()), None)
-        if len(lists) > 1:
-            raise SourceError(
-                f"{' and '.join(list(lists.values())[:2])} have different categories, so a class number would mean "
-                "different things: make the lists equal, or pack them separately"
-            )
-        return plan
-
-
-def _coco_files(files: Files, *, first: bool = False) -> list[File]:
-    """Return the JSON files that are COCO, or only the first. Those with the name of an image describe it."""
-    described = [file for file in files.others if file.path.lower().endswith(".json") and not file.reason]
-    stems = {posixpath.splitext(file.path)[0] for file in files.images} if described else set()
-    candidates = [file for file in described if posixpath.splitext(file.path)[0] not in stems]
-    candidates.sort(key=lambda file: not coco.has_usual_name(file.path))
-    found = (file for file in candidates[:_MAX_FILES] if coco.is_coco(files.read(file)))
-    return list(islice(found, 1) if first else found)
-
-
-def _several(paths: Sequence[str]) -> SourceError:
-    return SourceError(
-        f"there are several COCO files about the same images, {quoted(sorted(paths))}: it is not known which one is "
-        "meant. Keep one, or name them as COCO does: instances_train.json, person_keypoints_train.json, "
-        "captions_train.json"
-    )
-
-
-def _coco_split(files: Files, split: str, same: Sequence[File]) -> _Split:
-    """Return the split that COCO files of one split describe together."""
-    if len(same) > 1 and not all(coco.can_be_merged(file.path) for file in same):
-        raise _several([file.path for file in same])
-    source = posixpath.basename(same[0].path)
-    annotations = coco.parse(files.read(same[0]), same[0].path)
-    for file in same[1:]:
-        annotations = coco.merged(annotations, coco.parse(files.read(file), file.path), file.path)
-    names = [*annotations.images, *(skip.path for skip in annotations.skipped)]
-    known = RowNames(files.images)
-    images = {name: known.find(coco.name_here(name), table=same[0].path, folder=split) for name in names}
-    if names and not any(images.values()):
-        raise SourceError(
-            f"no image of {same[0].path} is in {files.where}, such as {names[0]!r}: put the images into a folder below "
-            "it"
-        )
-    parts: dict[str, dict[str, File]] = {}
-    for name, fields in annotations.fields.items():
-        image = images[name]
-        for kind, png in fields.items() if image is not None else ():
-            part = known.find(coco.name_here(png), table=same[0].path, folder=posixpath.splitext(source)[0])
-            if image is None or part is None:
-                raise SourceError(f"{same[0].path} names {png!r}, but there is no such file in {files.where}")
-            parts.setdefault(image.path, {})[kind] = part
-    labels = {image.path: annotations.labels[name] for name, image in images.items() if image and annotations.labels}
-    are_single = all(len(own) < 2 for own in labels.values())
-    classes = {path: own[0] if are_single else own for path, own in labels.items() if own}
-    return _Split(annotations, images, parts, same, source, classes=classes)
 
 
 class Yolo(Annotated):
@@ -333,7 +255,7 @@ class Yolo(Annotated):
             )
         return None
 
-    def _read(self, files: Files) -> dict[str, _Split]:
+    def _read(self, files: Files) -> dict[str, Described]:
         stated, data_yaml, used = _yolo_names(files)
         source = posixpath.basename(data_yaml)
         images = _yolo_splits(files, stated, data_yaml)
@@ -345,7 +267,7 @@ class Yolo(Annotated):
                 stated,
                 where=data_yaml,
             )
-            plan[split] = _Split(
+            plan[split] = Described(
                 annotations,
                 members.by_path,
                 {},
@@ -368,9 +290,7 @@ def _first_labels(files: Files) -> list[File]:
     if not any(file.path.endswith(".txt") for file in files.others):
         return []
     labels = (files.by_path.get(yolo.label_path(file.path)) for file in files.images)
-    return list(
-        islice((label for label in labels if label is not None and label.size and not label.reason), _LOOKED_AT)
-    )
+    return list(islice((label for label in labels if label is not None and label.size and not label.reason), LOOKED_AT))
 
 
 def _states_names(files: Files, file: File) -> bool:
@@ -457,10 +377,10 @@ class Voc(Annotated):
     def matches(cls, files: Files) -> bool:
         """Return whether an image has a VOC annotation."""
         found = _xml_files(files)
-        first = [found[file.path] for file in files.images if file.path in found][:_LOOKED_AT]
+        first = [found[file.path] for file in files.images if file.path in found][:LOOKED_AT]
         return any(b"<annotation" in files.read(file)[:1000] for file in first)
 
-    def _read(self, files: Files) -> dict[str, _Split]:
+    def _read(self, files: Files) -> dict[str, Described]:
         annotation = _xml_files(files)
         found = masks.pairs(file.path for file in files.images)
         parts = {
@@ -481,7 +401,7 @@ class Voc(Annotated):
         plan = {}
         for split, members in _image_sets(files, images).items():
             source = "ImageSets" if split else "Annotations"
-            plan[split] = _Split(
+            plan[split] = Described(
                 everything,
                 members.by_path,
                 parts,
@@ -569,7 +489,7 @@ class Masks(Annotated):
             )
         return None
 
-    def _read(self, files: Files) -> dict[str, _Split]:
+    def _read(self, files: Files) -> dict[str, Described]:
         paths = [file.path for file in files.images]
         found = masks.pairs(paths)
         folders = {} if found.pairs else masks.siblings(paths)
@@ -580,7 +500,7 @@ class Masks(Annotated):
         names, used = mask_classes(files)
         sets = _image_sets(files, [files.by_path[path] for path in parts], "Segmentation")
         return {
-            split: _Split(
+            split: Described(
                 Annotations(names),
                 members.by_path,
                 parts,
@@ -593,7 +513,7 @@ class Masks(Annotated):
             for split, members in sets.items()
         }
 
-    def _why_skipped(self, files: Files, file: File, split: _Split) -> str:
+    def _why_skipped(self, files: Files, file: File, split: Described) -> str:
         if layouts.is_image_name(file.path):
             return "has no mask, or is not the mask of any image"
         return super()._why_skipped(files, file, split)

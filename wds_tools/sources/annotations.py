@@ -54,6 +54,11 @@ def text_of(data: bytes, where: str) -> str:
         raise SourceError(f"{where} is not text in UTF-8 ({error})") from error
 
 
+def lines_of(data: bytes, where: str) -> list[str]:
+    """Return the lines of a file that are not empty, without spaces around them."""
+    return [stripped for line in text_of(data, where).splitlines() if (stripped := line.strip())]
+
+
 def packed(facts: Mapping[str, Any]) -> bytes:
     """Return the entries of a sample compactly: there may be as many as images, with all outlines of their objects."""
     return zlib.compress(_encoder.encode(dict(facts)).encode(), 1)

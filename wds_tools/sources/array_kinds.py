@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from wds_tools.errors import SourceError
 from wds_tools.format.image_header import sniff
 from wds_tools.format.label import Label, name
-from wds_tools.sources.pixels import layout_of
+from wds_tools.sources.values import layout_of
 
 # Kinds of values: "names" are an enumeration of HDF5, "bytes" and "lists" are of variable length in each row, "items"
 # are arrays with a shape of their own in each row, and "binary" is of one length without a meaning.

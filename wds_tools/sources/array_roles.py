@@ -24,8 +24,7 @@ from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name, usual_names
 from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x, names_in, with_matching_names
 from wds_tools.sources.layouts import SPLIT_OF
-from wds_tools.sources.pixels import CHANNELS, check_pixels
-from wds_tools.sources.record_values import Kind
+from wds_tools.sources.values import CHANNELS, Kind, check_pixels
 from wds_tools.wording import counted
 
 _POSITION = re.compile(r"arr_[0-9]+")  # the names that numpy.savez gives
@@ -253,7 +252,7 @@ class ArrayRoles:
         self.rest[short] = name
         is_given = self.labels is not None or LABEL in self._options.columns
         if not is_given and role_rank(name, LABEL) == 2 and not has_scalars(array):
-            self.notes.append(f"array {name!r} is not the label, because it has not one number or name per image")
+            self.notes.append(f"array {name!r} is not the label, because it does not have one number or name per image")
 
     # The image
 

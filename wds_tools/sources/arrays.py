@@ -1,41 +1,73 @@
-"""Images as pixels in one large array: the common base of the HDF5, NumPy, Zarr and tensor sources; NumPy files.
+"""Images as pixels in one large array: the common base of all sources of arrays; NumPy, Zarr and tensor files.
 
 Pixels must be uint8. Other types are refused, because their range is not known: 0.5 may be mid-grey
 or nearly black.
+
+Zarr, versions 2 and 3, is a folder: an array, or a group with ``images`` and ``labels``, or in groups below it. The
+metadata may name a codec that unpickles data, which can run code. So the metadata is checked before Zarr opens the
+store, and only codecs that cannot run code are allowed.
+
+Tensor files (``.pt``, ``.pth``) contain a dictionary with ``images`` and ``labels``, also in dictionaries in it; a pair
+of both; images alone; or a list of samples, each a pair or a dictionary. They are read with
+``torch.load(weights_only=True)``, which creates only tensors and plain containers.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import re
 import struct
+import warnings
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from wds_tools.errors import SourceError
 from wds_tools.format import codecs
-from wds_tools.sources.array_kinds import array_kind, cells_of, to_bytes
-from wds_tools.sources.array_roles import ArrayRoles, Contents, Unusable
-from wds_tools.sources.base import Collector, Record, as_read_error, as_source_error
+from wds_tools.sources.array_kinds import Rows, array_kind, cells_of, of_items, to_bytes
+from wds_tools.sources.array_roles import ArrayRoles, Contents, Unusable, class_names_in
+from wds_tools.sources.base import (
+    Collector,
+    Record,
+    SourceStoreError,
+    as_read_error,
+    as_source_error,
+    import_optional,
+    is_system_error,
+)
 from wds_tools.sources.columns import IMAGE
 from wds_tools.sources.files import map_file
 from wds_tools.sources.inputs import Input
-from wds_tools.sources.pixels import layout_of, png_bound, to_pixels
 from wds_tools.sources.record_roles import Names
-from wds_tools.sources.record_values import Kind, Pixels, cell, reason_of
 from wds_tools.sources.records import RecordSource
+from wds_tools.sources.values import Kind, Pixels, cell, layout_of, png_bound, reason_of, to_pixels
 
 # h5py and Zarr raise these for damaged files.
 _READ_ERRORS = (ValueError, IndexError, KeyError, TypeError, RuntimeError, SystemError)
 _NUMPY_ERRORS = (ValueError, zipfile.BadZipFile, EOFError, struct.error, zlib.error, RuntimeError)
 MAX_UNPACKED_BYTES = 16 << 30
 """Limit for a compressed array of NumPy, which each worker decompresses into memory."""
+
+CODECS = frozenset(
+    "blosc zlib gzip zstd lz4 lzma bz2 delta shuffle bitround packbits crc32 crc32c adler32 fletcher32 bytes endian "  # noqa: SIM905 - a list
+    "transpose sharding_indexed vlen-utf8 vlen-bytes".split()
+)
+_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
+_MAX_METADATA_BYTES = 16 << 20
+_CHUNK = re.compile(r"c|(c[./])?\d+([./]\d+)*")  # its path in the folder of its array
+_PAIR = ("images", "labels")
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+_IMAGE_AXES = 3
+_PARAMETERS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
 class ArraySource(RecordSource):
@@ -237,3 +269,261 @@ def _array(data: memoryview, where: str) -> Any:
         raise SourceError(f"{where}: {error}") from error
     array = np.frombuffer(data, dtype, math.prod(shape), start)
     return array.reshape(shape, order="F" if fortran else "C")
+
+
+class ZarrSource(ArraySource):
+    """A Zarr store in a local folder. A chunk is read once per worker and window, not once per image."""
+
+    kind = "zarr"
+
+    def open(self) -> Contents:
+        zarr = import_optional("zarr", "Zarr")
+        for path in _walk(self.path):
+            if path.name in _METADATA:
+                _check_metadata(path)
+        with as_read_error(f"{self.path} cannot be read as Zarr", KeyError, ValueError, TypeError, RuntimeError):
+            node = zarr.open(self.path, mode="r")
+            contents = Contents()
+            with warnings.catch_warnings():  # about other files, which the account has
+                warnings.filterwarnings("ignore", "Object at", UserWarning)
+                members = [] if isinstance(node, zarr.Array) else sorted(node.members(max_depth=None))
+            self._stored = {
+                name: member for name, member in members or [("images", node)] if isinstance(member, zarr.Array)
+            }
+            self._nodes = {"", *(name for name, _ in members)}
+            self._arrays = self._stored.keys() if members else {""}
+            for prefix, member in [("", node), *((f"{name}@", member) for name, member in members)]:
+                for word, value in member.attrs.asdict().items():
+                    contents.add_entry("attribute", f"{prefix}{word}", word, value)
+            for name, array in self._stored.items():
+                if array.dtype.kind == "O":
+                    contents.refuse(
+                        name, "has objects, which are not read, because they can be pickles, which can run code"
+                    )
+                else:  # the units of reading are its shards, or its chunks if it has none
+                    chunks = getattr(array, "shards", None) or array.chunks
+                    contents.add(name, Rows(array.shape, array.dtype, array.__getitem__, chunks))
+        return contents
+
+    def files(self) -> list[Path]:
+        # `collect` identifies the chunks by name, length and modification time
+        return sorted(path for path in _walk(self.path) if path.name in _METADATA)
+
+    def why_left_out(self, path: str) -> str | None:
+        folder, _, name = path.rpartition("/")
+        parts = path.split("/")
+        splits = (("/".join(parts[:level]), "/".join(parts[level:])) for level in range(len(parts)))
+        is_chunk = any(array in self._arrays and _CHUNK.fullmatch(chunk) for array, chunk in splits)
+        is_metadata = name in (*_METADATA, ".zattrs") and folder in self._nodes
+        return None if is_chunk or is_metadata else super().why_left_out(path)
+
+    def collect(self, found: Collector) -> None:
+        super().collect(found)
+        images = self._stored.get(self._roles.image)
+        if images is not None and (missing := self._missing(images)):
+            found.account.notes.append(  # as in a copy that was interrupted: Zarr reads zeros there
+                f"{missing} of the images are missing, and are read as the fill value; "
+                "Zarr leaves them out if all pixels have this value, but the store can also be incomplete"
+            )
+        digest = xxhash.xxh3_128()
+        for path in sorted(_walk(self.path)):
+            status = path.stat()
+            name = os.fsencode(path.relative_to(self.path))
+            digest.update(b"%s\0%d\0%d\n" % (name, status.st_size, status.st_mtime_ns))
+        found.stamp += digest.hexdigest()
+
+    def _missing(self, array: Any) -> str:
+        """Return how many files with chunks of an array are missing; empty if there are all."""
+        unit = getattr(array, "shards", None)
+        folder = self.path / array.path
+        expected = math.prod(-(-size // part) for size, part in zip(array.shape, unit or array.chunks, strict=True))
+        names = (path.relative_to(folder).as_posix() for path in _walk(folder))
+        missing = expected - sum(map(bool, map(_CHUNK.fullmatch, names)))
+        return f"{missing:,} of {expected:,} {'shards' if unit else 'chunks'}" if missing > 0 else ""
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    for folder, _, names in os.walk(root, onerror=_raise):
+        for name in names:
+            yield Path(folder, name)
+
+
+def _raise(error: OSError) -> None:
+    """Raise an error that `os.walk` would ignore: without a part of the chunks, Zarr reads zeros."""
+    raise SourceStoreError(f"{error.filename} cannot be listed: {error.strerror}") from error
+
+
+def _check_metadata(path: Path) -> None:
+    """Raise an error for codecs that may run code from the data."""
+    with as_read_error(f"{path} is not Zarr metadata", ValueError, RecursionError):
+        if path.stat().st_size > _MAX_METADATA_BYTES:
+            raise SourceError(f"{path} has {path.stat().st_size:,} bytes; allowed are {_MAX_METADATA_BYTES:,}")
+        unknown = set(_codecs(json.loads(path.read_bytes()))) - CODECS
+    if unknown:
+        raise SourceError(
+            f"{path} names the codec {min(unknown)!r}, which may run code from the data; "
+            f"allowed are {', '.join(sorted(CODECS))}"
+        )
+
+
+def _codecs(node: Any, *, inside: bool = False) -> Iterator[str]:
+    """Yield the name of every codec in the metadata, at any depth."""
+    if isinstance(node, dict):
+        if inside:
+            yield str(node.get("id") or node.get("name") or "").removeprefix("numcodecs.")
+        for word, value in node.items():
+            yield from _codecs(value, inside=word in ("codecs", "filters", "compressor", "index_codecs"))
+    elif isinstance(node, list):
+        for value in node:
+            yield from _codecs(value, inside=inside)
+    elif inside and isinstance(node, str):
+        yield node
+
+
+class TensorSource(ArraySource):
+    """A file written by ``torch.save``; its tensors are memory-mapped."""
+
+    kind = "tensors"
+
+    def open(self) -> Contents:
+        import torch  # noqa: PLC0415 - only this source needs torch
+
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Validating sparse", UserWarning)
+                content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
+        except Exception as error:  # torch.load raises many types of error for invalid files
+            if is_system_error(error):
+                raise SourceStoreError(f"{self.path} cannot be read: {error}") from error
+            raise SourceError(
+                f"{self.path} cannot be read as tensors: {_why_not_loaded(error)}; allowed are tensors, numbers and "
+                "text in dictionaries, lists and tuples"
+            ) from error
+        contents = Contents()
+        reader = _Tensors(contents, torch, str(self.path))
+        if isinstance(content, Mapping):
+            reader.refuse_models(content)
+        if isinstance(content, (list, tuple)):
+            content = reader.columns(content)
+        reader.add("", content if isinstance(content, Mapping) else {"images": content})
+        if not contents.arrays:
+            raise SourceError(f"{self.path} contains no tensor of images; expected {{'images': ..., 'labels': ...}}")
+        return contents
+
+
+def _why_not_loaded(error: Exception) -> str:
+    """Return why a file cannot be loaded: of torch's long advice, only the class that it does not create."""
+    if found := _GLOBAL.search(str(error)):
+        return f"it has objects of {found[1]}, which are not created, because a pickle can run code"
+    return str(error).strip().partition("\n")[0][:200]
+
+
+class _Tensors:
+    """Adds what a file contains to its contents."""
+
+    def __init__(self, contents: Contents, torch: Any, where: str) -> None:
+        self._contents, self._torch, self._where = contents, torch, where
+
+    def add(self, prefix: str, entries: Mapping[Any, Any]) -> None:
+        """Add the entries of a dictionary, those of dictionaries in it with a path."""
+        for key, value in entries.items():
+            name = f"{prefix}{key}"
+            if name in self._contents.arrays:
+                raise SourceError(f"{self._where} has two entries with the name {name!r}: rename one of them")
+            if self._is_pair(value):
+                value = dict(zip(_PAIR, value, strict=True))  # noqa: PLW2901
+            if isinstance(value, Mapping) and class_names_in(value) is None:
+                self.add(f"{name}/", value)
+                continue
+            try:
+                array = self._array(value)
+            except SourceError as error:
+                self._contents.refuse(name, error)
+                continue
+            if array is None:
+                self._contents.add_entry("entry", name, name, value)
+            else:
+                self._contents.arrays[name] = array
+
+    def _array(self, value: Any) -> Any | None:
+        """Return a tensor, or a list, as an array; None for a single value."""
+        if isinstance(value, self._torch.Tensor):
+            return _as_numpy(value) if value.ndim else None
+        return self._array_of(value) if isinstance(value, (list, tuple)) else None
+
+    def _array_of(self, value: Sequence[Any]) -> Any:
+        kinds = {type(item) for item in value}
+        if kinds in ({int}, {float}, {bool}, {str}):
+            return np.asarray(value)
+        if kinds == {bytes}:
+            return of_items([np.frombuffer(item, np.uint8) for item in value])
+        if kinds == {self._torch.Tensor}:
+            items = [_as_numpy(item) for item in value]
+            return np.stack(items) if all(item.ndim == 0 for item in items) else of_items(items)
+        if kinds and all(issubclass(kind, (list, tuple)) for kind in kinds):
+            rows = [self._array(item) for item in value]
+            if all(isinstance(row, np.ndarray) and row.dtype.kind in "iufb" for row in rows):
+                return of_items(rows)
+        if kinds <= {int, float}:
+            return np.asarray(value, float)
+        names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
+        raise SourceError(
+            f"is a {type(value).__name__} of {names}; only lists of tensors, of numbers and of text are read"
+        )
+
+    def columns(self, content: Sequence[Any]) -> dict[str, Any]:
+        """Return a list at the top of a file as images and labels."""
+        tensor = self._torch.Tensor
+        if all(isinstance(item, Mapping) for item in content) and content:
+            if len({frozenset(item) for item in content}) == 1:
+                return {str(key): [item[key] for item in content] for key in content[0]}
+        elif content and all(isinstance(item, (list, tuple)) and len(item) == len(_PAIR) for item in content):
+            if all(isinstance(item[0], tensor) and not isinstance(item[1], (list, tuple, Mapping)) for item in content):
+                return dict(zip(_PAIR, ([_as_number(item[at]) for item in content] for at in (0, 1)), strict=True))
+        elif self._is_pair(content):
+            return dict(zip(_PAIR, content, strict=True))
+        elif len(content) == 1 and isinstance(content[0], tensor) and content[0].ndim > _IMAGE_AXES:
+            return {"images": content[0]}
+        elif len(content) > len(_PAIR) and all(
+            isinstance(item, tensor) and item.ndim <= _IMAGE_AXES for item in content
+        ):
+            return {"images": list(content)}
+        raise SourceError(
+            f"{self._where} contains a {type(content).__name__} of {len(content)} values; allowed are images alone, "
+            "(images, labels), a list of images, of pairs (image, label) or of dictionaries with equal keys: stack "
+            "images with torch.stack, and save further values in a dictionary"
+        )
+
+    def _is_pair(self, value: Any) -> bool:
+        """Return whether a value is a pair of several images and their labels."""
+        if not isinstance(value, (list, tuple)) or len(value) != len(_PAIR):
+            return False
+        images, labels = value
+        are_images = isinstance(images, self._torch.Tensor) and images.ndim >= _IMAGE_AXES
+        are_labels = isinstance(labels, (list, tuple)) or getattr(labels, "ndim", 0) in (1, 2)
+        return are_images and are_labels and len(images) == len(labels)
+
+    def refuse_models(self, content: Mapping[Any, Any]) -> None:
+        """Raise an error for the weights of a model, whose entries are parameters and no samples."""
+        inner = [value for value in content.values() if isinstance(value, Mapping)]
+        for entries in (content, *inner):
+            tensors = [name for name, value in entries.items() if isinstance(value, self._torch.Tensor)]
+            if tensors and all(str(name).endswith(_PARAMETERS) for name in tensors):
+                raise SourceError(
+                    f"{self._where} has the weights of a model (state_dict), such as {tensors[0]!r}, and no images; "
+                    "expected {'images': ..., 'labels': ...}"
+                )
+
+
+def _as_number(value: Any) -> Any:
+    """Return a tensor of one value as a number."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
+def _as_numpy(tensor: Any) -> Any:
+    try:
+        return tensor.detach().resolve_conj().resolve_neg().numpy()
+    except (TypeError, RuntimeError) as error:  # NumPy lacks bfloat16 and smaller types, which fit into float32
+        if str(tensor.layout) == "torch.strided" and tensor.is_floating_point():
+            return tensor.detach().float().numpy()
+        raise SourceError(f"is a tensor of {tensor.dtype} in the layout {tensor.layout}, which is not read") from error

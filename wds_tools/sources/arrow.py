@@ -33,8 +33,8 @@ from wds_tools.sources.files import find_files
 from wds_tools.sources.inputs import Input
 from wds_tools.sources.layouts import first_folders
 from wds_tools.sources.record_roles import Names, Roles
-from wds_tools.sources.record_values import Excluded, Kind, cell, is_text
 from wds_tools.sources.records import RecordSource
+from wds_tools.sources.values import Excluded, Kind, cell, is_text
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"

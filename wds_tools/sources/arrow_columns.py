@@ -22,7 +22,7 @@ from wds_tools.format import image_header
 from wds_tools.format.label import Classes, quoted
 from wds_tools.sources.columns import check_unique
 from wds_tools.sources.label_choice import class_lists_of
-from wds_tools.sources.record_values import Excluded, Kind, cell
+from wds_tools.sources.values import Excluded, Kind, cell
 
 _NO_BYTES = Excluded("binary, which is not read from a table of files")
 _VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))

@@ -8,7 +8,6 @@ what the user stated wrongly an OptionError. Docstrings name errors only where t
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ from wds_tools.format.label_lists import LABELS, Form
 from wds_tools.lru_cache import LRUCache
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts
-from wds_tools.sources.inputs import File, Input, Inputs
+from wds_tools.sources.inputs import Input, Inputs
 from wds_tools.wording import one_line
 
 MAX_RECORD_BYTES = 1 << 30
@@ -44,7 +43,7 @@ WINDOW_BYTES = 256_000_000
 _FULLY_HASHED_BYTES = 4 << 20  # files up to this length are hashed completely, longer ones in pieces
 _PIECE_BYTES = 1 << 16
 _PIECES = 64
-_NEXT_TO_IT = "is next to what is packed, and is not read"
+NEXT_TO_IT = "is next to what is packed, and is not read"
 
 
 class SourceStoreError(StoreError):
@@ -324,11 +323,11 @@ class Source:
         """
         found = Collector(self.name, self.unit, self.options)
         self.collect(found)
-        if found.files and self.root().is_dir():
-            self._leave_out_others(found)
+        around = import_module("wds_tools.sources.about_images")  # it reads tables, which are sources too
+        around.leave_out_others(self, found)
         listing = found.listing()
-        if found.files and not self.root().is_dir() and not found.are_labelled and not self.is_stated:
-            self._check_next_to(found)
+        if not found.are_labelled and not self.is_stated:
+            around.check_next_to(self, found)
         return listing
 
     def collect(self, found: Collector) -> None:
@@ -341,7 +340,7 @@ class Source:
 
     def why_left_out(self, path: str) -> str | None:
         """Return why a file below the root with no record in it is not packed; None for a part of the format."""
-        return layouts.SHARD_TABLE if layouts.is_shard_table(path) else _NEXT_TO_IT
+        return layouts.SHARD_TABLE if layouts.is_shard_table(path) else NEXT_TO_IT
 
     def image_names(self, found: Collector) -> Iterable[str]:
         """Return the names by which a table can name the images."""
@@ -367,68 +366,10 @@ class Source:
         """Return the splits, such as train and val, by name, in a fixed order; empty if the source has none."""
         return {}
 
-    def _leave_out_others(self, found: Collector) -> None:
-        """State the files below the root that are not packed, and name the tables, which may have labels, in a note."""
-        account, root = found.account, self.root()
-        known = {part.name for part in account.parts if part.kind == "file"}
-        read = {file.path.relative_to(root).as_posix() for file in found.files if file.path.is_relative_to(root)}
-        start = len(f"{root}/")
-        below = (f"{folder}/{name}"[start:] for folder, _, names in os.walk(root) for name in names)
-        paths = sorted({*below} - read)
-        reasons = {path: reason for path in paths if path not in known and (reason := self.why_left_out(path))}
-        hidden = {path: layouts.hidden_root(path) for path in reasons}
-        for name in dict.fromkeys(filter(None, hidden.values())):
-            account.leave_out("path", name, layouts.why_hidden(name))
-        others = [path for path in reasons if hidden[path] is None]
-        for path, one in self._about_images(found, root, others).items():
-            reasons[path] = one.reason if reasons[path] == _NEXT_TO_IT else reasons[path]
-        for path in others:
-            account.leave_out("file", path, reasons[path])
-
-    def _about_images(self, found: Collector, root: Path, others: Sequence[str]) -> Mapping[str, Any]:
-        """Return which files next to what is packed are about the images, and name them in notes."""
-        rule = import_module("wds_tools.sources.about_images")  # it reads tables, which are sources too
-        files = [File(path, (root / path).stat().st_size) for path in others if (root / path).is_file()]
-        images = [File(name, 0) for name in self.image_names(found)] if rule.candidates(files, ()) else []
-        with as_source_error(f"a file next to {self.name} cannot be read"):
-            about = rule.about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=self.is_stated)
-        self._check_about({} if self.is_stated else about, root)
-        found.account.notes += rule.notes_on(about)
-        return dict(about)
-
-    def _check_next_to(self, found: Collector) -> None:
-        """Check that no file next to one that is packed, which has no labels, is about its images.
-
-        Further Parquet files next to one are other parts of the same data.
-        """
-        rule = import_module("wds_tools.sources.about_images")
-        root, packed = found.files[0].path.parent, {one.path for one in found.files}
-        parts = {path.suffix for path in packed} & {*layouts.TABLES}
-        with as_source_error(f"{root} cannot be read"):
-            there = [path for path in sorted(root.iterdir()) if path.suffix not in parts and path.is_file()]
-            files = [
-                File(path.name, path.stat().st_size) for path in there if path.name[0] != "." and path not in packed
-            ]
-            images = [File(name, 0) for name in self.image_names(found)] if rule.candidates(files, ()) else []
-            about = rule.about(files, images, lambda file: (root / file.path).read_bytes(), are_labelled=False)
-        self._check_about(about, root)
-        shown = {path: one for path, one in about.items() if rule.says_labels(path) and one.reason != rule.NAMED}
-        found.account.notes += rule.notes_on(shown)
-
     @property
     def is_stated(self) -> bool:
         """Whether the user has named the format or the label, and so does not mean files next to it."""
         return self.options.kind is not None or "label" in self.columns
-
-    def _check_about(self, about: Mapping[str, Any], root: Path) -> None:
-        """Check that no file is about the images."""
-        for path, one in about.items():
-            if one.is_certain:
-                what = re.split(":|, so it|, which is not read", one.reason)[0]
-                raise SourceError(
-                    f"{root / path} {what}, and is not read with {self.name}: if it has the labels, {self.joining}; or "
-                    f"pass --from {self.kind} (kind={self.kind!r}) to pack without it"
-                )
 
     def later_than(self, inputs: Iterable[Input], time_ns: int) -> list[str]:  # noqa: ARG002 - for files of images
         """Return the local image files whose modification time is later, of those that inputs are read from."""

@@ -22,8 +22,8 @@ from wds_tools.errors import MissingSourceError, SourceError
 from wds_tools.sources.base import Collector, Source, SourceOptions, as_read_error, as_source_error
 from wds_tools.sources.files import MappedFiles
 from wds_tools.sources.inputs import Input
-from wds_tools.sources.record_values import PICKLE, Excluded, array_of, images_of, pillow_image
 from wds_tools.sources.records import Item, RecordSource, attempt
+from wds_tools.sources.values import PICKLE, Excluded, array_of, images_of, pillow_image
 
 INDEX = "index.json"
 _MAX_INDEX_BYTES = 1 << 30
@@ -189,8 +189,8 @@ def read_index(folder: Path, what: str) -> dict[str, Any]:
         if below := datasets_in(folder):
             names = ", ".join(path.name for path in below)
             raise SourceError(
-                f"{folder} has {what} in {names}: pack one at a time, such as {below[0]}, or each as a dataset of its "
-                "own (--split folders)"
+                f"{folder} has {what} in {names}: pack one at a time, such as {below[0]}, or each as a separate "
+                "dataset (--split folders)"
             )
         raise MissingSourceError(f"{folder} has no {INDEX}, so it is not {what}: check the path")
     with as_source_error(f"{path} cannot be read", ValueError, RecursionError):

@@ -70,7 +70,7 @@ def can_be_merged(path: str) -> bool:
     return posixpath.basename(path).startswith(_MERGED)
 
 
-def parse(data: bytes, where: str) -> Annotations:
+def parse(data: bytes, where: str, *, left_out: tuple[str, ...] = ()) -> Annotations:
     """Return the annotations of a COCO file.
 
     Category ids become class numbers in ascending order. Boxes become left, top, right, bottom. An annotation without
@@ -79,18 +79,20 @@ def parse(data: bytes, where: str) -> Annotations:
     Args:
         data: The file.
         where: Its name, for messages.
+        left_out: Entries of images that do not become entries of samples.
 
     Raises:
         SourceError: The file is not COCO, or what refers to an image or a category is ambiguous: ids that occur twice,
             images with one name, annotations with an unknown category.
         LabelError: Two categories with annotations have the same name.
     """
-    return _Reader(data, where).annotations()
+    return _Reader(data, where, left_out).annotations()
 
 
 class _Reader:
-    def __init__(self, data: bytes, where: str) -> None:
+    def __init__(self, data: bytes, where: str, left_out: tuple[str, ...]) -> None:
         self.where = where
+        self.left_out = left_out
         self.result = Collected()
         self.by_image: dict[_Id, array[int]] = {}  # where the annotations of each image start
         self.ids: list[Any] = []
@@ -295,7 +297,8 @@ class _Reader:
         if len(left_out) < len(categories):
             for one in left_out:
                 self.result.found.notes.append(
-                    f"category {one['id']} has no annotation, and the name {one.get('name')!r} of another one: left out"
+                    f"category {one['id']} has no annotation, and the same name as another one, {one.get('name')!r}: "
+                    "left out"
                 )
             categories = [one for one in categories if one not in left_out]
         return categories
@@ -309,7 +312,7 @@ class _Reader:
             facts: dict[str, Any] = {side: size for side in ("width", "height") if (size := _side(image, side))}
             if len(facts) == 1:
                 facts = {}
-            facts |= further(image, ("width", "height"), SAMPLE_KEYS)
+            facts |= further(image, ("width", "height", *self.left_out), SAMPLE_KEYS)
             objects: list[Object] = []
             captions: list[str] = []
             labelled: list[dict[str, Any]] = []

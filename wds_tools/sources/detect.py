@@ -395,7 +395,7 @@ _ARCHIVE = (
 )
 _OBJECTS = "images with boxes, outlines, key points or masks, in a folder, an archive or at a URL"
 KINDS: dict[str, Format] = {
-    "zarr": Format("zarrs:ZarrSource", _is_zarr, "a folder, version 2 or 3, with or without groups"),
+    "zarr": Format("arrays:ZarrSource", _is_zarr, "a folder, version 2 or 3, with or without groups"),
     "lmdb": Format("lmdb:LmdbSource", _is_lmdb, "a folder with `data.mdb`, or the file"),
     "mds": Format(
         "chunks:MdsSource",
@@ -415,7 +415,7 @@ KINDS: dict[str, Format] = {
         ("npy", "npz"),
     ),
     "tensors": Format(
-        "tensors:TensorSource",
+        "arrays:TensorSource",
         _is_file(".pt", ".pth"),
         "`.pt`, `.pth`: dictionaries, a pair, only images, or a list of samples",
         ("pt", "pth"),

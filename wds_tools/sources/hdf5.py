@@ -25,10 +25,11 @@ from wds_tools.sources.arrays import ArraySource
 from wds_tools.sources.base import as_read_error, import_optional
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.layouts import is_split_name
-from wds_tools.sources.pixels import CHANNELS, layout_of
+from wds_tools.sources.values import CHANNELS, layout_of
 
 _ERRORS = (KeyError, ValueError, RuntimeError, TypeError)
 _HEADER_BYTES = 128  # of a MAT-file
+_END_OF_TYPES = 5000  # the numbers with which version 4 states byte order and type are below it
 _BLOCK_BYTES = 32 << 20  # of rows that are read together where a row is scattered over the file
 _NUMBERS = frozenset(
     [*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "single", "double", "logical"]
@@ -46,10 +47,10 @@ class Hdf5Source(ArraySource):
     def open(self) -> Contents:
         with as_read_error(f"{self.path} cannot be read"), self.path.open("rb") as stored:
             header = stored.read(_HEADER_BYTES)
-        if header.startswith(b"MATLAB 5.0 MAT-file"):
+        if version := _unread_version(self.path, header):
             raise SourceError(
-                f"{self.path} is a MAT-file of version 5, which is not read: save it with -v7.3 in MATLAB, or convert "
-                "it in Python with numpy.savez('x.npz', images=..., labels=...) after scipy.io.loadmat"
+                f"{self.path} is a MAT-file of version {version}, which is not read: save it with -v7.3 in MATLAB, or "
+                "convert it in Python with numpy.savez('x.npz', images=..., labels=...) after scipy.io.loadmat"
             )
         h5py = import_optional("h5py", "HDF5")
         with as_read_error(f"{self.path} cannot be read as HDF5", *_ERRORS):
@@ -59,6 +60,17 @@ class Hdf5Source(ArraySource):
             if is_matlab or header.startswith(b"MATLAB 7.3 MAT-file"):
                 return _matlab_contents(file, tree)
             return _class_groups(tree, self.columns.get(IMAGE), str(self.path)) or _flat_contents(tree)
+
+
+def _unread_version(path: Path, header: bytes) -> str:
+    """Return the version of a MAT-file that is not HDF5; empty for others. Version 4 begins with a small number."""
+    if header.startswith(b"MATLAB 5.0 MAT-file"):
+        return "5"
+    is_old = (
+        path.suffix.lower() == ".mat"
+        and min(int.from_bytes(header[:4], end) for end in ("little", "big")) < _END_OF_TYPES
+    )
+    return "4" if is_old and len(header) > 4 else ""
 
 
 class _Tree:
@@ -210,8 +222,8 @@ def _class_groups(tree: _Tree, chosen: str | None, where: str) -> Contents | Non
         if group not in found and any(map(_is_one_image, items.values())):
             other = next(name for name, item in items.items() if not _is_one_image(item))
             raise SourceError(
-                f"{where} has images in group {group!r}, and {other!r}, which is not one; allowed are groups with only "
-                "one dataset per image: remove it, or save all images in one array"
+                f"{where} has images in group {group!r}, but also {other!r}, which is not an image; allowed are groups "
+                "with only one dataset per image: remove it, or save all images in one array"
             )
     images = {name: item for items in found.values() for name, item in items.items()}
     contents = _without_references(tree)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,22 +16,35 @@ from wds_tools.format.label_lists import LABELS
 from wds_tools.sources import layouts, masks
 from wds_tools.sources.about_images import (
     ENOUGH,
-    LOOKED_AT,
     About,
-    RowNames,
     about,
     are_lists_of_images,
-    are_most,
     candidates,
     share_of_names,
+    table_in,
 )
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
 from wds_tools.sources.inputs import File
 from wds_tools.sources.label_choice import ambiguous, names_in, some_of
-from wds_tools.sources.layouts import first_folders, names_a_file, split_folder, split_of, split_of_table
-from wds_tools.sources.text_table import ONE_HOT_NAME, Row, TextTable
+from wds_tools.sources.layouts import (
+    RowNames,
+    are_most,
+    first_folders,
+    names_a_file,
+    split_folder,
+    split_of,
+    split_of_table,
+)
+from wds_tools.sources.text_table import MORE, ONE_HOT_NAME, Row, TextTable
 from wds_tools.sources.tree import Files, Layout
+from wds_tools.wording import counted
+
+CAPTIONS = "captions"
+"""The entry of ``json`` with the captions of an image, as of COCO's."""
+
+_CAPTION = re.compile("caption|text|comment|sentence|description")  # columns that may differ in the rows of an image
+_ROW_NUMBER = re.compile(r"(?<![a-z])(id|number|num|no|index|idx)(?![a-z])|id$")  # and those that number these rows
 
 
 @dataclass(slots=True)
@@ -44,6 +57,7 @@ class Named:
         image: The column with the names.
         found: Image of each row; None for a row that names none.
         further: Further files of a table in parts.
+        notes: What a user should know about its rows.
     """
 
     file: File
@@ -51,6 +65,7 @@ class Named:
     image: str
     found: list[File | None]
     further: tuple[File, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class SplitRows(NamedTuple):
@@ -79,7 +94,7 @@ def tables_of(files: Files, options: SourceOptions) -> list[Named]:
     """Return the tables that name images. One that names few is none, if the others name all of these."""
     texts = candidates(files.others, files.images, layouts.TABLES)
     lines = candidates(files.others, files.images, (".txt",))
-    texts += [file for file in lines if _table_in(file.path, files.read(file), options) is not None]
+    texts += [file for file in lines if table_in(file.path, files.read(file), options.encoding) is not None]
     if not texts:
         return []
     images = without_masks(files)[0]
@@ -107,10 +122,10 @@ def _joined(tables: Sequence[Named]) -> list[Named]:
     found = []
     for first, *others in by_form.values():
         folders = {posixpath.dirname(one.file.path) for one in (first, *others)}
-        if len(folders) <= len(others) or not all(one.rows.continues(first.rows) for one in others):
+        if not others or len(folders) <= len(others) or not all(one.rows.continues(first.rows) for one in others):
             found += [first, *others]
             continue
-        rows = first.rows.followed_by(one.rows for one in others) if others else first.rows
+        rows = first.rows.followed_by(one.rows for one in others)
         images = [image for one in (first, *others) for image in one.found]
         found.append(Named(first.file, rows, first.image, images, tuple(one.file for one in others)))
     return found
@@ -119,7 +134,10 @@ def _joined(tables: Sequence[Named]) -> list[Named]:
 def _named(files: Files, options: SourceOptions, file: File, images: Sequence[File], names: RowNames) -> Named | None:
     """Return a table with the image of each row; None if its rows do not name images."""
     data = files.read(file)
-    found = _table_in(file.path, data, options)
+    try:
+        found = table_in(file.path, data, options.encoding)
+    except SourceError as error:
+        raise SourceError(f"{error}; or pass --from folder (kind='folder') to pack the images without it") from error
     if found is None:
         return None
     rows, head = found
@@ -138,23 +156,45 @@ def _named(files: Files, options: SourceOptions, file: File, images: Sequence[Fi
     are_ids = IMAGE not in options.columns and not any(map(names_a_file, values))
     if image is None or (are_ids and not split_of_table(file.path) and not are_most(names.all_of(values), images)):
         return None  # such as a table of classes, whose numbers are also names of images
-    return Named(file, rows, image, [names.find(value, table=file.path) for value in values])
+    return _with_captions(Named(file, rows, image, [names.find(value, table=file.path) for value in values]))
 
 
-def _table_in(path: str, data: bytes, options: SourceOptions) -> tuple[TextTable, list[Row]] | None:
-    """Return the rows of a file, and the first ones; None if it is JSON or text that is not a table."""
-    is_json, is_text = path.lower().endswith(".json"), path.lower().endswith(".txt")
-    if is_json and data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"[", b"{"):
-        return None
-    try:
-        rows = TextTable(Path(path), options.encoding, data)
-        head = [row for _, row in islice(rows.rows(), LOOKED_AT)]
-    except SourceError as error:
-        if is_json or is_text:
-            return None
-        raise SourceError(f"{error}; or pass --from folder (kind='folder') to pack the images without it") from error
-    has_header = len(rows.columns) > 1 and usual_columns(IMAGE, rows.columns)
-    return (rows, head) if has_header or not is_text else None
+def _with_captions(table: Named) -> Named:
+    """Return a table with one row for each image, if the rows of an image differ only in captions and row numbers.
+
+    These become lists, of one column of captions the list ``captions``.
+    """
+    paths = [image.path for image in table.found if image is not None]
+    if len({*paths}) == len(paths):
+        return table
+    rows = [row for _, row in table.rows.rows()]
+    of_image: dict[str, list[int]] = {}
+    for number, (row, image) in enumerate(zip(rows, table.found, strict=True)):
+        of_image.setdefault(f"/{row.get(table.image)}" if image is None else image.path, []).append(number)
+    several = [[rows[number] for number in own] for own in of_image.values() if len(own) > 1]
+    varied = [name for name in table.rows.columns if name != table.image and any(_differ(name, own) for own in several)]
+    numbered = [name for name in varied if _ROW_NUMBER.search(name.lower()) or name in table.rows.unnamed]
+    texts = [name for name in varied if _CAPTION.search(name.lower()) and name not in numbered]
+    is_other = {*varied} - {*texts, *numbered} or usual_columns(LABEL, varied) or any(MORE in row for row in rows)
+    if not texts or is_other:
+        return table
+    is_only = len(texts) == 1 and CAPTIONS not in table.rows.columns
+    names = {name: CAPTIONS if is_only and name in texts else name for name in varied}
+    joined = []
+    for own in of_image.values():
+        row = {name: value for name, value in rows[own[0]].items() if name not in names}
+        lists = {new: [rows[number].get(name) for number in own] for name, new in names.items()}
+        joined.append(row | {name: [one for one in values if one not in (None, "")] for name, values in lists.items()})
+    images = counted(len(several), "image")
+    note = f"{table.file.path!r} has several rows for {images}: {quoted(names.values())} are lists in json"
+    columns = [names.get(name, name) for name in table.rows.columns]
+    found = [table.found[own[0]] for own in of_image.values()]
+    return replace(table, rows=table.rows.with_rows(columns, joined), found=found, notes=(note,))
+
+
+def _differ(column: str, rows: Sequence[Row]) -> bool:
+    """Return whether a column has different values in some rows."""
+    return any(row.get(column) != rows[0].get(column) for row in rows)
 
 
 def without_masks(files: Files) -> tuple[list[File], dict[str, dict[str, File]]]:

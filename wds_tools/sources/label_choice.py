@@ -146,8 +146,8 @@ class LabelColumns:
         unnamed = [number for number in range(len(classes)) if number not in named]
         if unnamed:
             notes.append(
-                f"{counted(len(unnamed), 'class number')} of {len(classes):,} without a row and a name, such as "
-                f"{unnamed[0]}: the number is the class name"
+                f"{counted(len(unnamed), 'class number')} of {len(classes):,} without a row, and so without a name, "
+                f"such as {unnamed[0]}: the number is the class name"
             )
         return classes, tuple(notes)
 

@@ -1,6 +1,7 @@
 """How the files of a tree are arranged: which are images, splits, classes, and further fields of an image.
 
-Pure functions of names, the same for folders, archives and URLs.
+Pure functions of names, the same for folders, archives and URLs. `RowNames` has the rule which image a name in another
+file means: for tables, COCO files and all others.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.format.sample import CONVERTED_EXTENSIONS, STORED_EXTENSIONS
+from wds_tools.sources.inputs import File
 from wds_tools.wording import counted
 
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)  # all that ``ImageFolder`` reads, and more
@@ -48,6 +50,8 @@ _MASK_FIELD = re.compile(
 )
 SHARD_TABLE = "is the table that img2dataset writes about a folder or shard: its values are in the .json files"
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".pq")  # that may be about images
+_ABOVE = re.compile(r"^(\.{1,2}/)+|^/data/local-files/\?d=")  # the latter in Label Studio
+_ABSOLUTE = re.compile(r"/|[A-Za-z]:/")
 _SHARD_FOLDER = re.compile(r"[0-9]{4,}|(shard|part|chunk)[-_]?[0-9]+")
 _ROLE = re.compile(
     r"(raw|all)?[-_ ]?(images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|jpegimages|data)([-_]?\d)?", re.IGNORECASE
@@ -378,8 +382,8 @@ def check_stems(paths: Sequence[str], *, where: str) -> None:
     if 2 * sum(map(len, same)) >= len(paths):
         raise SourceError(
             f"{where} has images with one name and two extensions, such as {same[0][0]!r} and {same[0][1]!r}: put "
-            "masks into a folder of their own, as images/1.jpg and masks/1.png, or name them 1_mask.png (--from "
-            "masks), or pass --from folder (kind='folder') if each is an image of its own"
+            "masks into another folder, such as images/1.jpg and masks/1.png, or name them 1_mask.png (--from "
+            "masks), or pass --from folder (kind='folder') if each is a separate image"
         )
 
 
@@ -457,9 +461,9 @@ def check_classes(paths: Iterable[str], *, where: str) -> None:
     if len(below) > 1 and all(len(name) == 1 and _all_begin_with(name, own) for name, own in folders_in.items()):
         letter, (folder, *_) = min(folders_in.items())
         raise SourceError(
-            f"{where} has folders named by the first letter of those in them, such as {letter}/{folder} (Places365, "
-            f"SUN397): move the inner folders to {where}, for example with `mv */* .`, or pass --from folder "
-            "(kind='folder') if the letters are the classes"
+            f"{where} has folders named by the first letter of the folders in them, such as {letter}/{folder} "
+            f"(Places365, SUN397): move the inner folders to {where}, for example with `mv */* .`, or pass --from "
+            "folder (kind='folder') if the letters are the classes"
         )
     if len(below) == 1 and any(below.values()):
         only = next(iter(below))
@@ -514,3 +518,79 @@ def splits_error(where: str, splits: Iterable[str], *, are_folders: bool, given:
         also = ", pack one of them, or pass --from folder (kind='folder') if they are classes"
         also = also if given is None else f"{given}, or pack one of them"
     return SourceError(f"{where} has {found}: pack with --split folders (pack_splits){also}")
+
+
+class RowNames:
+    """Files by the names that others may have for them: a path, the end of a path, or these without extension."""
+
+    def __init__(self, files: Iterable[File]) -> None:
+        self._by_name: dict[str, list[File]] = {}
+        self._by_stem: dict[str, list[File]] = {}
+        for file in files:
+            name = posixpath.basename(file.path)
+            self._by_name.setdefault(name, []).append(file)
+            self._by_stem.setdefault(posixpath.splitext(name)[0], []).append(file)
+
+    def has(self, value: Any) -> bool:
+        """Return whether a value names one or more files."""
+        return bool(self._candidates(_text(value)))
+
+    def all_of(self, values: Iterable[Any]) -> list[File]:
+        """Return the first file that each value can mean, without values that name none."""
+        return [found[0] for value in values if (found := self._candidates(_text(value)))]
+
+    def find(self, value: Any, *, table: str, folder: str = "") -> File | None:
+        """Return the file that a value names; None if there is none.
+
+        Of several, it is the one at this path below the folder of the table, or else in a folder of the given name, or
+        else in the split of the table, or else below the folder of the table.
+
+        Args:
+            value: A text, or a number that is an id.
+            table: Path of the file with the value.
+            folder: Name of a folder, such as that of a split.
+        """
+        name = _text(value)
+        found = self._candidates(name)
+        if len(found) > 1:
+            above, split = posixpath.dirname(table), split_of_table(table)
+            path = posixpath.join(above, name)
+            for test in (
+                lambda file: path in (file.path, posixpath.splitext(file.path)[0]),
+                lambda file: folder in file.path.split("/")[:-1],
+                lambda file: bool(split) and split_of(file.path) == split,
+                lambda file: bool(above) and file.path.startswith(f"{above}/"),
+            ):
+                found = list(filter(test, found)) or found
+        if len(found) > 1:
+            raise SourceError(
+                f"{table} names {name!r}, which can be {quoted(file.path for file in found[:2])}: write paths into "
+                "it, or keep one of the files"
+            )
+        return found[0] if found else None
+
+    def _candidates(self, name: str) -> list[File]:
+        last = posixpath.basename(name)
+        if not last:
+            return []
+        exact = [file for file in self._by_name.get(last, ()) if _fits(file.path, name)]
+        return exact or [file for file in self._by_stem.get(last, ()) if _fits(posixpath.splitext(file.path)[0], name)]
+
+
+def _text(value: Any) -> str:
+    """Return a name as a path with slashes, without ``./`` and ``../`` before it; empty for any other value."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return ""
+    return _ABOVE.sub("", str(value).strip().replace("\\", "/"))
+
+
+def _fits(path: str, name: str) -> bool:
+    """Return whether a path ends with a name; or the name, as a path on another machine, with the path."""
+    is_longer = name.endswith(f"/{path}") and ("/" in path or _ABSOLUTE.match(name) is not None)
+    return is_longer or f"/{path}".endswith(f"/{name}")
+
+
+def are_most(named: Sequence[File], images: Sequence[File]) -> bool:
+    """Return whether half of the images are named, of those of the same splits."""
+    splits = {split_of(file.path) for file in named}
+    return 2 * len(named) >= sum(split_of(file.path) in splits for file in images)

@@ -23,7 +23,7 @@ from wds_tools.sources.base import MAX_RECORD_BYTES, as_source_error
 from wds_tools.sources.chunks import INDEX, ChunkFile, ChunkSource, Cut, child, decompressed, read_index, split_fields
 from wds_tools.sources.columns import LABEL
 from wds_tools.sources.record_roles import IN_LISTS
-from wds_tools.sources.record_values import PICKLE, Excluded, array_of, images_of, pillow_image
+from wds_tools.sources.values import PICKLE, Excluded, array_of, images_of, pillow_image
 
 _ARROW_END = b"LDARW01\0"
 _FRAMED_START = b"LDFZ01\0\0"

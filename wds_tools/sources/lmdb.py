@@ -37,11 +37,11 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import IMAGE, LABEL, json_object
 from wds_tools.sources.inputs import File, Input
 from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
-from wds_tools.sources.protobuf import parse_datum
 from wds_tools.sources.record_roles import IN_LISTS
-from wds_tools.sources.record_values import PICKLE, Excluded, is_text
 from wds_tools.sources.records import Item, RecordSource, attempt
+from wds_tools.sources.tfrecord import parse_datum
 from wds_tools.sources.trees import path_bytes, path_text
+from wds_tools.sources.values import PICKLE, Excluded, is_text
 from wds_tools.wording import counted
 
 _IMAGE, _DATUM, _MSGPACK, _OTHER = range(4)  # what a value is
@@ -310,7 +310,7 @@ class LmdbSource(RecordSource):
                 if database.flags(transaction)["dupsort"]:  # of several values, only one would be read
                     raise SourceError(
                         f"{self.path}: the database {chosen!r} has several values per key (dupsort); allowed is one: "
-                        "write each value with a key of its own"
+                        "write each value with its own key"
                     )
 
     def _database_names(self) -> tuple[list[str], bool]:
@@ -357,8 +357,8 @@ class LmdbSource(RecordSource):
         for other, one in others.items():
             if one.is_certain and not is_known:
                 raise SourceError(
-                    f"{self.path}: the record {other!r} {one.reason.partition(':')[0]}: store each label under a key "
-                    "of its own, such as label-7 for image-7; or pass --column label= (columns={'label': ''}) to pack "
+                    f"{self.path}: the record {other!r} {one.reason.partition(':')[0]}: store each label under its "
+                    "own key, such as label-7 for image-7; or pass --column label= (columns={'label': ''}) to pack "
                     "without it"
                 )
         found.account.notes += notes_on(others)
@@ -387,7 +387,7 @@ class LmdbSource(RecordSource):
                 raise SourceError(
                     f"{self.path} has keys for each split ({quoted(sorted(first))}), which are not classes: pack "
                     f"one at a time, with --column split={min(first)} (columns={{'split': {min(first)!r}}}), or each "
-                    "as a dataset of its own (--split folders)"
+                    "as a separate dataset (--split folders)"
                 )
             self.base += f"{first.pop()}/"
         return list(ids)

@@ -208,8 +208,8 @@ def note_on_names(names: Sequence[str]) -> list[str]:
     if not 0 < endings.total() < len(names):
         return []
     note = (
-        f"{counted(endings.total(), 'image')} packed as such, with names that end in {quoted(endings)}, as those of "
-        "masks do: put masks into a folder 'masks' next to a folder 'images'"
+        f"{counted(endings.total(), 'file')} packed as images, although names that end in {quoted(endings)} are usual "
+        "for masks: put masks into a folder 'masks' next to a folder 'images'"
     )
     return [note]
 
@@ -224,7 +224,7 @@ def notes_on_roles(found: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
     image, mask = next((pair for pair in pairs if _may_be_images(*pair)), ("", ""))
     note = (
         f"{mask!r} is taken as the mask of {image!r}, and so are others with such names: pass --from folder "
-        "(kind='folder') if they are images of their own"
+        "(kind='folder') if they are separate images"
     )
     return [note] if mask else []
 

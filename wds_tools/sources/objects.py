@@ -41,8 +41,8 @@ from wds_tools.sources.base import (
 from wds_tools.sources.columns import IMAGE, LABEL
 from wds_tools.sources.inputs import Input
 from wds_tools.sources.label_choice import class_lists_of, names_in
-from wds_tools.sources.record_values import Excluded, plain
 from wds_tools.sources.records import Item, RecordSource, attempt
+from wds_tools.sources.values import Excluded, plain
 from wds_tools.wording import one_line
 
 _TABLES = ("pandas", "polars", "pyarrow")  # whose [] gives columns

@@ -41,7 +41,7 @@ from wds_tools.sources.label_choice import (
     with_matching_names,
 )
 from wds_tools.sources.layouts import is_split_name
-from wds_tools.sources.record_values import (
+from wds_tools.sources.values import (
     ALL_KINDS,
     IMAGES,
     SCALARS,
@@ -475,8 +475,8 @@ class Names:
                     found.field_classes[f"json:{fact_name(name)}{place.removeprefix(name)}"] = ClassList(classes)
             if len(splits := sorted(self.splits.get(name) or ())) > 1:
                 found.account.notes.append(
-                    f"{self.source.part} {name!r} names splits, {quoted(splits)}: it is an entry of json, and all are "
-                    "packed together; for a dataset of each, separate them before packing"
+                    f"{self.source.part} {name!r} names splits, {quoted(splits)}: it becomes an entry of json, and all "
+                    "are packed together; for one dataset per split, separate them before packing"
                 )
             if count := self.lost.get(name):
                 found.account.notes.append(null_note(name, count))

@@ -22,9 +22,20 @@ from wds_tools.format.label import NONE, Label, quoted
 from wds_tools.sources.base import Collector, Record, Skip, SourceOptions
 from wds_tools.sources.columns import fact_name, facts_bytes, is_text_field, plain_name
 from wds_tools.sources.inputs import Input, field_bytes
-from wds_tools.sources.pixels import check_pixels, png_bound, to_pixels
 from wds_tools.sources.record_roles import NamedValues, Names, Roles
-from wds_tools.sources.record_values import DeepPixels, Excluded, Kind, for_json, kind_of, reason_of, resolved, text_of
+from wds_tools.sources.values import (
+    DeepPixels,
+    Excluded,
+    Kind,
+    check_pixels,
+    for_json,
+    kind_of,
+    png_bound,
+    reason_of,
+    resolved,
+    text_of,
+    to_pixels,
+)
 
 _GUESSED_FROM = 50  # records from which roles are guessed; the guess is checked against all records
 

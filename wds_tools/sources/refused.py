@@ -119,6 +119,11 @@ def why_no_images(where: str, paths: Iterable[str], skipped: Sequence[tuple[str,
         return f"{where} has {other.name}, which is not read: {other.remedy}"
     if not skipped:
         return f"{where} is empty; expected class folders with images, or images ({', '.join(EXTENSIONS)})"
+    if all(path.lower().endswith((".tar", ".zip")) for path, _ in skipped):  # as those of ImageNet's classes in one
+        return (
+            f"{where} contains archives, such as {skipped[0][0]!r}: unpack it into a folder, and pack this folder; "
+            "tars without folders inside are one class each"
+        )
     if arrays := [path for path, _ in skipped if path.lower().endswith(ARRAY_EXTENSIONS)]:
         return (
             f"{where} contains no image files, but {counted(len(arrays), 'file')} of arrays ({quoted(arrays)}): name "

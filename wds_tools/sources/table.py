@@ -44,12 +44,11 @@ from wds_tools.sources.columns import (
 from wds_tools.sources.inputs import Input, field_bytes
 from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.layouts import names_a_file, stored_name
-from wds_tools.sources.pixels import as_png, converted
 from wds_tools.sources.record_roles import Names, Roles
-from wds_tools.sources.record_values import Kind
 from wds_tools.sources.records import RecordSource
 from wds_tools.sources.text_table import MORE, Row, TextTable, check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.trees import client_of
+from wds_tools.sources.values import Kind, as_png, converted
 from wds_tools.storage import is_url, split_folder
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.requests.failures import clean_url
@@ -226,8 +225,8 @@ class TableSource(TableRows):
                 first[entry.path] = label
         if repeated:
             found.account.notes.append(
-                f"{counted(len(repeated), 'image')} with several rows, such as {min(repeated)!r}: each row is a sample "
-                "of its own, and --split can put samples of one image into different splits"
+                f"{counted(len(repeated), 'image')} with several rows, such as {min(repeated)!r}: each row is a "
+                "separate sample, and --split can put samples of one image into different splits"
             )
 
     def _image_column(self) -> str:

@@ -11,18 +11,26 @@ from typing import Any
 
 from wds_tools.errors import OptionError, SourceError
 from wds_tools.format.label import NONE, quoted
-from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, RowNames, are_most, share_of_names
+from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, share_of_names
 from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, Record, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, field_name
 from wds_tools.sources.image_tables import Named, SplitRows, check_folders, planned, tables_of, without_masks
 from wds_tools.sources.inputs import File, field_bytes
-from wds_tools.sources.layouts import is_image_name, names_a_file, split_folder, split_of, split_of_table
+from wds_tools.sources.layouts import (
+    RowNames,
+    are_most,
+    is_image_name,
+    names_a_file,
+    split_folder,
+    split_of,
+    split_of_table,
+)
 from wds_tools.sources.record_roles import Roles
-from wds_tools.sources.record_values import Kind
 from wds_tools.sources.table import TableRows, with_images
 from wds_tools.sources.text_table import MORE, Row, check_only_label, flags_of, one_hot, states_classes
 from wds_tools.sources.tree import Files, Layout
+from wds_tools.sources.values import Kind
 from wds_tools.wording import counted
 
 
@@ -160,7 +168,7 @@ class Table(Layout):
         """State what the table and its columns become; return the columns, and the label of each row of the split."""
         table, columns, plan = split.table, None, self._plan or {}
         found.account.attach("table", 1 + len(table.further))
-        found.account.notes += split.notes
+        found.account.notes += [*table.notes, *split.notes]
         tables = [(one.table.rows, one.table.image) for one in plan.values()]
         hot = [] if LABEL in self.options.columns else one_hot(tables)
         is_stated = states_classes(table.rows)

@@ -9,6 +9,7 @@ Several columns with 0 or 1 for each class are the label together.
 from __future__ import annotations
 
 import codecs
+import copy
 import csv
 import io
 import json
@@ -108,6 +109,12 @@ class TextTable:
         """Return a table with the rows of this one and of others that continue it."""
         parts = [self.content(), *(other.content()[other.start :] for other in others)]
         return TextTable(self.path, self.encoding, b"\n".join(parts))
+
+    def with_rows(self, columns: Sequence[str], rows: Sequence[Row]) -> TextTable:
+        """Return a table with other rows, which are in memory."""
+        other = copy.copy(self)
+        vars(other).update(columns=list(columns), is_whole=True, is_json=True, _whole=list(rows))
+        return other
 
     def content(self) -> bytes:
         """Return the bytes of the file."""

@@ -24,9 +24,9 @@ from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceO
 from wds_tools.sources.columns import LABEL, json_object, json_or, usual_columns
 from wds_tools.sources.files import shown_path
 from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, field_bytes
-from wds_tools.sources.pixels import as_png, check_mask, converted, damage_of
 from wds_tools.sources.refused import why_no_images
 from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
+from wds_tools.sources.values import as_png, check_mask, converted, damage_of
 from wds_tools.storage import is_url
 from wds_tools.wording import counted
 
@@ -391,12 +391,6 @@ def _hint(files: Files, parts: Iterable[Mapping[str, File]]) -> list[str]:
     """Return a note if entries of the first JSON files of images could be their labels."""
     first = islice((own["json"] for own in parts if "json" in own), _PARSED)
     objects = [json_object(files.read(file)) or {} for file in first]
-    if any({"shapes", "imagePath"} <= one.keys() for one in objects):
-        note = (
-            "files of LabelMe are kept as entries of json: their shapes are not objects, and 'imageData' is the image "
-            "once more: convert them to COCO to train with boxes or outlines"
-        )
-        return [note]
     found = (entry for one in objects for entry in usual_columns(LABEL, one))
     places = ", ".join(f"--label json:{entry}" for entry in dict.fromkeys(found))
     note = f"packed without labels; {places} could be the label: pack the dataset once more, with this option"
@@ -405,7 +399,7 @@ def _hint(files: Files, parts: Iterable[Mapping[str, File]]) -> list[str]:
 
 _TABLE = "table"
 LAYOUTS = {
-    "coco": "annotated:Coco",
+    "coco": "annotated_json:Coco",
     "yolo": "annotated:Yolo",
     "voc": "annotated:Voc",
     _TABLE: "tabled:Table",
@@ -454,6 +448,13 @@ class TreeSource(Source):
 
     def root(self) -> Path:
         return Path(self.tree.name)
+
+    def image_names(self, found: Collector) -> Iterable[str]:
+        """Return the paths of the images, those in a folder with its name: a table above it may name it too."""
+        assert self.layout is not None, "a source is listed before"
+        is_folder = isinstance(self.tree, FolderTree)
+        above = f"{self.root().absolute().name}/{self.layout.base}" if is_folder else ""
+        return (above + entry.path for entry in found.inputs)
 
     def state(self) -> dict[str, Any] | None:
         assert self.layout is not None, "a source is listed before"
@@ -576,7 +577,7 @@ def _also_in(inputs: Iterable[Input], base: str, split: str, splits: Mapping[str
         if shared := [path for path in packed if path in there]:
             notes.append(
                 f"{split!r} and {other!r} share {counted(len(shared), 'image')}, such as {shared[0]!r}: correct the "
-                "lists or folders if models are tested with one of them and trained with the other"
+                "lists or folders if models are trained with one of them and tested with the other"
             )
     return notes
 

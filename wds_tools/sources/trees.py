@@ -36,7 +36,6 @@ from wds_tools.sources.base import (
     as_read_error,
     as_source_error,
     check_size,
-    file_states,
     stamp_files,
 )
 from wds_tools.sources.files import (
@@ -269,7 +268,21 @@ class RemoteTree(Tree):
                 yield File(path, file.size, version=file.version)
 
 
-class TarTree(Tree):
+class Archives(Tree):
+    """Archives with the files of a tree."""
+
+    paths: tuple[Any, ...]  # Path or RemoteFile
+
+    def listed_again(self, is_stopped: Callable[[], bool]) -> str:  # noqa: ARG002 - this is quick
+        """Return the checksum of the archives, without looking into them."""
+        self.states = states_of(self.paths)
+        return self._checksum()
+
+    def _checksum(self, tally: _Tally | None = None) -> str:  # noqa: ARG002 - that of members
+        return content_of(self.paths, self.states)
+
+
+class TarTree(Archives):
     """Tar archives, plain or compressed: an archive, a pattern, a folder of archives, or a URL of these.
 
     If there are several archives without folders inside, each is a folder with the name of the archive, as ImageNet is
@@ -296,14 +309,6 @@ class TarTree(Tree):
         archives = [self._members(number, path) for number, path in enumerate(self.paths)]
         yield from _joined([tar_stem(path.name) for path in self.paths], archives)
         self.stamp = stamp_of(self.paths)
-
-    def listed_again(self, is_stopped: Callable[[], bool]) -> str:  # noqa: ARG002 - this is quick
-        """Return the checksum of the archives, without looking into them."""
-        self.states = states_of(self.paths)
-        return self._checksum()
-
-    def _checksum(self, tally: _Tally | None = None) -> str:  # noqa: ARG002 - that of members
-        return content_of(self.paths, self.states)
 
     def _members(self, number: int, path: Path | RemoteFile) -> dict[str, File]:
         """Return the files of an archive by path. A name may occur again after `tar -r`: the last one counts."""
@@ -336,7 +341,7 @@ class TarTree(Tree):
         return TarFiles(self.paths, self.remote)
 
 
-class ZipTree(Tree):
+class ZipTree(Archives):
     """Zip archives: an archive, a pattern, or a folder of archives.
 
     Members are read at their offset, without the central directory, and decompressed in memory, up to their stated
@@ -363,7 +368,7 @@ class ZipTree(Tree):
         return data
 
     def _files(self) -> Iterator[File]:
-        self.states = file_states(self.paths)
+        self.states = states_of(self.paths)
         archives = []
         for number, path in enumerate(self.paths):
             bad = (zipfile.BadZipFile, ValueError, NotImplementedError)
@@ -378,14 +383,6 @@ class ZipTree(Tree):
             archives.append(self._with_slashes(path.name, files, always=True))
         yield from _joined([path.stem for path in self.paths], archives)
         self.stamp = stamp_files(self.paths)
-
-    def listed_again(self, is_stopped: Callable[[], bool]) -> str:  # noqa: ARG002 - this is quick
-        """Return the checksum of the archives, without looking into them."""
-        self.states = file_states(self.paths)
-        return self._checksum()
-
-    def _checksum(self, tally: _Tally | None = None) -> str:  # noqa: ARG002 - that of members
-        return content_of(self.paths, self.states)
 
     @cached_property
     def _mapped(self) -> MappedFiles:

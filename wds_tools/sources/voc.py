@@ -12,7 +12,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.account import Part
 from wds_tools.format.label import Classes
 from wds_tools.format.objects import OBJECT_KEYS, SAMPLE_KEYS, Object, box_of, further
-from wds_tools.sources.annotations import Annotations, Collected, packed, text_of, unpacked
+from wds_tools.sources.annotations import Annotations, Collected, lines_of, packed, unpacked
 from wds_tools.wording import counted
 
 _PAIR_FOLDERS = frozenset(["jpegimages", "images", "annotations", "xmls", "labels"])
@@ -55,7 +55,7 @@ class _Builder:
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         if len(self._open) >= _MAX_DEPTH:
-            raise SourceError(f"{self._where} has elements in more than {_MAX_DEPTH} elements")
+            raise SourceError(f"{self._where} has elements nested more than {_MAX_DEPTH} levels deep")
         self._open.append((name, {f"@{key}": value for key, value in attributes.items()}, []))
 
     def text(self, data: str) -> None:
@@ -245,11 +245,8 @@ def image_set(data: bytes, where: str) -> tuple[str, ...]:
 
     >>> image_set(b'2008_000002\n"photo 3"\n', "train.txt")
     ('2008_000002', 'photo 3')
-
-    Raises:
-        SourceError: It is not text.
     """
-    return tuple(name for line in text_of(data, where).splitlines() if (name := line.strip().strip('"')))
+    return tuple(name for line in lines_of(data, where) if (name := line.strip('"')))
 
 
 def pair_key(path: str) -> tuple[str, ...]:

@@ -32,7 +32,6 @@ from wds_tools.format.label_source import INDEX, LabelSource, NamesOfNumbers
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.format.sample import IMAGE_FIELDS, split_name
 from wds_tools.options import RemoteOptions
-from wds_tools.sources.added_fields import AddedFields
 from wds_tools.sources.base import (
     Collector,
     Record,
@@ -45,9 +44,9 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.columns import IMAGE, LABEL, facts_bytes, json_object, usual_columns, usual_names
 from wds_tools.sources.files import TarFiles, content_of, is_tar, locate, shown_path, stamp_of, states_of
-from wds_tools.sources.indexed import IndexedSample, Indexes
 from wds_tools.sources.inputs import Input
 from wds_tools.sources.layouts import are_shard_folders
+from wds_tools.sources.packed_shards import AddedFields, IndexedSample, Indexes
 from wds_tools.storage import Store, is_url, join, open_store, split_folder
 from wds_tools.storage.patterns import has_pattern
 from wds_tools.storage.requests.listing import RemoteFile

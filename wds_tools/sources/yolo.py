@@ -16,7 +16,7 @@ from wds_tools.errors import SourceError
 from wds_tools.format.account import Part
 from wds_tools.format.label import Classes, quoted
 from wds_tools.format.objects import Object, bounding_box, numbers_of
-from wds_tools.sources.annotations import Annotations, Collected, text_of
+from wds_tools.sources.annotations import Annotations, Collected, lines_of, text_of
 from wds_tools.sources.base import import_optional
 
 SPLITS = ("train", "val", "test")
@@ -126,11 +126,7 @@ def _numbers(value: Any, message: str) -> list[int]:
 
 
 def parse_names(data: bytes, where: str) -> tuple[str, ...]:
-    """Return the names in ``classes.txt`` or ``obj.names``: one per line, in the order of their numbers.
-
-    Raises:
-        SourceError: The file is not text.
-    """
+    """Return the names in ``classes.txt`` or ``obj.names``: one per line, in the order of their numbers."""
     lines = [line.strip() for line in text_of(data, where).splitlines()]
     while lines and not lines[-1]:
         lines.pop()
@@ -138,20 +134,12 @@ def parse_names(data: bytes, where: str) -> tuple[str, ...]:
 
 
 def parse_list(data: bytes, where: str) -> tuple[str, ...]:
-    """Return the paths of images that a text file lists.
-
-    Raises:
-        SourceError: The file is not text.
-    """
-    return tuple(line.strip().replace("\\", "/") for line in text_of(data, where).splitlines() if line.strip())
+    """Return the paths of images that a text file lists."""
+    return tuple(line.replace("\\", "/") for line in lines_of(data, where))
 
 
 def parse_darknet(data: bytes, names: tuple[str, ...], where: str) -> DataYaml:
-    """Return what ``obj.data`` of Darknet states: lines such as ``train = data/train.txt``.
-
-    Raises:
-        SourceError: The file is not text.
-    """
+    """Return what ``obj.data`` of Darknet states: lines such as ``train = data/train.txt``."""
     pairs = [line.partition("=") for line in text_of(data, where).splitlines()]
     found = {key.strip(): value.strip() for key, equals, value in pairs if equals}
     splits = {_SPLIT_ALIASES.get(key, key): (value,) for key, value in found.items() if value}

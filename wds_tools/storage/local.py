@@ -215,10 +215,15 @@ class LocalStore:
 
     def fetch_extents(self, extents: Sequence[Extent]) -> list[memoryview]:
         """Return byte ranges of shards as views of the mapped files, without a copy."""
-        return [
-            self.fetch(block.file.name, [(start, stop)], total_bytes=block.file.bytes)[0]
-            for block, start, stop in extents
-        ]
+        maps_of: dict[StoredFile, memoryview | None] = {}  # of a batch; each file is looked up once
+        found = []
+        for (file, *_), start, stop in extents:
+            if file not in maps_of:
+                mapped = self._map(file.name, file.bytes)
+                maps_of[file] = None if mapped is None else memoryview(mapped)
+            view = maps_of[file]
+            found.append(self._read_range(file.name, file.bytes, start, stop) if view is None else view[start:stop])
+        return found
 
     def read_ahead(self, blocks: Sequence[Block]) -> None:
         """Let the kernel read these blocks into the page cache in the background."""

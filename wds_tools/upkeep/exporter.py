@@ -56,7 +56,7 @@ class ExportReport:
         dst: Folder with images and annotations, if they were exported.
         files: Reader or format to the names of the files that were written, in the folder; folders end with ``/``.
         kept: Names of files that were kept, because a user wrote or edited them.
-        notes: What the formats of annotations cannot hold as it is in the dataset.
+        notes: Annotations that the formats cannot represent exactly.
         seconds: Duration.
     """
 
@@ -79,7 +79,7 @@ def export(
     progress: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ExportReport:
-    """Write what other readers of WebDataset shards need, next to the shards, or images with annotation files.
+    """Write files for other readers of WebDataset shards, next to the shards, or images with annotation files.
 
     For readers of shards, no shard is read or changed:
 
@@ -120,8 +120,8 @@ def export(
     Raises:
         OptionError: An unknown reader, a URL that is not writable, or a dataset that a reader cannot read: repeated
             keys for Energon, white space in field names for DALI, names of more than 100 bytes for wids, no objects
-            for COCO and YOLO; no ``dst`` for these, or one for the others.
-        SampleError: The objects of a sample are not those of `docs/annotations.md`.
+            for COCO and YOLO. Or ``dst`` is missing for COCO and YOLO, or given for the others.
+        SampleError: The objects of a sample do not have the form in docs/annotations.md.
         NotADatasetError: The folder has no manifest, or the name is a pattern.
         ManifestError: Manifest or index is invalid, or the index does not record the tar headers of the shard.
         DestinationError: The folder cannot be written to.

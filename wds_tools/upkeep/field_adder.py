@@ -67,10 +67,10 @@ class AddReport:
     Attributes:
         folder: Folder of the new shards.
         fields: New field to the number of samples that have it.
-        samples: Number of samples with at least one of them.
-        missing: Number of samples of the dataset without any of them.
+        samples: Number of samples with at least one new field.
+        missing: Number of samples without any new field.
         unknown: Number of keys of the source that no sample has.
-        unknown_key: The first of them, or None.
+        unknown_key: The first unknown key, or None.
         bytes: Length of the new shards.
         seconds: Duration.
     """
@@ -100,8 +100,8 @@ def add_fields(
 ) -> AddReport:
     """Add fields to the samples of a dataset, such as captions, embeddings or masks, without rewriting it.
 
-    The new fields are written to shards in a subfolder, and loaders read them as if they were in the old ones. The
-    order of samples, the states of loaders and the shards of the dataset stay as they are.
+    The new fields are written to shards in a subfolder, and loaders read them as if they were in the old shards. The
+    order of samples, the states of loaders and the shards of the dataset do not change.
 
     Example::
 
@@ -133,7 +133,7 @@ def add_fields(
     Raises:
         OptionError: The dataset is at a URL or a pattern, its keys repeat, or a field exists already.
         NotADatasetError: The path is not a packed dataset.
-        SourceError: The source cannot be read, has a key twice, or none of its keys is one of the dataset; or, with
+        SourceError: The source cannot be read, has a key twice, or has no key of the dataset; or, with
             ``strict``, a key is unknown or missing.
         SampleError: A value cannot be encoded for its field.
         DestinationError: The subfolder exists, another process adds fields, or the disk is full.

@@ -100,7 +100,7 @@ def index_shards(options: IndexOptions) -> Manifest:  # noqa: D417 - callers pas
             that of an existing manifest, otherwise ``cls``. Names get numbers in sorted order.
         classes: Class names by number, or a file with one name per line. By default those of an existing manifest,
             and then new names in sorted order.
-        label_type: "name" or "number" if labels of unknown meaning are all names or all numbers. By default whole
+        label_type: "name" or "number": how to read labels that could be either. By default whole
             numbers are numbers, other texts are names, and both together are an error.
         dots_in_fields: Names such as ``photo.2024.01.jpg`` mean the key ``photo`` and the field
             ``2024.01.jpg``. By default, it is an error if this would put several images whose keys
@@ -120,7 +120,7 @@ def index_shards(options: IndexOptions) -> Manifest:  # noqa: D417 - callers pas
             interrupted.
         OptionError: Shards are in several folders, a shard is given twice, a URL is not writable, or ``label`` is
             invalid.
-        ShardError: A shard is damaged, truncated or not a WebDataset; the error has shard and byte.
+        ShardError: A shard is damaged, truncated or not a WebDataset; the error names shard and byte.
             Or keys have dots, or a table next to a shard cannot be read.
         LabelError: Labels that are not whole numbers or names, or both numbers and names, or not among ``classes``.
         DestinationError: The folder cannot be written to, or has other files with the names of
@@ -140,7 +140,7 @@ def index_shards(options: IndexOptions) -> Manifest:  # noqa: D417 - callers pas
 def index_folders(options: IndexOptions) -> dict[str, Manifest]:  # noqa: D417 - callers pass the fields of the options
     """Write indexes and manifests for shards in several folders, such as ``train`` and ``val``.
 
-    It is `index_shards` for each folder, but class names have the same numbers in all of them.
+    It calls `index_shards` for each folder, but class names have the same numbers in all of them.
 
     `index_shards` describes the arguments that are not listed here.
 
@@ -148,7 +148,7 @@ def index_folders(options: IndexOptions) -> dict[str, Manifest]:  # noqa: D417 -
         patterns: Shards of any number of folders.
 
     Returns:
-        The manifest of each folder, by its path or URL. Raises as `index_shards` does.
+        The manifest of each folder, by its path or URL. The errors are those of `index_shards`.
     """
     jobs = _open(options)
     return {job.folder.name: new for job, new in zip(jobs, _index(jobs, options), strict=True)}

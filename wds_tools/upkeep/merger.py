@@ -67,7 +67,7 @@ class MergeReport:
         copied: Number of shards that were copied.
         kept: Number of shards that an earlier run had finished; all shards if the dataset was complete.
         seconds: Duration.
-        relabelled: Number of shards whose labels have new numbers in the index, because classes were united by
+        relabelled: Number of shards whose labels have new numbers in the index, because classes were matched by
             name; the field ``cls`` in them keeps the old number. Shards of an earlier run count too.
         repeated_key: A key that occurs more than once in the new dataset; None if there is none, or
             if an earlier run had completed the dataset.
@@ -98,8 +98,8 @@ def merge(
     remain when the inputs are removed. Remote shards, and those on other file systems, are copied
     and verified with their checksums.
 
-    Classes are united by name: the result has the classes of the first input, then new classes of the others. Where a
-    class gets another number, the labels in the indexes are changed, and the manifest states ``"label": "index"``.
+    Classes are matched by name: the result has the classes of the first input, then new classes of the others. If a
+    class gets another number, the labels in the indexes are changed, and the manifest has ``"label": "index"``.
     The field ``cls`` in the shards keeps the old number, which other readers see; `reshard` writes the new one.
 
     Fields that were added later, by `add_fields`, are left out, with a warning. `reshard` writes them into the shards.

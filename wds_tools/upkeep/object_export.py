@@ -145,7 +145,7 @@ def _described(sample: StoredSample, classes: ClassList) -> tuple[Described, byt
     if stored is None or "json" not in sample.fields:
         missing = "image" if stored is None else "field 'json'"
         raise SampleError(f"it has no {missing}, so it cannot be exported", shard=sample.shard, key=sample.key)
-    facts: Any = decode_field("json", bytes(sample.fields["json"]), shard=sample.shard, key=sample.key)
+    facts: Any = decode_field("json", bytes(sample.fields["json"]), where=lambda: (sample.shard, sample.key))
     try:
         annotation_files.checked_objects(facts if isinstance(facts, dict) else {}, classes)
     except SourceError as error:
@@ -153,7 +153,7 @@ def _described(sample: StoredSample, classes: ClassList) -> tuple[Described, byt
     path, data = facts.get("path"), sample.fields[stored]
     path = path if isinstance(path, str) else f"{sample.key}.{stored}"
     if stored == "npy":
-        pixels = decode_field(stored, bytes(data), shard=sample.shard, key=sample.key)
+        pixels = decode_field(stored, bytes(data), where=lambda: (sample.shard, sample.key))
         return Described(f"{annotation_files.name_in_split(path)}.png", facts), encode_field("png", pixels)
     name = annotation_files.name_in_split(path, facts.get("file_name"))
     return Described(name if is_image_name(name) else f"{name}.{stored}", facts), data

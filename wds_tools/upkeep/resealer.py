@@ -41,7 +41,7 @@ class ResealReport:
 
 
 def reseal(dataset: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> ResealReport:
-    """Write a new checksum into a manifest that you edited on purpose, or that is of version 1.
+    """Write a new checksum into a manifest that you edited on purpose, or that has version 1.
 
     Only the manifest and the dataset card are written, and only if the manifest is valid and agrees
     with the indexes and the lengths of all its shards. Other mistakes, such as wrong class names,

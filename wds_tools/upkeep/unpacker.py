@@ -49,7 +49,7 @@ class UnpackReport:
         samples: Number of samples.
         written: Number of files that were written.
         kept: Number of files that already existed with the same content.
-        bytes: Bytes of all these files.
+        bytes: Length of all these files in bytes.
         seconds: Duration.
     """
 
@@ -73,11 +73,11 @@ def unpack(
 ) -> UnpackReport:
     """Write the samples of a dataset to files; checksums are verified first.
 
-    An image that was packed from a file gets its path back, which is in the ``json`` field of the
+    An image that was packed from a file gets its original path, which is in the ``json`` field of the
     sample; raw pixels become ``cat/1.jpg.npy``. Fields without further information (``cls`` and
     ``json`` as `pack` wrote them) are omitted. Other fields are written next to the image, as
     ``cat/1.jpg.txt``. A sample without a path becomes files named ``<key>.<field>``. The class lists of
-    fields are written to ``field_classes.json``, and so are class names if there are ``cls`` files; `pack` reads it.
+    fields, and class names if there are ``cls`` files, are written to ``field_classes.json``, which `pack` reads.
 
     The folder must be empty, or not exist. After an interruption the same call continues: files that exist with the
     same content are kept. A call with a different dataset, layout or fields is refused.
@@ -104,12 +104,12 @@ def unpack(
         How many files were written and kept.
 
     Raises:
-        OptionError: There is no such layout, ``dst`` is a URL or the folder of the dataset, or two samples have one
+        OptionError: An unknown layout, ``dst`` is a URL or the folder of the dataset, or two samples have the same
             path.
         NotADatasetError: The path is not a packed dataset.
         MissingFieldError: The dataset has no field of that name.
         ChecksumError: Bytes have changed since they were packed.
-        DestinationError: The folder is not empty, or holds an unfinished call with other arguments; a path leads
+        DestinationError: The folder is not empty, or a call with other arguments was interrupted there; a path leads
             outside ``dst``, or the disk is full. The error names shard and key.
     """
     started = time.monotonic()

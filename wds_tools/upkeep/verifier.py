@@ -108,8 +108,8 @@ class VerifyReport:
         strangers: Files in the folder that the manifest does not list. They are not part of the
             dataset, and not damage.
         notes: Facts that are not damage, such as a manifest without a checksum.
-        objects: All objects in images that are strange, such as boxes without area, or wrong; with shard and key. They
-            are not damage: they were packed so.
+        objects: All objects in images with unusual values, such as boxes without area, or invalid values; with shard
+            and key. They are not damage, because they were packed in this form.
         seconds: Duration.
     """
 

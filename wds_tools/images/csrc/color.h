@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* How colours change: the hue by `hue` times once around its circle, from -0.5 to 0.5; the saturation and the value by
-   a factor from 0 to 256, up to full saturation and value. */
+   a factor from 0 to 2, up to full saturation and value. */
 typedef struct {
     float hue, saturation, value;
 } HsvChange;

@@ -18,6 +18,7 @@ typedef struct {
     DecodeMcuRanges *decode_mcu_ranges;
     InverseDct *inverse_dct;
     FilterVertically *filter_vertically;
+    FilterHorizontally *filter_horizontally; /* NULL: there is none */
     Transpose *transpose;
     RowToRgb *row_to_rgb;
     RowToPlanes *row_to_planes;
@@ -38,8 +39,8 @@ extern const Kernels avx2_kernels;
 #endif
 
 /* The initializer of the kernels in the file that includes the *_code.h files. */
-#define KERNELS(simd) \
-    {simd, decode_mcu_ranges, inverse_dct, filter_vertically, transpose, row_to_rgb, row_to_planes, \
+#define KERNELS(simd, filter_horizontally) \
+    {simd, decode_mcu_ranges, inverse_dct, filter_vertically, filter_horizontally, transpose, row_to_rgb, row_to_planes, \
      change_hsv, blend_colors, find_near}
 
 #endif

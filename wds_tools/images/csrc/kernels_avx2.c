@@ -22,6 +22,6 @@
 #pragma clang attribute pop
 #endif
 
-const Kernels avx2_kernels = KERNELS("avx2");
+const Kernels avx2_kernels = KERNELS("avx2", filter_horizontally);
 
 #endif

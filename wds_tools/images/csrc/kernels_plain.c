@@ -9,7 +9,7 @@
 #include "resample_code.h"
 
 #if defined(__aarch64__)
-const Kernels plain_kernels = KERNELS("neon");
+const Kernels plain_kernels = KERNELS("neon", NULL);
 #else
-const Kernels plain_kernels = KERNELS("none");
+const Kernels plain_kernels = KERNELS("none", NULL);
 #endif

@@ -244,8 +244,8 @@ static PyObject *copy_pixels(PyObject *module, PyObject *arguments)
 
 static int is_valid_change(const HsvChange *change)
 {
-    return change->hue >= -0.5f && change->hue <= 0.5f && change->saturation >= 0 && change->saturation <= 256 &&
-           change->value >= 0 && change->value <= 256; /* false for NaN */
+    return change->hue >= -0.5f && change->hue <= 0.5f && change->saturation >= 0 && change->saturation <= 2 &&
+           change->value >= 0 && change->value <= 2; /* false for NaN */
 }
 
 static int is_moderate(float x)
@@ -270,7 +270,7 @@ static PyObject *change_hsv(PyObject *module, PyObject *arguments)
         PyErr_Format(
             PyExc_ValueError,
             "%zd bytes of pixels are not images with three planes each, or %zd bytes are not three numbers for each, of "
-            "-0.5 to 0.5, 0 to 256 and 0 to 256",
+            "-0.5 to 0.5, 0 to 2 and 0 to 2",
             pixels.len, changes.len);
     else {
         uint8_t *image = pixels.buf;

@@ -21,6 +21,20 @@ typedef struct {
 typedef void FilterVertically(
     const uint8_t *in, size_t stride, int in_row, size_t width, const Filter *filters, int rows, uint8_t *out);
 
+#define MAX_PAIRS 3 /* pairs of samples of a filter that filter_horizontally() takes */
+
+/* The filters of STRIP columns, in four blocks of eight. */
+typedef struct {
+    int first[4];                     /* the first input sample of a block, counted from the first valid one */
+    uint8_t order[4][16];             /* for each column two samples, counted from the first one of the block */
+    uint8_t weight[MAX_PAIRS][4][16]; /* the weights of these, and of those two and four samples after them */
+} ColumnStrip;
+
+/* Writes `rows` rows of `strips` strips to `out`; each column is the sum of input columns weighted by its filter, which
+   has at most 2 * pairs of them. Up to SLACK bytes after the last row may be read. */
+typedef void FilterHorizontally(
+    const uint8_t *in, size_t stride, const ColumnStrip *strip, size_t strips, int pairs, int rows, uint8_t *out);
+
 /* Transposes a plane. Width and height are multiples of STRIP. */
 typedef void Transpose(const uint8_t *in, size_t width, size_t height, uint8_t *out);
 
@@ -62,6 +76,8 @@ typedef struct {
 typedef struct {
     FilterAxis axis; /* for which `buffer` has the filters */
     GrowBuffer buffer;
+    GrowBuffer strips; /* the same filters for filter_horizontally() */
+    int pairs;         /* of these; 0: it does not take the filters, -1: they are not in `strips` yet */
 } AxisFilters;
 
 /* Filters and memory that are reused from image to image. The filters are indexed by the kind of

@@ -52,6 +52,46 @@ static void filter_vertically(
     }
 }
 
+/* Returns the columns of the blocks `number` and `number` + 1 of a strip, in 16 bits. */
+static inline __attribute__((always_inline)) __m256i filter_blocks(
+    const uint8_t *row, const ColumnStrip *strip, int number, int pairs)
+{
+    const uint8_t *lower = row + strip->first[number], *upper = row + strip->first[number + 1];
+    __m256i order = _mm256_loadu_si256((const __m256i *)(const void *)strip->order[number]);
+    __m256i sum = _mm256_set1_epi16(BIAS);
+    for (int k = 0; k < pairs; k++) {
+        __m256i samples = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(lower + 2 * k))),
+            _mm_loadu_si128((const __m128i *)(const void *)(upper + 2 * k)), 1);
+        __m256i weights = _mm256_loadu_si256((const __m256i *)(const void *)strip->weight[k][number]);
+        samples = _mm256_xor_si256(_mm256_shuffle_epi8(samples, order), _mm256_set1_epi8(-128));
+        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, samples)); /* as in filter_row() */
+    }
+    return _mm256_srli_epi16(sum, 8);
+}
+
+static inline __attribute__((always_inline)) void filter_strips(
+    const uint8_t *in, size_t stride, const ColumnStrip *strip, size_t strips, int pairs, int rows, uint8_t *out)
+{
+    for (int y = 0; y < rows; y++, in += stride)
+        for (size_t i = 0; i < strips; i++, out += STRIP) {
+            __m256i both = _mm256_packus_epi16(
+                filter_blocks(in, &strip[i], 0, pairs), filter_blocks(in, &strip[i], 2, pairs));
+            _mm256_storeu_si256((__m256i *)(void *)out, _mm256_permute4x64_epi64(both, 0xD8));
+        }
+}
+
+static void filter_horizontally(
+    const uint8_t *in, size_t stride, const ColumnStrip *strip, size_t strips, int pairs, int rows, uint8_t *out)
+{
+    if (pairs == 1) /* in most cases */
+        filter_strips(in, stride, strip, strips, 1, rows, out);
+    else if (pairs == 2)
+        filter_strips(in, stride, strip, strips, 2, rows, out);
+    else
+        filter_strips(in, stride, strip, strips, pairs, rows, out);
+}
+
 /* Transposes two blocks of 16 x 16, one above the other, in the two halves of vectors. In each of four rounds the rows i
    and i + 8 are interleaved. */
 static void transpose(const uint8_t *in, size_t width, size_t height, uint8_t *out)

@@ -35,11 +35,11 @@ class Frames(FieldSpec):
 
     Attributes:
         field: Names of the stored fields, with ``*`` for the number: ``"*.jpg"`` for ``0000.jpg``, ``0001.jpg`` and so
-            on, or ``"frame*.jpg"``. They are ordered by the number.
+            on, or ``"frame*.jpg"``. The frames are ordered by this number.
         view: Region of the images and its output size, as for `Image`.
-        frames: How many frames to use. A sample with fewer is an error, except with ``pad``. None (the default) uses
+        frames: Number of frames to use. A sample with fewer is an error, except with ``pad``. None (the default) uses
             all.
-        stride: Use every n-th frame.
+        stride: Use every ``stride``-th frame.
         start: Where the frames begin: ``"first"`` (the default), ``"center"``, or ``"random"``, which depends on the
             seed, the epoch, the position of the sample and the name of the field.
         pad: Value of the padding after the last frame, or a `Pad`, so that a batch is one tensor. None (the default)

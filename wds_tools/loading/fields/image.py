@@ -48,11 +48,11 @@ class Image(Pixels):
             whole image; for detection `Letterbox`, `Mosaic`, `RandomAffine`, `LargeScaleJitter`, `ZoomOut` or
             `RandomIoUCrop`, or a `Blend` or `CopyPaste` of two; a `Schedule` of these by epoch, a `MultiScale` by
             batch; or `Buckets` of several sizes. Or a list of views: the image is decoded once, and the value in the
-            batch is a list with one tensor per view. Each has random numbers of its own. A view that shows several
-            samples, such as `Mosaic`, is the only one.
+            batch is a list with one tensor per view. Each view has its own random numbers. A view that shows several
+            samples, such as `Mosaic`, cannot be in a list with others.
         mode: ``"rgb"`` (the default), or ``"unchanged"`` for [batch, channels, height, width] with the stored channels
             and dtype: grey, alpha, 16 bits, and ``npy`` arrays [height, width] or [height, width, channels]. Palettes
-            are applied. If images of a batch differ in channels or dtype, it is a list.
+            are applied. If images of a batch differ in channels or dtype, the value is a list.
         like: Name of another `Image` in the batch: use the same region, size and flip. Both images must have the same
             size.
         color: Random changes of the colours, before ``transform``: an `HSV`, a `PhotometricDistort`, or None.

@@ -26,10 +26,10 @@ class Keypoints(AtPath):
 
     Stacked if all samples of a batch have the same number of points, otherwise a list. With ``like``, points are moved,
     scaled and mirrored like the image. All points are kept, so that their indices keep their meaning: a point outside
-    the region has coordinates outside the image. In mirrored images, points on the left and on the right change places
-    by ``flip_index``; an image that is mirrored in both directions is only turned, and its points keep their indices.
-    As in torchvision, x of a mirrored point is width - 1 - x. What a view for detection cuts off, as beyond the tile of
-    a `Mosaic`, is at (-width, -height) of the result.
+    the region has coordinates outside the image. In mirrored images, left and right points are exchanged by
+    ``flip_index``; an image that is mirrored in both directions is only rotated, and its points keep their indices.
+    As in torchvision, x of a mirrored point is width - 1 - x. A point that a view for detection cuts off, such as one
+    outside the tile of a `Mosaic`, is at (-width, -height) of the result.
 
     Attributes:
         field: Stored field: JSON, or an ``npy`` array.
@@ -37,12 +37,13 @@ class Keypoints(AtPath):
         numbers: How many numbers a point has in lists without brackets around each point, such as 3 in COCO (x, y,
             visibility). None (the default) requires a list for each point.
         like: Name of the `Image` whose region, size and flip are used, or of `Boxes`: then the points of boxes that are
-            dropped are dropped too; the first dimension is the objects. None (the default) keeps the stored positions.
-        flip_index: For each point the index of the one that takes its place in a mirrored image: ``[0, 2, 1]`` for
-            nose, left eye and right eye, as ``flip_idx`` of YOLO. Of a mirrored left eye, the image shows a right eye.
-            None (the default) takes it from the dataset, for ``objects.keypoints`` of YOLO's ``flip_idx`` or of COCO's
-            names with ``left`` and ``right``; if it is not known, points keep their index. `range` with the number of
-            points keeps it in any case.
+            dropped are dropped too, and the first dimension is the objects. None (the default) keeps the stored
+            positions.
+        flip_index: For each point the index of the point that replaces it in a mirrored image: ``[0, 2, 1]`` for
+            nose, left eye and right eye, like ``flip_idx`` of YOLO. In a mirrored image, a left eye looks like a right
+            eye. None (the default) takes it from the dataset, for ``objects.keypoints`` with YOLO's ``flip_idx`` or
+            with ``left`` and ``right`` in COCO's names; if it is not known, points keep their index. `range` with the
+            number of points keeps it in any case.
         pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, points, ...]; ``"flat"`` joins the
             points of all samples. None (the default) gives a list if the numbers differ.
 

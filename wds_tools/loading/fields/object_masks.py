@@ -29,11 +29,11 @@ _MAX_BYTES = 1 << 30  # of the masks of an image: 10,000 objects of 320 x 320 pi
 
 @dataclass(frozen=True)
 class ObjectMasks(AtPath):
-    """A mask for each object, as Mask R-CNN takes them: a list of uint8 tensors [objects, height, width], 0 and 1.
+    """A mask for each object, as Mask R-CNN expects them: a list of uint8 tensors [objects, height, width], 0 and 1.
 
     Outlines are moved, mirrored and clipped first, and then filled: a pixel belongs to an object if its centre is
     inside one of its outlines, as for pycocotools. Masks in run lengths are resized by nearest neighbour.
-    ``sample_transform=`` of torchvision moves the masks, one of Albumentations does not.
+    A ``sample_transform=`` of torchvision moves the masks, but one of Albumentations does not.
 
     Attributes:
         field: Stored field: JSON.

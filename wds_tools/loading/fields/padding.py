@@ -32,9 +32,9 @@ def is_length(value: Any) -> bool:
 class Pad:
     """How values of different sizes become one tensor per batch: padded at the end, images at the right and bottom.
 
-    ``pad=0`` is short for ``pad=Pad(0)``. After its other fields, the batch gets a mask with the name of the field and
-    ``_mask``, such as ``boxes_mask``: a bool tensor [batch, length], for images [batch, height, width], that is True
-    for values and False for padding.
+    ``pad=0`` is short for ``pad=Pad(0)``. For each padded field, the batch has a mask after its other fields. Its name
+    ends in ``_mask``, such as ``boxes_mask``. It is a bool tensor [batch, length], for images [batch, height, width],
+    that is True for values and False for padding.
 
     Attributes:
         value: Value of the padding.

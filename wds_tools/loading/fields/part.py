@@ -327,5 +327,4 @@ class Part:
             return decode_stored(data).transpose(2, 0, 1).copy()  # torch warns about Pillow's read-only pixels
 
     def _decoded(self, i: int, field: str, data: memoryview) -> Any:
-        shard, key = self.rows.shard_and_key(i)
-        return decode_field(field, bytes(data), shard=shard, key=key)
+        return decode_field(field, bytes(data), where=lambda: self.rows.shard_and_key(i))

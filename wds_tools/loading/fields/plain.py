@@ -60,21 +60,22 @@ class Key(FieldSpec):
 
 @dataclass(frozen=True)
 class Field(AtPath):
-    """Any stored field, decoded by its extension, as in the short form of ``fields=``.
+    """Any stored field, decoded by its extension, as if its name were in a list ``fields=``.
 
     Types that this package does not decode, such as video (``"mp4"``) and audio (``"flac"``), are bytes.
 
     Attributes:
         field: Stored field, such as ``"json"``, ``"npy"``, ``"png"`` or ``"mp4"``.
         path: Names that lead to a value in JSON, see `Boxes`. Lists of numbers become tensors. If the dataset has a
-            class list for them, as for ``objects.category`` of packed annotations, a number beyond it is an error.
+            class list for them, as for ``objects.category`` of packed annotations, a number that is not in it is an
+            error.
         decode: Function of the value, such as a decoder of audio files, called in the worker. Arrays and tensors of
             equal shape are stacked. Random number generators are seeded for each sample.
         like: Name of a `Boxes` field: the value is a list with one entry per stored box, and the entries of boxes that
             are dropped are dropped too.
         pad: Value of the padding, or a `Pad`, for arrays and lists of numbers: a batch is one tensor
             [batch, length, ...]. ``"flat"`` joins them, [all entries, ...]. If the boxes of ``like`` have a ``pad``, a
-            number is required here, or ``"flat"`` if that is theirs: the padded length is that of the boxes.
+            number is required here, or ``"flat"`` if they have ``"flat"``: the padded length is that of the boxes.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -145,8 +146,8 @@ class Text(AtPath):
         encode: Function of one string, such as a tokenizer, called in the worker. Arrays and tensors of equal shape are
             stacked. Random number generators are seeded for each sample.
         pad: Value of the padding, or a `Pad`, so that a batch is one tensor [batch, length]; ``"flat"`` joins the
-            results. It requires ``encode``. If that returns a dictionary, as tokenizers of transformers do, each of its
-            entries is padded, and ``attention_mask`` and ``token_type_ids`` with 0.
+            results. It requires ``encode``. If ``encode`` returns a dictionary, as tokenizers of transformers do, each
+            entry is padded with this value, but ``attention_mask`` and ``token_type_ids`` with 0.
 
     Raises:
         OptionError: An attribute is invalid.
@@ -187,7 +188,7 @@ class Text(AtPath):
 class MultiHot(AtPath):
     """Several class numbers of a sample: a float32 tensor [batch, classes], 1 for each of its classes, otherwise 0.
 
-    As ``torch.nn.BCEWithLogitsLoss`` takes it.
+    ``torch.nn.BCEWithLogitsLoss`` expects labels in this form.
 
     Attributes:
         field: Stored field with a list of class numbers or names: ``"labels.json"`` (the default), as `pack` writes it,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import KW_ONLY, dataclass
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import torch
 
-from wds_tools.images.outlines import shown_outlines
+from wds_tools.images.outlines import shown_outlines, split_outlines
 from wds_tools.loading.fields.base import Column
 from wds_tools.loading.fields.part import Part
 from wds_tools.loading.fields.paths import AtPath, Floats, chained, image_field, kept_entries
@@ -18,9 +20,9 @@ from wds_tools.loading.fields.paths import AtPath, Floats, chained, image_field,
 class Polygons(AtPath):
     """Outlines of objects: for each sample a list of objects, each a list of float32 tensors [points, 2], x and y.
 
-    With ``like``, outlines are moved and mirrored like the image, and cut off at its edges. A part of which nothing is
-    left is dropped; an object keeps its entry, so that entries correspond to those of other fields. With the name of
-    `Boxes`, the entries of boxes that are dropped are dropped too. ``sample_transform=`` does not move them.
+    With ``like``, outlines are moved and mirrored like the image, and clipped at its edges. A part of which nothing is
+    left is dropped, but each object keeps its entry, so that the entries correspond to other fields. With the name of
+    `Boxes`, the entries of dropped boxes are dropped too. ``sample_transform=`` does not move them.
 
     Attributes:
         field: Stored field: JSON.
@@ -75,6 +77,14 @@ def stored_outlines(spec: AtPath, part: Part, i: int, value: Any) -> list[list[F
     """
     if not isinstance(value, list) or not all(isinstance(outlines, list) for outlines in value):
         raise spec.invalid(part, i, f"{str(value)[:80]!r}", "a list of outlines for each object")
+    flat = [*chain.from_iterable(value)]
+    if all(isinstance(outline, list) for outline in flat):
+        with contextlib.suppress(TypeError, ValueError):  # found below, with the sample
+            numbers = np.array([*chain.from_iterable(flat)], np.float64)
+            counts = np.array([len(outline) for outline in flat], np.int64)
+            if numbers.ndim == 1 and not (counts % 2).any() and np.isfinite(numbers).all():
+                rest = iter(split_outlines(numbers.reshape(-1, 2), np.cumsum(counts // 2)))
+                return [[*islice(rest, len(outlines))] for outlines in value]
     objects = []
     for outlines in value:
         arrays = [spec.as_array(part, i, outline) for outline in outlines]

@@ -40,16 +40,16 @@ class PeriodStats:
         seconds: Duration of the period in seconds, ``waited_seconds`` plus ``step_seconds``. The time between two
             iterations is not included.
         waited_seconds: Time in seconds that the loop waited in ``next()``.
-        step_seconds: Time in seconds that the loop used for itself: the training steps. A step is counted when it has
+        step_seconds: Time in seconds that the loop did not wait: the training steps. A step is counted when it has
             ended, which is when the next batch is requested. On CUDA it includes the time in which the loader waited
             for the device to finish earlier steps, unless these waited for a copy.
         waits: ``waited_seconds`` by cause. ``storage``: bytes are read and verified. ``decoding``: images and other
             fields are decoded, cropped and resized. ``transform``: ``transform=``. ``hand_over``: the parts of a batch
-            are sent by workers and joined, and ``batch_transform=``. ``copy``: copies to the device,
-            including those for which earlier steps waited on a GPU. ``start``: workers are started. ``packing``: the
+            are sent by workers and joined, and ``batch_transform=``. ``copy``: copies to the device, including
+            copies that earlier steps waited for on a GPU. ``start``: workers are started. ``packing``: the
             next samples are being packed (``pack_to=``).
         stage_seconds: Time in seconds by stage. ``read``, ``verify``, ``slice``, ``decode``, ``resize``, ``write``,
-            ``transform`` and ``other`` are the work on the batches, summed over all workers. The rest is time of the
+            ``transform`` and ``other`` are the work on the batches, summed over all workers. The others are time of the
             training process: ``wait`` for workers, ``start`` of workers, ``packing``, ``copy``, ``device`` (waiting for
             earlier training steps), ``batch_transform`` and ``hand_over``. Without workers, ``wait`` is the work
             itself.

@@ -214,10 +214,10 @@ class MixUp(_Mix):
 
 
 class CutMix(_Mix):
-    """Replace a rectangle of each image with that of the next sample of the batch (Yun et al., 2019).
+    """Replace a rectangle of each image with the same rectangle of the next sample of the batch (Yun et al., 2019).
 
     The share of the image to keep is drawn from Beta(alpha, alpha) for each sample. The rectangle is clipped to the
-    image, and labels are mixed by the share that is then kept. The partner is the next sample in the batch of this
+    image, and labels are mixed by the share that is actually kept. The partner is the next sample in the batch of this
     rank; for the last sample it is the first one. So the rectangle does not depend on the number of ranks, but the
     partner does. A resumed run has the same partners on the same number of ranks. Labels become float32
     [n, num_classes].

@@ -183,11 +183,11 @@ class Normalize(BatchStep):
     """Convert images to floating point, subtract the mean and divide by the standard deviation, in one pass.
 
     The result is ``(images / 255 - mean) / std``, computed in float32 and then rounded to ``dtype``. Images with
-    floating-point values are not divided by 255. It can also be called by itself: ``Normalize(mean, std)(images)``.
+    floating-point values are not divided by 255. It can also be called as a function: ``Normalize(mean, std)(images)``.
 
     If it is the only step of ``batch_transform=``, ``device`` is the CPU, and a view gives all images one size, the
-    workers write the normalized images to the batch. The batches have the same values as otherwise. Their shared memory
-    then is that of ``dtype``: four times the memory of bytes for float32, twice for bfloat16.
+    workers write the normalized images to the batch. The values are the same in both cases. Shared memory then has
+    values of ``dtype``: it takes four times the memory of bytes for float32, and twice for bfloat16.
 
     Args:
         mean: Mean of each channel, in the scale 0 to 1, such as ``(0.485, 0.456, 0.406)``.

@@ -133,8 +133,8 @@ def _check_tiles(columns: Sequence[Column]) -> None:
         if of_several and (column.spec.is_clip or len(column.spec.views) > 1):
             what = "wds_tools.Frames" if column.spec.is_clip else "a list of views"
             raise OptionError(
-                f"field {column.name!r} is {what} with {of_several[0]}, which shows several samples: it can only "
-                "be the one view of an Image"
+                f"field {column.name!r} is {what} with {of_several[0]}, which shows several samples: it must "
+                "be the only view of an Image"
             )
 
 

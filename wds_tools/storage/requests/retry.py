@@ -262,7 +262,7 @@ def _warn_once(policy: RetryPolicy, now: float, host: str, what: str, attempts: 
             return
         _warned[host] = now
     _log.warning(
-        "%s for %.0f s: %s; it is given up after %.0f s without progress",
+        "%s for %.0f s: %s; the attempts end after %.0f s without progress",
         what,
         now - attempts.since,
         failure.reason,

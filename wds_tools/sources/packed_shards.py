@@ -1,9 +1,12 @@
-"""Shards that this package has packed, listed from their indexes instead of being read."""
+"""Shards that this package has packed: what their indexes list, and fields that were added later in other shards.
+
+With an index, a shard need not be read to be listed. Added fields have the keys of the samples that they belong to.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,16 +14,22 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from wds_tools.errors import ManifestError, StoreError
+from wds_tools.errors import ManifestError, ShardError, StoreError
 from wds_tools.format import tar
 from wds_tools.format.index import ABSENT, NO_LABEL, Index, from_bytes
 from wds_tools.format.index_edit import header_bytes
-from wds_tools.format.manifest import Manifest, ShardEntry
+from wds_tools.format.manifest import MANIFEST_NAME, Addition, Manifest, ShardEntry, from_json
+from wds_tools.format.sample import split_name
+from wds_tools.options import RemoteOptions
+from wds_tools.sources.base import as_read_error, as_source_error
 from wds_tools.sources.columns import facts_bytes
-from wds_tools.storage import Store
+from wds_tools.sources.files import TarFiles, is_tar, locate, shown_path
+from wds_tools.storage import Store, join, open_store
 from wds_tools.storage.requests.listing import RemoteFile
 
 _KINDS_WITH_KEYS = ("webdataset", "dotted")  # of a pack, which adds the old key to the field ``json``
+Span = tuple[int, int]
+"""First byte and end of the added fields of a sample in their shard; (0, 0) for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +126,58 @@ def _json_bytes(key: str, size: int | None, *, has_keys: bool) -> int:
     if size is None:
         return facts_bytes({"key": key})
     return tar.padded(size if has_keys else size + len(f'"key":{json.dumps(key)},'))
+
+
+class AddedFields:
+    """The shards with added fields of a dataset. It is not pickled; each process creates its own.
+
+    Args:
+        path: Folder or URL of the dataset.
+        additions: What its manifest lists.
+        remote: How URLs are read, if it is at a URL; otherwise None.
+
+    Attributes:
+        paths: The shards.
+
+    Raises:
+        SourceError: The folder of added fields is missing or damaged.
+    """
+
+    def __init__(self, path: str, additions: Sequence[Addition], remote: RemoteOptions | None) -> None:
+        self.paths: tuple[Path | RemoteFile, ...] = ()
+        self._parts: list[tuple[TarFiles, dict[str, int]]] = []  # archives, and the number of each by its name
+        for addition in additions:
+            folder = join(path, addition.folder)
+            with as_source_error(f"{shown_path(folder)} cannot be read", ManifestError, StoreError):
+                data = open_store(folder, remote=remote or RemoteOptions.of()).read(MANIFEST_NAME)
+                names = [entry.name for entry in from_json(data, name=join(folder, MANIFEST_NAME)).shards]
+            paths = locate(folder, is_tar, "tar", remote, names)
+            self.paths += paths
+            self._parts.append((TarFiles(paths, remote), {name: number for number, name in enumerate(names)}))
+
+    def spans(self, shard: str) -> list[dict[str, tuple[Span, int]]]:
+        """Return for each addition: key -> (span, bytes that the fields take in a shard), of the samples of a shard."""
+        found = []
+        for archives, numbers in self._parts:
+            part: dict[str, tuple[Span, int]] = {}
+            if shard in numbers:
+                with as_source_error(f"{shard} with added fields cannot be packed", ShardError):
+                    for member in tar.walk(archives[numbers[shard]], shard=shard):
+                        key, name = split_name(member.name) or ("", "")
+                        (start, _), size = part.get(key, ((member.header_offset, 0), 0))
+                        size += tar.member_bytes(f"000000000.{name}", member.size)
+                        part[key] = (start, member.offset + tar.padded(member.size)), size
+            found.append(part)
+        return found
+
+    def fields(self, shard: str, spans: list[Span]) -> dict[str, bytes]:
+        """Return the added fields of a sample."""
+        found = {}
+        for (archives, numbers), (start, stop) in zip(self._parts, spans, strict=True):
+            if stop:
+                data = archives.slice(numbers[shard], start, stop)
+                with as_read_error("cannot be read", ShardError):
+                    for member in tar.walk(data, shard=shard, complete=True):
+                        _, name = split_name(member.name) or ("", "")
+                        found[name] = bytes(data[member.offset : member.offset + member.size])
+        return found
