@@ -168,10 +168,10 @@ class Factors:
     def __getitem__(self, ids: Ints | slice) -> NDArray[np.float32]:
         """Return the factors of samples: float32 [n]; infinite for a product that is too large."""
         if self._own is None and 0 < len(self._conditions) <= _IN_TABLE:
-            row: NDArray[Any] = np.zeros(1, np.uint8)
+            row: NDArray[np.uint8] = np.zeros(1, np.uint8)
             for number, (bits, _) in enumerate(self._conditions):
-                row = row | self._meet(bits, ids).view(np.uint8) << number
-            return self._table[row]
+                row = row | np.left_shift(self._meet(bits, ids).view(np.uint8), np.uint8(number))
+            return np.take(self._table, row)
         found = self._of_array(ids)
         for product in self.products(ids):
             found = product
