@@ -2,9 +2,9 @@
 
     python examples/09_segmentation.py
 
-The dataset is made from the sample photographs. As a mask, each gets the pixels that are brighter than its mean. Your
-own masks: PNG files with a class number per pixel, in a column ``mask.png`` of the table that ``wds-tools pack`` reads,
-or added to a packed dataset by ``wds-tools add-fields DATASET --from masks/ --field mask.png=png``.
+The dataset is made from the sample photographs; the mask of each is its pixels that are brighter than its mean. For
+your own masks, use PNG files with a class number per pixel, in a column ``mask.png`` of the table that ``wds-tools
+pack`` reads, or added to a packed dataset by ``wds-tools add-fields DATASET --from masks/ --field mask.png=png``.
 """
 
 import argparse

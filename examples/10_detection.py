@@ -4,8 +4,9 @@
     torchrun --nproc-per-node 2 examples/10_detection.py --epochs 20      # each image is evaluated once, on one rank
     python examples/10_detection.py --loader torchvision                  # trained by torchvision's own dataset
 
-The datasets are made from the sample photographs: on each, up to three others are pasted, whose boxes and classes are
-to be found. Their objects are those of docs/annotations.md, so shards of COCO, YOLO or VOC are used in the same way.
+The datasets are made from the sample photographs: up to three others are pasted on each, and the detector learns their
+boxes and classes. Their objects have the form in docs/annotations.md, so shards of COCO, YOLO or VOC are used in the
+same way.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Train DETR of transformers on objects in shards: images of different sizes are padded, with their pixel mask.
 
 pip install transformers scipy
-python examples/10_detection.py               # makes shards/boxes/train; or pack COCO, YOLO or VOC
+python examples/10_detection.py               # writes shards/boxes/train; or pack COCO, YOLO or VOC
 python examples/14_detr.py shards/boxes/train
 """
 

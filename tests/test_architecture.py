@@ -133,6 +133,27 @@ def test_importing_the_package_loads_few_modules():
     assert int(done.stdout) <= 40  # 34 with Python 3.11: two of the package, and the standard library
 
 
+def test_a_loader_of_local_jpegs_imports_only_what_it_needs(six_photos: Path, tmp_path: Path):
+    """Until its first batch: no packer, no clients of storage, and not the slowest parts of pyarrow and Pillow."""
+    wds_tools.pack(six_photos, tmp_path / "data", workers=1, progress=False)
+    program = (
+        "import sys, torch; import wds_tools as wt\n"
+        f"loader = wt.make_loader({str(tmp_path / 'data')!r}, batch_size=2, num_workers=0, view=wt.CenterCrop(64))\n"
+        "next(iter(loader)); loader.close()\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    assert not imported & {"pandas", "fsspec", "pyarrow.compute", "pyarrow.dataset", "aiohttp", "obstore", "ray"}
+    assert not {name for name in imported if name.startswith("wds_tools.sources.") and name.count(".") == 2} - {
+        "wds_tools.sources.base",
+        "wds_tools.sources.inputs",
+        "wds_tools.sources.layouts",
+    }
+    assert not imported & {"wds_tools.loading.packing", "wds_tools.packing.packer", "wds_tools.storage.cache.remote"}
+    assert sum(name.startswith("wds_tools") for name in imported) <= 160  # 155; with packer and storage clients 240
+
+
 def test_the_map_beside_the_code_names_every_module():
     text = (PACKAGE / "README.md").read_text()
     missing = [name for name in MODULES if f"`{name.rpartition('.')[2]}`" not in text]

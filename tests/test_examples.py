@@ -290,6 +290,7 @@ def test_the_trainer_of_ultralytics_trains_and_validates_on_shards(boxes: Path, 
 
 
 @pytest.mark.frameworks
+@pytest.mark.torture
 def test_two_ranks_measure_the_map_that_torchvision_loads_on_one(boxes: Path) -> None:
     assert len(list((boxes / "coco/images/val").iterdir())) == 7, "an odd number, so one image fills up"
     program = str(Path(__file__).with_name("detection_map.py"))

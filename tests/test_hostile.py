@@ -229,7 +229,7 @@ def test_an_array_of_items_without_bytes_is_a_sample_error() -> None:
     from wds_tools.format.codecs import decode_field
 
     with pytest.raises(SampleError, match="does not match the 0 bytes"):
-        decode_field("npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head, shard="s", key="k")
+        decode_field("npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head, where=lambda: ("s", "k"))
 
 
 # `info` and `verify` with a hostile dataset

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "migrate.md"
 PER_CLASS = 5
 LIBRARIES = ["ImageFolder", "webdataset", "HDF5", "LMDB", "TFRecord", "FFCV", "LitData", "MosaicML Streaming", "DALI"]
-ANNOTATED = ["COCO", "YOLO", "VOC"]
+ANNOTATED = "COCO, YOLO and VOC"
 DATASETS = {"ImageFolder": "shards/photos", "webdataset": "old", "MosaicML Streaming": "shards/mosaic"}
 LITDATA = pytest.param("LitData", marks=pytest.mark.frameworks)
 MOSAIC = pytest.param("MosaicML Streaming", marks=pytest.mark.peers)
@@ -86,7 +86,7 @@ def run_command(text: str) -> None:
 
 
 def test_the_page_has_a_program_before_and_after_for_every_library() -> None:
-    assert re.findall(r"^## (.*)", PAGE.read_text(), re.MULTILINE)[1:] == [*LIBRARIES, *ANNOTATED]
+    assert re.findall(r"^## (.*)", PAGE.read_text(), re.MULTILINE)[1:] == [*LIBRARIES, ANNOTATED]
     for library in LIBRARIES:
         assert [language for language, _ in blocks(library, "Before")] == ["python"]
         assert [language for language, _ in blocks(library, "After")][-1] == "python"
@@ -136,12 +136,12 @@ TREES = {
 }
 
 
-@pytest.mark.parametrize("library", ANNOTATED)
+@pytest.mark.parametrize("library", TREES)
 def test_the_three_lines_for_annotations_read_all_boxes(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     foreign, (annotations, place) = ROOT / "tests" / "foreign", TREES[library]
-    src = tmp_path / library.lower()
+    src = tmp_path / "coco"
     shutil.copytree(foreign / annotations, src)
     for split, names in {"train": ("photo_1.jpg", "photo 3.jpg"), "val": ("photo_2.jpg", "photo_4.jpg")}.items():
         folder = src / place.format(split=split)
@@ -149,7 +149,7 @@ def test_the_three_lines_for_annotations_read_all_boxes(
         for name in names:
             shutil.copy(foreign / "images" / name, folder)
     monkeypatch.chdir(tmp_path)
-    command, code = (match[1] for match in re.finditer(r"^```\w+\n(.*?)^```$", section(library), re.M | re.S))
+    command, code = (match[1] for match in re.finditer(r"^```\w+\n(.*?)^```$", section(ANNOTATED), re.M | re.S))
     run_command(command)
     names: dict[str, Any] = {"wt": wds_tools}
     exec(compile(code.replace("batch_size=16", "batch_size=2, num_workers=0"), str(PAGE), "exec"), names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import wds_tools
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "docs", "examples", "shards", "wds_tools")
@@ -24,7 +27,18 @@ def build(root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
-@pytest.mark.long
+def test_every_guide_is_in_the_menu_and_every_public_name_on_a_page() -> None:
+    """In `make test` instead of a build, which takes 17 CPU-s. Links are tested with the README."""
+    menu = re.findall(r'"(docs/[\w-]+\.md)"', (ROOT / "zensical.toml").read_text())
+    assert {Path(page).stem for page in menu} == {path.stem for path in (ROOT / "docs").glob("*.md")} | {"command-line"}
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
+    entries = re.findall(r"^::: (\S+)", pages, re.MULTILINE) + re.findall(r'<a id="([\w.]+)">', pages)
+    assert {f"wds_tools.{name}" for name in wds_tools.__all__} <= {*entries}
+    for entry in entries:
+        assert pkgutil.resolve_name(entry) is not None
+
+
+@pytest.mark.torture
 def test_the_site_builds_and_has_every_page(tmp_path: Path) -> None:
     shutil.copy(ROOT / "zensical.toml", tmp_path)  # not a link: zensical would use the folder of its target
     for name in PAGES:

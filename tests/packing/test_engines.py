@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import preloaded
 import pytest
@@ -11,7 +12,7 @@ from folders import contents
 from waiting import wait_for
 
 import wds_tools as wt
-from wds_tools.errors import DestinationError, OptionError
+from wds_tools.errors import DestinationError, OptionError, WorkerError
 
 REPOSITORY = Path(__file__).parents[2]
 OPTIONS = {"shard_bytes": "500kB", "images": "keep", "workers": 1}
@@ -107,6 +108,16 @@ def dead_cluster():
         (Path(folder) / "ray").mkdir()
         (Path(folder) / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
         yield folder
+
+
+def test_a_ray_cluster_that_does_not_answer_is_named(photos, tmp_path, monkeypatch):
+    def init(**_options: object) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster at head:6379")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    with pytest.raises(WorkerError, match=r"^no connection to .* at RAY_ADDRESS=head:6379: .*RAY_AUTH_MODE"):
+        wt.pack(photos, tmp_path / "dst", engine="ray", **OPTIONS)
 
 
 @pytest.mark.frameworks

@@ -636,7 +636,7 @@ def test_a_task_whose_plan_was_replaced_at_the_same_moment_ends_with_an_error(sr
             plan.write_text(json.dumps({**json.loads(plan.read_text()), "seed": 1}))
 
     Bucketful.fault = staticmethod(replace)
-    with pytest.raises(DestinationError, match=r"began to pack something else to bucket://.* at the same moment"):
+    with pytest.raises(DestinationError, match=r"another packer has started over at bucket://"):
         wt.pack(src, url_of(bucket), **OPTIONS, task=(0, 2))
 
 
@@ -665,6 +665,35 @@ def test_a_damaged_row_of_a_plan_at_a_url_is_refused(src, bucket):
             with pytest.raises(DestinationError, match=r"bucket://.* has a damaged \.packing/listing\.arrow"):
                 wt.pack(src, url_of(bucket), **OPTIONS, task=(1, 2))
     assert not wt.pack(src, url_of(bucket), **OPTIONS, task=(1, 2)).complete  # rows of another length: listed again
+
+
+def overtaken(src: Path, bucket: Path, elsewhere: Path, **options: Any) -> None:
+    """Run a task that is stopped before its first shard, until another machine has completed a dataset at the URL."""
+
+    def overtake(_number: int, path: str) -> None:
+        if path.endswith("listing.json"):
+            Bucketful.reset()
+            wt.pack(src, url_of(bucket), **{**OPTIONS, **options}, spool=elsewhere)
+
+    Bucketful.fault = staticmethod(overtake)
+    wt.pack(src, url_of(bucket), **OPTIONS, task=(0, 2))
+
+
+def dataset(bucket: Path) -> dict[str, bytes]:
+    return {name: data for name, data in contents(bucket / "train").items() if not name.startswith(".packing")}
+
+
+def test_a_task_that_wakes_up_after_another_pack_has_started_over_leaves_its_shards(src, bucket, whole, tmp_path):
+    with pytest.raises(DestinationError, match=r"another packer has started over at bucket://"):
+        overtaken(src, bucket, tmp_path / "elsewhere", seed=1, fresh=True)
+    assert dataset(bucket) != whole
+    assert wt.verify(url_of(bucket)).ok
+
+
+def test_a_task_that_wakes_up_after_the_dataset_is_complete_uploads_nothing(src, bucket, whole, tmp_path):
+    overtaken(src, bucket, tmp_path / "elsewhere")
+    assert not [name for name in contents(bucket / "train") if name.startswith(".packing/shard-")]
+    assert dataset(bucket) == whole
 
 
 def test_the_same_task_twice_on_this_machine_is_refused(src, bucket):

@@ -32,7 +32,8 @@ from wds_tools.images import native
 from wds_tools.images.decode import decode_rgb
 from wds_tools.images.views import CenterCrop, RandomResizedCrop, Resize, View
 from wds_tools.order.keyed_random import uniform
-from wds_tools.packing.transcode import ImageOptions, are_crop_ready, parse_size, piece_mcus, transcode
+from wds_tools.packing.plan import are_crop_ready
+from wds_tools.packing.transcode import ImageOptions, parse_size, piece_mcus, transcode
 
 SAMPLES = sorted((Path(__file__).parents[2] / "shards" / "sample" / "images").rglob("*.jpg"))
 KEEP, CROP_READY, RAW = (ImageOptions(images=name) for name in ("keep", "crop-ready", "raw"))

@@ -116,7 +116,7 @@ def bench(
     hdf5, hdf5-uint8, lmdb, dali, ffcv, tfdata, litdata, mosaic (Mosaic Streaming), ultralytics,
     albumentations. All except crop-ready require an installation from a clone of the source
     repository (`pip install -e .`). Peers that are not installed are skipped, and the command to
-    install them is printed. Some need an environment of their own: create one, install the peer in
+    install them is printed. Some need a separate environment: create one, install the peer in
     it, and name its Python with --python.
     """  # noqa: D301 - \b is click's mark for lines that it must not join
     from wds_tools.bench import bench as run_bench

@@ -362,7 +362,7 @@ def _columns_to_read(file: Any, metadata: dict[str, Any]) -> list[str]:
 def _from_table(table: Any, metadata: dict[str, Any]) -> Index:
     def numbers(column: str, dtype: Any, absent: int = 0) -> NDArray[Any]:
         # cast() raises an error for values out of range; numpy's astype() would wrap around.
-        values = table.column(column).cast(pa.from_numpy_dtype(dtype)).combine_chunks()
+        values = _cast(table.column(column), pa.from_numpy_dtype(dtype)).combine_chunks()
         # to_numpy() and fill_null() would import pandas if it is installed, 0.2 s in every worker.
         if values.null_count:
             return np.array([absent if value is None else value for value in values.to_pylist()], dtype)
@@ -375,7 +375,7 @@ def _from_table(table: Any, metadata: dict[str, Any]) -> Index:
         if table.column(column).null_count:
             raise ValueError(f"column {column!r} has rows without a value")
         result: list[str] = []
-        for chunk in table.column(column).cast(_DICTIONARY_TEXT).chunks:  # rows with equal texts share one string
+        for chunk in _cast(table.column(column), _DICTIONARY_TEXT).chunks:  # rows with equal texts share one string
             chunk.validate(full=True)  # Arrow does not check the dictionary indices when it reads the file
             dictionary = chunk.dictionary.to_pylist()
             result += [dictionary[number] for number in chunk.indices.to_pylist()]
@@ -402,6 +402,11 @@ def _from_table(table: Any, metadata: dict[str, Any]) -> Index:
         **{name: numbers_or_zeros(name, dtype) for name, dtype in _JPEG_COLUMNS.items()},
         columns=tuple(metadata.get("columns", ())),
     )
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    """Return a column in a type; a cast imports pyarrow.compute, which takes long, even if the column has that type."""
+    return column if column.type == kind else column.cast(kind)
 
 
 def _check_values(index: Index) -> None:

@@ -322,7 +322,7 @@ _MIN_WIDTH = 5  # in narrower images, libjpeg repeats chroma instead of interpol
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A region of a JPEG as a JPEG of its own.
+    """A region of a JPEG as a separate JPEG.
 
     Attributes:
         data: The new file.

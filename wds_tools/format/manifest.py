@@ -490,22 +490,46 @@ def _shards(raw: dict[str, Any]) -> tuple[ShardEntry, ...]:
     earlier = raw.get("rewritten", {})
     if not isinstance(earlier, dict):
         raise TypeError(f"rewritten is {earlier!r}; allowed is an object")
-    rewritten = {name: _entry_from_raw(entry) for name, entry in earlier.items()}
-    shards = tuple(replace(shard, before=rewritten.get(shard.name)) for shard in map(_entry_from_raw, raw["shards"]))
+    rewritten = dict(zip(earlier, _entries_from_raw(list(earlier.values())), strict=True))
+    shards = _entries_from_raw(raw["shards"])
+    if rewritten:
+        shards = [replace(shard, before=rewritten.get(shard.name)) for shard in shards]
     if unknown := rewritten.keys() - {shard.name for shard in shards}:
         raise ValueError(f"rewritten has {min(unknown)!r}, which is not a shard of it")
     for shard in shards:
         if shard.samples != shard.first.samples:
             raise ValueError(f"shard {shard.name!r} has {shard.samples:,} samples, and had {shard.first.samples:,}")
-    return shards
+    return tuple(shards)
 
 
-def _entry_from_raw(raw: dict[str, Any]) -> ShardEntry:
-    entry = ShardEntry(**raw)
-    if entry.before is not None:
-        raise ValueError(f"shard {entry.name!r} has the unknown key 'before'")
-    _check_entry(entry)
-    return entry
+def _entries_from_raw(raw: Sequence[dict[str, Any]]) -> list[ShardEntry]:
+    """Return entries of shards, checked."""
+    entries = [ShardEntry(**one) for one in raw]
+    if not _are_valid(entries):
+        for entry in entries:
+            _check_entry(entry)  # raises the error of the first one that is not valid
+    if (wrong := next((one for one in entries if one.before is not None), None)) is not None:
+        raise ValueError(f"shard {wrong.name!r} has the unknown key 'before'")
+    return entries
+
+
+def _are_valid(entries: Sequence[ShardEntry]) -> bool:
+    """Return True only if `_check_entry` accepts all entries; in less time, as large manifests have many."""
+    names = [name for entry in entries for name in (entry.name, entry.index)]
+    counts = [count for entry in entries for count in (entry.samples, entry.bytes, entry.index_bytes)]
+    checksums = [checksum for entry in entries for checksum in (entry.xxh3, entry.index_xxh3)]
+    if not set(map(type, counts)) <= {int} or not set(map(type, [*names, *checksums])) <= {str}:
+        return False
+    text, digits = "".join(names), "".join(checksums)
+    return (
+        text.isprintable()
+        and not _PATH_SEPARATOR.search(text)
+        and not {"", ".", ".."}.intersection(names)
+        and (not counts or (min(counts) >= 0 and max(counts) < 2**63))
+        and all(entry.samples <= entry.bytes // BLOCK for entry in entries)
+        and set(map(len, checksums)) <= {32}
+        and re.fullmatch("[0-9a-f]*", digits) is not None
+    )
 
 
 def _check_entry(shard: ShardEntry) -> None:

@@ -1,1 +1,1 @@
-"""From sample numbers to batches in the training loop: workers, shared memory, copies to CUDA, resume."""
+"""From sample ids to batches in the training loop: workers, shared memory, copies to CUDA, resume."""

@@ -227,7 +227,7 @@ class StreamingDataset(OnlyIterable, IterableDataset[Any]):
         numbers = range(worker, len(plan), num_workers)[skipped // self.batch_size :]
         skipped %= self.batch_size
         read_ahead = ReadAhead(
-            self._assembler.reader.reopened(),
+            self._assembler.reader,
             self._opened.read_ahead_bytes // num_workers,
             self._opened.recipe.partners if self.decode else None,
         )

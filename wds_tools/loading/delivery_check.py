@@ -101,8 +101,11 @@ class DeliveryCheck:
         record, exchange = self._current, self._exchange
         assert record is not None
         assert exchange is not None
-        record.delivered += tally(step.ids[step.valid & ~replaced])
-        record.replaced += tally(step.ids[step.valid & replaced])
+        delivered = step.valid
+        if replaced.any():
+            delivered = step.valid & ~replaced
+            record.replaced += tally(step.ids[step.valid & replaced])
+        record.delivered += tally(step.ids[delivered])
         record.planned += step.global_tally
         record.steps += 1
         if not record.finished:

@@ -6,11 +6,10 @@ import json
 import logging
 import os
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wds_tools.errors import LoaderError, OptionError, ResumeError
 from wds_tools.images import native
-from wds_tools.loading.packing import Packing
 from wds_tools.loading.request import OpenedDataset, check_batch_size, check_plan
 from wds_tools.loading.samples.columns import views_of
 from wds_tools.order import resuming, saved_state
@@ -20,6 +19,9 @@ from wds_tools.order.history import FoundStep, History, Section, find_step, with
 from wds_tools.order.planner import Cursor, EpochOrders, EpochPlan, Tail
 from wds_tools.reading import saved_arrays
 from wds_tools.reading.weights import WeightFinder, schedule_to_list
+
+if TYPE_CHECKING:
+    from wds_tools.loading.packing import Packing
 
 _log = logging.getLogger("wds_tools")
 _NEWER_ITERATOR = "a newer iterator was started, and a loader has only one iterator at a time"

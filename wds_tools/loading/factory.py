@@ -9,7 +9,6 @@ from wds_tools.loading import advice
 from wds_tools.loading.arguments import LOADER_HINTS, checked
 from wds_tools.loading.load_options import LoaderOptions
 from wds_tools.loading.loader import Loader
-from wds_tools.loading.packing import Packing
 from wds_tools.loading.pipeline.autoscale import Autoscaler
 from wds_tools.loading.pipeline.cuda import check_device
 from wds_tools.loading.pipeline.pools import PipelineOptions
@@ -184,7 +183,11 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
     )
     if options.pack is not None and options.pack_to is None:
         raise OptionError("pack= has the options for packing into pack_to=, which is missing")
-    packing = None if options.pack_to is None else Packing(options)
+    packing = None
+    if options.pack_to is not None:
+        from wds_tools.loading.packing import Packing  # noqa: PLC0415 - loads the packer, which other loaders do not need
+
+        packing = Packing(options)
     opened = open_dataset(options) if packing is None else packing.open()
     loader = Loader(
         opened,

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,7 +21,6 @@ from wds_tools.loading.delivery_check import DeliveryCheck
 from wds_tools.loading.epochs import Epochs
 from wds_tools.loading.explanation import StepExplanation
 from wds_tools.loading.monitor import Ceiling, Monitor
-from wds_tools.loading.packing import Packing, PackingProgress
 from wds_tools.loading.pipeline.autoscale import Autoscaler
 from wds_tools.loading.pipeline.cuda import device_of_process
 from wds_tools.loading.pipeline.pipeline import FinishedBatch, Pipeline
@@ -36,6 +35,9 @@ from wds_tools.order.planner import EpochPlan, Tail
 from wds_tools.order.tally import EpochProof
 from wds_tools.reading.weights import SampleWeights
 from wds_tools.storage import FetchStatistics
+
+if TYPE_CHECKING:
+    from wds_tools.loading.packing import Packing, PackingProgress
 
 
 class Loader(OnlyIterable):

@@ -27,7 +27,7 @@ from wds_tools.loading.pipeline.statistics import LoaderStats, Meter, PeriodStat
 from wds_tools.loading.request import OpenedDataset
 from wds_tools.loading.samples.bad_samples import ErrorLog
 from wds_tools.order.planner import EpochPlan
-from wds_tools.packing.transcode import are_crop_ready
+from wds_tools.packing.plan import are_crop_ready
 from wds_tools.reporting import MAX_ADVICE, MAX_EVENTS, Reporter, dataset_label, identity, label
 from wds_tools.stages import DEVICE, STEP, cause_name
 

@@ -271,7 +271,7 @@ class Packing:
         except WdsToolsError:
             self.close()
             raise
-        if self._is_verified and not self._crop_ready:  # otherwise it goes on with that until the loader is closed
+        if self._is_verified and not self._crop_ready:  # otherwise it continues with that until the loader is closed
             self.close()
 
     def _restart(self, error: PackerDiedError) -> None:

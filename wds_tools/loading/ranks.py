@@ -285,7 +285,7 @@ class Agreement:
                     )
 
     def _check_missed(self, steps: int) -> None:
-        """Check that this rank does not go on without a change that another rank has made."""
+        """Check that this rank does not continue without a change that another rank has made."""
         members = self._ranks.find().members
         if members is None or not _store().check([key := self._key_of_any(members)]):
             return

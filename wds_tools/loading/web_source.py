@@ -181,7 +181,7 @@ class WebSource(StreamingDataset):
         self._assembler = self._assembler or Assembler(self._opened.recipe)
         self._position = (epoch, skipped)
         reader = self._assembler.reader
-        read_ahead = ReadAhead(reader.reopened(), self._opened.read_ahead_bytes // worker_of()[1])
+        read_ahead = ReadAhead(reader, self._opened.read_ahead_bytes // worker_of()[1])
         for sample in _read(reader, read_ahead, plans, self._handler, skipped):
             self._position = (epoch, self._position[1] + 1)
             if sample is not None:
@@ -334,7 +334,7 @@ def _samples_of_shards(src: Iterable[dict[str, Any]], handler: Handler) -> Itera
             if not handler(error):
                 return
             continue
-        read_ahead = ReadAhead(reader.reopened(), read_ahead_bytes(RemoteOptions.of(), 0) // worker_of()[1])
+        read_ahead = ReadAhead(reader, read_ahead_bytes(RemoteOptions.of(), 0) // worker_of()[1])
         for sample in _read(reader, read_ahead, deal(order.at(0), World(), 0, 1), handler):
             if sample is _END:
                 return

@@ -70,7 +70,7 @@ def permute(key: int, n: int, values: NDArray[np.int64], streams: Streams | None
         key: 64-bit key, see `key_of`.
         n: Size of the domain; with ``streams``, the size of the largest one.
         values: int64, values in 0 .. n-1.
-        streams: Permute each stream over its own domain, by a permutation of its own.
+        streams: Permute each stream over its own domain, by its own permutation.
 
     Returns:
         int64, in the shape of ``values``.

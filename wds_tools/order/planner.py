@@ -137,6 +137,8 @@ class EpochPlan:
             more_ids, more_lanes = self.order.slice(first, min(first + size - len(ids), last))
             ids, lanes = np.concatenate([ids, more_ids]), np.concatenate([lanes, more_lanes])
             valid = np.concatenate([valid, np.zeros(len(more_ids), np.bool_)])
+        if self.world.world_size == 1:  # the division below would return all rows
+            return Step(number, start + np.arange(size), ids, valid, global_tally, self.order.bucket_of(ids))
         identity = self.order.identity  # rows that belong to one rank are samples, or batches
         unit = math.gcd(identity.group, self.batch_size) if identity.group_is_of_rank else 1
         if unit == 1 or identity.buckets:

@@ -1,6 +1,6 @@
 """Samples drawn by weights from a position of a run on: the same sequence on any number of ranks. No I/O.
 
-With weights, a run goes on through the plain orders of its epochs, one **pass** after another, and draws only some of
+With weights, a run continues through the plain orders of its epochs, one **pass** after another, and draws only some of
 the samples that it comes to. With the weight f of a sample, and the largest weight F of its dataset, its **rate** is
 g = f / F, from 0 to 1. A sample with the phase x, in [0, 1), is drawn in pass p, which is that through the plain order
 of epoch p, if a whole number is in (x + p g, x + (p + 1) g]. So:

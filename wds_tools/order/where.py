@@ -9,15 +9,25 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wds_tools.errors import OptionError, shortened
 
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
 Where = Any
 """A condition: text, or a ``pyarrow.compute.Expression``."""
+
+
+def _compute() -> Any:
+    """Return pyarrow.compute. Its import takes longer than that of all else a loader needs; only conditions need it."""
+    import pyarrow.compute  # noqa: PLC0415
+
+    return pyarrow.compute
+
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
@@ -35,7 +45,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     # image, it is an error there, and a null here, which meets no condition.
     ast.Div: lambda a, b: (
         a.cast(pa.float64())
-        / pc.if_else(b.cast(pa.float64()) != 0, b.cast(pa.float64()), pa.scalar(None, pa.float64()))
+        / _compute().if_else(b.cast(pa.float64()) != 0, b.cast(pa.float64()), pa.scalar(None, pa.float64()))
     ),
 }
 _ASSIGNMENT = re.compile(r"(?<![<>=!])=(?!=)")  # in other languages a comparison
@@ -87,7 +97,7 @@ def parse(where: Where, *, columns: Sequence[str], classes: Sequence[str]) -> Co
     >>> parse("width >= 256 and label != 3", columns=["width", "label"], classes=[]).expression
     <pyarrow.compute.Expression ((width >= 256) and (label != 3))>
     """
-    if isinstance(where, pc.Expression):
+    if isinstance(where, _compute().Expression):
         return Condition(where, frozenset(columns))
     if not isinstance(where, str):
         raise OptionError(f"where={where!r}; allowed are text, such as 'width >= 256', and a pyarrow expression")
@@ -139,10 +149,10 @@ class _Converter:
 
     def _convert_leaf(self, node: ast.expr) -> pc.Expression:
         if isinstance(node, ast.Name | ast.Attribute):
-            return pc.field(self._column(ast.unparse(node), node))
+            return _compute().field(self._column(ast.unparse(node), node))
         value = _literal(node)
         if value is not None:
-            return pc.scalar(value)
+            return _compute().scalar(value)
         raise self._error(f"{ast.unparse(node)!r} is not allowed; allowed are {_ALLOWED}", node)
 
     def _convert_chain(self, terms: Sequence[ast.expr], ops: Sequence[ast.cmpop]) -> Any:
@@ -161,8 +171,8 @@ class _Converter:
         if isinstance(op, ast.In | ast.NotIn):
             value = self.convert(left)
             # `isin` alone is False for a null, which would then meet `not in`. A null meets no condition.
-            found = pc.if_else(
-                value.is_valid(), value.isin(self._values(right)), pc.scalar(pa.scalar(None, pa.bool_()))
+            found = _compute().if_else(
+                value.is_valid(), value.isin(self._values(right)), _compute().scalar(pa.scalar(None, pa.bool_()))
             )
             return ~found if isinstance(op, ast.NotIn) else found
         if type(op) not in _COMPARE:
@@ -175,7 +185,7 @@ class _Converter:
         text = _literal(left)
         if not isinstance(text, str):
             raise self._error("'in' requires a text before the name of a column, such as 'dog' in caption", left)
-        return pc.match_substring(self.convert(right), text)
+        return _compute().match_substring(self.convert(right), text)
 
     def _values(self, node: ast.expr) -> list[Any]:
         values = list(map(_literal, node.elts)) if isinstance(node, ast.Tuple | ast.List | ast.Set) else [None]

@@ -1,4 +1,4 @@
-"""A packer in a process of its own for a training that reads the shards as they are finished.
+"""A packer in a separate process, for a training that reads the shards as they are finished.
 
 It is started as a new program, so it copies nothing of the training. It ends with the process that started it, and with
 its workers. It packs only while no other packer has the folder: otherwise it waits, and takes over if that one ends

@@ -1,6 +1,6 @@
 """Images of a local dataset become crop-ready in place: shard by shard, under running readers.
 
-A new shard and its index appear next to the old ones, under names of their own, and are verified. Then the manifest
+A new shard and its index appear next to the old ones, under other names, and are verified. Then the manifest
 names them in place of the old ones, which are removed. So the folder has a complete dataset at any time, and at most
 one shard more. The manifest keeps the entry of the old shard: the order of the samples follows from it and stays as it
 was, and a reader that misses the old shard finds the new one. docs/decisions/0067-images-rewritten-in-place.md has the

@@ -406,6 +406,23 @@ def packed_source(source: dict[str, Any]) -> dict[str, Any]:
     return _without({**source, "images": source.get(_PACKED_IMAGES, source.get("images"))}, _PACKED_IMAGES)
 
 
+def are_crop_ready(source: Mapping[str, Any] | None) -> bool:
+    """Return whether a dataset was packed so that crops of its JPEGs load fast.
+
+    Args:
+        source: The source in its manifest, which has the text of its `ImageOptions`; for a dataset that was appended
+            to, the sources of all parts.
+
+    >>> are_crop_ready({"images": "crop-ready"}), are_crop_ready({"images": "resize 256 quality 90"})
+    (True, True)
+    >>> are_crop_ready({"images": "keep"}), are_crop_ready({"images": "resize 256 quality 90 not compiled"})
+    (False, False)
+    """
+    parts = (source or {}).get("parts") or [source or {}]
+    words = [str(part.get("images", "")).split() for part in parts]
+    return all(text[:1] in (["crop-ready"], ["resize"]) and text[-2:] != ["not", "compiled"] for text in words)
+
+
 def is_beginning(source: dict[str, Any] | None) -> bool:
     """Return whether a dataset of this source has only the first samples of a plan."""
     return _FIRST in (source or {})

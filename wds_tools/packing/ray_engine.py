@@ -160,9 +160,18 @@ def _start(ray: Any) -> None:
 
     Without an address, Ray would connect to the cluster that a file in its temporary folder names, and wait for minutes
     if that cluster has ended.
+
+    Raises:
+        WorkerError: No connection to the cluster.
     """
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=False, logging_level="ERROR")
+    if address := os.environ.get("RAY_ADDRESS"):
+        try:
+            ray.init(log_to_driver=False, logging_level="ERROR")
+        except ConnectionError as error:
+            raise WorkerError(
+                f"no connection to the Ray cluster at RAY_ADDRESS={address}: {error}. Check that it runs. If "
+                "messages of Ray above name a token, set the same RAY_AUTH_MODE here and on all machines of the cluster"
+            ) from error
         return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

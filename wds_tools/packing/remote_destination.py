@@ -3,7 +3,7 @@
 The spool is locked during the run. It holds few shards at a time: if uploads are slower than packing, packing waits.
 Everything that is needed to resume is at the URL, so a rerun can be on another machine: ``.packing/`` there holds
 ``plan.json`` and one report per shard, uploaded after the shard and its index. The manifest is uploaded last; then
-``.packing/`` is removed. Each of several tasks has a spool of its own.
+``.packing/`` is removed. Each of several tasks has its own spool.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -128,8 +128,8 @@ def spool_folder(url: str, spool: str | Path | None, user: str = "") -> Path:
 class BucketDestination:
     """A URL as a `Destination`. The lock excludes other packers on this machine only.
 
-    Packers on several machines cannot damage the dataset: a packer with another plan finds the plan at the URL and
-    raises an error, and packers with the same plan write the same bytes.
+    Packers on several machines cannot damage the dataset: a packer with another plan finds the plan at the URL, when it
+    starts and before each shard, and raises an error, and packers with the same plan write the same bytes.
 
     Args:
         url: URL of the dataset.
@@ -140,6 +140,7 @@ class BucketDestination:
         task: (index, count) if this is one of several tasks.
         user: What else has a spool of its own, such as a process.
         cache: How a loader reads the URL meanwhile, see `open_destination`.
+        plan: What is packed, of a process that uploads a shard for the run that has started the pack.
     """
 
     is_bounded = True
@@ -154,6 +155,7 @@ class BucketDestination:
         task: tuple[int, int] | None = None,
         user: str = "",
         cache: RemoteOptions | None = None,
+        plan: dict[str, Any] | None = None,
     ) -> None:
         without = "the first epoch reads them from the URL"
         self._cache = BlockCache(cache.cache_folder, cache.cache_bytes, url=url, without=without) if cache else None
@@ -166,7 +168,7 @@ class BucketDestination:
         self._uploads = _Uploads(self._upload_shard)
         self._progress = progress
         self._plan_is_new = False
-        self._source: dict[str, Any] | None = None  # what this packer packs
+        self._plan = plan
 
     def __enter__(self) -> BucketDestination:
         self._spool.__enter__()
@@ -208,7 +210,7 @@ class BucketDestination:
     def start(self, source: dict[str, Any], *, fresh: bool, onto: Manifest | None = None) -> None:
         """Start or resume packing ``source``. Leftovers of other runs in the spool are removed."""
         self._plan_is_new = start_or_resume(self, source, fresh=fresh, onto=onto)
-        self._source = source
+        self._plan = source
         self._spool.remove_temporary_files()
         if self._spool.read_plan() != source:
             self._clear_spool()
@@ -237,36 +239,31 @@ class BucketDestination:
 
     def place(self) -> Place:
         """Return the URL for tasks on other machines. Each uploads its shard itself."""
-        return self._place
+        return replace(self._place, plan=self._plan)
 
     def finish_task(self) -> None:
         """Wait until the shards of this task have arrived, and remove its spool.
 
         Raises:
             StoreError: An upload failed, even after retries.
-            DestinationError: Another packer has replaced the plan.
         """
         self._uploads.finish()
-        self._check_plan()
         self._clear_spool()
         self._spool.remove_work()
-
-    def _check_plan(self) -> None:
-        """Check that the plan at the URL is that of this task: without conditional writes, the last one stays."""
-        if self._source is not None and self.read_plan() not in (None, self._source):
-            raise DestinationError(
-                f"another packer began to pack something else to {self.name} at the same moment, and its plan is there "
-                "now: its tasks go on; pack to another URL, or pack with --fresh (fresh=True) to start over"
-            )
 
     def commit(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
         """Complete the dataset: check that all shards exist, then write the list of skipped files, card and manifest.
 
         Raises:
             StoreError: An upload failed, even after retries.
-            DestinationError: An uploaded shard is missing.
+            DestinationError: An uploaded shard is missing, or another packer has started over.
         """
         self._uploads.finish()
+        if self._is_open(manifest.shards):
+            self._publish(manifest, skipped)
+        self._spool.remove_work()
+
+    def _publish(self, manifest: Manifest, skipped: Iterable[Skip]) -> None:
         if missing := self.missing_shards(manifest.shards):
             raise DestinationError(
                 f"{len(missing)} of {len(manifest.shards)} shards were uploaded to {self.name} and are now missing or "
@@ -280,18 +277,18 @@ class BucketDestination:
         publish_card(self._bucket, card(manifest))
         self._bucket.write(MANIFEST_NAME, manifests.to_json(manifest).encode())
         self._bucket.remove_folder(WORK_NAME)
-        self._spool.remove_work()
 
     def roll_back(self, packed: Iterable[ShardReport]) -> None:
         """Remove the shards that this run has ``packed``, at the URL and in the spool."""
         packed = list(packed)
         self._uploads.stop()
-        names = [name for report in packed for name in _object_names(report.number)]
-        self._bucket.remove([report_path(self.folder, report.number).name for report in packed], WORK_NAME)
-        self._bucket.remove(names)
+        if self.read_plan() == self._plan:  # the shards of another packer stay
+            names = [name for report in packed for name in _object_names(report.number)]
+            self._bucket.remove([report_path(self.folder, report.number).name for report in packed], WORK_NAME)
+            self._bucket.remove(names)
+            if self._plan_is_new and self._task is None:
+                self._bucket.remove_folder(WORK_NAME)
         self._spool.remove_shards(packed)
-        if self._plan_is_new and self._task is None:
-            self._bucket.remove_folder(WORK_NAME)
         if self._plan_is_new or self._task is not None:
             self._spool.remove_work()
 
@@ -346,6 +343,35 @@ class BucketDestination:
     def _upload_shard(self, report: ShardReport) -> None:
         """Upload a shard and then its report, and remove both from the spool. Runs in a thread."""
         path = report_path(self.folder, report.number)
+        if self._is_open([report.entry] if report.entry else []):
+            self._send(report, path)
+        remove_shard(self.folder, report.number)
+        path.unlink(missing_ok=True)
+
+    def _is_open(self, entries: Iterable[ShardEntry]) -> bool:
+        """Return whether the pack of this run is still unfinished at the URL; False if another machine completed it.
+
+        A process that was stopped for a while, such as a task that also runs elsewhere, would otherwise write over
+        shards of the dataset that is there now.
+
+        Raises:
+            DestinationError: There is another pack, or a dataset without these ``entries``.
+        """
+        plan = self.read_plan()
+        if plan == self._plan:
+            return True
+        there = self.manifest() if plan is None else None
+        if there is not None:
+            shards = {entry.name: entry for entry in there.shards}
+            if all(shards.get(entry.name) == entry for entry in entries):
+                return False
+        raise DestinationError(
+            f"another packer has started over at {self.name}, or removed this pack, since this one began: "
+            "nothing more was uploaded. Choose another URL for one of them, and check the other with wds-tools verify: "
+            "a shard that was being sent may have replaced one of its shards"
+        )
+
+    def _send(self, report: ShardReport, path: Path) -> None:
         if report.entry is None:
             # An earlier run may have packed inputs that cannot be read any more.
             self._bucket.remove(_object_names(report.number))
@@ -355,8 +381,6 @@ class BucketDestination:
             if self._cache is not None:
                 _put_into(self._cache, self.folder, report.entry)
         self._bucket.put(path, f"{WORK_NAME}/{path.name}", advance=self._check_stopped)
-        remove_shard(self.folder, report.number)
-        path.unlink(missing_ok=True)
 
     def _advance(self, size: int) -> None:
         self._check_stopped(size)
@@ -389,6 +413,7 @@ class _BucketPlace:
     url: str
     spool: str | Path | None
     remote: RemoteOptions
+    plan: dict[str, Any] | None = None
 
     def put(self, pack: Callable[[Path], ShardReport]) -> ShardReport:
         """Pack a shard and upload it. Spools of processes of this machine that have died are removed."""
@@ -399,7 +424,9 @@ class _BucketPlace:
             if not Path("/proc", pid).exists() and not is_locked(folder / WORK_NAME / "lock"):
                 shutil.rmtree(folder, ignore_errors=True)
         user = f"{machine}{os.getpid()}"
-        with BucketDestination(self.url, self.spool, progress=False, remote=self.remote, user=user) as destination:
+        with BucketDestination(
+            self.url, self.spool, progress=False, remote=self.remote, user=user, plan=self.plan
+        ) as destination:
             report = pack(destination.folder)
             destination.add_shard(report)
             destination.finish_task()

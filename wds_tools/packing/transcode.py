@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -35,23 +34,6 @@ PIECE_PIXELS = 64
 
 _MIN_PIECE_PIXELS = 16  # below this, markers and padding add more than 10 % to a file
 _MAX_SIDE = 65_535
-
-
-def are_crop_ready(source: Mapping[str, Any] | None) -> bool:
-    """Return whether a dataset was packed so that crops of its JPEGs load fast.
-
-    Args:
-        source: The source in its manifest, which has the text of its `ImageOptions`; for a dataset that was appended
-            to, the sources of all parts.
-
-    >>> are_crop_ready({"images": "crop-ready"}), are_crop_ready({"images": "resize 256 quality 90"})
-    (True, True)
-    >>> are_crop_ready({"images": "keep"}), are_crop_ready({"images": "resize 256 quality 90 not compiled"})
-    (False, False)
-    """
-    parts = (source or {}).get("parts") or [source or {}]
-    words = [str(part.get("images", "")).split() for part in parts]
-    return all(text[:1] in (["crop-ready"], ["resize"]) and text[-2:] != ["not", "compiled"] for text in words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

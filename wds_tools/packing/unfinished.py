@@ -120,7 +120,7 @@ class UnfinishedShards(ShardSet):
             super().refresh()
 
     def reopened(self) -> ShardSet:
-        """Return the same dataset with a store of its own, for another thread."""
+        """Return the same dataset with its own store, for another thread."""
         return UnfinishedShards(**{**self.__getstate__(), "store": copy.copy(self.store)})
 
     @property

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from wds_tools.format.index import ABSENT, NO_LABEL, Index
@@ -57,6 +56,8 @@ def numbers(column: pa.ChunkedArray, absent: int) -> NDArray[Any]:
     """Return a column of numbers as an array; ``absent`` is for rows without a value."""
     # to_numpy() and fill_null() would import pandas if it is installed.
     if column.null_count:
+        import pyarrow.compute as pc  # noqa: PLC0415 - slow, and a plain loader does not need it
+
         column = pc.if_else(column.is_valid(), column, pa.scalar(absent, column.type))
     return np.from_dlpack(column.combine_chunks())
 

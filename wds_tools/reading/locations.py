@@ -2,7 +2,7 @@
 
 A dataset may be replaced while it is open. If a shard or an index is not the one that was opened, the manifest of its
 folder is read again, so that the error is about the new version and not about damage. If only images were rewritten in
-place, or columns were added to indexes, readers go on with the new files.
+place, or columns were added to indexes, readers continue with the new files.
 """
 
 from __future__ import annotations

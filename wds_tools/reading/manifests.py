@@ -27,7 +27,7 @@ from wds_tools.storage.local import LocalStore
 LEAST_BYTES = 4 << 20
 """Size of the smallest manifest that is mapped: about 20,000 shards, which take 0.3 s to parse."""
 
-_IN_TABLE = ("shards", "rewritten")  # entries of the JSON object that are not needed beside a table
+_IN_TABLE = ("shards", "rewritten")  # entries of the JSON object that are not needed in addition to a table
 
 
 def read_manifest(store: Store, name: str, cache: ArrayCache) -> Manifest:

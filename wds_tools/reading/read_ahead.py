@@ -69,13 +69,13 @@ class ReadAhead:
     announcement: for them it does nothing.
 
     Args:
-        reader: The dataset.
+        reader: The dataset. If it is remote, it is opened again, for the thread.
         limit_bytes: Maximum number of bytes of blocks that are announced and not needed yet.
         partners: Function of the order of an epoch and of positions: the ids of further samples that are needed there.
     """
 
     def __init__(self, reader: Reader, limit_bytes: int, partners: Partners | None = None) -> None:
-        self._reader = reader
+        self._reader = reader.reopened() if reader.shards.is_remote else reader
         self._limit_bytes = limit_bytes
         self._partners = partners
         self._is_remote = reader.shards.is_remote

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
@@ -88,7 +87,7 @@ class Choice:
     def source(self, shards: ShardSet) -> str:
         """Return all that the selection depends on besides the indexes."""
         where, subset, weights = self.where, cast(Any, self.subset), cast(Any, self.class_weights)
-        if isinstance(where, pc.Expression):
+        if where is not None and not isinstance(where, str):  # an expression
             where = xxhash.xxh3_128_hexdigest(pickle.dumps(where)), pa.__version__
         if subset is not None and not isinstance(subset, float):
             subset = xxhash.xxh3_128_hexdigest(checked_ids(subset, shards.manifest.samples).tobytes())

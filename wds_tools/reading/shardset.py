@@ -225,7 +225,7 @@ class ShardSet:
         return False
 
     def reopened(self) -> ShardSet:
-        """Return the same shards with stores of their own, for another thread."""
+        """Return the same shards with their own stores, for another thread."""
         stores = {id(store): copy.copy(store) for store in self.stores}
         return self._with(changed(self.locations, stores=stores))
 

@@ -1,4 +1,4 @@
-"""Rights that a process gives up. A kernel or a sandbox may refuse that; then the process goes on with its rights."""
+"""Rights that a process gives up. A kernel or a sandbox may refuse that; then the process continues with its rights."""
 
 from __future__ import annotations
 

@@ -384,7 +384,7 @@ class Voc(Annotated):
         annotation = _xml_files(files)
         found = masks.pairs(file.path for file in files.images)
         parts = {
-            image: {  # a file with an XML file of its own is an image
+            image: {  # a file with its own XML file is an image
                 name: file
                 for name, file in fields.items()
                 if annotation.get(file.path) in (None, annotation.get(image))

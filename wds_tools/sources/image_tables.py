@@ -91,7 +91,7 @@ class SplitRows(NamedTuple):
 
 
 def tables_of(files: Files, options: SourceOptions) -> list[Named]:
-    """Return the tables that name images. One that names few is none, if the others name all of these."""
+    """Return the tables that name images. One that names few is left out if the others name all of these."""
     texts = candidates(files.others, files.images, layouts.TABLES)
     lines = candidates(files.others, files.images, (".txt",))
     texts += [file for file in lines if table_in(file.path, files.read(file), options.encoding) is not None]

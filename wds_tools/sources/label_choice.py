@@ -338,7 +338,7 @@ def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
     found = found or [name for name, values in others.items() if _could_be_class_numbers(values)]
     if not found:
         found = [name for name, values in _entries_of(others).items() if could_be_classes(values)]
-        return [f"no label: {quoted(found)} could be it: write it as a {part} of its own"] if found else []
+        return [f"no label: {quoted(found)} could be it: write it as a separate {part}"] if found else []
     shown = ", ".join(f"{name!r} ({some_of(others[name])})" for name in found)
     return [f"no label: the {part} {shown} could be it; pass --label NAME if it is"] if found else []
 

@@ -30,7 +30,7 @@ _MASK_FOLDERS = {
 _MASK_WORD = re.compile(
     r"(?<![a-z])(masks?|labels?|annotations?|seg|segmentations?|gt|ground[ _-]?truth|targets?|depth|trimaps?)(?![a-z])"
 )
-_FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot beside train; others: train_labels, train_masks
+_FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot next to train; others: train_labels, train_masks
 _IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat", "_rgb")
 _MASK_ENDINGS = {
     "_labelIds": "mask",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from wds_tools.options import RemoteOptions
 from wds_tools.storage.base import Block, Extent, FetchStatistics, Range, Store, StoredFile, whole_file
-from wds_tools.storage.cache.remote import RemoteStore
 from wds_tools.storage.local import LocalStore
 
 __all__ = [
@@ -56,4 +55,8 @@ def open_store(folder: str, *, remote: RemoteOptions, for_training: bool = False
     """
     if folder.startswith("file://"):
         folder = folder.removeprefix("file://")
-    return RemoteStore(folder, remote=remote, for_training=for_training) if is_url(folder) else LocalStore(folder)
+    if not is_url(folder):
+        return LocalStore(folder)
+    from wds_tools.storage.cache.remote import RemoteStore  # noqa: PLC0415 - loads fsspec and the clients of HTTP and S3
+
+    return RemoteStore(folder, remote=remote, for_training=for_training)

@@ -1,4 +1,4 @@
-"""`add_fields()`: new fields for the samples of a dataset, in shards of their own, read together with the old ones.
+"""`add_fields()`: new fields for the samples of a dataset, in separate shards, read together with the old ones.
 
 The new shards are a dataset in a subfolder: its shards and samples have the same names and keys as the
 dataset's. The manifest of the dataset lists the subfolder. See docs/decisions/0021-added-fields.md.

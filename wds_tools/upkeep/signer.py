@@ -1,7 +1,7 @@
 """`sign_images()`: signatures of the images of a packed dataset, as columns of its indexes. Shards are not changed.
 
-The dataset is complete at any time. New indexes are written beside the old ones; then the manifest names them; then the
-old files get the new content; then the manifest names these again, and the others are removed.
+The dataset is complete at any time. New indexes are written next to the old ones; then the manifest names them; then
+the old files get the new content; then the manifest names these again, and the others are removed.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class _Run:
     unreadable: int = 0
 
     def sign(self, number: int) -> ShardEntry:
-        """Write a new index of a shard beside the old one, and return its entry; the same one if nothing changes."""
+        """Write a new index of a shard next to the old one, and return its entry; the same one if nothing changes."""
         entry, index = self.shards.entry(number), self.shards.index(number, keep=False)
         has_image = (image_columns(index)[1] >= 0) & (index.width > 0)
         old: list[Signature | None]

@@ -1,6 +1,6 @@
 """What all kinds of fields have in common: `FieldSpec`, the base of their specifications, and `Column`.
 
-A new kind is a class in a module of its own here, which overrides what is different from `FieldSpec`. No other module
+A new kind is a class in its own module here, which overrides what is different from `FieldSpec`. No other module
 of `loading` needs to know it.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -33,7 +34,7 @@ class TensorSpec:
     @property
     def bytes(self) -> int:
         """Size of the value in bytes."""
-        return int(np.prod(self.shape)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def tensor(self, memory: NDArray[np.uint8]) -> torch.Tensor:
         """Return memory as the tensor of as many samples as it has: [n, ...], a view."""
@@ -93,7 +94,9 @@ class SlotLayout:
             for value, held in zip(values, of_column, strict=False)
         ]
 
-    def join(self, parts: list[list[Any]], rows: Sequence[range], tensors: Sequence[torch.Tensor]) -> list[Any]:
+    def join(
+        self, parts: list[list[Any]], rows: Sequence[range], tensors: Callable[[], Sequence[torch.Tensor]]
+    ) -> list[Any]:
         """Join the values of the parts of a batch.
 
         If only some parts of a column are in the slot, because values of the others have another shape or dtype, all
@@ -102,11 +105,16 @@ class SlotLayout:
         Args:
             parts: For each part its stacked values; None for a column whose values are in the slot.
             rows: Rows of each part in the slot.
-            tensors: Tensors of the slot.
+            tensors: Returns the tensors of the slot.
         """
-        for number, held in enumerate(self.by_column(tensors)):
-            if held is None or len({part[number] is None for part in parts}) == 1:
-                continue
+        mixed = [
+            number
+            for number, column in enumerate(self.columns)
+            if column is not None and len({part[number] is None for part in parts}) > 1
+        ]
+        by_column = self.by_column(tensors()) if mixed else []
+        for number in mixed:
+            held = by_column[number]
             for part, part_rows in zip(parts, rows, strict=True):
                 if part[number] is None:
                     copied = map_tensors(lambda tensor: tensor[part_rows.start : part_rows.stop].clone(), held)  # noqa: B023

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -142,7 +143,7 @@ class Pipeline:
         if recipe.has_slots:
             self._ring = Ring(
                 slots=autoscaler.slots,
-                # A slow sample delays its batch. Meanwhile the workers may go on with as many batches again.
+                # A slow sample delays its batch. Meanwhile the workers may work on the same number of later batches.
                 spare_slots=autoscaler.slots - LENT_SLOTS if autoscaler.workers else 0,
                 rows=options.batch_size,
                 layouts=recipe.layouts or (),
@@ -151,7 +152,7 @@ class Pipeline:
         if isinstance(self.pool, WorkerPool):
             self.pool.when_idle = self._send_spare
         self._read_ahead = ReadAhead(
-            Reader(recipe.shards, block=recipe.block).reopened(), options.read_ahead_bytes, recipe.partners
+            Reader(recipe.shards, block=recipe.block), options.read_ahead_bytes, recipe.partners
         )
         self._gpu: _Gpu | None = None
 
@@ -349,9 +350,9 @@ class Pipeline:
 
     def _joined(self, parts: list[list[Any]], rows: list[range], slot: int | None) -> list[Any]:
         """Join the values of parts of a batch, which have these rows of the slot."""
-        if self._ring is None or slot is None:
+        if self._ring is None or slot is None or len(parts) == 1:
             return join_parts(parts)
-        return self._ring.layout_of(slot).join(parts, rows, self._ring.tensors(slot))
+        return self._ring.layout_of(slot).join(parts, rows, partial(self._ring.tensors, slot))
 
     def _find_layout(self, plan: EpochPlan) -> None:
         """Let a worker find out what slots hold, if it depends on stored types or on the user's transform."""
@@ -418,7 +419,8 @@ class Pipeline:
     def _send(self, plan: EpochPlan, step: Step) -> None:
         """Send the tasks of a batch to the workers."""
         epoch, parts = plan.cursor.epoch, self._parts(step.number)
-        step = replace(step, bucket=self._recipe.bucket_of(plan, step))
+        if (bucket := self._recipe.bucket_of(plan, step)) != step.bucket:
+            step = replace(step, bucket=bucket)
         slot = self._take_slot(self._recipe.variant_at(epoch, step.bucket))
         partners = self._recipe.partners(plan.order, step.positions)
         tasks = split_into_tasks(step, partners, slot=slot, layouts=self._late_layouts, epoch=epoch, parts=parts)
@@ -430,8 +432,7 @@ class Pipeline:
         """Replace unreadable samples, set their rows of ``replaced``, and return the values of each field."""
 
         def load(row: int, sources: NDArray[np.int64]) -> list[Any] | Unreadable:
-            substitute = replace(
-                task,
+            substitute = task._replace(
                 start=task.start + row,
                 positions=task.positions[row : row + 1],
                 ids=sources[:, 0],

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wds_tools.loading.fields.slots import SlotLayout
+from wds_tools.loading.fields.slots import SlotLayout, TensorSpec
 from wds_tools.loading.workers.memory import anonymous_file, map_shared
 
 SPARE_BYTES = 256 << 20
@@ -53,6 +53,9 @@ class Ring:
         self._wanted_spare_slots = spare_slots
         self.rows = rows
         self._layouts: tuple[SlotLayout, ...] = ()
+        self._places: list[
+            list[tuple[TensorSpec, slice]]
+        ] = []  # of each layout: its tensors, and their bytes in a slot
         self._variants: dict[int, int] = {}  # of slots that do not hold the first variant
         self._free = deque(range(slots))
         self._take_descriptor(anonymous_file())
@@ -70,6 +73,7 @@ class Ring:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.slots, self.rows, self._layouts, self._variants = state["slots"], state["rows"], (), {}
+        self._places = []
         self.spare_slots, self._wanted_spare_slots = 0, state["spare_slots"]
         self._free = deque()  # only the process that created the ring takes slots
         self._take_descriptor(state["fd"].detach())
@@ -98,6 +102,7 @@ class Ring:
         if self._layouts:
             return
         self._layouts = layouts
+        self._places = [_places(layout, self.rows) for layout in layouts]
         used = max(1, *(layout.offsets(self.rows)[-1] for layout in layouts))
         self._slot_bytes = -(-used // mmap.PAGESIZE) * mmap.PAGESIZE
         self.spare_slots = min(self._wanted_spare_slots, SPARE_BYTES // self._slot_bytes)
@@ -154,8 +159,10 @@ class Ring:
         return np.frombuffer(self._map, np.uint8, count=self._slot_bytes, offset=slot * self._slot_bytes)
 
     def _tensors(self, slot: int, raw: NDArray[np.uint8]) -> list[torch.Tensor]:
-        layout = self.layout_of(slot)
-        return [
-            spec.tensor(raw[offset : offset + self.rows * spec.bytes])
-            for offset, spec in zip(layout.offsets(self.rows), layout.specs, strict=False)
-        ]
+        return [spec.tensor(raw[place]) for spec, place in self._places[self._variants.get(slot, 0)]]
+
+
+def _places(layout: SlotLayout, rows: int) -> list[tuple[TensorSpec, slice]]:
+    """Return the tensors of a layout, and where the bytes of each are in a slot."""
+    starts = zip(layout.specs, layout.offsets(rows), strict=False)
+    return [(spec, slice(start, start + rows * spec.bytes)) for spec, start in starts]

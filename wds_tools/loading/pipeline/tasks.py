@@ -21,8 +21,7 @@ from wds_tools.loading.samples.recipe import Recipe, Samples
 from wds_tools.order.planner import Step
 
 
-@dataclass(frozen=True, slots=True)
-class BatchTask:
+class BatchTask(NamedTuple):
     """Samples of a batch for one worker to load.
 
     Attributes:
@@ -101,7 +100,7 @@ def split_into_tasks(
     parts: int,
 ) -> list[BatchTask]:
     """Divide a batch into ``parts`` tasks for several workers."""
-    edges = np.linspace(0, len(step.ids), parts + 1).astype(np.int64).tolist()
+    edges = [len(step.ids) * number // parts for number in range(parts + 1)]
     parts_of = [slice(start, stop) for start, stop in itertools.pairwise(edges)]
     return [
         BatchTask(slot, layouts, one.start, epoch, step.positions[one], step.ids[one], partners[one], step.bucket)

@@ -245,7 +245,7 @@ class Normalize(BatchStep):
         """Write the normalized images to a tensor of the same shape, and return it.
 
         Bytes in CPU memory are looked up in a table of all 256 results per channel. The arithmetic of torch converts
-        each value in a call of its own there, which takes 10 times as long.
+        each value in a separate call there, which takes 10 times as long.
 
         Args:
             images: [n, channels, height, width].

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,7 +45,7 @@ class Samples(NamedTuple):
     partners: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is computed once: each batch needs it
 class Recipe:
     """Options that determine the content of a batch. They are pickled to every worker.
 
@@ -67,7 +68,7 @@ class Recipe:
     replaces: bool = False
     compiled: bool = field(default_factory=native.is_available)
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The fields of all batches."""
         return tuple(chain.from_iterable(self.columns_by_dataset))
@@ -89,17 +90,17 @@ class Recipe:
         """Return the names of the fields of a sample in a batch of a bucket."""
         return tuple(column.name for column in self.columns_of(bucket))
 
-    @property
+    @cached_property
     def phases(self) -> tuple[int, ...]:
         """The epochs at which a view changes, ascending, starting with 0."""
         return phases_of(self.columns)
 
-    @property
+    @cached_property
     def buckets(self) -> Buckets | None:
         """The `Buckets` of the images, of which each batch has one size; None if there are none."""
         return buckets_of(self.columns)
 
-    @property
+    @cached_property
     def variants(self) -> list[tuple[int, int | None]]:
         """First epoch and bucket of each variant of a batch. Batches of one variant have the same columns and views."""
         return [(epoch, bucket) for epoch in self.phases for bucket in self._kinds]
@@ -109,21 +110,26 @@ class Recipe:
         kinds = self._kinds
         return (bisect_right(self.phases, epoch) - 1) * len(kinds) + kinds.index(bucket)
 
-    @property
+    @cached_property
     def _kinds(self) -> tuple[int | None, ...]:
         """The values of `bucket_of`, and None if there are batches without one."""
         if self.is_by_dataset:
             return tuple(range(len(self.columns_by_dataset)))
-        return (None, *range(len(self.buckets.sizes) if self.buckets else choices_of(self.columns)))
+        return (None, *range(len(self.buckets.sizes) if self.buckets else self._choices))
+
+    @cached_property
+    def _choices(self) -> int:
+        """The number of views of which each batch has one; 0 if there is no such rule."""
+        return choices_of(self.columns)
 
     @property
     def has_kinds_of_batches(self) -> bool:
         """Whether batches differ in their fields or views by a bucket that samples alone do not have."""
-        return self.is_by_dataset or choices_of(self.columns) > 0
+        return self.is_by_dataset or self._choices > 0
 
     def bucket_of(self, plan: EpochPlan, step: Step) -> int | None:
         """Return the bucket or dataset of a step, or which view of several it has; None if there is no such rule."""
-        count = choices_of(self.columns)
+        count = self._choices
         if not count:
             return step.bucket if self.is_by_dataset or self.buckets else None
         start = plan.cursor.position + step.number * plan.global_batch
@@ -134,7 +140,7 @@ class Recipe:
         epoch, bucket = self.variants[variant]
         return tuple(column.at(epoch, bucket) for column in self.columns_of(bucket))
 
-    @property
+    @cached_property
     def has_partners(self) -> bool:
         """Whether images show further samples in some epoch."""
         views = (view for column in self.columns if column.geometry for view in column.geometry.views)
@@ -142,6 +148,8 @@ class Recipe:
 
     def partners(self, order: EpochOrder, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the ids of further samples that the images at these positions show: int64 [n, k]."""
+        if not self.has_partners:
+            return np.empty((len(positions), 0), np.int64)
         tiles = [column.geometry.tiles_at(order.epoch) for column in self.columns if column.geometry]
         return partners_of(order, positions, max(tiles, default=1) - 1)
 

@@ -1,6 +1,6 @@
 """Fetching of blocks from a URL into the cache: urgent ones first, then those that will be needed next.
 
-A `Fetcher` runs requests in threads. A loader has it in a process of its own, see `fetcher_process`;
+A `Fetcher` runs requests in threads. A loader has it in a separate process, see `fetcher_process`;
 tools have it in their own process.
 
 Each block is requested once, even if several threads and processes wait for it. The first samples of

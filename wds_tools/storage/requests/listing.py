@@ -68,7 +68,7 @@ def list_objects(url: str, remote: RemoteOptions) -> dict[str, RemoteFile]:
 
 
 def _divided(lister: _Lister) -> tuple[list[str], dict[str, Mapping[str, Any]]]:
-    """Return folders that are worth a request of their own, and the objects next to them.
+    """Return folders that are worth a separate request, and the objects next to them.
 
     A listing of all objects returns them page by page, one request after another; those of folders run side by side.
     """
