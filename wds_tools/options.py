@@ -50,6 +50,25 @@ def parse_bytes(value: int | float | str, *, what: str = "size") -> int:
     return int(number)
 
 
+def parse_shuffle(text: str) -> bool | int | float:
+    """Parse the value of ``--shuffle``.
+
+    >>> parse_shuffle("yes"), parse_shuffle("20_000"), parse_shuffle("0.95")
+    (True, 20000, 0.95)
+    """
+    words: dict[str, bool] = {"yes": True, "true": True, "no": False, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    raise OptionError(
+        f"shuffle={text!r}; allowed are yes, no, a window in samples such as 20000, and a quality such as 0.95"
+    )
+
+
 def check_counts(counts: Mapping[str, int | None], *, least: int = 1) -> None:
     """Check that integers are large enough.
 

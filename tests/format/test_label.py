@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import pickle
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,11 @@ from wds_tools.errors import LabelError
 from wds_tools.format.label import NONE, Classes, Label, Labels, name, number, parse
 
 THREE = Label(number=3)
+
+
+def add_all(labels: Labels, values: Iterable[Any]) -> None:
+    for value in values:
+        labels.add(value)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +119,7 @@ def numbered(values: list[Any], **options: Any) -> tuple[list[int], tuple[str, .
     """Return class numbers and class names of a column."""
     label_type = options.pop("label_type", None)
     labels = Labels("t.csv", label_type=label_type)
-    labels.extend(values)
+    add_all(labels, values)
     found = labels.numbered(**options)
     return found.numbers.tolist(), found.classes
 
@@ -156,11 +162,11 @@ def test_fractions_are_an_error_that_shows_two_and_the_option() -> None:
 
 def test_a_note_counts_texts_that_look_like_missing_values() -> None:
     labels = Labels("t.csv")
-    labels.extend(["cat", "nan", None, "", "None", "nan", -1])
+    add_all(labels, ["cat", "nan", None, "", "None", "nan", -1])
     remedy = "pass --label-type name if it is the name of a class"
     assert labels.numbered().notes == (f"4 samples without a label: the value is 'nan', 'None', '-1'; {remedy}",)
     numbers = Labels("t.csv")
-    numbers.extend([3, -1])
+    add_all(numbers, [3, -1])
     assert numbers.numbered().notes == ("1 sample without a label: the value is '-1'",)
 
 
@@ -171,7 +177,7 @@ def test_a_class_may_have_the_name_of_a_missing_value() -> None:
 
 def test_a_note_names_classes_that_differ_only_in_case() -> None:
     labels = Labels("t.csv")
-    labels.extend(["Cat", "cat", "dog"])
+    add_all(labels, ["Cat", "cat", "dog"])
     assert "'Cat' and 'cat'" in labels.numbered().notes[0]
 
 
@@ -252,7 +258,7 @@ def test_a_number_is_never_negative() -> None:
 
 def several(*values: Any, given: Any = None, own: Any = None, **options: Any) -> tuple[Any, tuple[str, ...]]:
     labels = Labels("t.csv", **options)
-    labels.extend(values)
+    add_all(labels, values)
     numbered = labels.numbered(given, own)
     return numbered.several, tuple(numbered.classes)
 
@@ -281,7 +287,7 @@ def test_lists_are_several_labels(values: list[Any], numbers: list[Any], classes
 
 def test_lists_with_a_single_one_are_one_label() -> None:
     labels = Labels("t.csv")
-    labels.extend([[0, 1, 0], None, [1, 0, 0]])
+    add_all(labels, [[0, 1, 0], None, [1, 0, 0]])
     numbered = labels.numbered(["cat", "dog", "fig"])
     assert numbered.several is None
     assert numbered.numbers.tolist() == [1, -1, 0]
@@ -341,7 +347,7 @@ def test_lists_of_0_and_1_need_a_name_for_each_class() -> None:
 )
 def test_classes_that_look_the_same_are_noted(one: str, other: str) -> None:
     labels = Labels("t.csv")
-    labels.extend([one, other, "dog"])
+    add_all(labels, [one, other, "dog"])
     (note,) = labels.numbered().notes
     assert note == f"the classes {one!a} and {other!a} differ only in upper and lower case, or look the same"
 
@@ -357,21 +363,21 @@ def test_classes_that_look_the_same_are_noted(one: str, other: str) -> None:
 )
 def test_texts_that_probably_mean_several_labels_are_an_error(values: list[str], separator: str) -> None:
     labels = Labels("t.csv")
-    labels.extend(values)
+    add_all(labels, values)
     with pytest.raises(LabelError, match=rf"pass --label-separator '{re.escape(separator)}'"):
         labels.numbered()
     named = Labels("t.csv", label_type="name")
-    named.extend(values)
+    add_all(named, values)
     assert named.numbered().classes == tuple(sorted(values))
 
 
 def test_names_of_few_words_are_noted() -> None:
     labels = Labels("t.csv")
-    labels.extend(["haze primary", "clear primary road", "clear road", "haze road", "primary road"])
+    add_all(labels, ["haze primary", "clear primary road", "clear road", "haze road", "primary road"])
     (note,) = labels.numbered().notes
     assert "are names of classes, and are made of only 4 words: pass --label-separator ' '" in note
     others = Labels("t.csv")
-    others.extend(["black cat", "golden retriever", "blue jay", "tench, Tinca tinca", "crane, bird"])
+    add_all(others, ["black cat", "golden retriever", "blue jay", "tench, Tinca tinca", "crane, bird"])
     assert others.numbered().notes == ()
 
 
@@ -380,12 +386,23 @@ def test_names_of_few_words_are_noted() -> None:
 )
 def test_lists_of_one_length_with_a_number_twice_are_an_error(values: list[Any]) -> None:
     labels = Labels("t.csv")
-    labels.extend(values)
+    add_all(labels, values)
     with pytest.raises(LabelError, match=r"lists of 2 numbers as labels, and .* has a number twice; if the"):
         labels.numbered()
     numbers = Labels("t.csv", label_type="number")
-    numbers.extend(values)
+    add_all(numbers, values)
     assert numbers.numbered().several is not None
     different = Labels("t.csv")
-    different.extend([[3, 1], [1, 2], [0, 3]])
+    add_all(different, [[3, 1], [1, 2], [0, 3]])
     assert different.numbered().several == [(3, 1), (1, 2), (0, 3)]
+
+
+@given(st.lists(st.sampled_from(["cat", "dog", 3, None, ("cat", "dog"), ("cat",), name("dog"), ()]), max_size=5))
+def test_a_label_of_several_samples_is_that_of_each(values: list[Any]) -> None:
+    together, single = (Labels("it", label_type="name") for _ in range(2))
+    for count, value in enumerate(values, 1):
+        together.add(value, count)
+        for _ in range(count):
+            single.add(value)
+    one, other = together.numbered(), single.numbered()
+    assert (one.numbers.tolist(), one.classes, one.several) == (other.numbers.tolist(), other.classes, other.several)

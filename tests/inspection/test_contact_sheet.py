@@ -51,8 +51,8 @@ def test_invalid_arguments_are_errors_and_no_file_is_written(packed, tmp_path):
     assert not list(tmp_path.glob("grid*"))
 
 
-def write_annotated(folder):
-    """Write grey images with a box, an outline, key points and a mask each; the classes are a and b."""
+def write_annotated(folder, without_points=()):
+    """Write grey images with a box, an outline and key points each; the classes are a and b."""
     (folder / "images").mkdir(parents=True)
     (folder / "annotations").mkdir()
     people = {"keypoints": ["nose", "tail"], "skeleton": [[1, 2]]}
@@ -63,8 +63,8 @@ def write_annotated(folder):
         found["images"].append({"id": number, "file_name": f"{number}.png", "width": 128, "height": 128})
         one = {"id": number + 1, "image_id": number, "category_id": 2, "bbox": [40, 50, 60, 40], "area": 2400}
         one |= {"iscrowd": 0, "segmentation": [[10, 100, 30, 100, 20, 120]]}
-        points = [20, 20, 2, 0, 0, 0]
-        found["annotations"].append({**one, "keypoints": points, "num_keypoints": 1})
+        points = {"keypoints": [20, 20, 2, 0, 0, 0], "num_keypoints": 1}
+        found["annotations"].append(one | ({} if number in without_points else points))
     (folder / "annotations" / "person_keypoints.json").write_text(json.dumps(found))
     wt.pack(folder, folder.parent / "packed", workers=1, progress=False)
     return folder.parent / "packed"
@@ -90,6 +90,16 @@ def test_boxes_outlines_and_key_points_are_drawn_in_the_colours_of_the_page(tmp_
         assert (tile[0:4, 0:4] == 128).all()  # a key point that is not labelled
 
 
+def test_key_points_are_drawn_on_the_images_that_have_them(tmp_path, caplog):
+    dataset = write_annotated(tmp_path / "coco", without_points=(1,))
+    assert contact_sheet(dataset, tmp_path / "grid.png", view="whole", count=4) == 4
+    colour = np.array(palette.rgb_of(1))
+    drawn = [tile_of(tmp_path / "grid.png", number)[20, 20].tolist() for number in range(4)]
+    assert drawn.count(colour.tolist()) == 3
+    assert drawn.count([128, 128, 128]) == 1
+    assert "key points not drawn on 1 of 4 images: " in caplog.text
+
+
 def test_masks_are_drawn_and_a_mask_that_does_not_fit_is_named(tmp_path, caplog):
     with wt.ShardWriter(str(tmp_path / "masks" / "s-%06d.tar")) as writer:
         for number in range(4):
@@ -104,7 +114,7 @@ def test_masks_are_drawn_and_a_mask_that_does_not_fit_is_named(tmp_path, caplog)
     expected = np.array([100 + (one - 100) * 128 / 255 for one in palette.rgb_of(3)])
     assert np.abs(tile[30, 30] - expected).max() <= 2
     assert (tile[100, 30] == 100).all()
-    assert "the mask instance.png not drawn: " in caplog.text
+    assert "the mask instance.png not drawn on 4 of 4 images: " in caplog.text
     assert "64x64" in caplog.text
 
 

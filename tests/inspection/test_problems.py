@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,21 @@ def test_each_problem_is_found_with_a_condition_and_a_ban(
             assert names_of(datasets / "train", by_name[name]) == stems, name
     assert "blurred" in names_of(datasets / "train", by_name["blurred"])
     assert {one["name"] for one in findings if one["status"] == "problem"} == {"labels", "leak"}
+
+
+def test_each_finding_names_the_command_that_shows_its_samples_of_the_right_dataset(
+    datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, val = str(datasets / "train"), str(datasets / "val")
+    assert run("doctor", train, val, "--json") == 1
+    findings = json.loads(capsys.readouterr().out)
+    monkeypatch.chdir(tmp_path)
+    named = {one["name"] + one["dataset"]: one["remedy"] for one in findings if "where" in one}
+    for name in (f"tiny{train}", f"classes{val}"):
+        program, *words = shlex.split(named[name].removeprefix("look at them: ").partition(";")[0])
+        assert (program, *words[:2]) == ("wds-tools", "sample", name.removeprefix("tiny").removeprefix("classes"))
+        assert run(*words) == 0
+        assert f"wrote 1 samples of {words[1]}" in capsys.readouterr().out
 
 
 def test_a_dataset_without_leaks_is_no_problem(datasets: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from PIL import Image
 
 from wds_tools.cli import main
 from wds_tools.loading.loader import Loader
+from wds_tools.packing.snippet import first_call
+from wds_tools.reading.opening import open_shards
 
 Batches = dict[str, Any]
 
@@ -101,6 +105,41 @@ def test_the_call_for_images_with_eight_and_sixteen_bits_runs(make: Callable[...
     Image.new("RGB", (240, 230), "red").save(tmp_path / "mixed" / "red.png")
     batch = make("pack", tmp_path / "mixed", tmp_path / "out", "--images", "keep")["loader"]
     assert [image.dtype for image in batch.png].count(torch.uint16) == 1
+
+
+def write_masks(folder: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        for number in range(4):
+            if name == "images":
+                Image.new("RGB", (40, 30), (number, 50, 60)).save(folder / name / f"{number}.jpg")
+            else:
+                Image.new("L", (40, 30), 3).save(folder / name / f"{number}.png")
+
+
+def test_the_call_for_images_with_masks_loads_both(make: Callable[..., Batches], tmp_path: Path) -> None:
+    write_masks(tmp_path / "photos", ("images", "masks", "instances"))
+    batch = make("pack", tmp_path / "photos", tmp_path / "out")["loader"]
+    assert batch._fields == ("image", "instance", "mask")
+    assert batch.image.shape == (4, 3, 224, 224)
+    assert batch.mask.shape[-2:] == (224, 224)
+    assert batch.mask.unique().tolist() == [3]
+
+
+def test_the_call_for_objects_and_masks_loads_both(make: Callable[..., Batches], tmp_path: Path) -> None:
+    write_masks(tmp_path / "photos", ("images",))
+    images = [{"id": i, "file_name": f"{i}.jpg", "width": 40, "height": 30} for i in range(4)]
+    objects = [{"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 10, 12], "area": 120} for i in range(4)]
+    found = {"images": images, "annotations": objects, "categories": [{"id": 1, "name": "a"}]}
+    (tmp_path / "photos" / "instances.json").write_text(json.dumps(found))
+    batch = make("pack", tmp_path / "photos", tmp_path / "out")["loader"]
+    assert batch._fields[:3] == ("image", "boxes", "classes")
+    manifest = open_shards(str(tmp_path / "out")).manifest
+    text = first_call("out", replace(manifest, fields={**manifest.fields, "mask.png": 4, "panoptic.png": 4}))
+    assert "wds_tools.Boxes('json'" in text
+    assert "'mask': wds_tools.Mask('mask.png', like='image')," in text
+    assert "'panoptic': wds_tools.Array('panoptic.png', like='image', interpolation='nearest')," in text
+    assert "mask.png" not in first_call("out", replace(manifest, fields={**manifest.fields, "mask.png": 3}))
 
 
 def test_the_call_for_splits_loads_the_first_one(

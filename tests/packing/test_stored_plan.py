@@ -24,7 +24,7 @@ from wds_tools.errors import DestinationError, StoreError
 from wds_tools.packing import packer, stored_plan
 from wds_tools.packing.destination import FolderDestination
 from wds_tools.sources.detect import open_source
-from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, Ordered, in_byte_order, to_batch
+from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, Ordered, to_batch
 
 OPTIONS: dict[str, Any] = {"shard_bytes": 12_000, "workers": 1, "images": "keep"}
 
@@ -316,10 +316,3 @@ def test_inputs_in_files_are_those_in_memory(monkeypatch, disk):
     assert list(inputs) == expected
     assert inputs.bytes == sum(entry.size for entry in expected)
     assert len(files) > 8
-
-
-def test_files_are_in_the_order_of_their_bytes():
-    names = ["b", "a", "\uffff", "\U00010000", "é", "z"]
-    for paths in (names, [*names, "\udcff", "\udc80"]):
-        found = [file.path for file in in_byte_order(File(path, 1) for path in paths)]
-        assert found == sorted(paths, key=lambda path: path.encode("utf-8", "surrogateescape"))

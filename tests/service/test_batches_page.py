@@ -183,6 +183,36 @@ def test_the_tab_shows_the_samples_of_the_step_with_their_crops(url: str, root: 
     assert "Next rows" not in text
 
 
+def code_in(text: str) -> str:
+    (code,) = re.findall(r'<pre [^>]*id="code">(.*?)</pre>', text, re.DOTALL)
+    return html.unescape(code)
+
+
+@pytest.mark.parametrize("view", [*VIEWS, *DESCRIBED, wt.RandomIoUCrop(48, boxes="my boxes")], ids=str)
+def test_the_code_of_a_step_makes_its_loader_and_goes_to_it(url: str, root: Path, view: Any) -> None:
+    wanted: dict[str, Any] = {"step": 1, "batch": 4, "epoch": 1, "seed": 3, "size": 32}
+    wanted |= {"view": view} if isinstance(view, str) else {"description": json.dumps(any_view_to_dict(view))}
+    dataset = "objects" if isinstance(view, wt.RandomIoUCrop) else "few"
+    code = code_in(tab(url, dataset, **wanted))
+    assert repr(f"{url}/data/{dataset}") in code
+    names: dict[str, Any] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # images of different sizes
+        exec(code.replace(f"{url}/data/{dataset}", str(root / dataset)), names)
+    names["loader"].close()
+    assert len(names["batch"].image) == 4
+    for number, pixels in enumerate(names["batch"].image):
+        assert np.array_equal(image(url, dataset, number, **wanted), pixels.permute(1, 2, 0).numpy())
+
+
+def test_the_code_of_the_first_step_reads_no_other_one(url: str, root: Path) -> None:
+    code = code_in(tab(url, "pngs", batch=2, shuffle="no", view="Resize", size=20))
+    assert "islice" not in code
+    assert "shuffle=False, seed=0" in code
+    assert 'id="code"' not in tab(url, "few", step=99)
+    assert 'id="code"' not in tab(url, "few", sample=3)
+
+
 def test_large_batches_are_shown_in_pages(url: str, root: Path) -> None:
     text = tab(url, "few", batch=40, row=24)
     assert "rows 24 to 39 of 40" in text
@@ -220,7 +250,7 @@ def test_the_crops_of_a_sample_are_those_of_eight_epochs(url: str, root: Path) -
         ({"step": "9" * 15}, "epoch 0 has the step"),
         ({"size": "99999"}, "from 1 to 1,024"),
         ({"batch": "0"}, "batch='0'"),
-        ({"batch": "41"}, "the dataset has 40"),
+        ({"batch": "41"}, "a batch of 41 samples, but the dataset has 40: enter a smaller batch size"),
         ({"row": "٣"}, "row="),
         ({"view": SCRIPT}, "allowed are RandomResizedCrop"),
         ({"shuffle": SCRIPT}, "shuffle="),

@@ -550,6 +550,29 @@ def test_pack_reports_its_progress_and_its_end(server: Running, photos: Path, tm
     assert done.returncode == 0, done.stderr
     (pack,) = (one for one in runs(server.url)["packs"] if one["dataset"].endswith("reported"))
     assert (pack["status"], pack["done"], pack["total"]) == ("finished", 400, 400)
+    done = preloaded.command(
+        *("reshard", tmp_path / "reported", "--in-place", "--images", "crop-ready"),
+        env={**os.environ, "WDS_TOOLS_REPORT_TO": server.url},
+    )
+    assert done.returncode == 0, done.stderr
+    packs = [one for one in runs(server.url)["packs"] if one["dataset"].endswith("reported")]
+    (rewritten,) = (one for one in packs if one["work"] == "making crop-ready")
+    assert (rewritten["status"], rewritten["done"], rewritten["total"]) == ("finished", 400, 400)
+    assert re.search(r"reported</b> making crop-ready\s+<span", request(server.url, "/").body.decode())
+
+
+def test_a_background_pass_over_the_images_is_shown_at_the_run(server: Running, photos: Path, tmp_path: Path) -> None:
+    options = {"pack_to": tmp_path / "then", "report_to": server.url, "batch_size": 16, "fields": ["label"]}
+    with wt.make_loader(photos, num_workers=0, pack={"then": "crop-ready"}, **options) as loader:
+        assert len([*loader]) == 25
+
+        def is_done() -> bool:
+            run = next((run for run in runs(server.url)["runs"] if run["dataset"].endswith("then")), None)
+            pack = run["pack"] if run else None
+            return bool(pack) and (pack["work"], pack["status"], pack["done"]) == ("making crop-ready", "finished", 400)
+
+        wait_for(is_done)
+    assert wt.describe(tmp_path / "then").crop_ready > 300  # all JPEGs
 
 
 def test_a_pack_and_the_training_that_has_started_it_are_one_run(server: Running, photos: Path, tmp_path: Path) -> None:

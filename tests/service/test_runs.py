@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import sqlite3
 import sys
 import time
@@ -311,3 +312,13 @@ def test_the_commands_list_show_and_export_runs(tmp_path: Path) -> None:
     assert missing.returncode == 2
     assert "no run has the name or id nothing" in missing.stderr
     assert (tmp_path / FILE_NAME).exists()
+
+
+def test_the_page_about_the_service_has_the_keys_of_the_list_as_json(tmp_path: Path) -> None:
+    RunHistory(tmp_path).add([report(time.time())])
+    found = json.loads(preloaded.command("runs", "list", "--json", "--cache-dir", str(tmp_path)).stdout)
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+    before, _, rest = page.partition("| key of a run | value |\n|---|---|\n")
+    stated = [row.split("|")[1] for row in rest.partition("\n\n")[0].splitlines()]
+    assert re.findall(r"`(\w+)`", " ".join(stated)) == list(found["runs"][0])
+    assert all(f"`{key}`" in before.splitlines()[-3] + before.splitlines()[-2] for key in found)

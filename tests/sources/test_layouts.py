@@ -16,13 +16,69 @@ import pandas as pd
 import preloaded
 import pytest
 import torchvision
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from sources_conformance import Photo, photos_of, stored
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, SourceError
+from wds_tools.sources.layouts import further_fields, image_endings, is_image_name
+from wds_tools.sources.local_tree import FolderTree
+from wds_tools.sources.trees import path_bytes
 
 FOREIGN = Path(__file__).parents[1] / "foreign"
+
+
+names = st.sets(
+    st.builds(
+        "".join,
+        st.tuples(
+            st.sampled_from(["", "a/", "a.b/", "b/"]),
+            st.sampled_from(["1", "2", "1.mask", "a", ""]),
+            st.sampled_from(["", ".jpg", ".JPG", ".png", ".mask.png", ".txt", ".jpg.json", ".cls", ".x.y", "."]),
+        ),
+    ),
+    max_size=12,
+)
+
+
+@given(names)
+def test_a_further_field_belongs_to_the_one_image_whose_path_it_begins_with(paths: set[str]) -> None:
+    expected: dict[str, tuple[str, str]] = {}
+    for path in paths:
+        folder, slash, name = path.rpartition("/")
+        words = name.split(".")
+        for count in range(len(words) - 1, 0, -1):
+            start, field = folder + slash + ".".join(words[:count]), ".".join(words[count:]).lower()
+            others = [one for one in paths if one != path and is_image_name(one)]
+            owners = [one for one in others if start in (one, one.rpartition(".")[0])]
+            is_field = field in ("mask.png", "mask.jpg") or field.rpartition(".")[2] in ("txt", "json", "cls")
+            if owners and is_field:
+                expected |= {path: (owners[0], field)} if len(owners) == 1 else {}
+                break
+    expected = {path: found for path, found in expected.items() if found[0] not in expected}
+    assert further_fields(sorted(paths), image_endings(paths)) == expected
+
+
+@given(st.sets(st.binary(min_size=1, max_size=4).filter(lambda name: not set(name) & {0, 47} and name[0] != 46)))
+def test_files_of_a_folder_are_listed_in_the_order_of_their_bytes(
+    tmp_path_factory: pytest.TempPathFactory, parts: set[bytes]
+) -> None:
+    root, paths = tmp_path_factory.mktemp("tree"), []
+    for number, part in enumerate(sorted(parts)):
+        folder = [b"", b"a/", b"a b/", part + b"x/"][number % 4]
+        (root / folder.decode("utf-8", "surrogateescape")).mkdir(exist_ok=True)
+        path = folder + part + b".jpg"
+        (root / path.decode("utf-8", "surrogateescape")).write_bytes(bytes(number + 1))
+        paths.append((path, number + 1))
+    tree = FolderTree(root)
+    assert [(path_bytes(file.path), file.size) for file in tree.list()] == sorted(paths)
+    assert tree.listed_again(lambda: False) == tree.checksum
+    if paths:
+        with (root / sorted(paths)[0][0].decode("utf-8", "surrogateescape")).open("ab") as file:
+            file.write(b"more")
+        assert tree.listed_again(lambda: False) != tree.checksum
 
 
 @pytest.fixture(scope="module")

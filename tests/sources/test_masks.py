@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from wds_tools.sources.layouts import folder_of
 from wds_tools.sources.masks import notes_on_roles, pairs, siblings
 
 FOREIGN = Path(__file__).parent.parent / "foreign" / "masks"
@@ -101,4 +102,4 @@ def test_two_masks_of_one_field_are_not_both_taken():
     [["1.png", "target/1.png"], ["cat/1.png", "dog/1.png", "target/1.png"], ["input/1.png", "target/2.png"]],
 )
 def test_folders_that_are_not_next_to_one_folder_with_the_same_names_are_not_of_masks(names):
-    assert not siblings(names)
+    assert not siblings(names, {folder_of(name) for name in names})

@@ -19,7 +19,7 @@ from sources_conformance import stored
 
 from wds_tools.errors import LabelError, SourceError
 from wds_tools.packing.packer import pack
-from wds_tools.sources import trees
+from wds_tools.sources import local_tree
 from wds_tools.sources.base import SourceChangedError, SourceOptions, SourceStoreError
 from wds_tools.sources.detect import open_source
 from wds_tools.sources.inputs import Input
@@ -349,8 +349,8 @@ def test_only_a_folder_that_takes_its_time_is_listed_in_threads(
             time.sleep(0.06)
         return listed(path)
 
-    monkeypatch.setattr(trees.os, "scandir", scandir)
+    monkeypatch.setattr(local_tree.os, "scandir", scandir)
     if not is_slow:  # a busy machine looks like slow storage
-        monkeypatch.setattr(trees.time, "monotonic", now)
-    assert len(trees.FolderTree(tmp_path).list()) == 12
+        monkeypatch.setattr(local_tree.time, "monotonic", now)
+    assert len(local_tree.FolderTree(tmp_path).list()) == 12
     assert (len(threads) > 1) == is_slow

@@ -280,9 +280,10 @@ def plan(
     With --state FILE --step N it prints the samples of a step, past or future, with their keys and
     crops. If the run had --where, --subset or --class-weights, give the same ones here.
     """
-    from wds_tools.inspection.forecast import forecast, format_forecast, parse_shuffle
+    from wds_tools.inspection.forecast import forecast, format_forecast
     from wds_tools.inspection.forecast_chart import forecast_chart
     from wds_tools.inspection.svg import check_svg_name, write_svg
+    from wds_tools.options import parse_shuffle
     from wds_tools.reading.opening import open_shards
     from wds_tools.reading.select import Choice, parse_weights
 

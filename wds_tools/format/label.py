@@ -263,17 +263,20 @@ class Labels:
         self._values: list[Any] = []  # different values, by code
         self._last: Any = None
 
-    def add(self, value: Any) -> None:
-        """Add the label of the next sample: a `Label`, a value that `parse` reads, or a list of these.
+    def add(self, value: Any, count: int = 1) -> None:
+        """Add the label of the next samples: a `Label`, a value that `parse` reads, or a list of these.
 
         Raises:
             LabelError: The value is neither a number nor a text nor a list of these.
         """
         value = _scalar(value)
         items = items_of(value, self._separator, as_text=self._label_type == "name")
-        self._lists.add(None if items is None else len(items))
+        self._lists.add(None if items is None else len(items), count)
+        start = len(self._codes)
         for item in [value] if items is None else items:
             self._add_value(_scalar(item))
+        if count > 1:
+            self._codes.extend(self._codes[start:] * (count - 1))
 
     def _add_value(self, value: Any) -> None:
         if self._codes and value is self._last:  # often: files come by folder
@@ -292,11 +295,6 @@ class Labels:
         if code == len(self._values):
             self._values.append(value)
         self._codes.append(code)
-
-    def extend(self, values: Iterable[Any]) -> None:
-        """Add the labels of the next samples."""
-        for value in values:
-            self.add(value)
 
     def numbered(self, given: Iterable[str] | None = None, own: Iterable[str] | None = None) -> Numbered:
         """Return the class number of every sample, or its class numbers.

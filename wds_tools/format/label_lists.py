@@ -96,10 +96,10 @@ class Lists:
         self._lengths = array("q")  # of each sample; _NO_LIST for a single value
         self.has_lists = False
 
-    def add(self, length: int | None) -> None:
-        """Add the next sample: the length of its list, None for a single value."""
+    def add(self, length: int | None, count: int = 1) -> None:
+        """Add the next samples: the length of the list of each, None for a single value."""
         self.has_lists = self.has_lists or length is not None
-        self._lengths.append(_NO_LIST if length is None else length)
+        self._lengths.extend([_NO_LIST if length is None else length] * count)
 
     @property
     def lengths(self) -> NDArray[np.int64]:

@@ -25,10 +25,12 @@ from wds_tools.loading.explanation import StepExplanation
 from wds_tools.loading.factory import make_loader
 from wds_tools.loading.fields.image import Image
 from wds_tools.loading.fields.plain import Label
+from wds_tools.loading.loader import Loader
 from wds_tools.options import RemoteOptions
 from wds_tools.reading.opening import open_shards
 from wds_tools.reading.select import Choice
 from wds_tools.reading.shardset import check_fields
+from wds_tools.wording import counted
 
 VIEWS = ("train", "eval", "whole")
 _GAP = 4  # pixels between tiles
@@ -91,7 +93,7 @@ def contact_sheet(
     chosen = view_named(view, size)
     manifest = open_shards(dataset, remote=remote).manifest
     check_fields(("image",), manifest.fields)
-    options = {
+    options: dict[str, Any] = {
         "batch_size": min(count, manifest.samples),
         "tail": "pad",
         "shuffle": True,
@@ -101,17 +103,17 @@ def contact_sheet(
         **({"where": choice.where, "subset": choice.subset, "class_weights": choice.class_weights} if choice else {}),
     }
     fields: dict[str, Any] = {"image": Image(view=chosen)}
-    batch, found = _first_batch(
-        dataset, {**fields, **({"label": Label()} if manifest.has_labels else {})}, epoch, options
-    )
+    with _loader(dataset, {**fields, **({"label": Label()} if manifest.has_labels else {})}, options) as loader:
+        loader.set_epoch(epoch)
+        batch, found = next(iter(loader)), min(count, loader.samples)
     labels = batch.label.tolist() if manifest.has_labels else [None] * found
     images = list(batch.image)[:found]
 
-    def load(layer: dict[str, Any]) -> dict[str, Any]:
-        annotated, _ = _first_batch(dataset, {**fields, **layer}, epoch, options)
-        return {name: getattr(annotated, name) for name in layer}
+    def explain(layer: dict[str, Any]) -> StepExplanation:
+        with _loader(dataset, {**fields, **layer}, options) as loader:
+            return loader.explain(0, epoch=epoch)
 
-    tiles = _annotated(images, size, manifest, layers_of(manifest), load)
+    tiles = _annotated(images, size, manifest, layers_of(manifest), explain)
     _save(_sheet(tiles, [_caption(label, manifest.classes) for label in labels[:found]], size), Path(out))
     return found
 
@@ -152,13 +154,12 @@ def sheet_of_step(
     shown, name = explained.part(slice(0, count)), explained.image_fields[0]
     images = [shown.images(name, i)[0] for i in range(len(shown.ids))]
 
-    def load(layer: dict[str, Any]) -> dict[str, Any]:
-        found = step.explain(dataset, choice, remote, layer).part(slice(0, count))
-        return {field: found.values(field) for field in layer}
+    def explain(layer: dict[str, Any]) -> StepExplanation:
+        return step.explain(dataset, choice, remote, layer)
 
     manifest = open_shards(dataset, remote=remote).manifest
     layers = {} if explained.is_clip(name) else layers_of(manifest, name)
-    tiles = _annotated(images, size, manifest, layers, load)
+    tiles = _annotated(images, size, manifest, layers, explain)
     _save(_sheet(tiles, [sample.key for sample in shown.samples], size), Path(out))
     return len(tiles), explained
 
@@ -168,18 +169,18 @@ def _annotated(
     size: int,
     manifest: Manifest,
     layers: Mapping[str, dict[str, Any]],
-    load: Callable[[dict[str, Any]], Mapping[str, Any]],
+    explain: Callable[[dict[str, Any]], StepExplanation],
 ) -> list[Pillow.Image]:
     """Return images as tiles with their annotations drawn on them.
 
-    If a layer cannot be loaded, a warning names it, and the other layers are drawn.
+    A warning names each layer that some samples do not have, and the first of them.
 
     Args:
         images: uint8 [3, height, width] each. They are reduced to the size of a tile.
         size: Width and height of a tile in pixels.
         manifest: The dataset.
         layers: See `layers_of`.
-        load: Returns the values of the fields of a layer.
+        explain: Returns the step of the images with the fields of a layer.
     """
     tiles = []
     for image in images:
@@ -187,26 +188,24 @@ def _annotated(
         tiles[-1].thumbnail((size, size))
     names = manifest.field_classes.get(PLACE, ClassList(())).names
     for name, fields in layers.items():
-        try:
-            layer = load(fields)
-        except SampleError as error:
-            _log.warning("%s not drawn: %s", name, error)
-            continue
+        step, errors = explain(fields), []
         for i, tile in enumerate(tiles):
-            draw(tile, layer, i, scale=tile.width / images[i].shape[2], names=names)
+            sample = step.part(slice(i, i + 1))  # alone: another sample may not have this layer
+            try:
+                layer = {field: sample.values(field)[0] for field in fields}
+            except SampleError as error:
+                errors.append(error)
+                continue
+            draw(tile, layer, scale=tile.width / images[i].shape[2], names=names)
+        if errors:
+            _log.warning("%s not drawn on %d of %s: %s", name, len(errors), counted(len(tiles), "image"), errors[0])
     return tiles
 
 
-def _first_batch(
-    dataset: str | os.PathLike[str], fields: Mapping[str, Any], epoch: int, options: Mapping[str, Any]
-) -> tuple[Any, int]:
-    """Return the first batch of an epoch, and how many of its samples are not padding."""
+def _loader(dataset: str | os.PathLike[str], fields: Mapping[str, Any], options: Mapping[str, Any]) -> Loader:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # images of different sizes are allowed here
-        loader = make_loader(dataset, fields=fields, **options)
-    with loader:
-        loader.set_epoch(epoch)
-        return next(iter(loader)), min(options["batch_size"], loader.samples)
+        return make_loader(dataset, fields=fields, **options)
 
 
 def _sheet(tiles: Sequence[Pillow.Image], captions: Sequence[str], size: int) -> Pillow.Image:

@@ -104,12 +104,13 @@ class _Examined:
             "where": problem.where,
             "clusters": problem.clusters[:_MAX_CLUSTERS],
         }
-        look = f"--where {quote(problem.where)}" if 0 < len(problem.where) <= _MAX_SHOWN else ""
+        is_shown = 0 < len(problem.where) <= _MAX_SHOWN
+        command = f"wds-tools sample {quote(self.name)} --where {quote(problem.where)}"
         if self.bans is not None:
             path = self.bans / f"{file}.txt"
             write_ban(path, self.shards, problem)
             details["ban"] = str(path)
-        remedy = f"look at them with {look}" if look else "--json lists them"
+        remedy = f"look at them: {command}" if is_shown else "--json lists them"
         ban = f"ban={str(self.bans / f'{file}.txt')!r}" if self.bans is not None else "--write-bans FOLDER, then ban="
         return Finding(problem.name, problem.status, problem.found, f"{remedy}; leave them out: {ban}", details)
 

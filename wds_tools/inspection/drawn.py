@@ -58,36 +58,35 @@ def layers_of(manifest: Manifest, image: str = "image") -> dict[str, dict[str, A
     return layers
 
 
-def draw(tile: Image.Image, layer: Mapping[str, Any], i: int, *, scale: float, names: Sequence[str]) -> None:
+def draw(tile: Image.Image, layer: Mapping[str, Any], *, scale: float, names: Sequence[str]) -> None:
     """Draw a layer of a sample on its image.
 
     Args:
         tile: The image, RGB, which is changed.
-        layer: The values of the fields of a layer in a batch.
-        i: Index of the sample in it.
+        layer: The values of the fields of a layer.
         scale: Pixels of the tile per pixel of the image in the batch.
         names: Class names of objects by number.
     """
     if MASK in layer:
-        _draw_mask(tile, np.asarray(layer[MASK][i]))
+        _draw_mask(tile, np.asarray(layer[MASK]))
         return
     canvas = ImageDraw.Draw(tile, "RGBA")
-    numbers = np.asarray(layer[CLASSES][i]).ravel().tolist()[:_MAX_OBJECTS]
+    numbers = np.asarray(layer[CLASSES]).ravel().tolist()[:_MAX_OBJECTS]
     for place, number in enumerate(numbers):
         colour = palette.rgb_of(int(number))
         if BOXES in layer:
-            left, top, right, bottom = (np.asarray(layer[BOXES][i][place]) * scale).tolist()
+            left, top, right, bottom = (np.asarray(layer[BOXES][place]) * scale).tolist()
             canvas.rectangle([left, top, max(left, right - 1), max(top, bottom - 1)], outline=colour)
             name = names[number] if 0 <= number < len(names) else str(number)
             where = max(0, min(left + 2, tile.width - 12)), max(0, min(top, tile.height - 11))
             canvas.text(where, name[:_MAX_NAME], fill=colour, stroke_width=1, stroke_fill=(0, 0, 0))
         elif OUTLINES in layer:
-            for outline in layer[OUTLINES][i][place]:
+            for outline in layer[OUTLINES][place]:
                 corners = [tuple(point) for point in (np.asarray(outline) * scale).tolist()]
                 if len(corners) > 1:
                     canvas.polygon(corners, fill=(*colour, round(255 * _AREA_OPACITY)), outline=colour)
         else:
-            points = np.asarray(layer[POINTS][i][place], np.float64)
+            points = np.asarray(layer[POINTS][place], np.float64)
             for point in points if points.ndim == 2 else ():
                 if len(point) == 2 or point[2] > 0:
                     x, y = point[:2] * scale

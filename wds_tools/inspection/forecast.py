@@ -259,25 +259,6 @@ def _count_first_samples(node_batch: int, mean_bytes: float, dataset_bytes: int)
     return min(node_batch, int(min(MAX_DIRECT_BYTES, DIRECT_SHARE * dataset_bytes) / mean_bytes))
 
 
-def parse_shuffle(text: str) -> bool | int | float:
-    """Parse the value of ``--shuffle``.
-
-    >>> parse_shuffle("yes"), parse_shuffle("20_000"), parse_shuffle("0.95")
-    (True, 20000, 0.95)
-    """
-    words: dict[str, bool] = {"yes": True, "true": True, "no": False, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    raise OptionError(
-        f"shuffle={text!r}; allowed are yes, no, a window in samples such as 20000, and a quality such as 0.95"
-    )
-
-
 def format_forecast(plan: Forecast) -> str:
     """Return a forecast as text."""
     rows = [

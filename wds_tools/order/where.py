@@ -23,7 +23,7 @@ Where = Any
 
 
 def _compute() -> Any:
-    """Return pyarrow.compute. Its import takes longer than that of all else a loader needs; only conditions need it."""
+    """Return pyarrow.compute, which only conditions need: its import takes longer than that of pyarrow itself."""
     import pyarrow.compute  # noqa: PLC0415
 
     return pyarrow.compute

@@ -82,7 +82,7 @@ def make_crop_ready(folder: Path, *, workers: int | None = None, progress: bool 
         todo = [number for number, entry in enumerate(manifest.shards) if entry.before is None]
         shards = open_shards(folder)
         with (
-            ProgressBar(manifest.samples, progress, dataset=str(folder)) as bar,
+            ProgressBar(manifest.samples, progress, dataset=str(folder), work="making crop-ready") as bar,
             ThreadPoolExecutor(threads, "wds_tools-crop-ready") as pool,
         ):
             bar.start_at(manifest.samples - sum(manifest.shards[number].samples for number in todo))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
@@ -29,7 +30,7 @@ from wds_tools.sources.inputs import (
     fields_bytes,
     lists_of,
     numbers_of,
-    paths_of,
+    path_text,
     to_inputs,
 )
 
@@ -44,6 +45,7 @@ _COMPARED = ("kind", "seed", "shard_bytes", "files", "images", "image_bytes", "s
 _PACKED_IMAGES = "packed_images"  # value of a source: the images before they were made crop-ready in place
 _NOT_COMPILED = " not compiled"
 _encoder = json.JSONEncoder(separators=(",", ":"))
+_IS_SPECIAL = np.array([not 0x20 <= byte < 0x7F or byte in b'"\\' for byte in range(256)])  # in JSON: written as \"
 
 
 def shard_name(index: int) -> str:
@@ -91,17 +93,31 @@ def sample_bytes(inputs: InputRows, classes: Sequence[str], image_bytes: int | N
     for batch in inputs.rows(0, len(inputs)):
         labels = numbers_of(batch, "label")
         images = numbers_of(batch, "size") if image_bytes is None else np.full(len(batch), image_bytes)
-        facts = np.array([len(f'{{"path":{_compact(path)}}}') for path in paths_of(batch)], np.int64)
+        facts = text_bytes(batch.column("path")) + len('{"path":}')
         is_named = (labels >= 0) & (labels < len(names))
         facts[is_named] += names[labels[is_named]]
         sizes = fields_bytes(images) + fields_bytes(facts) + numbers_of(batch, "extra")
         different, numbers = np.unique(labels, return_inverse=True)
         digits = np.array([field_bytes(len(str(label))) if label >= 0 else 0 for label in different.tolist()], np.int64)
         sizes += digits[numbers]
-        sizes += [0 if several is None else field_bytes(len(labels_field(several))) for several in lists_of(batch)]
+        if "labels" in batch.schema.names:
+            several = lists_of(batch)
+            sizes += [0 if one is None else field_bytes(len(labels_field(one))) for one in several]
         result[start : start + len(sizes)] = sizes
         start += len(sizes)
     return result
+
+
+def text_bytes(paths: pa.LargeBinaryArray) -> NDArray[np.int64]:
+    """Return the length of each path as text in JSON: int64 [n]."""
+    ends, data = paths.offset + np.arange(len(paths) + 1), paths.buffers()[2]
+    offsets = np.frombuffer(paths.buffers()[1], np.int64)[ends]
+    is_special = _IS_SPECIAL[np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]]
+    counts = np.concatenate([[0], np.cumsum(is_special, dtype=np.int32)])[offsets - offsets[0]]
+    lengths: NDArray[np.int64] = np.diff(offsets) + len('""')
+    rows = np.flatnonzero(np.diff(counts))  # few, as a rule
+    lengths[rows] = [len(_compact(path_text(paths[row].as_py()))) for row in rows.tolist()]
+    return lengths
 
 
 def labels_field(labels: Iterable[int]) -> bytes:
@@ -205,7 +221,9 @@ def unify_head(inputs: InputRows, order: NDArray[np.int64], kind_of: Callable[[I
     """
     counts, has_more = Counter[str](), False
     for batch in inputs.rows(0, len(inputs)):
-        counts.update(map(extension_kind, paths_of(batch)))
+        endings = Counter([path[path.rfind(b".") + 1 :] for path in batch.column("path").to_pylist()])
+        for ending, count in endings.items():
+            counts[extension_kind(path_text(ending))] += count
         has_more = has_more or bool(numbers_of(batch, "extra").any())
     by_name = not has_more and counts.keys() <= {"jpg", "png", "webp", "tif", "gif", "avif"}
     if not by_name:
@@ -366,7 +384,7 @@ def digest(
             continue
         columns = (batch.column("path"), batch.column("size"), batch.column("label"))
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
-        hasher.update(b"".join([b"%s\0%d\0%d\n" % row for row in rows]))
+        hasher.update(b"".join(map(b"%s\0%d\0%d\n".__mod__, rows)))
     return hasher.hexdigest()
 
 

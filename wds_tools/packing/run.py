@@ -286,12 +286,13 @@ class ProgressBar:
         total: Number of samples.
         show: Whether to show the bar; None: only on a terminal.
         dataset: The destination, which the reports name; without it, there are none.
+        work: What is done to it, for the reports.
     """
 
-    def __init__(self, total: int, show: bool | None, *, dataset: str = "") -> None:
+    def __init__(self, total: int, show: bool | None, *, dataset: str = "", work: str = "packing") -> None:
         self._total = total
         self._done = self._begun_at = 0  # samples
-        self._dataset = dataset_label(dataset)
+        self._dataset, self._work = dataset_label(dataset), work
         self._reporter = reporter_of(None, self._report) if dataset else None
         self._bar = tqdm(
             total=total, unit=" images", unit_scale=False, disable=not shows_progress(show), file=sys.stderr
@@ -317,6 +318,7 @@ class ProgressBar:
             "kind": "pack",
             **identity(),
             "dataset": self._dataset,
+            "work": self._work,
             "done": done,
             "total": self._total,
             "images_per_second": rate,

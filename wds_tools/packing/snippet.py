@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from wds_tools.format.index import NO_LABEL, Index
 from wds_tools.format.manifest import Manifest
 from wds_tools.format.objects import PLACE
-from wds_tools.format.sample import IMAGE_FIELDS
+from wds_tools.format.sample import IMAGE_FIELDS, shows_mask
+from wds_tools.images.framed import Letterbox
 from wds_tools.images.views import RandomResizedCrop
 
 IMPORT = "import wds_tools"
@@ -17,11 +20,14 @@ USUAL_FIELDS = ("image", "label")
 _BATCH_SIZE = 256
 _VIEW = RandomResizedCrop(224, flip=True)
 _BATCH_SIZE_WITH_OBJECTS = 16
-_WITH_OBJECTS = """{
-        'image': wds_tools.Image(view=wds_tools.Letterbox(640, flip=True)),
-        'boxes': wds_tools.Boxes('json', path='objects.box', format='xyxy', like='image', pad='flat'),
-        'classes': wds_tools.Field('json', path='objects.category', like='boxes', pad='flat'),
-    }"""
+_VIEW_WITH_OBJECTS = Letterbox(640, flip=True)
+_OBJECTS = {
+    "boxes": "wds_tools.Boxes('json', path='objects.box', format='xyxy', like='image', pad='flat')",
+    "classes": "wds_tools.Field('json', path='objects.category', like='boxes', pad='flat')",
+}
+_MAX_MASKS = 4
+_COLOURED = ("panoptic",)  # masks of three channels, by their name
+_TAKEN = frozenset(("image", "label", "boxes", "classes", "outlines", "points"))
 _SIXTEEN_BITS = ";16"  # suffix of the mode of images with 16 bits per channel, which do not load as RGB
 
 
@@ -38,19 +44,29 @@ def spell_call(dataset: str, options: Mapping[str, str]) -> str:
     return "\n".join(["loader = wds_tools.make_loader(", *(f"    {line}," for line in lines), ")"])
 
 
-def spell(view: Any) -> str:
+def spell(value: Any, module: str = "") -> str:
     """Return a view as source code, without arguments that have their default value.
 
     >>> from wds_tools.images.views import Resize
-    >>> spell(RandomResizedCrop(224, flip=True)), spell(Resize((128, 128)))
-    ('RandomResizedCrop(224, flip=True)', 'Resize((128, 128))')
+    >>> spell(RandomResizedCrop(224, flip=True)), spell(Resize((128, 128)), "wt.")
+    ('RandomResizedCrop(224, flip=True)', 'wt.Resize((128, 128))')
+
+    Args:
+        value: A view, or a value of one of its arguments, such as another view.
+        module: What is before the name of a class.
     """
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {spell(one, module)}' for key, one in value.items())}}}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(spell(one, module) for one in value)}{',' * (len(value) == 1)})"
+    if not is_dataclass(value):
+        return repr(value)
     arguments = [
-        repr(value) if field.default is MISSING else f"{field.name}={value!r}"
-        for field in fields(view)
-        if (value := getattr(view, field.name)) != field.default
+        spell(found, module) if field.default is MISSING else f"{field.name}={spell(found, module)}"
+        for field in fields(value)
+        if (found := getattr(value, field.name)) != field.default
     ]
-    return f"{type(view).__name__}({', '.join(arguments)})"
+    return f"{module}{type(value).__name__}({', '.join(arguments)})"
 
 
 def spell_fields(names: tuple[str, ...]) -> str:
@@ -70,16 +86,57 @@ def first_call(dataset: str, manifest: Manifest, *, indexes: Iterable[Index] = (
             decoded and have 8 bits per channel.
     """
     names = _usable_fields(manifest, indexes)
-    if "image" in names and PLACE in manifest.field_classes:
-        batch_size = f"{min(_batch_size(manifest.samples), _BATCH_SIZE_WITH_OBJECTS)}"
-        return spell_call(dataset, {"batch_size": batch_size, "fields": _WITH_OBJECTS, "shuffle": "True"})
+    further = _fields_like_image(manifest) if "image" in names else {}
+    size = _batch_size(manifest.samples)
+    if further:
+        has_objects = "boxes" in further
+        view = _VIEW_WITH_OBJECTS if has_objects else _VIEW
+        kinds = {"image": f"wds_tools.Image(view={spell(view, 'wds_tools.')})"}
+        kinds |= {"label": "wds_tools.Label()"} if "label" in names and not has_objects else {}
+        lines = [f"        {name!r}: {kind},\n" for name, kind in (kinds | further).items()]
+        size = min(size, _BATCH_SIZE_WITH_OBJECTS) if has_objects else size
+        options = {"batch_size": f"{size}", "fields": f"{{\n{''.join(lines)}    }}", "shuffle": "True"}
+        return spell_call(dataset, options)
     options = {
-        "batch_size": f"{_batch_size(manifest.samples)}",
-        "view": f"wds_tools.{spell(_VIEW)}" if "image" in names else "",
+        "batch_size": f"{size}",
+        "view": spell(_VIEW, "wds_tools.") if "image" in names else "",
         "fields": spell_fields(names),
         "shuffle": "True",
     }
     return spell_call(dataset, options)
+
+
+def is_coloured_mask(stored: str) -> bool:
+    """Return whether a stored mask has three channels, by its name."""
+    return stored.startswith(_COLOURED)
+
+
+def names_of_masks(stored: Iterable[str]) -> dict[str, str]:
+    """Return names for stored masks in a batch: name -> stored field, without those that are too many.
+
+    >>> names_of_masks(["mask.png", "label.png", "2.png"])
+    {'mask': 'mask.png', 'mask_1': 'label.png', 'mask_2': '2.png'}
+    """
+    names: dict[str, str] = {}
+    for field in list(stored)[:_MAX_MASKS]:
+        name = re.sub(r"\W", "_", field.rpartition(".")[0], flags=re.ASCII)
+        if name in _TAKEN or name in names or not name.isidentifier() or keyword.iskeyword(name) or name[0] == "_":
+            name = f"mask_{len(names)}"
+        names[name] = field
+    return names
+
+
+def _fields_like_image(manifest: Manifest) -> dict[str, str]:
+    """Return the fields next to the image that all samples have, objects and masks: name in a batch -> its kind."""
+    everywhere = [name for name, count in manifest.fields.items() if count == manifest.samples]
+    masks = names_of_masks(filter(shows_mask, everywhere))
+    kinds = {
+        name: f"wds_tools.Array({field!r}, like='image', interpolation='nearest')"
+        if is_coloured_mask(field)
+        else f"wds_tools.Mask({field!r}, like='image')"
+        for name, field in masks.items()
+    }
+    return (_OBJECTS if PLACE in manifest.field_classes else {}) | kinds
 
 
 def _usable_fields(manifest: Manifest, indexes: Iterable[Index]) -> tuple[str, ...]:

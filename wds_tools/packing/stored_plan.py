@@ -33,7 +33,7 @@ from wds_tools.sources.detect import open_source
 from wds_tools.sources.inputs import InputRows, Inputs, same_columns, schema_of
 from wds_tools.storage.requests.failures import clean_url
 
-_VERSION = 1
+_VERSION = 2
 _STORED_ROWS = 1 << 13  # of a batch: a task reads those with rows of its shards, 0.5 MB each
 _KEPT_BATCHES = 2  # the first rows of a shard are often in the last batch of the one before
 _QUICK_SECONDS = 5  # in which a restart waits for a comparison with the source; a longer one continues while it packs

@@ -97,6 +97,7 @@ def check_report(body: bytes) -> dict[str, Any]:
     values["images_per_second"] = _number(raw, "images_per_second")
     if values["kind"] == "pack":
         values |= {name: _integer(raw, name) for name in ("done", "total")}
+        values["work"] = _text({"work": "packing", **raw}, "work")  # older packers lack it
         left = raw.get("seconds_left")
         values["seconds_left"] = None if left is None else _number(raw, "seconds_left")
         return {**values, "loader": 0, "rank": 0, "world_size": 1}
@@ -235,7 +236,7 @@ def _packs(reports: Iterable[Report], now: float) -> dict[tuple[str, str, str], 
         if r.values["kind"] != "pack":
             continue
         pack = {
-            **{name: r.values[name] for name in ("run", "host", "dataset", "done", "total", "images_per_second")},
+            **{name: r.values[name] for name in _PACK_VALUES},
             "seconds_left": r.values["seconds_left"],
             "status": r.status(now),
             "age_seconds": round(now - r.received, 1),
@@ -247,6 +248,7 @@ def _packs(reports: Iterable[Report], now: float) -> dict[tuple[str, str, str], 
 
 
 _STATUSES = ("running", "stopped", "finished")
+_PACK_VALUES = ("run", "host", "dataset", "work", "done", "total", "images_per_second")
 _RANK_VALUES = (
     *("rank", "host", "images_per_second", "wait_share", "waits", "main_cause"),
     *("advice", "remedy", "workers", "epoch", "step", "steps", "idle_seconds"),

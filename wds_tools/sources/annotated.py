@@ -459,13 +459,14 @@ class Masks(Annotated):
     def matches(cls, files: Files) -> bool:
         """Return whether an image has a mask."""
         paths = [file.path for file in files.images]
-        return bool((masks.may_have_masks(paths) and masks.pairs(paths).pairs) or masks.siblings(paths))
+        may_have_masks = masks.may_have_masks(paths, files.folders)
+        return bool((may_have_masks and masks.pairs(paths).pairs) or masks.siblings(paths, files.folders))
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
         """Return the layout if at least half of the images have a mask."""
         paths = [file.path for file in files.images]
-        found = masks.pairs(paths if masks.may_have_masks(paths) else ())
+        found = masks.pairs(paths if masks.may_have_masks(paths, files.folders) else ())
         is_most = 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0
         used = {posixpath.dirname(mask) for _, fields in found.pairs for mask in fields.values()}
         lost = [name for name in found.unpaired if not masks.is_mask(name) or posixpath.dirname(name) not in used]
@@ -480,7 +481,7 @@ class Masks(Annotated):
             )
         if is_most:
             return cls()
-        if siblings := masks.siblings(paths):
+        if siblings := masks.siblings(paths, files.folders):
             folders = quoted("/".join(folder) for folder in list(siblings)[:2])
             raise SourceError(
                 f"{files.where} has the folders {folders} with files of the same names: pass --from masks "
@@ -492,7 +493,7 @@ class Masks(Annotated):
     def _read(self, files: Files) -> dict[str, Described]:
         paths = [file.path for file in files.images]
         found = masks.pairs(paths)
-        folders = {} if found.pairs else masks.siblings(paths)
+        folders = {} if found.pairs else masks.siblings(paths, files.folders)
         if folders:
             found = masks.pairs(paths, folders)
         parts = files.named(found.pairs)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -216,10 +217,12 @@ class Collector(Listing):
         self.inputs.append(entry)
         self._labels.add(label)
 
-    def add_images(self, paths: Sequence[str], sizes: Sequence[int], labels: Iterable[Any]) -> None:
+    def add_images(self, paths: Sequence[str], sizes: Sequence[int], labels: Sequence[Any]) -> None:
         """Add inputs that have only a path, a size and a label: quickly, because there may be millions."""
         self.inputs.append_images(paths, sizes)
-        self._labels.extend(labels)
+        for _, same in groupby(labels, id):  # files come by folder
+            label, *more = same
+            self._labels.add(label, 1 + len(more))
 
     def skip(self, path: str, reason: str) -> None:
         """Record a file, row or sample that cannot be packed."""
@@ -470,13 +473,13 @@ class FileTimes:
         self.newest_ns = max(self.newest_ns, other.newest_ns)
         self.future |= other.future
 
-    def add(self, name: str, status: os.stat_result) -> None:
-        """Take note of the times of a file."""
-        time_ns = max(status.st_mtime_ns, status.st_ctime_ns)
-        if time_ns > self.started_ns:
-            self.future[name] = time_ns
-        else:
-            self.newest_ns = max(self.newest_ns, time_ns)
+    def add(self, names: Sequence[str], found: Sequence[os.stat_result]) -> None:
+        """Take note of the times of files."""
+        times = [max(status.st_mtime_ns, status.st_ctime_ns) for status in found]
+        if max(times, default=0) > self.started_ns:
+            self.future |= {name: time for name, time in zip(names, times, strict=True) if time > self.started_ns}
+            times = [time for time in times if time <= self.started_ns]
+        self.newest_ns = max([*times, self.newest_ns])
 
     def check(self, name: str, status: os.stat_result, *, shown: str) -> None:
         """Check the times of a file that was read; ``shown`` is its name in messages."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, islice, pairwise
+from itertools import chain, groupby, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,8 +187,9 @@ def detect(path: Path) -> str:
         path = files[0]
     if any((path / name).is_file() for name in _MARKERS) and (stated := _first_kind(path, _MARKED)):
         return stated  # whatever other files there are
-    if path.is_dir() and (images := list(filter(is_image_name, _file_names(path, levels=5)))):
-        _check_images_decide(path, images)
+    images = filter(is_image_name, _file_names(path, levels=5)) if path.is_dir() else iter(())
+    if (first := next(images, None)) is not None:
+        _check_images_decide(path, chain([first], images))
         return "folder"
     if path.name == MANIFEST_NAME and path.is_file() and _is_indexed(path.parent):
         raise SourceError(
@@ -209,11 +210,12 @@ def detect(path: Path) -> str:
     return "folder"
 
 
-def _check_images_decide(path: Path, images: Sequence[str]) -> None:
+def _check_images_decide(path: Path, names: Iterable[str]) -> None:
     """Check that images are more than a few next to files that contain images."""
     files = sorted(
         name for name in _file_names(path) if name.lower().endswith(_WITH_IMAGES) and not is_shard_table(name)
     )
+    images = list(islice(names, len(files) + 1))  # to find more, all folders of a large tree would be listed
     kind = _first_kind(path, _IN_FILES) if len(files) >= len(images) else None
     if kind is not None:
         raise SourceError(

@@ -200,7 +200,7 @@ def _differ(column: str, rows: Sequence[Row]) -> bool:
 def without_masks(files: Files) -> tuple[list[File], dict[str, dict[str, File]]]:
     """Return the images that are not masks of others, and path of an image -> field -> mask."""
     paths = [file.path for file in files.images]
-    parts = files.named(masks.pairs(paths).pairs if masks.may_have_masks(paths) else [])
+    parts = files.named(masks.pairs(paths).pairs if masks.may_have_masks(paths, files.folders) else [])
     taken = {mask.path for fields in parts.values() for mask in fields.values()}
     further = files.further_fields
     for path, (image, field) in further.items():

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import mmap
-import re
 import tempfile
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import repeat
-from operator import attrgetter
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -42,18 +40,6 @@ class File(NamedTuple):
     location: tuple[int, ...] = ()
     reason: str = ""
     version: str = ""
-
-
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # surrogate escapes
-
-
-def in_byte_order(files: Iterable[File]) -> list[File]:
-    """Return files in the order of the bytes of their paths."""
-    files = list(files)
-    if any(_NOT_UTF8.search(file.path) for file in files):
-        return sorted(files, key=lambda file: file.path.encode("utf-8", "surrogateescape"))
-    files.sort(key=attrgetter("path"))  # the order of characters is that of UTF-8, and keys of bytes take memory
-    return files
 
 
 class Input(NamedTuple):
@@ -137,7 +123,8 @@ class InputRows(Sequence[Input]):
     @property
     def columns(self) -> list[str]:
         """Names of the columns in which any input has another value than the default."""
-        return [name for name in _TYPES if any(name in batch.schema.names for batch in self.rows(0, len(self)))]
+        found = {name for batch in self.rows(0, len(self)) for name in batch.schema.names}
+        return [name for name in _TYPES if name in found]
 
     @property
     def have_labels(self) -> bool:
@@ -288,6 +275,10 @@ class Ordered(InputRows):
     def __len__(self) -> int:
         return len(self._order)
 
+    @property
+    def columns(self) -> list[str]:
+        return [] if self._all is None else [name for name in _TYPES if name in self._all.schema.names]
+
     def rows(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Yield these rows as batches."""
         while start < stop:
@@ -375,9 +366,9 @@ def numbers_of(batch: pa.RecordBatch, column: str) -> NDArray[np.int64]:
     return np.asarray(np.from_dlpack(_column(batch, column)), np.int64)
 
 
-def paths_of(batch: pa.RecordBatch) -> Iterable[str]:
-    """Return the paths of rows."""
-    return map(_DECODED["path"], batch.column("path").to_pylist())
+def path_text(data: bytes) -> str:
+    """Return a path as text; bytes that are not UTF-8 become surrogate escapes."""
+    return data.decode("utf-8", "surrogateescape")
 
 
 def lists_of(batch: pa.RecordBatch) -> Iterable[tuple[int, ...] | None]:
@@ -433,7 +424,11 @@ def _label_numbers(labels: Sequence[int | None]) -> pa.Array:
 
 
 def _paths(paths: Sequence[str]) -> pa.Array:
-    return _texts([path.encode("utf-8", "surrogateescape") for path in paths])
+    text = "".join(paths)
+    if not text.isascii():
+        return _texts([path.encode("utf-8", "surrogateescape") for path in paths])
+    buffers = [None, _ends(paths), pa.py_buffer(text.encode())]
+    return pa.Array.from_buffers(pa.large_binary(), len(paths), buffers)
 
 
 def _texts(data: Sequence[bytes]) -> pa.Array:
@@ -471,10 +466,6 @@ _ENCODED: dict[str, Callable[[Any], pa.Array]] = {
 }
 
 
-def _path(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
-
-
 def _label(number: int) -> int | None:
     return None if number == _NO_LABEL else number
 
@@ -492,7 +483,7 @@ def _tuple(numbers: list[int] | None) -> tuple[int, ...] | None:
 
 
 _DECODED: dict[str, Callable[[Any], Any]] = {
-    "path": _path,
+    "path": path_text,
     "label": _label,
     "location": _tuple,
     "parts": _parts,

@@ -9,11 +9,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
@@ -24,7 +22,6 @@ from wds_tools.wording import counted
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)  # all that ``ImageFolder`` reads, and more
 ARRAY_EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5", ".mat", ".npy", ".npz", ".pt", ".pth")
 _SYSTEM_FOLDERS = {"__MACOSX": "macOS adds it to archives", "@eaDir": "Synology keeps thumbnails in it"}  # hidden too
-_MAY_BE_HIDDEN = re.compile("|".join([r"(^|/)\.", *map(re.escape, _SYSTEM_FOLDERS)]))
 
 _MOST = 0.9  # share of images in the folders of splits; the others are strays
 _LOOKED_AT = 1000  # names of images
@@ -61,6 +58,15 @@ _ROLE = re.compile(
 def is_image_name(name: str) -> bool:
     """Return whether a file name has the extension of an image."""
     return name.lower().endswith(EXTENSIONS)
+
+
+def image_endings(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the extensions of those of many names that are images, as they are written: what they end with.
+
+    >>> sorted(image_endings(["1.jpg", "a/2.JPEG", "b.txt", "c.d/jpg"]))
+    ['.JPEG', '.jpg']
+    """
+    return tuple(filter(is_image_name, {name[name.rfind(".") :] for name in names}))
 
 
 def names_a_file(value: Any) -> bool:
@@ -103,6 +109,12 @@ def is_hidden_name(name: str) -> bool:
     return name in _SYSTEM_FOLDERS or (name.startswith(".") and name not in (".", ".."))
 
 
+def may_have_hidden(paths: Iterable[str]) -> bool:
+    """Return whether any of many paths may have a hidden name: quick, because most trees have none."""
+    text = "/" + "/".join(paths)
+    return "/." in text or any(name in text for name in _SYSTEM_FOLDERS)
+
+
 def hidden_root(path: str) -> str | None:
     """Return the first part of a path that ends in a hidden name; None without one.
 
@@ -113,8 +125,6 @@ def hidden_root(path: str) -> str | None:
     >>> hidden_root("cat/@eaDir/1.jpg/thumb.jpg")
     'cat/@eaDir'
     """
-    if not _MAY_BE_HIDDEN.search(path):
-        return None
     parts = path.split("/")
     hidden = (i for i, part in enumerate(parts) if is_hidden_name(part))
     first = next(hidden, None)
@@ -190,23 +200,21 @@ class Arrangement(NamedTuple):
     splits: tuple[str, ...] = ()
 
 
-def arrangement(paths: Iterable[str], *, where: str, in_archive: bool = False) -> Arrangement:
+def arrangement(folders: Mapping[str, int], *, where: str, in_archive: bool = False) -> Arrangement:
     """Return where images are. A few images outside the other folders do not change it.
 
-    >>> arrangement(["photos/train/cat/1.jpg", "photos/val/cat/2.jpg"], where="photos")
+    >>> arrangement({"photos/train/cat/": 1, "photos/val/cat/": 1}, where="photos")
     Arrangement(base='photos/', level=0, splits=('train', 'val'))
-    >>> arrangement(["cat/train/1.jpg", "dog/test/2.jpg"], where="photos")
+    >>> arrangement({"cat/train/": 1, "dog/test/": 1}, where="photos")
     Arrangement(base='', level=1, splits=('test', 'train'))
-    >>> arrangement(["cat/1.jpg", "dog/2.jpg"], where="photos")
-    Arrangement(base='', level=None, splits=())
 
     Args:
-        paths: Paths of the images.
+        folders: Folder, as in `folder_of` -> number of images in it.
         where: Name of the tree, for messages.
         in_archive: Whether this is an archive, where a folder that contains all class folders is not a class.
     """
-    counts = Counter(tuple(path.split("/")[:-1]) for path in paths if "/" in path)
-    images = counts.total()
+    counts = {tuple(folder.split("/")[:-1]): count for folder, count in folders.items() if folder}
+    images = sum(counts.values())
     for level in range(min(_MAX_LEVEL, max(map(len, counts), default=0))):
         there = {folder: count for folder, count in counts.items() if len(folder) > level}
         names = sorted({folder[level] for folder in there})
@@ -321,29 +329,29 @@ def class_folder(path: str) -> str | None:
     return folder if slash else None
 
 
-def further_fields(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
+def further_fields(paths: Sequence[str], endings: tuple[str, ...]) -> dict[str, tuple[str, str]]:
     """Return the files that are further fields of an image: path -> (path of the image, field).
 
     Their names are that of the image with another extension, with or without its own.
 
-    >>> further_fields(["a/1.jpg", "a/1.txt", "a/1.jpg.json", "a/1.mask.png", "a/readme.txt"])
+    >>> further_fields(["a/1.jpg", "a/1.txt", "a/1.jpg.json", "a/1.mask.png", "a/readme.txt"], (".jpg", ".png"))
     {'a/1.txt': ('a/1.jpg', 'txt'), 'a/1.jpg.json': ('a/1.jpg', 'json'), 'a/1.mask.png': ('a/1.jpg', 'mask.png')}
     """
-    paths = list(paths)
-    if not (candidates := [path for path in paths if not _is_plain_image(path)]):
-        return {}
-    images: dict[str, list[str]] = {}  # a path with and without extension -> images
-    for path in paths:
-        if is_image_name(path):
-            images.setdefault(path, []).append(path)
-            images.setdefault(path.rpartition(".")[0], []).append(path)
+    candidates = [
+        path
+        for path in paths
+        if not path.endswith(endings) or (path.count(".") > 1 and "." in path[path.rfind("/") + 1 : path.rfind(".")])
+    ]
+    images: dict[str, list[str]] = {start: [] for path in candidates for start, _ in _divisions(path)}
+    for path in paths if images else ():
+        if path.endswith(endings):
+            for start in (path, path[: path.rfind(".")]):
+                if start in images:
+                    images[start].append(path)
     found = {}
     for path in candidates:
-        folder, slash, name = path.rpartition("/")
-        words = name.split(".")
-        for count in range(len(words) - 1, 0, -1):
-            field = ".".join(words[count:]).lower()
-            owners = [image for image in images.get(folder + slash + ".".join(words[:count]), ()) if image != path]
+        for start, field in _divisions(path):
+            owners = [image for image in images[start] if image != path]
             if owners and _is_field(field):
                 if len(owners) == 1:
                     found[path] = (owners[0], field)
@@ -351,9 +359,11 @@ def further_fields(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
     return {path: (image, field) for path, (image, field) in found.items() if image not in found}
 
 
-def _is_plain_image(path: str) -> bool:
-    """Return whether a path is that of an image without a further dot in its name, which is no field of another one."""
-    return is_image_name(path) and "." not in path[path.rfind("/") + 1 : path.rfind(".")]
+def _divisions(path: str) -> list[tuple[str, str]]:
+    """Return how a path is divided into that of an image and a field, the shortest field first."""
+    folder, words = folder_of(path), path[path.rfind("/") + 1 :].split(".")
+    counts = range(len(words) - 1, 0, -1)
+    return [(folder + ".".join(words[:count]), ".".join(words[count:]).lower()) for count in counts]
 
 
 def _is_field(field: str) -> bool:
@@ -364,16 +374,10 @@ def _is_field(field: str) -> bool:
     return extension in _FIELDS
 
 
-def _are_different(texts: Iterable[str], count: int) -> bool:
-    """Return whether texts have different hashes. A set of millions of them would take 150 bytes for each."""
-    hashes = np.fromiter(map(hash, texts), np.int64, count)
-    hashes.sort()
-    return bool((hashes[1:] != hashes[:-1]).all())
-
-
 def check_stems(paths: Sequence[str], *, where: str) -> None:
     """Check that images are not in pairs such as ``1.jpg`` and ``1.png``, an image and its mask."""
-    if _are_different((path.rpartition(".")[0] for path in paths), len(paths)):
+    ending = paths[0][paths[0].rfind(".") :] if paths else ""
+    if all(path.endswith(ending) for path in paths) or len({path[: path.rfind(".")] for path in paths}) == len(paths):
         return
     stems: dict[str, list[str]] = {}
     for path in paths:
@@ -404,7 +408,7 @@ def notes_about_names(paths: Iterable[str], classes: Iterable[str], others: Iter
 def _only_case(names: Iterable[str]) -> list[str]:
     """Return the first names that differ only in case; none if there are no such names."""
     names = list(names)
-    if _are_different((name.lower() for name in names), len(names)):
+    if len(set(map(str.lower, names))) == len(names):
         return []
     by_lower: dict[str, list[str]] = {}
     for name in names:

@@ -52,7 +52,7 @@ _MASK_ENDINGS = {
 }
 _NUMBERED_MASK = re.compile(r"(.+)_mask_(\d+)")  # a further mask of an image
 _OTHER_ENDINGS = ("_color", "_L", "_P")  # that photographs may have too
-_ANY_ENDING = re.compile(rf"({'|'.join(_MASK_ENDINGS)})\.[A-Za-z]+$")
+_ANY_ENDING = re.compile(rf"({'|'.join(_MASK_ENDINGS)})\.[A-Za-z]+(?=\0|$)")  # of names that are joined by \0
 _JPEG = (".jpg", ".jpeg")
 _CITYSCAPES = ("_gtFine", "_gtCoarse")  # before the ending
 _CITIES = "leftImg8bit"  # its folders are cities, not classes
@@ -83,16 +83,19 @@ class _Role(NamedTuple):
     folder: str = ""  # the folder that says it
 
 
-def may_have_masks(names: Iterable[str]) -> bool:
-    """Return whether any name has a word for a mask: quick, because most trees of a million images have none."""
-    folders = set()
-    for name in names:
-        folder, _, last = name.rpartition("/")
-        folders.add(folder)
-        if _ANY_ENDING.search(last):
-            return True
+def may_have_masks(names: Iterable[str], folders: Iterable[str]) -> bool:
+    """Return whether any name has a word for a mask: quick, because most trees of a million images have none.
+
+    Args:
+        names: Paths of images.
+        folders: Their folders, by `layouts.folder_of`.
+    """
     words = {word for folder in folders for word in folder.lower().split("/")}
-    return not words.isdisjoint(_MASK_FOLDERS) or any(word.endswith(_FOLDER_ENDINGS) for word in words)
+    return (
+        not words.isdisjoint(_MASK_FOLDERS)
+        or any(word.endswith(_FOLDER_ENDINGS) for word in words)
+        or _ANY_ENDING.search("\0".join(names)) is not None
+    )
 
 
 def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
@@ -130,16 +133,19 @@ def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
     return Pairs(sorted(found.items()), sorted(unpaired))
 
 
-def siblings(names: Iterable[str]) -> Folders:
+def siblings(names: Iterable[str], folders: Iterable[str]) -> Folders:
     """Return folders next to each other with files of the same names, of which one is named like masks.
 
-    >>> dict(siblings(["CXR_png/1.png", "lung masks/1.png"]))
+    >>> dict(siblings(["CXR_png/1.png", "lung masks/1.png"], ["CXR_png/", "lung masks/"]))
     {('CXR_png',): '', ('lung masks',): 'mask'}
+
+    Args:
+        names: Paths of images.
+        folders: Their folders, by `layouts.folder_of`.
     """
-    names = list(filter(is_image_name, names))
     below: dict[tuple[str, ...], set[str]] = {}  # a folder -> those in it
-    for path in {name.rpartition("/")[0] for name in names}:
-        words = tuple(path.split("/")) if path else ()
+    for path in folders:
+        words = tuple(path.split("/")[:-1])
         for level, word in enumerate(words):
             below.setdefault(words[:level], set()).add(word)
     inside: dict[tuple[str, ...], set[tuple[str, ...]]] = {}  # a folder that may be one of the two -> its files
@@ -147,10 +153,10 @@ def siblings(names: Iterable[str]) -> Folders:
         if sum(_MASK_WORD.search(folder.lower()) is None for folder in there) == 1 < len(there):
             inside |= {(*above, folder): set() for folder in there}
     for name in names if inside else ():
-        *folders, last = name.split("/")
-        for level in range(1, len(folders) + 1):
-            if (files := inside.get(tuple(folders[:level]))) is not None:
-                files.add((*folders[level:], _role(last).key[0]))
+        *parents, last = name.split("/")
+        for level in range(1, len(parents) + 1):
+            if (files := inside.get(tuple(parents[:level]))) is not None:
+                files.add((*parents[level:], _role(last).key[0]))
     images = {folder[:-1]: folder for folder in inside if not _MASK_WORD.search(folder[-1].lower())}
     found: dict[tuple[str, ...], str] = {}
     for folder, files in inside.items():
@@ -203,7 +209,7 @@ def note_on_names(names: Sequence[str]) -> list[str]:
     >>> note_on_names(["1.jpg", "2.jpg"]), len(note_on_names(["1.jpg", "1_mask.jpg"]))
     ([], 1)
     """
-    found = (match[1] for name in names if (match := _ANY_ENDING.search(name)) is not None)
+    found = _ANY_ENDING.findall("\0".join(names))
     endings = Counter(ending for ending in found if ending not in _OTHER_ENDINGS)
     if not 0 < endings.total() < len(names):
         return []

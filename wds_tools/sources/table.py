@@ -317,7 +317,7 @@ class TableSource(TableRows):
             if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NOT_A_FILE:
                 raise SourceError(str(error)) from error
             raise
-        self.times.add(name, status)
+        self.times.add([name], [status])
         is_file = stat.S_ISREG(status.st_mode)
         if not is_file or not 0 < status.st_size <= MAX_RECORD_BYTES:
             problem = f"has {status.st_size:,} bytes" if is_file else "is not a regular file"

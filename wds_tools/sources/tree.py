@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from itertools import chain, islice
@@ -23,13 +24,15 @@ from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
 from wds_tools.sources.columns import LABEL, json_object, json_or, usual_columns
 from wds_tools.sources.files import shown_path
-from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, field_bytes
+from wds_tools.sources.inputs import File, Input, Inputs, field_bytes
+from wds_tools.sources.local_tree import FolderTree
 from wds_tools.sources.refused import why_no_images
-from wds_tools.sources.trees import FolderTree, RemoteTree, TarTree, Tree, ZipTree, path_bytes
+from wds_tools.sources.trees import RemoteTree, TarTree, Tree, ZipTree, path_bytes
 from wds_tools.sources.values import as_png, check_mask, converted, damage_of
 from wds_tools.storage import is_url
 from wds_tools.wording import counted
 
+_OUTSIDE = object()  # in place of the label of an image outside of the class folders
 _PARSED = 5  # JSON files of images that may have labels
 
 
@@ -64,10 +67,10 @@ class Files:
         self.in_archive = in_archive
         self.empty_folders = empty_folders
         self.about: Mapping[str, About] = {}
-        self.images: list[File] = []
-        self.others: list[File] = []
-        for file in files:
-            (self.images if layouts.is_image_name(file.path) else self.others).append(file)
+        self._endings = endings = layouts.image_endings([file.path for file in files])
+        self.images = [file for file in files if file.path.endswith(endings)]
+        is_all = len(self.images) == len(files)
+        self.others = [] if is_all else [file for file in files if not file.path.endswith(endings)]
 
     @cached_property
     def by_path(self) -> dict[str, File]:
@@ -75,9 +78,14 @@ class Files:
         return {file.path: file for file in self.files}
 
     @cached_property
+    def folders(self) -> Counter[str]:
+        """Number of images in each folder, by `layouts.folder_of`: there may be millions of images in few folders."""
+        return Counter([(path := file.path)[: path.rfind("/") + 1] for file in self.images])
+
+    @cached_property
     def further_fields(self) -> dict[str, tuple[str, str]]:
         """Path of a further file of an image -> path of the image, field."""
-        return layouts.further_fields(file.path for file in self.files)
+        return layouts.further_fields([file.path for file in self.files], self._endings)
 
     def named(self, parts: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, dict[str, File]]:
         """Return further files of images: path of the image -> field -> file, from the paths of the files."""
@@ -238,8 +246,7 @@ class ClassFolders(Layout):
 
     def splits(self, files: Files) -> Mapping[str, Sequence[File]]:
         """Return the files of folders such as ``train`` and ``val``, on any level."""
-        paths = [file.path for file in files.images]
-        found = layouts.arrangement(paths, where=files.where, in_archive=files.in_archive)
+        found = layouts.arrangement(files.folders, where=files.where, in_archive=files.in_archive)
         self.base, self._level = found.base, found.level
         if found.level is None:
             return {}
@@ -260,43 +267,42 @@ class ClassFolders(Layout):
         for path, (image, field) in fields.items():
             parts.setdefault(image, {})[field] = files.by_path[path]
         images = [file for file in files.images if file.path not in fields]
+        paths = [file.path for file in images]
         if not self.given:
-            layouts.check_stems([file.path for file in images], where=files.where)
-            found.account.notes += masks.note_on_names([file.path for file in images])
+            layouts.check_stems(paths, where=files.where)
+            found.account.notes += masks.note_on_names(paths)
         lists = self._class_lists(found, files)
-        labels = self._labels(found, files, images, parts)
-        if labels is None:
-            hints = _hint(files, parts.values())
-            found.account.notes += hints or layouts.note_on_prefixes([file.path for file in images])
-        plain: list[File] = []  # there may be millions: they are added together
+        label_of = self._labels(found, files, paths, parts)
+        if label_of is None:
+            found.account.notes += _hint(files, parts.values()) or layouts.note_on_prefixes(paths)
+        plain: list[tuple[str, int, Any]] = []  # there may be millions: they are added together
         for file in images:
-            own = parts.get(file.path, {})
-            if labels is not None and labels(file.path) is None:
+            path, size, location, reason, _ = file
+            own = parts.get(path, {})
+            label = NONE if label_of is None else label_of(path)
+            if label is _OUTSIDE:
                 self.skip(found, file, "is outside the class folders", own)
-            elif own or file.reason or not file.size or file.location:
-                self._add_plain(found, plain, labels)
-                self.add_image(found, file, NONE if labels is None else labels(file.path), parts=own)
+            elif own or reason or not size or location:
+                self._add_plain(found, plain)
+                self.add_image(found, file, label, parts=own)
             else:
-                plain.append(file)
-        self._add_plain(found, plain, labels)
+                plain.append((path, size, label))
+        self._add_plain(found, plain)
         for file in files.others:
             if file.path not in fields and file is not lists:
                 self.skip(found, file, files.why_not_packed(file.path))
 
-    def _add_plain(self, found: Collector, images: list[File], labels: Callable[[str], Any] | None) -> None:
-        """Add images without further files, and empty their list."""
-        for start in range(0, len(images), BATCH_ROWS):
-            part = images[start : start + BATCH_ROWS]
-            found.add_images(
-                [image.path.removeprefix(self.base) for image in part],
-                [image.size for image in part],
-                (NONE if labels is None else labels(image.path) for image in part),
-            )
-        images.clear()
+    def _add_plain(self, found: Collector, images: list[tuple[str, int, Any]]) -> None:
+        """Add images without further files, given by path, size and label, and empty their list."""
+        if images:
+            paths, sizes, labels = zip(*images, strict=True)
+            found.add_images([path.removeprefix(self.base) for path in paths], sizes, labels)
+            images.clear()
 
     def _class_lists(self, found: Collector, files: Files) -> File | None:
         """Take note of the class lists that `unpack` wrote; return their file."""
-        file = files.by_path.get(self.base + CLASS_LISTS_NAME)
+        path = self.base + CLASS_LISTS_NAME
+        file = next((file for file in files.others if file.path == path), None)
         if file is None or file.reason:
             return None
         try:
@@ -309,13 +315,13 @@ class ClassFolders(Layout):
         return file
 
     def _labels(
-        self, found: Collector, files: Files, images: Sequence[File], parts: Mapping[str, dict[str, File]]
+        self, found: Collector, files: Files, images: Sequence[str], parts: Mapping[str, dict[str, File]]
     ) -> Callable[[str], Any] | None:
-        """Return a function from the path of an image to its label, or None outside the class folders.
+        """Return the function from the path of an image to its label, or to `_OUTSIDE`; None if there are no labels.
 
-        Return None if there are no labels. Files of labels are taken from ``parts``.
+        Files of labels are taken from ``parts``.
         """
-        folders = self._class_folders(found, files, images)
+        folders = self._class_folders(found, files, {path[: path.rfind("/") + 1] for path in images})
         names = {folder for folder in folders.values() if folder is not None}
         stated = {path: own.pop("cls") for path, own in parts.items() if "cls" in own}
         are_shards = not self.given and layouts.are_shard_folders(names)
@@ -327,13 +333,13 @@ class ClassFolders(Layout):
                     "one of them"
                 )
             found.account.attach("label", len(stated))
-            return {file.path: files.read(stated[file.path]) if file.path in stated else NONE for file in images}.get
+            return {path: files.read(stated[path]) if path in stated else NONE for path in images}.__getitem__
         for file in stated.values():
             self.skip(found, file, "is not used: the folder is the label")
         several = {path: own.pop(LABELS) for path, own in parts.items() if LABELS in own}
         if several:
             found.account.attach("label", len(several))
-            return {file.path: self._list_of(files, several.get(file.path), found.classes) for file in images}.get
+            return {path: self._list_of(files, several.get(path), found.classes) for path in images}.__getitem__
         described = sum(not {"txt", "json"}.isdisjoint(own) for own in parts.values())
         if are_shards and 2 * described >= len(images):
             found.account.notes.append(
@@ -344,18 +350,16 @@ class ClassFolders(Layout):
         if names:
             other = [*(file.path for file in files.others), *(f"{folder}/" for folder in files.empty_folders)]
             beside = {layouts.class_folder(self._without_split(path)) for path in other if path.startswith(self.base)}
-            paths = (file.path for file in images)
-            found.account.notes += layouts.notes_about_names(paths, names, filter(None, beside))
+            found.account.notes += layouts.notes_about_names(images, names, filter(None, beside))
         labels = {folder: name(class_name) for folder, class_name in folders.items() if class_name is not None}
-        return (lambda path: labels.get(layouts.folder_of(path))) if labels else None
+        return (lambda path: labels.get(path[: path.rfind("/") + 1], _OUTSIDE)) if labels else None
 
-    def _class_folders(self, found: Collector, files: Files, images: Sequence[File]) -> dict[str, str | None]:
-        """Return the class of each folder with images, as in `layouts.folder_of`; None for images outside of folders.
+    def _class_folders(self, found: Collector, files: Files, folders: Set[str]) -> dict[str, str | None]:
+        """Return the class of each folder with images, by `layouts.folder_of`; None for images outside of folders.
 
         Raises:
             SourceError: It is not clear which folders are classes.
         """
-        folders = {layouts.folder_of(file.path) for file in images}  # there may be millions of images
         paths = {folder: self._without_split(folder) for folder in folders}
         parent = self.base.rstrip("/").rpartition("/")[2]
         while not self.given and (wrapper := layouts.wrapper(paths.values(), parent=parent)) is not None:
@@ -499,7 +503,7 @@ class TreeSource(Source):
         are_folders = isinstance(layout, ClassFolders)
         all_are_classes = are_folders and layout.given and self.split is None
         splits = {} if all_are_classes else layout.splits(files)
-        folders = layouts.splits_with_classes(file.path for file in files.images) if are_folders else []
+        folders = layouts.splits_with_classes(files.folders) if are_folders else []
         if self.split is None and (len(splits) > 1 or (all_are_classes and folders)):
             given = " --from folder (kind='folder')" * all_are_classes if folders else None
             raise layouts.splits_error(self.name, splits or folders, are_folders=are_folders, given=given)

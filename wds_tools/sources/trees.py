@@ -1,4 +1,4 @@
-"""Trees of files: a local folder, a folder at a URL, tar archives or zip archives.
+"""Trees of files: a folder at a URL, tar archives, zip archives, and what they share with local folders.
 
 Each lists its files with their lengths, once, and reads them one at a time. What the files are is decided elsewhere, in
 `wds_tools.sources.layouts`, by the same rules for all trees.
@@ -6,21 +6,17 @@ Each lists its files with their lengths, once, and reads them one at a time. Wha
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 import struct
-import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 import xxhash
 
@@ -33,7 +29,6 @@ from wds_tools.sources.base import (
     FileState,
     FileTimes,
     SourceStoreError,
-    as_read_error,
     as_source_error,
     check_size,
     stamp_files,
@@ -51,46 +46,45 @@ from wds_tools.sources.files import (
     states_of,
     tar_stem,
 )
-from wds_tools.sources.inputs import File, in_byte_order
-from wds_tools.sources.layouts import hidden_root, is_hidden_name, is_image_name
+from wds_tools.sources.inputs import File
+from wds_tools.sources.layouts import hidden_root, is_image_name, may_have_hidden
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
-from wds_tools.storage.lock import why_unfinished
 from wds_tools.storage.requests.clients import Client, open_client
 from wds_tools.storage.requests.failures import clean_url
 from wds_tools.storage.requests.listing import RemoteFile, list_objects
 from wds_tools.storage.requests.remote_folder import RemoteFolder
 
-_NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, for this user and until it is changed
 _LINK = "is a link and has no content: write the archive with `tar --dereference --hard-dereference`"
 # gzip, bzip2, xz, zstd. A tar archive begins with the name of its first member, such as BZ/1.jpg.
 _COMPRESSED = re.compile(rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd")
 _LEADS_OUT = "has a path that leads out of the archive"
-_LISTING_THREADS = 16  # of a local folder that takes its time, as on a network
-_LONG_WAIT_SECONDS = 0.1  # in all
-_ENTRIES = 1000  # of a folder, that one thread looks at
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
 _UTF8 = 0x800
 _UNIX, _MACOS = 3, 19  # ``create_system`` of a zip member
 
-_Identity = tuple[int, int]  # (device, inode)
 
 _clients = LRUCache[str, Client](max_items=16)
 """Clients of recently used folders in this process, so that their connections are used again."""
 
 
 class _Tally:
-    """A checksum of files in any order: the sum of their hashes."""
+    """A checksum of parts of a tree in any order: the sum of their hashes."""
 
     def __init__(self) -> None:
         self._sum = self._count = 0
 
-    def add(self, file: File) -> None:
-        """Add a file."""
-        text = f"{file.path}\0{file.size}\0{file.version}\0{file.reason}"
-        self._sum += xxhash.xxh3_128_intdigest(text.encode("utf-8", "surrogateescape"))
-        self._count += 1
+    def add(self, files: Sequence[File]) -> None:
+        """Add the files of a part."""
+        texts = [file.path for file in files]
+        texts += [
+            f"{number}\0{one.version}\0{one.reason}" for number, one in enumerate(files) if one.reason or one.version
+        ]
+        digest = xxhash.xxh3_128(path_bytes("\0".join(texts)))
+        digest.update(array("q", [file.size for file in files]).tobytes())
+        self._sum += digest.intdigest()
+        self._count += len(files)
 
     def __str__(self) -> str:
         return f"{self._count}-{self._sum % 2**128:032x}"
@@ -129,25 +123,30 @@ class Tree:
             SourceError: There is no such tree, or it is damaged.
             StoreError: The storage fails.
         """
-        files, hidden, tally = [], set(), _Tally()
+        found: list[File] = []
+        hidden, tally = set[str](), _Tally()
         self.notes = ()
-        for file in self._files():
-            tally.add(file)
-            if (root := hidden_root(file.path)) is None:
-                files.append(file)
-            elif root != file.path or is_image_name(root):
-                hidden.add(root)
-            else:
-                hidden.add(root.rpartition("/")[2])  # a .DS_Store in each folder is stated once
+        for files in self._parts():
+            tally.add(files)
+            if not may_have_hidden([file.path for file in files]):
+                found += files
+                continue
+            for file in files:
+                if (root := hidden_root(file.path)) is None:
+                    found.append(file)
+                elif root != file.path or is_image_name(root):
+                    hidden.add(root)
+                else:
+                    hidden.add(root.rpartition("/")[2])  # a .DS_Store in each folder is stated once
         self.hidden = frozenset(hidden)
         self.checksum = self._checksum(tally)
-        return in_byte_order(files)
+        return _sorted(found)
 
     def listed_again(self, is_stopped: Callable[[], bool]) -> str | None:
         """List all files without keeping them, and return their checksum; None if ``is_stopped`` returned True."""
         tally = _Tally()
-        for file in self._files():
-            tally.add(file)
+        for files in self._parts():
+            tally.add(files)
             if is_stopped():
                 return None
         return self._checksum(tally)
@@ -169,7 +168,8 @@ class Tree:
         """Return the number of a group of files that are cheap to read together; -1 if any file is cheap to read."""
         return -1
 
-    def _files(self) -> Iterator[File]:
+    def _parts(self) -> Iterator[Sequence[File]]:
+        """Yield the files in parts, which are the same at each call."""
         raise NotImplementedError
 
     def _with_slashes(self, archive: str, files: dict[str, File], *, always: bool = False) -> dict[str, File]:
@@ -191,45 +191,6 @@ class Tree:
         return {
             name: File(name, 0, (), _LEADS_OUT) if ".." in name.split("/") else file for name, file in files.items()
         }
-
-
-class FolderTree(Tree):
-    """A local folder; links are followed."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.name = str(root)
-
-    def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:  # noqa: ARG002 - found by its path
-        """Read a file with one call."""
-        if ".." in path.split("/"):
-            raise SourceStoreError(f"{path!r} leads out of {self.name}: the plan is damaged, pack with --fresh")
-        full = os.fsencode(self.root) + b"/" + path_bytes(path)
-        with as_read_error(f"{path_text(full)} cannot be read"):
-            data, status = _read_all(full, size)
-        check_size(path_text(full), len(data), size)
-        if self.times is not None:
-            self.times.check(path, status, shown=path_text(full))
-        return data
-
-    def later_than(self, paths: Iterable[str], time_ns: int) -> list[str]:
-        """Return the files with a later modification time that is not in the future."""
-        assert self.times is not None, "a tree is listed before"
-        root = os.fsencode(self.root) + b"/"
-        return self.times.later(((path, root + path_bytes(path)) for path in paths), time_ns)
-
-    def _files(self) -> Iterator[File]:
-        root = _root_bytes(self.root)
-        if (reason := why_unfinished(self.name, lambda name: (self.root / name).read_bytes())) is not None:
-            raise SourceError(reason)
-        empty_folders: list[str] = []
-        times = FileTimes()
-        for found in _called(partial(_scan, root, _Folder(b""), times.started_ns)):
-            times.merge(found.times)
-            if found.is_empty and found.path:
-                empty_folders.append(path_text(found.path))
-            yield from found.files
-        self.empty_folders, self.times = tuple(sorted(empty_folders)), times
 
 
 class RemoteTree(Tree):
@@ -258,14 +219,13 @@ class RemoteTree(Tree):
         """Use a listing that was just made, once."""
         self._objects = objects
 
-    def _files(self) -> Iterator[File]:
+    def _parts(self) -> Iterator[Sequence[File]]:
         listed, self._objects = self._objects, None
         objects = sorted((list_objects(self.url, self.remote) if listed is None else listed).items())
         shown = [(path, file) for path, file in objects if hidden_root(path) is None]
         self.stamp = stamp_of([file for _, file in shown])
-        for path, file in objects:
-            if not path.endswith("/"):  # some tools create an object for each folder
-                yield File(path, file.size, version=file.version)
+        # Some tools create an object for each folder.
+        yield [File(path, file.size, version=file.version) for path, file in objects if not path.endswith("/")]
 
 
 class Archives(Tree):
@@ -304,7 +264,7 @@ class TarTree(Archives):
         """Return the number of a window of the archive."""
         return self._mapped.group(*location)
 
-    def _files(self) -> Iterator[File]:
+    def _parts(self) -> Iterator[Sequence[File]]:
         self.states = states_of(self.paths)
         archives = [self._members(number, path) for number, path in enumerate(self.paths)]
         yield from _joined([tar_stem(path.name) for path in self.paths], archives)
@@ -367,7 +327,7 @@ class ZipTree(Archives):
             raise SourceError("is damaged: its length or checksum differs from the central directory")
         return data
 
-    def _files(self) -> Iterator[File]:
+    def _parts(self) -> Iterator[Sequence[File]]:
         self.states = states_of(self.paths)
         archives = []
         for number, path in enumerate(self.paths):
@@ -400,175 +360,26 @@ def is_zip(name: str) -> bool:
     return name.lower().endswith(".zip")
 
 
-def path_text(path: bytes) -> str:
-    """Return a path as text; bytes that are not UTF-8 become surrogate escapes."""
-    return path.decode("utf-8", "surrogateescape")
-
-
 def path_bytes(path: str) -> bytes:
     """Return the bytes of a path: the inverse of `path_text`."""
     return path.encode("utf-8", "surrogateescape")
 
 
-def _joined(stems: Sequence[str], archives: Sequence[Mapping[str, File]]) -> Iterator[File]:
-    """Yield the files of all archives. Of several without folders inside, each is a folder with its name."""
+def _sorted(files: list[File]) -> list[File]:
+    """Return files in the order of the bytes of their paths, which is that of the characters if all are UTF-8."""
+    try:
+        "".join([file.path for file in files]).encode()
+    except UnicodeEncodeError:
+        return sorted(files, key=lambda file: path_bytes(file.path))
+    return sorted(files, key=attrgetter("path"))
+
+
+def _joined(stems: Sequence[str], archives: Sequence[Mapping[str, File]]) -> Iterator[list[File]]:
+    """Yield the files of each archive. Of several without folders inside, each is a folder with its name."""
     are_classes = len(archives) > 1 and not any("/" in name for files in archives for name in files)
     for stem, files in zip(stems, archives, strict=True):
         folder = f"{stem}/" if are_classes else ""
-        yield from (file._replace(path=folder + name) for name, file in files.items())
-
-
-def _root_bytes(root: Path) -> bytes:
-    try:
-        is_folder = stat.S_ISDIR(root.stat().st_mode)
-    except OSError as error:
-        raise SourceError(f"{root} cannot be read: {error.strerror}; expected a folder of images") from error
-    if not is_folder:
-        raise SourceError(f"{root} is not a folder; expected a folder of images")
-    return os.fsencode(root)
-
-
-def _is_folder(entry: os.DirEntry[bytes]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError as error:
-        _raise_failure(error, entry.path)
-        return False  # a link to itself, which `_local_file` reports
-
-
-def _raise_failure(error: OSError, path: bytes) -> None:
-    """Raise an error if storage fails. A file that cannot be listed for another reason is skipped."""
-    if error.errno not in _NOT_LISTED:
-        raise SourceStoreError(f"{path_text(path)} cannot be listed: {error.strerror or error}") from error
-
-
-class _Folder(NamedTuple):
-    """A folder to list: its path, and the identities of its parents."""
-
-    path: bytes
-    parents: tuple[_Identity, ...] = ()
-
-
-@dataclass(slots=True)
-class _Scanned:
-    """A part of a folder.
-
-    Attributes:
-        path: The folder.
-        times: Times of its files.
-        files: Its files.
-        more: Lists further parts, and the folders in it.
-        is_empty: Whether nothing is in the folder.
-    """
-
-    path: bytes
-    times: FileTimes
-    files: list[File] = field(default_factory=list)
-    more: list[Callable[[], _Scanned]] = field(default_factory=list)
-    is_empty: bool = False
-
-
-def _called(first: Callable[[], _Scanned]) -> Iterator[_Scanned]:
-    """Yield the results of functions that name others; in threads as soon as most of the time is spent waiting."""
-    functions, started, used = [first], time.monotonic(), time.thread_time()
-    while functions:
-        busy = time.thread_time() - used
-        if time.monotonic() - started - busy > max(busy, _LONG_WAIT_SECONDS):
-            yield from _in_threads(functions)
-            return
-        found = functions.pop()()
-        functions += found.more
-        yield found
-
-
-def _in_threads(functions: list[Callable[[], _Scanned]]) -> Iterator[_Scanned]:
-    results: SimpleQueue[Future[_Scanned]] = SimpleQueue()
-    pool = ThreadPoolExecutor(_LISTING_THREADS)
-    pending = 0
-    try:
-        while functions or pending:
-            for function in functions:
-                pool.submit(function).add_done_callback(results.put)
-            found = results.get().result()
-            pending, functions = pending + len(functions) - 1, found.more
-            yield found
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _scan(root: bytes, folder: _Folder, started_ns: int) -> _Scanned:
-    """List a folder; of a large one, only the first entries."""
-    path, parents = folder
-    found = _Scanned(path, FileTimes(started_ns))
-    try:
-        status = os.stat(root + b"/" + path)  # noqa: PTH116 - Path does not accept bytes
-        entries = list(os.scandir(root + b"/" + path))
-    except OSError as error:
-        if not path:
-            raise SourceError(f"{path_text(root)} cannot be read: {error.strerror}") from error
-        _raise_failure(error, root + b"/" + path)
-        found.files.append(File(path_text(path), 0, (), f"folder cannot be read: {error.strerror}"))
-        return found
-    identity = status.st_dev, status.st_ino
-    if identity in parents:
-        found.files.append(File(path_text(path), 0, (), "is a link to a folder that contains it"))
-        return found
-    found.is_empty = not entries
-    inside = _Folder(path, (*parents, identity))
-    for start in range(_ENTRIES, len(entries), _ENTRIES):
-        found.more.append(partial(_look_at, root, inside, entries[start : start + _ENTRIES], started_ns))
-    first = _look_at(root, inside, entries[:_ENTRIES], started_ns)
-    found.files, found.times = first.files, first.times
-    found.more += first.more
-    return found
-
-
-def _look_at(root: bytes, folder: _Folder, entries: Iterable[os.DirEntry[bytes]], started_ns: int) -> _Scanned:
-    """Return the files among entries of a folder, with their lengths and times."""
-    found = _Scanned(folder.path, FileTimes(started_ns))
-    start = f"{path_text(folder.path)}/" if folder.path else ""
-    for entry in entries:
-        name = path_text(entry.name)
-        if is_hidden_name(name):
-            # A slash at its end tells a folder, whose content is not listed, from a file.
-            found.files.append(File(f"{start}{name}/" if _is_folder(entry) else start + name, 0, ()))
-        elif _is_folder(entry):
-            found.more.append(partial(_scan, root, _Folder(path_bytes(start + name), folder.parents), started_ns))
-        else:
-            found.files.append(_local_file(entry, start + name, found.times))
-    return found
-
-
-def _local_file(entry: os.DirEntry[bytes], path: str, times: FileTimes) -> File:
-    """Return a local file with its length, or why it cannot be read; ``times`` gets its times."""
-    try:
-        status = entry.stat()
-    except OSError as error:
-        if not (entry.is_symlink() and error.errno in (errno.ENOENT, errno.ENOTDIR)):
-            _raise_failure(error, entry.path)
-        return File(path, 0, (), "is a broken link" if entry.is_symlink() else f"cannot be read: {error.strerror}")
-    if not stat.S_ISREG(status.st_mode):
-        return File(path, 0, (), "is not a regular file")
-    times.add(path, status)
-    return File(path, status.st_size)
-
-
-def _read_all(path: bytes, size: int) -> tuple[bytes, os.stat_result]:
-    """Read a file with one call, and return its status too.
-
-    One byte more than ``size`` is requested, to notice a file that has grown.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe of this name must not block
-    try:
-        data = os.read(descriptor, size + 1)
-        if len(data) == size:
-            return data, os.fstat(descriptor)
-        parts = [data]
-        while sum(map(len, parts)) <= size and (data := os.read(descriptor, size + 1)):
-            parts.append(data)  # one read returns 2 GiB at most
-        return b"".join(parts), os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
+        yield [file._replace(path=folder + name) for name, file in files.items()]
 
 
 def _zip_name(info: zipfile.ZipInfo) -> str:

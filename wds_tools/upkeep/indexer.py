@@ -395,7 +395,8 @@ def _number(jobs: Sequence[_Job], classes: tuple[str, ...] | None, label_type: L
     """
     where = jobs[0].folder.name if len(jobs) == 1 else f"{jobs[0].folder.name} and other folders"
     labels = Labels(f"{where}, {jobs[0].source}", label_type=label_type)
-    labels.extend(jobs[0].source.resolved([value for job in jobs for value in job.labels]))
+    for value in jobs[0].source.resolved([value for job in jobs for value in job.labels]):
+        labels.add(value)
     if classes is not None:
         return _one_each(labels.numbered(classes), jobs[0])
     known = Classes(dict.fromkeys(name for job in jobs if job.old for name in job.old.classes))

@@ -104,7 +104,7 @@ def sign_images(
         manifest = _read(folder, name)
         threads = workers or available_cores()
         with (
-            ProgressBar(manifest.samples, progress, dataset=str(folder)) as bar,
+            ProgressBar(manifest.samples, progress, dataset=str(folder), work="adding signatures") as bar,
             ThreadPoolExecutor(threads, "wds_tools-sign") as pool,
         ):
             run = _Run(open_shards(join(str(folder), name)), folder, pool, 2 * threads, bar)

@@ -242,13 +242,11 @@ def batch_view(opened: Opened, wanted: Wanted, found: Batch) -> dict[str, Any]:
         names = opened.manifest.classes
         samples = [{**one, "class": class_name(names, one["label"])} for one in facts["samples"]]
         last = wanted.row + len(samples) - 1
-        shuffle = {"yes": "True", "no": "False"}.get(wanted.shuffle, wanted.shuffle)
         return {
             **facts,
             "samples": samples,
             "last": last,
             "previous_row": max(0, wanted.row - ROWS),
-            "shuffle": shuffle,
         }
     width, height = facts["width"], facts["height"]
     return {

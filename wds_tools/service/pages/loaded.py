@@ -22,15 +22,15 @@ from wds_tools.format.objects import PLACE
 from wds_tools.images import native
 from wds_tools.images.schedule import AnyView, views_in
 from wds_tools.images.views import chosen_by
-from wds_tools.inspection.forecast import parse_shuffle
 from wds_tools.loading.explanation import Crop, StepExplanation
 from wds_tools.loading.fields.base import FieldSpec
 from wds_tools.loading.fields.boxes import Boxes
 from wds_tools.loading.fields.image import Image
 from wds_tools.loading.fields.polygons import Polygons
 from wds_tools.loading.load_options import LoadOptions
-from wds_tools.loading.request import OpenedDataset, check_plan, open_dataset
+from wds_tools.loading.request import OpenedDataset, open_dataset
 from wds_tools.lru_cache import LRUCache
+from wds_tools.options import parse_shuffle
 from wds_tools.order.epoch import EpochOrder
 from wds_tools.order.history import FoundStep, Section
 from wds_tools.order.planner import Cursor, EpochPlan, World
@@ -219,13 +219,18 @@ class _Question:
         return self.opened.orders()
 
     def plan(self, epoch: int) -> EpochPlan:
-        return EpochPlan(self.orders.of(epoch), Cursor(epoch), World(), self.wanted["batch"], "drop")
+        plan = EpochPlan(self.orders.of(epoch), Cursor(epoch), World(), self.wanted["batch"], "drop")
+        if not len(plan):
+            raise OptionError(
+                f"a batch of {plan.batch_size:,} samples, but the dataset has {plan.order.samples:,}: enter a smaller "
+                "batch size"
+            )
+        return plan
 
     def step(self, epoch: int, number: int) -> StepExplanation:
         known = self._steps.get((epoch, number))
         if known is None:
             plan = self.plan(epoch)
-            check_plan(plan)
             if number >= len(plan):
                 raise OptionError(f"step={number}; epoch {epoch} has the steps 0 to {len(plan) - 1:,}")
             found = FoundStep(Section.of(plan, 0), plan.order, plan.cursor, number, number, None)
@@ -270,7 +275,6 @@ class _Question:
             if epoch not in self._positions:
                 self._positions[epoch] = _position_in(self.orders.of(epoch), sample)
             position, plan = self._positions[epoch], self.plan(epoch)
-            check_plan(plan)
             if position is None or position >= len(plan) * plan.batch_size:
                 found.append({"epoch": epoch, "step": None, "crop": None, "text": ""})
                 continue

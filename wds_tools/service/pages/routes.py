@@ -392,15 +392,18 @@ class PageRoutes:
     async def _batches_page(self, request: web.Request, opened: Opened, state: State) -> web.Response:
         wanted, mistake = Wanted.of(request.query, opened.manifest.samples)
         found = None if mistake else await self._batches.find(opened, wanted)
+        mistake = mistake or (found.mistake if found else "")
+        is_step = wanted.sample is None and not mistake
         return self.render(
             "batches.html",
             **_common(opened, state),
             wanted=wanted,
-            mistake=mistake or (found.mistake if found else ""),
+            mistake=mistake,
             found=found,
             link=partial(wanted.url, opened.name),
             image=partial(wanted.image_url, opened.name),
             shown=batch_view(opened, wanted, found) if found and found.facts else None,
+            code=snippets.code_of_step(_data_url(request, opened), opened, wanted) if is_step else "",
             names=VIEWS,
             rows=ROWS,
             most=MAX_SIDE,

@@ -1,19 +1,20 @@
-"""The fields of a loader that are written into "Copy as Python": masks and objects next to their image."""
+"""What is written into "Copy as Python": fields with masks and objects next to their image; the loader of a step."""
 
 from __future__ import annotations
 
 import json
-import keyword
-import re
 from typing import Any
 
+from wds_tools.errors import OptionError
 from wds_tools.format.objects import PLACE
 from wds_tools.format.sample import IMAGE_FIELDS, shows_mask
+from wds_tools.images.schedule import views_in
+from wds_tools.images.views import chosen_by
+from wds_tools.options import parse_shuffle
+from wds_tools.packing.snippet import is_coloured_mask, names_of_masks, spell
+from wds_tools.service.pages.batches import Wanted
 from wds_tools.service.pages.browse import Opened
-
-_COLOURED = ("panoptic",)  # masks of three channels by their name
-_MAX_MASKS = 4
-_TAKEN = ("image", "label", "boxes", "classes", "outlines", "points")
+from wds_tools.service.pages.described_view import view_of
 
 
 def fields_of_dataset(opened: Opened) -> dict[str, str]:
@@ -21,7 +22,7 @@ def fields_of_dataset(opened: Opened) -> dict[str, str]:
     stored = opened.manifest.fields
     everywhere = [name for name, count in stored.items() if count == opened.manifest.samples]
     has_objects = PLACE in opened.manifest.field_classes and PLACE.partition(":")[0] in everywhere
-    masks = {name: name.startswith(_COLOURED) for name in everywhere if shows_mask(name)}
+    masks = {name: is_coloured_mask(name) for name in everywhere if shows_mask(name)}
     view = "wt.Resize(640)" if has_objects else "wt.CenterCrop(224, resize=256)"
     return _fields(opened, f"wt.Image(view={view})", _objects() if has_objects else {}, masks)
 
@@ -58,10 +59,41 @@ def _fields(opened: Opened, image: str, objects: dict[str, str], masks: dict[str
     if not (objects or masks) or not any(name in opened.manifest.fields for name in IMAGE_FIELDS):
         return {}
     fields = {"image": image} | ({"label": "wt.Label()"} if opened.manifest.has_labels else {}) | objects
-    for stored, is_coloured in list(masks.items())[:_MAX_MASKS]:
-        name = re.sub(r"\W", "_", stored.rpartition(".")[0], flags=re.ASCII)
-        if name in _TAKEN or name in fields or not name.isidentifier() or keyword.iskeyword(name) or name[0] == "_":
-            name = f"mask_{len(fields)}"
-        kind, options = ("Array", ', interpolation="nearest"') if is_coloured else ("Mask", "")
+    for name, stored in names_of_masks(masks).items():
+        kind, options = ("Array", ', interpolation="nearest"') if masks[stored] else ("Mask", "")
         fields[name] = f'wt.{kind}({json.dumps(stored)}, like="image"{options})'
     return fields
+
+
+def code_of_step(url: str, opened: Opened, wanted: Wanted) -> str:
+    """Return code that makes the loader of a step, and goes to the step; empty if its options are not valid."""
+    try:
+        view, shuffle = view_of(wanted.view, wanted.size, wanted.description), parse_shuffle(wanted.shuffle)
+    except OptionError:
+        return ""
+    options = f"view={spell(view, 'wt.')}"
+    if objects := {name: kind for one in views_in(view) if (by := chosen_by(one)) for kind, name in [by]}:
+        field = PLACE.partition(":")[0]
+        kinds = {
+            "Boxes": f'wt.Boxes("{field}", path="objects.box", like="image")',
+            "Polygons": f'wt.Polygons("{field}", like="image")',
+        }
+        chosen = "".join(f", {json.dumps(name)}: {kinds[kind]}" for name, kind in objects.items())
+        options = f'fields={{"image": wt.Image({options}){chosen}}}'
+    elif not opened.manifest.has_labels:
+        options += ', fields=("image",)'
+    step, epoch = wanted.step, wanted.epoch
+    lines = [
+        *(["import itertools", ""] if step else []),
+        "import wds_tools as wt",
+        "",
+        f"loader = wt.make_loader({url!r}, batch_size={wanted.batch},",
+        f"                        {options},",
+        f"                        shuffle={shuffle!r}, seed={wanted.seed})",
+        *([f"loader.set_epoch({epoch})"] if epoch else []),
+        f"batch = next(itertools.islice(loader, {step}, None))" if step else "batch = next(iter(loader))",
+    ]
+    if step:
+        lines += ["# This reads the steps before it too. Keys, crops and pixels of the step alone:"]
+        lines += [f"# loader.explain({step}, epoch={epoch})"]
+    return "\n".join([*lines, ""])
