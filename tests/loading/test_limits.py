@@ -6,6 +6,7 @@ from pathlib import Path
 import preloaded
 import pytest
 from bad_server import BadServer
+from buckets import empty_s3
 
 import wds_tools as wt
 
@@ -75,8 +76,8 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
 import wds_tools as wt
 
 dataset = sys.argv[2] if len(sys.argv) == 3 else wt.Mixture(sys.argv[2:], weights=[1] * len(sys.argv[2:]))
-view = wt.CenterCrop(16, resize=24)
-with wt.make_loader(dataset, batch_size=40, num_workers=0, view=view, shuffle=True, tail="mask") as loader:
+options = {"view": wt.CenterCrop(16, resize=24), "shuffle": True, "tail": "mask"}
+with wt.make_loader(dataset, batch_size=40, num_workers=int(os.environ.get("WORKERS", 0)), **options) as loader:
     print(sum(int(batch.valid.sum()) for batch in loader), loader.epoch_proof().ok)
 """
 
@@ -95,6 +96,17 @@ def test_the_datasets_of_a_mixture_share_the_limit_of_open_files(shards, tmp_pat
     copies = [shutil.copytree(shards, tmp_path / f"copy {number}") for number in range(4)]
     done = preloaded.run(["-c", FEW_FROM_THE_START, "64", *map(str, copies)])
     assert done.stdout == "160 True\n", done.stderr
+
+
+def test_a_mixture_of_datasets_on_s3_with_workers_is_read_with_300_open_files(shards, moto):
+    settings = {"AWS_ENDPOINT_URL": moto, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "WORKERS": "2"}
+    s3 = empty_s3(moto)
+    for number in range(4):
+        for path in shards.iterdir():
+            s3.pipe_file(f"bucket/{number}/{path.name}", path.read_bytes())
+    program = f"import os\nos.environ |= {settings}\n{FEW_FROM_THE_START}"
+    done = preloaded.run(["-c", program, "300", *(f"s3://bucket/{number}" for number in range(4))])
+    assert (done.stdout, done.stderr) == ("160 True\n", "")
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_the_system_permits(shards):

@@ -23,7 +23,7 @@ from wds_tools.order.resuming import resume, state_dict
 from wds_tools.order.selection import Selection
 from wds_tools.order.sequence import Order
 from wds_tools.order.shares import LAG, pattern_of
-from wds_tools.order.weights import UNIT, Chain, Phases, Rates
+from wds_tools.order.weights import UNIT, Chain, Factors, Phases, Rates, packed_bits
 
 
 @pytest.fixture(autouse=True, params=[7, 1 << 16], ids=lambda n: f"chunks-of-{n}")
@@ -50,7 +50,7 @@ def weighted(base, weights, cursor):
 
 def rate_of(one, sample, left_out):
     """Return the rate of a sample as a whole number of `UNIT`, by the definition."""
-    factors = one.by_sample
+    factors = one.by_sample[:]
     if one.by_group is not None:
         factors = factors * one.by_group[one.phases.group]
     selected = np.arange(len(factors))[one.phases.selected]
@@ -189,7 +189,11 @@ def random_weights(draw, base):
             if draw(st.booleans()):
                 phases = Phases.by_id(scan.identity.stored, scan.selection and scan.selection.selected_ids, 0)
                 by_group, by_sample = None, np.resize(np.array([1, 0.3, 0, 2.5], np.float32), len(by_sample))
-            datasets.append(DatasetWeights(phases, by_group, by_sample))
+            conditions = []
+            for factor_of_condition in draw(st.lists(st.sampled_from([0.1, 3.0]), max_size=2)):
+                ids = np.flatnonzero(np.random.default_rng(draw(st.integers(0, 9))).random(scan.identity.stored) < 0.5)
+                conditions.append((packed_bits(ids, scan.identity.stored), factor_of_condition))
+            datasets.append(DatasetWeights(phases, by_group, Factors(by_sample, conditions)))
     several = len(base.scans) > 1
     shares = draw(st.sampled_from([None, (1, 3), (2, 5), (0, 1)])) if several else None
     return Weights(shares, None if datasets is None else tuple(datasets))
@@ -468,8 +472,31 @@ def test_draws_are_within_one_of_their_share_by_sample_and_by_class(samples, fir
 
 def test_a_product_of_small_factors_does_not_become_0():
     phases = phases_of(order_of("x", [30]))
-    rates = Rates(phases, np.array([1.0, 1e-30, 1e-30, 1.0]), np.resize(np.array([1e-30, 1, 0], np.float32), 30))
+    factors = Factors(np.resize(np.array([1e-30, 1, 0], np.float32), 30))
+    rates = Rates(phases, np.array([1.0, 1e-30, 1e-30, 1.0]), factors)
     assert ((rates.of(np.arange(30)) > 0) == (np.arange(30) % 3 < 2)).all()
+
+
+@given(st.data())
+def test_factors_of_conditions_multiply_one_after_the_other_in_float32(data):
+    first, stored = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 40))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    own = rng.random(first + stored).astype(np.float32) if data.draw(st.booleans()) else None
+    given_conditions, expected = [], np.ones(first + stored, np.float32) if own is None else own.copy()
+    for factor in data.draw(st.lists(st.sampled_from([0.1, 0.0, 3.7, 1e30]), max_size=3)):
+        ids = np.flatnonzero(rng.random(first + stored + 3) < 0.5)
+        given_conditions.append((packed_bits(ids, first + stored + 3), factor))
+        ids = ids[ids < len(expected)]
+        with np.errstate(over="ignore"):
+            expected[ids] = expected[ids].astype(np.float64) * factor
+    factors = Factors(own, given_conditions, stored=first + stored).of_dataset(first, first + stored)
+    assert len(factors) == stored
+    assert factors.bytes == (0 if own is None else 4 * stored)
+    start, stop = sorted((data.draw(st.integers(0, stored)), data.draw(st.integers(0, stored + 9))))
+    assert factors[start:stop].tolist() == expected[first:][start:stop].tolist()
+    ids = rng.integers(0, stored, 9)
+    assert factors[ids].tolist() == expected[first:][ids].tolist()
+    assert factors[ids].dtype == factors[start:stop].dtype == np.float32
 
 
 @pytest.mark.parametrize("kind", ["classes", "samples"])
@@ -480,7 +507,7 @@ def test_draws_follow_the_weights_by_chi_square(chunk, kind):
         weight, rates = by_group[phases.group], Rates(phases, by_group)
     else:
         weight = np.random.default_rng(0).uniform(0.1, 1, 2000).astype(np.float32)
-        rates = Rates(Phases.by_id(2000, None, 0), None, weight)
+        rates = Rates(Phases.by_id(2000, None, 0), None, Factors(weight))
     draws = 10_000 if chunk == 7 else 100_000
     ids, _ = Chain(base, rates, (0, 0)).slice(0, draws)
     expected = draws * weight / weight.sum()

@@ -26,7 +26,7 @@ from PIL import Image
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, NotADatasetError, OptionError, SourceError, StoreError
-from wds_tools.packing import packer, planning
+from wds_tools.packing import packer, planning, stored_plan
 from wds_tools.packing.remote_destination import UPLOADS, spool_folder
 from wds_tools.storage import upload
 from wds_tools.storage.requests.retry import RetryPolicy
@@ -626,6 +626,45 @@ def test_shards_of_another_plan_that_a_task_began_at_the_same_moment_are_not_use
     wt.pack(src, url_of(bucket), **OPTIONS, task=(1, 2))
     wt.pack(src, url_of(bucket), **OPTIONS, finish=True)
     assert contents(bucket / "train") == whole
+
+
+def test_a_task_whose_plan_was_replaced_at_the_same_moment_ends_with_an_error(src, bucket):
+    plan = bucket / "train" / ".packing" / "plan.json"
+
+    def replace(_number: int, path: str) -> None:
+        if path.endswith("shard-000000.tar"):
+            plan.write_text(json.dumps({**json.loads(plan.read_text()), "seed": 1}))
+
+    Bucketful.fault = staticmethod(replace)
+    with pytest.raises(DestinationError, match=r"another packer has started over at bucket://"):
+        wt.pack(src, url_of(bucket), **OPTIONS, task=(0, 2))
+
+
+def test_a_task_reads_only_the_rows_of_its_shards(src, bucket, whole, monkeypatch):
+    monkeypatch.setattr(stored_plan, "_STORED_ROWS", 1)
+    wt.pack(src, url_of(bucket), **OPTIONS, task=(0, 3))
+    size = (bucket / "train" / ".packing" / "listing.arrow").stat().st_size
+    for index, share in ((1, 0.4), (2, 0.4)):
+        Bucketful.reset()
+        wt.pack(src, url_of(bucket), **OPTIONS, task=(index, 3))
+        read = [stop - start for name, start, stop in Bucketful.ranges if name == "listing.arrow"]
+        assert 0 < sum(read) < share * size
+    Bucketful.reset()
+    wt.pack(src, url_of(bucket), **OPTIONS, finish=True)
+    assert not [name for name, _, _ in Bucketful.ranges if name == "listing.arrow"]
+    assert contents(bucket / "train") == whole
+
+
+def test_a_damaged_row_of_a_plan_at_a_url_is_refused(src, bucket):
+    wt.pack(src, url_of(bucket), **OPTIONS, task=(0, 2))
+    rows = bucket / "train" / ".packing" / "listing.arrow"
+    data = rows.read_bytes()
+    for damaged in (data.replace(b".jpg", b".jpj"), data[:-9] + data[-8:]):
+        rows.write_bytes(damaged)
+        if len(damaged) == len(data):
+            with pytest.raises(DestinationError, match=r"bucket://.* has a damaged \.packing/listing\.arrow"):
+                wt.pack(src, url_of(bucket), **OPTIONS, task=(1, 2))
+    assert not wt.pack(src, url_of(bucket), **OPTIONS, task=(1, 2)).complete  # rows of another length: listed again
 
 
 def overtaken(src: Path, bucket: Path, elsewhere: Path, **options: Any) -> None:

@@ -18,6 +18,8 @@ from PIL import Image
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, NotADatasetError
+from wds_tools.packing import planning
+from wds_tools.storage.upload import Bucket
 
 REPOSITORY = Path(__file__).parents[2]
 OPTIONS: dict[str, Any] = {"shard_bytes": "1MB", "workers": 1, "images": "keep"}
@@ -72,6 +74,27 @@ def test_tasks_that_read_a_bucket_and_write_to_it_write_the_objects_of_one_proce
         assert "manifest.json" not in objects(s3)
     wt.pack("s3://bucket/raw", "s3://bucket/train", **options, finish=True)
     assert objects(s3) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_plans_that_are_written_at_the_same_moment_the_first_one_stays(photos, s3, monkeypatch, order):
+    for name in ("SETTLE", "POLL", "DEAD"):  # else the second one waits for the first
+        monkeypatch.setattr(planning, f"{name}_SECONDS", 0.01)
+    both = [{**OPTIONS, "shard_bytes": "4MB", "seed": seed, "task": (seed, 2)} for seed in order]
+    create = Bucket.create
+
+    def overtaken(self, name, data):
+        monkeypatch.setattr(Bucket, "create", create)
+        wt.pack(photos, "s3://bucket/train", **both[1])
+        create(self, name, data)
+
+    monkeypatch.setattr(Bucket, "create", overtaken)
+    with pytest.raises(DestinationError, match=r"holds an unfinished pack of something else \(seed was"):
+        wt.pack(photos, "s3://bucket/train", **both[0])
+    assert not [name for name in objects(s3) if name.startswith(f"shard-{both[0]['seed']:06d}")]
+    wt.pack(photos, "s3://bucket/train", **{**both[1], "task": both[0]["task"]})
+    wt.pack(photos, "s3://bucket/train", **{**both[1], "task": None}, finish=True)
+    assert wt.verify("s3://bucket/train").damage_count == 0
 
 
 def test_a_missing_bucket_is_an_error_and_is_not_created(photos, s3):

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from wds_tools.errors import DestinationError, StoreError
 from wds_tools.packing import packer, stored_plan
 from wds_tools.packing.destination import FolderDestination
 from wds_tools.sources.detect import open_source
-from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, Ordered
+from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, Ordered, to_batch
 
 OPTIONS: dict[str, Any] = {"shard_bytes": 12_000, "workers": 1, "images": "keep"}
 
@@ -272,3 +273,46 @@ def test_inputs_of_several_batches_are_found_by_their_position():
         assert backwards[position].path == f"{count - 1 - position}.jpg"
     assert [entry.size for entry in inputs[BATCH_ROWS - 2 : BATCH_ROWS + 2]] == [BATCH_ROWS + n for n in (-1, 0, 1, 2)]
     assert inputs.numbers("label").tolist() == [number % 3 if number % 2 else -1 for number in range(count)]
+
+
+@pytest.mark.parametrize("disk", ["free", "full"])
+def test_inputs_in_files_are_those_in_memory(monkeypatch, disk):
+    rows = [
+        Input(
+            f"ü/{number}\udcff.jpg" if number % 3 else "",
+            number * 7,
+            None if number % 4 == 0 else number,
+            (number, 2) if number % 5 else (),
+            group=number % 2,
+            extra=number,
+            parts=(("txt", File("a.txt", number)),) if number % 6 == 0 else (),
+            facts=b"x" * number,
+            labels=(1, number) if number % 7 == 0 else None,
+        )
+        for number in range(60)
+    ]
+    plain = [Input(f"{number}.jpg", number, number % 3) for number in range(20)]
+    batches = [to_batch(part) for part in (rows[:9], rows[9:10], plain, rows[10:])]
+    batches[-1] = batches[-1].slice(5, 40)
+    expected = [*rows[:10], *plain, *rows[15:55]]
+    order = np.random.default_rng(0).permutation(len(expected))
+    files = []
+    monkeypatch.setattr("wds_tools.sources.inputs._ROWS_IN_MEMORY", 5)
+    made = tempfile.TemporaryFile
+
+    def counted() -> Any:
+        files.append("made")
+        if disk == "full":
+            raise OSError(28, "No space left on device")
+        return made()
+
+    monkeypatch.setattr("tempfile.TemporaryFile", counted)
+    inputs = Inputs.of_batches(batches)
+    assert list(inputs) == expected
+    numbers = np.arange(len(expected))
+    assert [one.label for one in inputs.with_labels(numbers, None)] == numbers.tolist()
+    assert list(inputs.chosen(order[:30])) == [expected[number] for number in order[:30]]
+    assert list(Ordered(inputs, order)) == [expected[number] for number in order]
+    assert list(inputs) == expected
+    assert inputs.bytes == sum(entry.size for entry in expected)
+    assert len(files) > 8

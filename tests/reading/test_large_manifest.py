@@ -11,7 +11,7 @@ import pytest
 import wds_tools as wt
 from wds_tools.errors import ManifestError, StoreError
 from wds_tools.format.manifest import from_json, order_fingerprint, to_json
-from wds_tools.reading.opening import open_shards
+from wds_tools.reading.opening import join_sets, open_shards
 
 
 @pytest.fixture
@@ -133,3 +133,84 @@ def test_images_that_are_rewritten_in_place_are_followed(packed_copy, mapped):
         wt.reshard(packed_copy, in_place=True, images="crop-ready", progress=False)
         assert [batch.key for batch in loader] == first
         assert Path(packed_copy, "manifest.json").exists()
+
+
+def keys_and_state(dataset, *, workers=2, fields=("__key__", "label"), **options):
+    options |= {"multiprocessing_context": "forkserver"} if workers else {}
+    with wt.make_loader(dataset, batch_size=50, shuffle=True, fields=fields, num_workers=workers, **options) as loader:
+        return [[column if isinstance(column, list) else column.tolist() for column in b] for b in loader], (
+            loader.state_dict()
+        )
+
+
+@pytest.fixture
+def two(packed_copy, tmp_path):
+    """Return two datasets, of which the second has other shards and images that were rewritten in place."""
+    other = tmp_path / "other"
+    wt.reshard(packed_copy, other, shard_bytes="300kB", progress=False)
+    wt.reshard(other, in_place=True, images="crop-ready", progress=False)
+    return packed_copy, other
+
+
+def mixtures(two):
+    return wt.Mixture(list(two), weights=[2, 1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_mixture_is_the_same_and_has_no_entries(two, monkeypatch, workers):
+    expected = keys_and_state(mixtures(two), workers=0)
+    shards = join_sets([open_shards(folder) for folder in two])
+    entries = list(shards.locations), shards.manifest
+    monkeypatch.setattr("wds_tools.reading.manifests.LEAST_BYTES", 0)
+    assert keys_and_state(mixtures(two), workers=workers) == expected
+    shards = join_sets([open_shards(folder) for folder in two])
+    assert shards.manifest == entries[1]
+    for name in ("samples", "bytes", "order_bytes", "fingerprint"):
+        assert getattr(shards.manifest, name) == getattr(entries[1], name)
+    assert order_fingerprint(shards.manifest.shards) == order_fingerprint(entries[1].shards)
+    assert [one.entry for one in shards.locations] == [one.entry for one in entries[0]]
+    assert [one.store.folder for one in shards.locations] == [one.store.folder for one in entries[0]]
+    assert shards.manifest.shards[1].xxh3.encode() not in pickle.dumps(shards)
+
+
+def test_a_mixture_of_a_mapped_and_a_small_manifest_is_the_same(two, monkeypatch):
+    expected = keys_and_state(mixtures(two), workers=0)
+    sizes = sorted((folder / "manifest.json").stat().st_size for folder in two)
+    assert sizes[0] < sizes[1]
+    monkeypatch.setattr("wds_tools.reading.manifests.LEAST_BYTES", sizes[1])
+    assert keys_and_state(mixtures(two)) == expected
+
+
+@pytest.mark.parametrize("is_rewritten", [False, True])
+def test_added_fields_of_a_mapped_manifest_are_read(packed_copy, tmp_path, monkeypatch, is_rewritten):
+    keys = [
+        key
+        for shard in range(len(open_shards(packed_copy).locations))
+        for key in open_shards(packed_copy).index(shard).keys
+    ]
+    for name in ("one.txt", "two.txt"):
+        values = [{"key": key, name: f"{name} of {key}"} for key in keys]
+        table = tmp_path / f"{name}.jsonl"
+        table.write_text("".join(json.dumps(value) + "\n" for value in values))
+        wt.add_fields(packed_copy, table, progress=False)
+    if is_rewritten:
+        wt.reshard(packed_copy, in_place=True, images="crop-ready", progress=False)
+    options = [{"fields": ("__key__", "one.txt", "two.txt")}, {"fields": ("__key__", "two.txt")}, {}]
+    expected = [keys_and_state(packed_copy, workers=0, **one) for one in options]
+    joined = keys_and_state(wt.Mixture([packed_copy, packed_copy], weights=[1, 2]), workers=0, **options[0])
+    monkeypatch.setattr("wds_tools.reading.manifests.LEAST_BYTES", 0)
+    assert [keys_and_state(packed_copy, **one) for one in options] == expected
+    shards = open_shards(packed_copy)
+    assert shards.has_added
+    assert shards.added_entries[0].xxh3.encode() not in pickle.dumps(shards)
+    assert keys_and_state(wt.Mixture([packed_copy, packed_copy], weights=[1, 2]), **options[0]) == joined
+
+
+def test_a_pattern_of_all_shards_is_mapped_and_of_some_is_the_same(two, monkeypatch):
+    names = [[str(path) for path in sorted(folder.glob("*.tar"))] for folder in two]
+    lists = [names[0], names[0][1:3], [*names[0], *names[1]], names[0][::-1], [names[0][0], names[1][0], names[0][1]]]
+    expected = [keys_and_state(shards, workers=0) for shards in lists]
+    monkeypatch.setattr("wds_tools.reading.manifests.LEAST_BYTES", 0)
+    assert [keys_and_state(shards, workers=0) for shards in lists] == expected
+    shards = open_shards(lists[2])
+    assert shards.manifest.shards[1].xxh3.encode() not in pickle.dumps(shards)

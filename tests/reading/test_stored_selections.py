@@ -155,3 +155,16 @@ def test_the_phases_of_classes_and_the_order_in_buckets_are_stored(large):
     expected = [first_keys(**one) for one in options], orders()
     remove_indexes(large)
     assert ([first_keys(**one) for one in options], orders()) == expected
+
+
+def test_which_samples_meet_a_condition_is_stored_for_any_factor(large):
+    def first_ids(factor):
+        with open_loader(large) as loader:
+            loader.reweight(where={"height < 200": factor})
+            return loader.explain(0).ids.tolist()
+
+    first_ids(0.5)
+    remove_indexes(large)
+    assert first_ids(0) != first_ids(0.5)
+    with pytest.raises(MissingFileError), open_loader(large) as loader:
+        loader.reweight(where={"height < 201": 0.5})

@@ -271,7 +271,7 @@ def stored_columns(data: bytes, names: Collection[str], *, name: str, samples: i
     Raises:
         ManifestError: As for `from_bytes`.
     """
-    file, metadata = _open(data, name)
+    file, metadata = _open(data, name, names)
     try:
         _check_rows(file.metadata.num_rows, metadata, samples)
         if missing := _REQUIRED.intersection(names).difference(file.schema_arrow.names):
@@ -294,10 +294,13 @@ def _breaks_format(name: str, error: Exception) -> ManifestError:
     )
 
 
-def _open(data: bytes, name: str) -> tuple[Any, dict[str, Any]]:
-    """Return the Parquet file of an index, of which only the footer was read, and its metadata."""
+def _open(data: bytes, name: str, columns: Collection[str] | None = None) -> tuple[Any, dict[str, Any]]:
+    """Return the Parquet file of an index, of which only the footer was read, and its metadata.
+
+    ``columns``: the only ones that will be read; None for all.
+    """
     try:
-        _check_memory(data)
+        _check_memory(data, columns)
         file = pq.ParquetFile(pa.BufferReader(data))
         metadata = json.loads(file.schema_arrow.metadata[METADATA_KEY])
         version = metadata["version"]
@@ -313,9 +316,9 @@ def _open(data: bytes, name: str) -> tuple[Any, dict[str, Any]]:
     return file, metadata
 
 
-def _check_memory(data: bytes) -> None:
+def _check_memory(data: bytes, columns: Collection[str] | None) -> None:
     """Refuse an index that would take far more memory than its file size justifies, before it is read."""
-    memory, allowed = memory_of(data), _allowed_memory(data)
+    memory, allowed = memory_of(data, columns), _allowed_memory(data)
     if memory > allowed:
         raise ValueError(f"its {len(data):,} bytes would become {memory:,} in memory; allowed are {allowed:,}")
 

@@ -38,7 +38,7 @@ _OWN_SUFFIXES = (".offset", ".size", ".xxh3", ".header")
 def is_index(data: bytes) -> bool:
     """Return whether a file is an index, by its metadata; for a damaged file, by the name of that metadata."""
     try:
-        memory_of(data)
+        memory_of(data, ())
         return METADATA_KEY in (pq.read_schema(pa.BufferReader(data)).metadata or {})
     except (pa.ArrowException, OSError, ValueError):
         return METADATA_KEY in data

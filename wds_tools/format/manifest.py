@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xxhash
@@ -24,6 +25,7 @@ from wds_tools.format import account as accounts
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import FieldClasses, check_field_classes, from_raw, to_raw
 from wds_tools.format.tar import BLOCK
+from wds_tools.lazy_sequence import LazySequence
 
 FORMAT = "wds_tools manifest"
 FORMAT_VERSION = 2
@@ -103,16 +105,31 @@ class ShardTotals:
         )
 
 
-class KnownShards(Sequence[ShardEntry]):
+class KnownShards(LazySequence[ShardEntry]):
     """Shards whose totals are known, so that not each entry is needed for them.
 
     Attributes:
         samples: int64 [shards], number of samples of each shard.
-        totals: Their totals.
     """
 
     samples: NDArray[np.int64]
-    totals: ShardTotals
+
+    @property
+    @abstractmethod
+    def index_checksums(self) -> NDArray[np.uint8]:
+        """The XXH3-128 of each index: uint8 [shards, 16]."""
+
+    @abstractmethod
+    def total(self, what: Literal["samples", "bytes", "order_bytes"]) -> int:
+        """Return a total, see `ShardTotals`."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return what `fingerprint` returns for them."""
+
+    @abstractmethod
+    def order_fingerprint(self) -> str:
+        """Return what `order_fingerprint` returns for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +162,7 @@ class Manifest:
     """Contents of a dataset.
 
     Attributes:
-        shards: The shards in order; sample ids count through them. A tuple, or `ShardTable` if there are many.
+        shards: The shards in order; sample ids count through them. A tuple, or `KnownShards` if there are many.
         fields: Field name to the number of samples that have the field.
         classes: Class names by class number; empty for a dataset without labels or class names.
         shuffled: Whether packing put the samples in random order.
@@ -183,18 +200,16 @@ class Manifest:
     @property
     def samples(self) -> int:
         """Number of samples of all shards."""
-        known = self._known
-        return known.samples if known else sum(shard.samples for shard in self.shards)
+        if isinstance(self.shards, KnownShards):
+            return self.shards.total("samples")
+        return sum(shard.samples for shard in self.shards)
 
     @property
     def bytes(self) -> int:
         """Length of all shards in bytes."""
-        known = self._known
-        return known.bytes if known else sum(shard.bytes for shard in self.shards)
-
-    @property
-    def _known(self) -> ShardTotals | None:
-        return self.shards.totals if isinstance(self.shards, KnownShards) else None
+        if isinstance(self.shards, KnownShards):
+            return self.shards.total("bytes")
+        return sum(shard.bytes for shard in self.shards)
 
     @property
     def all_fields(self) -> dict[str, int]:
@@ -209,8 +224,9 @@ class Manifest:
     @property
     def order_bytes(self) -> int:
         """Length of all shards before images were rewritten in place; the order of samples depends on it."""
-        known = self._known
-        return known.order_bytes if known else sum(shard.first.bytes for shard in self.shards)
+        if isinstance(self.shards, KnownShards):
+            return self.shards.total("order_bytes")
+        return sum(shard.first.bytes for shard in self.shards)
 
     @property
     def fingerprint(self) -> str:
@@ -221,16 +237,17 @@ class Manifest:
 def order_fingerprint(shards: Iterable[ShardEntry]) -> str:
     """Return the fingerprint that determines the order of samples: images that are rewritten in place keep it."""
     if isinstance(shards, KnownShards):
-        return shards.totals.order_fingerprint
-    return _fingerprint(shard.first for shard in shards)
+        return shards.order_fingerprint()
+    return fingerprint_of(shard.first for shard in shards)
 
 
 def fingerprint(shards: Iterable[ShardEntry]) -> str:
     """Return the XXH3-128 of the lines ``checksum samples`` of all shards, in order."""
-    return shards.totals.fingerprint if isinstance(shards, KnownShards) else _fingerprint(shards)
+    return shards.fingerprint() if isinstance(shards, KnownShards) else fingerprint_of(shards)
 
 
-def _fingerprint(shards: Iterable[ShardEntry]) -> str:
+def fingerprint_of(shards: Iterable[ShardEntry]) -> str:
+    """Return the fingerprint of entries one by one."""
     digest = xxhash.xxh3_128()
     for shard in shards:
         digest.update(f"{shard.xxh3} {shard.samples}\n".encode())

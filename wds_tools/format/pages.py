@@ -4,46 +4,63 @@ A column of equal values takes a few bytes in a file and 8 bytes per row in memo
 pages can expand to gigabytes. pyarrow allocates that memory without a limit, and a damaged footer can
 make its footer parser abort the process. So this module parses footer and page headers itself.
 
+A structure that is written as usual is matched by one regular expression, as one call for each value
+would take most of the time of reading an index. All others are decoded value by value, and may be invalid.
+
 Sources: parquet.thrift (FileMetaData, PageHeader) and the compact protocol of Thrift.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-_MAX_DEPTH = 16  # of nested structures; 6 are typical
+_MAX_DEPTH = 16  # of nested structures and lists; 8 are typical
 _MAX_FOOTER_BYTES = 4 << 20  # a column takes about 150 bytes in each row group
-# Field numbers of parquet.thrift.
-_ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3
-_NUM_VALUES, _TOTAL_COMPRESSED, _DATA_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET = 5, 7, 9, 11
-_PAGE_UNCOMPRESSED, _PAGE_COMPRESSED = 2, 3
+_MAX_VARINT_BYTES = 10  # of 64 bits
+_SHORT_TEXT = 32  # texts of fewer bytes are matched by expressions
 _TRAILER_BYTES = 8  # length of the footer, and the magic number "PAR1"
-# Types of the compact protocol. An index is out of range, an IndexError, if a value is beyond the data.
-_BOOLEANS, _INTEGERS, _TEXT, _LIST, _STRUCT = (1, 2), (4, 5, 6), 8, 9, 12
-_FIXED_BYTES = {1: 0, 2: 0, 3: 1, 7: 8}  # booleans that are fields, bytes and doubles
-_TOO_DEEP = "the footer or a page header is nested too deeply"
-_TOO_LONG = "the footer or a page header has a number of more than 64 bits"
-# What is decoded of a structure, by the numbers of its fields: None for an integer, or what is decoded of structures.
-_Wanted: TypeAlias = Mapping[int, Any]
-_OF_CHUNK = dict.fromkeys((_NUM_VALUES, _TOTAL_COMPRESSED, _DATA_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET))
-_FOOTER: _Wanted = {_ROW_GROUPS: {_COLUMNS: {_META_DATA: _OF_CHUNK}}}
-_PAGE: _Wanted = dict.fromkeys((_PAGE_UNCOMPRESSED, _PAGE_COMPRESSED))
+
+# Types of the compact protocol.
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _TEXT, _LIST, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 9, 12
+
+# Numbers of fields of parquet.thrift.
+_ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3
+_PATH, _NUM_VALUES, _TOTAL_COMPRESSED, _DATA_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET = 3, 5, 7, 9, 11
+_PAGE_UNCOMPRESSED, _PAGE_COMPRESSED = 2, 3
 
 
-def memory_of(data: bytes) -> int:
-    """Return the estimated number of bytes that all columns of a Parquet file take in memory."""
+def memory_of(data: bytes, columns: Collection[str] | None = None) -> int:
+    """Return the estimated number of bytes that columns of a Parquet file take in memory.
+
+    Args:
+        data: The file.
+        columns: Names of the columns that will be read; None for all.
+    """
     length = int.from_bytes(data[-_TRAILER_BYTES:-4], "little")
     if data[-4:] != b"PAR1" or length > len(data) - _TRAILER_BYTES:
         raise ValueError("not a Parquet file, or truncated")
     if length > _MAX_FOOTER_BYTES:
         raise ValueError(f"its footer has {length:,} bytes; allowed are {_MAX_FOOTER_BYTES:,}")
+    wanted = None if columns is None else {name.encode() for name in columns}
     try:
-        footer, _ = _struct(data, len(data) - _TRAILER_BYTES - length, _FOOTER)
-        chunks = [column[_META_DATA] for group in footer.get(_ROW_GROUPS, []) for column in group[_COLUMNS]]
-        return sum(8 * max(0, chunk[_NUM_VALUES]) + _uncompressed_bytes(data, chunk) for chunk in chunks)
-    except (AttributeError, LookupError, TypeError) as error:
+        footer = _struct(data, len(data) - _TRAILER_BYTES - length, _FOOTER, 0)[0]
+        chunks = [column[_META_DATA] for group in footer.get(_ROW_GROUPS, ()) for column in group[_COLUMNS]]
+        return sum(
+            8 * max(0, chunk[_NUM_VALUES]) + _uncompressed_bytes(data, chunk)
+            for chunk in chunks
+            if wanted is None or _is_wanted(b".".join(chunk[_PATH]), wanted)
+        )
+    except (LookupError, TypeError) as error:
         raise ValueError("the footer or a page header is damaged") from error
+
+
+def _is_wanted(path: bytes, wanted: Collection[bytes]) -> bool:
+    """Return whether pyarrow reads a column for one of these names, which may also name a structure of columns."""
+    return path in wanted or any(path.startswith(name + b".") for name in wanted)
 
 
 def _uncompressed_bytes(data: bytes, chunk: dict[int, Any]) -> int:
@@ -52,108 +69,203 @@ def _uncompressed_bytes(data: bytes, chunk: dict[int, Any]) -> int:
         return 0  # pyarrow reads no pages of an empty chunk
     first, dictionary = chunk[_DATA_PAGE_OFFSET], chunk.get(_DICTIONARY_PAGE_OFFSET, 0)
     at = min(first, dictionary) if dictionary > 0 else first
+    if at < 0:
+        raise ValueError("the footer or a page header lies outside the file")
     stop = min(len(data), at + chunk[_TOTAL_COMPRESSED])
     total = 0
     while at < stop:
-        if at < 0:
-            raise ValueError("a page header lies outside the file")
-        page, at = _struct(data, at, _PAGE)
+        page, at = _struct(data, at, _PAGE, 0)
         total += max(0, page[_PAGE_UNCOMPRESSED])
         at += max(0, page[_PAGE_COMPRESSED])
     return total
 
 
-def _struct(data: bytes, at: int, wanted: _Wanted, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """Decode a structure. Return its wanted fields by their numbers, and where it ends."""
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is decoded of a structure.
+
+    Attributes:
+        fields: Number of each wanted field -> its type, and what is decoded of it.
+        usual: The structure for `_usual`; None decodes it value by value.
+    """
+
+    fields: dict[int, tuple[int, Any]]
+    usual: str | None = None
+
+
+# Expressions that match fields of which nothing is needed.
+
+
+def _field(*kinds: int) -> bytes:
+    """Match the head of a field whose number is larger than that before it."""
+    return b"[" + re.escape(bytes(step << 4 | kind for step in range(1, 16) for kind in kinds)) + b"]"
+
+
+def _several(most: int, kind: int, one: bytes) -> bytes:
+    """Match a list of up to ``most`` values of a type."""
+    return b"|".join(re.escape(bytes([count << 4 | kind])) + one * count for count in range(most + 1))
+
+
+_NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
+_CHARACTERS = b"(?:" + b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(_SHORT_TEXT)) + b")"
+_PLAIN_FIELD = b"|".join(
+    [
+        _field(_TRUE, _FALSE),
+        _field(_BYTE) + b".",
+        _field(_I16, _I32, _I64) + _NUMBER,
+        _field(_TEXT) + _CHARACTERS,
+        _field(_LIST) + b"(?:" + _several(5, _I32, _NUMBER) + b"|" + _several(2, _I64, _NUMBER) + b")",
+    ]
+)
+
+
+def _fields(depth: int, *others: bytes) -> bytes:
+    """Match fields up to the end of a structure, with structures in it up to a depth."""
+    fields = [_PLAIN_FIELD, *others, *([_field(_STRUCT) + _fields(depth - 1)] if depth else [])]
+    return b"(?:" + b"|".join(fields) + rb")*+\0"  # possessive: what does not match, is not tried in other ways
+
+
+@cache
+def _usual(structure: str) -> re.Pattern[bytes]:
+    """Return an expression for a structure as it is usually written, with a group for each wanted field.
+
+    It is compiled when it is first needed, which takes some milliseconds.
+    """
+    list_of_structures = _field(_LIST) + b"(?:" + _several(3, _STRUCT, _fields(0)) + b")"
+    parts = {b"n": _NUMBER, b"text": _CHARACTERS, b"encodings": _several(5, _I32, _NUMBER)}
+    if structure == "chunk":
+        expression = (
+            rb"\x15%(n)b\x19(?:%(encodings)b)\x19\x18(%(text)b)\x15%(n)b"  # type, encodings, path, codec
+            rb"\x16(%(n)b)\x16%(n)b\x16(%(n)b)\x26(%(n)b)"  # from _NUM_VALUES to _DATA_PAGE_OFFSET
+            rb"(?:\x26(%(n)b)|(?=[\x30-\xff\0]))"  # _DICTIONARY_PAGE_OFFSET, or a field with a larger number
+        )
+        expression = expression % parts + _fields(1, list_of_structures)
+    elif structure == "page":
+        expression = rb"\x15%(n)b\x15(%(n)b)\x15(%(n)b)" % parts + _fields(2)
+    else:
+        expression = _fields(2)
+    return re.compile(expression, re.DOTALL)
+
+
+_CHUNK = _Wanted(
+    {
+        _PATH: (_LIST, (_TEXT, None)),
+        _NUM_VALUES: (_I64, None),
+        _TOTAL_COMPRESSED: (_I64, None),
+        _DATA_PAGE_OFFSET: (_I64, None),
+        _DICTIONARY_PAGE_OFFSET: (_I64, None),
+    },
+    "chunk",
+)
+_GROUP = _Wanted({_COLUMNS: (_LIST, (_STRUCT, _Wanted({_META_DATA: (_STRUCT, _CHUNK)})))})
+_FOOTER = _Wanted({_ROW_GROUPS: (_LIST, (_STRUCT, _GROUP))})
+_PAGE = _Wanted({_PAGE_UNCOMPRESSED: (_I32, None), _PAGE_COMPRESSED: (_I32, None)}, "page")
+_NOTHING = _Wanted({})
+
+
+# These functions return the position after what they read. A position outside of the data is an IndexError.
+
+
+def _struct(data: bytes, at: int, wanted: _Wanted, depth: int) -> tuple[dict[int, Any], int]:
+    """Decode the wanted fields of a structure into a dictionary from field number to value."""
+    if wanted.usual is not None and (found := _usual(wanted.usual).match(data, at)):
+        spans = zip(wanted.fields.items(), found.regs[1:], strict=True)
+        return {field: _matched(data, kind, *span) for (field, (kind, _)), span in spans if span[0] >= 0}, found.end()
     if depth > _MAX_DEPTH:
-        raise ValueError(_TOO_DEEP)
+        raise ValueError("the footer or a page header is nested too deeply")
     values: dict[int, Any] = {}
     field = 0
     while header := data[at]:
-        at, kind = at + 1, header & 15
-        field, at = (field + (header >> 4), at) if header > 15 else _signed(data, at)
-        if field not in wanted:
-            at = _skip(data, at, kind, depth)
-        elif (inner := wanted[field]) is None and kind in _INTEGERS:
-            values[field], at = _signed(data, at)
-        elif inner is not None and kind == _STRUCT:
-            values[field], at = _struct(data, at, inner, depth + 1)
-        elif inner is not None and kind == _LIST:
-            values[field], at = _structs(data, at, inner, depth)
+        at += 1
+        kind = header & 15
+        if header > 15:
+            field += header >> 4
         else:
-            raise ValueError(f"the footer or a page header has a value of the wrong type {kind}")
+            field, at = _signed(data, at)
+        if field in wanted.fields:
+            expected, of_value = wanted.fields[field]
+            if field in values or kind != expected:
+                raise ValueError("the footer or a page header has a field twice, or one of another type")
+            values[field], at = _value(data, at, kind, of_value, depth)
+        elif kind not in (_TRUE, _FALSE):
+            at = _skip(data, at, kind, depth)
     return values, at + 1
 
 
-def _structs(data: bytes, at: int, wanted: _Wanted, depth: int) -> tuple[list[dict[int, Any]], int]:
-    """Decode a list of structures."""
-    count, kind, at = _list_head(data, at)
-    if kind != _STRUCT:
-        raise ValueError(f"the footer or a page header has a list of the wrong type {kind}")
-    found = []
+def _matched(data: bytes, kind: int, start: int, stop: int) -> Any:
+    """Decode what a group has matched: a number, or the only text of a list."""
+    if kind == _LIST:
+        return [bytes(data[start + 1 : stop])]
+    number, shift = 0, 0
+    for byte in data[start:stop]:
+        number |= (byte & 127) << shift
+        shift += 7
+    return number >> 1 ^ -(number & 1)
+
+
+def _value(data: bytes, at: int, kind: int, of_value: Any, depth: int) -> tuple[Any, int]:
+    """Decode a value of a type; of a structure only the wanted fields."""
+    if kind == _STRUCT:
+        return _struct(data, at, of_value, depth + 1)
+    if kind == _TEXT:
+        length, at = _varint(data, at)
+        return bytes(data[at : at + length]), at + length
+    if kind != _LIST:
+        return _signed(data, at)
+    expected, of_item = of_value
+    count, kind, at = _list(data, at)
+    if count and kind != expected:
+        raise ValueError("the footer or a page header has a list of another type")
+    values = []
     for _ in range(count):
-        values, at = _struct(data, at, wanted, depth + 1)
-        found.append(values)
-    return found, at
+        value, at = _value(data, at, kind, of_item, depth + 1)
+        values.append(value)
+    return values, at
 
 
 def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
-    """Return where a value ends. Nearly all values are skipped, so this is not done by decoding them."""
-    if kind in _INTEGERS:
-        first = at
-        while data[at] > 127:
-            at += 1
-        if at - first > 9:
-            raise ValueError(_TOO_LONG)
-        return at + 1
+    """Skip a value, which is a byte for a boolean in a list."""
+    if kind == _STRUCT:
+        found = _usual("of no interest").match(data, at)
+        return _struct(data, at, _NOTHING, depth + 1)[1] if found is None else found.end()
+    if kind in (_I16, _I32, _I64):
+        return _varint(data, at)[1]
     if kind == _TEXT:
         length, at = _varint(data, at)
         return at + length
-    if kind in _FIXED_BYTES:
-        return at + _FIXED_BYTES[kind]
-    if kind == _STRUCT:
-        return _skip_struct(data, at, depth + 1)
-    if kind == _LIST:
-        return _skip_list(data, at, depth)
-    raise ValueError(f"the footer or a page header has a value of unknown type {kind}")
-
-
-def _skip_struct(data: bytes, at: int, depth: int) -> int:
+    if kind == _DOUBLE:
+        return at + 8
+    if kind in (_TRUE, _FALSE, _BYTE):
+        return at + 1
+    if kind != _LIST:
+        raise ValueError(f"the footer or a page header has a value of unknown type {kind}")
     if depth > _MAX_DEPTH:
-        raise ValueError(_TOO_DEEP)
-    while header := data[at]:
-        at = at + 1 if header > 15 else _varint(data, at + 1)[1]
-        at = _skip(data, at, header & 15, depth)
-    return at + 1
-
-
-def _skip_list(data: bytes, at: int, depth: int) -> int:
-    count, kind, at = _list_head(data, at)
-    if kind in _BOOLEANS:  # bytes, as elements
-        return at + count
+        raise ValueError("the footer or a page header is nested too deeply")
+    count, kind, at = _list(data, at)
     for _ in range(count):
-        at = _skip(data, at, kind, depth)
+        at = _skip(data, at, kind, depth + 1)
+        data[at]  # so that the loop ends with the data
     return at
 
 
-def _list_head(data: bytes, at: int) -> tuple[int, int, int]:
-    """Return the number of elements of a list, not more than there are bytes, their type, and where they start."""
+def _list(data: bytes, at: int) -> tuple[int, int, int]:
+    """Decode the head of a list: number of values, and their type."""
     header = data[at]
     count, at = (header >> 4, at + 1) if header >> 4 != 15 else _varint(data, at + 1)
-    return min(count, len(data)), header & 15, at
+    return count, header & 15, at
 
 
 def _signed(data: bytes, at: int) -> tuple[int, int]:
-    """Decode an integer in zigzag encoding; return it, and where it ends."""
+    """Decode an integer in zigzag encoding."""
     number, at = _varint(data, at)
     return number >> 1 ^ -(number & 1), at
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while (byte := data[at]) > 127 and shift < 63:
+    number, shift, first = 0, 0, at
+    while (byte := data[at]) > 127:
         number |= (byte & 127) << shift
         at, shift = at + 1, shift + 7
-    if byte > 127:
-        raise ValueError(_TOO_LONG)
+        if at - first == _MAX_VARINT_BYTES:
+            raise ValueError("the footer or a page header has a number of more than 64 bits")
     return number | byte << shift, at + 1

@@ -5,13 +5,14 @@ An entry is made when it is used. About 110 bytes are stored per shard; JSON has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wds_tools.format.manifest import KnownShards, ShardEntry, ShardTotals
+from wds_tools.format.manifest import KnownShards, ShardEntry, ShardTotals, fingerprint_of
+from wds_tools.lazy_sequence import JoinedSequence
 
 _COUNTS = ("samples", "bytes", "index_bytes")
 _CHECKSUMS = ("xxh3", "index_xxh3")
@@ -47,39 +48,40 @@ class ShardTable(KnownShards):
         """The XXH3-128 of each index: uint8 [shards, 16]."""
         return self._columns["index_xxh3"]
 
+    def total(self, what: Literal["samples", "bytes", "order_bytes"]) -> int:
+        """Return a total."""
+        return int(getattr(self.totals, what))
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint."""
+        return self.totals.fingerprint
+
+    def order_fingerprint(self) -> str:
+        """Return the fingerprint that determines the order of samples."""
+        return self.totals.order_fingerprint
+
     def __len__(self) -> int:
         return len(self.samples)
 
-    @overload
-    def __getitem__(self, item: int) -> ShardEntry: ...
+    def has_names(self, names: Sequence[str]) -> bool:
+        """Return whether its shards have these names, in this order."""
+        return len(self) == len(names) and all(self._name("name", number) == name for number, name in enumerate(names))
 
-    @overload
-    def __getitem__(self, item: slice) -> Sequence[ShardEntry]: ...
-
-    def __getitem__(self, item: int | slice) -> ShardEntry | Sequence[ShardEntry]:
-        if isinstance(item, slice):
-            numbers = range(len(self))[item]
-            return self if numbers == range(len(self)) else tuple(map(self._entry, numbers))
-        return self._entry(range(len(self))[item])
-
-    def __iter__(self) -> Iterator[ShardEntry]:
-        return map(self._entry, range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return self is other or (
-            len(self) == len(other) and all(one == two for one, two in zip(self, other, strict=True))
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+    def has_names_of(self, other: ShardTable) -> bool:
+        """Return whether its shards have the names, in this order, that those of another table had at first."""
+        if len(self) != len(other):
+            return False
+        if other._before is not None:
+            return self.has_names([entry.first.name for entry in other])
+        return all(np.array_equal(self._columns[part], other._columns[part]) for part in ("name.ends", "name.text"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is not None:
             return _reopened, (self._reopen,)
         return ShardTable, (dict(self._columns), self.totals)
 
-    def _entry(self, number: int) -> ShardEntry:
+    def make(self, number: int) -> ShardEntry:
+        """Return the entry of a shard."""
         columns = self._columns
         return ShardEntry(
             self._name("name", number),
@@ -106,6 +108,63 @@ class ShardTable(KnownShards):
         return self._columns[f"{column}.text"][start : int(ends[number])].tobytes().decode()
 
 
+class JoinedShards(JoinedSequence[ShardEntry], KnownShards):
+    """The shards of several manifests as those of one.
+
+    Args:
+        parts: A `ShardTable` or a tuple of entries for each manifest.
+    """
+
+    def __init__(self, parts: Sequence[Sequence[ShardEntry]]) -> None:
+        super().__init__(parts)
+        self.samples = np.concatenate([_samples_of(part) for part in parts])
+
+    @property
+    def index_checksums(self) -> NDArray[np.uint8]:
+        """The XXH3-128 of each index: uint8 [shards, 16]."""
+        return np.concatenate([_index_checksums_of(part) for part in self.parts])
+
+    def total(self, what: Literal["samples", "bytes", "order_bytes"]) -> int:
+        """Return a total."""
+        if what == "samples":
+            return int(self.samples.sum())
+        known = [part.total(what) for part in self.parts if isinstance(part, KnownShards)]
+        others = (entry for part in self.parts if not isinstance(part, KnownShards) for entry in part)
+        return sum(known) + sum((entry.first if what == "order_bytes" else entry).bytes for entry in others)
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint, for which each entry is made."""
+        return fingerprint_of(self)
+
+    def order_fingerprint(self) -> str:
+        """Return the fingerprint that determines the order of samples, for which each entry is made."""
+        return fingerprint_of(entry.first for entry in self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JoinedShards, (self.parts,)
+
+
+def joined(parts: Sequence[Sequence[ShardEntry]]) -> Sequence[ShardEntry]:
+    """Return the shards of several manifests as those of one; without entries, if any of them is a table."""
+    if any(isinstance(part, KnownShards) for part in parts):
+        return JoinedShards(parts)
+    return tuple(entry for part in parts for entry in part)
+
+
+def _samples_of(shards: Sequence[ShardEntry]) -> NDArray[np.int64]:
+    return shards.samples if isinstance(shards, KnownShards) else np.array([one.samples for one in shards], np.int64)
+
+
+def _index_checksums_of(shards: Sequence[ShardEntry]) -> NDArray[np.uint8]:
+    if isinstance(shards, KnownShards):
+        return shards.index_checksums
+    return _from_hexadecimal(shard.index_xxh3 for shard in shards)
+
+
+def _from_hexadecimal(checksums: Iterable[str]) -> NDArray[np.uint8]:
+    return np.frombuffer(bytes.fromhex("".join(checksums)), np.uint8).reshape(-1, 16)
+
+
 def _reopened(reopen: Callable[[], ShardTable]) -> ShardTable:
     return reopen()
 
@@ -119,8 +178,7 @@ def columns_of(shards: Sequence[ShardEntry]) -> dict[str, NDArray[Any]]:
     for name in _COUNTS:
         columns[name] = np.array([getattr(shard, name) for shard in shards], np.int64)
     for name in _CHECKSUMS:
-        digits = "".join(getattr(shard, name) for shard in shards)
-        columns[name] = np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, 16)
+        columns[name] = _from_hexadecimal(getattr(shard, name) for shard in shards)
     for name in _NAMES:
         texts = [getattr(shard, name).encode() for shard in shards]
         columns[f"{name}.text"] = np.frombuffer(b"".join(texts), np.uint8)

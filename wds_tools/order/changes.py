@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from wds_tools.errors import ResumeError
 from wds_tools.order.saved_state import MAX_EPOCH, MAX_NUMBER, entries_of, whole_number
-from wds_tools.order.weights import Phases, SourcePosition
+from wds_tools.order.weights import Factors, Phases, SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class DatasetWeights:
 
     phases: Phases
     by_group: NDArray[np.float64] | None = None
-    by_sample: NDArray[np.float32] | None = None
+    by_sample: Factors | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

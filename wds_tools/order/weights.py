@@ -26,7 +26,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ from wds_tools.order.shares import Ints, Part, Pattern
 UNIT = 1 << 31
 """The rate of a sample that is drawn in every pass."""
 
+_IN_TABLE = 8  # conditions whose products are computed once
 _CHUNK = 1 << 16  # samples of a pass that are tested at a time
 _KEPT_CHUNKS = 8
 _PART = 1 << 16  # samples whose rates are computed at a time
@@ -134,6 +135,102 @@ class Phases:
         return cls(ids, group, phase, counts)
 
 
+class Factors:
+    """Factors of single samples, of which at most one array takes memory for each sample.
+
+    Args:
+        own: float32 [stored], factor of each sample; None for 1.
+        conditions: Which samples meet each condition, as `packed_bits`, and the factor of these samples.
+        first: Id of the first sample, by which the bits are found.
+        stored: Number of samples.
+    """
+
+    def __init__(
+        self,
+        own: NDArray[np.float32] | None,
+        conditions: Sequence[tuple[NDArray[np.uint8], float]] = (),
+        *,
+        first: int = 0,
+        stored: int | None = None,
+    ) -> None:
+        assert own is not None or stored is not None
+        self._own, self._conditions, self._first = own, conditions, first
+        self._stored = len(own) if own is not None else stored or 0
+
+    def __len__(self) -> int:
+        return self._stored
+
+    def of_dataset(self, first: int, last: int) -> Factors:
+        """Return the factors of the samples of one dataset, of those of all datasets."""
+        own = None if self._own is None else self._own[first:last]
+        return Factors(own, self._conditions, first=first, stored=last - first)
+
+    def __getitem__(self, ids: Ints | slice) -> NDArray[np.float32]:
+        """Return the factors of samples: float32 [n]; infinite for a product that is too large."""
+        if self._own is None and 0 < len(self._conditions) <= _IN_TABLE:
+            row: NDArray[np.uint8] = np.zeros(1, np.uint8)
+            for number, (bits, _) in enumerate(self._conditions):
+                row = row | np.left_shift(self._meet(bits, ids).view(np.uint8), np.uint8(number))
+            return np.take(self._table, row)
+        found = self._of_array(ids)
+        for product in self.products(ids):
+            found = product
+        with np.errstate(over="ignore"):
+            return found.astype(np.float32, copy=False)
+
+    @cached_property
+    def _table(self) -> NDArray[np.float32]:
+        """Factors of samples by the conditions that they meet, a bit for each: float32 [2 ^ conditions]."""
+        rows = np.arange(1 << len(self._conditions))
+        bits = [packed_bits(np.flatnonzero(rows >> n & 1), len(rows)) for n in range(len(self._conditions))]
+        alike = Factors(np.ones(len(rows), np.float32), list(zip(bits, (f for _, f in self._conditions), strict=True)))
+        return alike[:]
+
+    def products(self, ids: Ints | slice) -> Iterator[NDArray[Any]]:
+        """Yield the factors of samples after each condition, before they are rounded: float64 [n]."""
+        found = self._of_array(ids)
+        for bits, factor in self._conditions:
+            product = np.where(self._meet(bits, ids), found.astype(np.float64) * factor, found)
+            yield product
+            with np.errstate(over="ignore"):
+                found = product.astype(np.float32)
+
+    def _of_array(self, ids: Ints | slice) -> NDArray[np.float32]:
+        if self._own is not None:
+            return self._own[ids]
+        return np.ones(len(range(self._stored)[ids]) if isinstance(ids, slice) else len(ids), np.float32)
+
+    def _meet(self, bits: NDArray[np.uint8], ids: Ints | slice) -> NDArray[np.bool_]:
+        """Return which samples meet a condition: bool [n]."""
+        found: NDArray[np.bool_]
+        if isinstance(ids, slice):
+            rows = range(self._first, self._first + self._stored)[ids]
+            start = rows.start - rows.start % 8
+            found = np.unpackbits(bits[start // 8 : -(-rows.stop // 8)], axis=0, bitorder="little").view(np.bool_)
+            return found[rows.start - start : rows.stop - start]
+        numbers = ids + self._first
+        found = (bits[numbers >> 3] >> (numbers & 7).astype(np.uint8) & 1).astype(np.bool_)
+        return found
+
+    @property
+    def bytes(self) -> int:
+        """Memory that only these factors need; 0 for a file that is mapped."""
+        return 0 if self._own is None or isinstance(self._own, np.memmap) else self._own.nbytes
+
+
+def packed_bits(ids: Ints, stored: int) -> NDArray[np.uint8]:
+    """Return which of all samples are in an ascending list, as one bit each: uint8 [stored / 8, rounded up]."""
+    parts = [np.empty(0, np.uint8)]
+    for start in range(0, stored, PART):
+        is_in = np.zeros(min(PART, stored - start), np.bool_)
+        kind = ids.dtype.type  # of other types, all ids are copied
+        first = np.searchsorted(ids, kind(start))
+        last = np.searchsorted(ids, kind(start + len(is_in) - 1), side="right")
+        is_in[ids[first:last] - start] = True
+        parts.append(np.packbits(is_in, bitorder="little"))
+    return np.concatenate(parts)
+
+
 def _parts_of(ids: Ints | slice, stored: int) -> Iterator[Ints | slice]:
     """Yield some ids part by part."""
     for start in range(0, stored if isinstance(ids, slice) else len(ids), PART):
@@ -152,7 +249,7 @@ class Rates:
     Args:
         phases: Phases of the samples.
         by_group: float64 [groups], factor of each group; None for 1.
-        by_sample: float32 [stored], factor of each sample; None for 1.
+        by_sample: Factors of single samples; None for 1.
         left_out: Ids of samples that are never drawn, without repetitions.
         name: The dataset, for messages.
 
@@ -164,7 +261,7 @@ class Rates:
         self,
         phases: Phases,
         by_group: NDArray[np.float64] | None = None,
-        by_sample: NDArray[np.float32] | None = None,
+        by_sample: Factors | None = None,
         left_out: Sequence[int] | Ints = (),
         name: str = "the dataset",
     ) -> None:
@@ -220,8 +317,8 @@ class Rates:
 
     @property
     def bytes(self) -> int:
-        """Memory that only these rates need; 0 for the weights of classes, and for a file that is mapped."""
-        return 0 if self._by_sample is None or isinstance(self._by_sample, np.memmap) else self._by_sample.nbytes
+        """Memory that only these rates need; 0 for the weights of classes and conditions."""
+        return 0 if self._by_sample is None else self._by_sample.bytes
 
     @classmethod
     def without(cls, left_out: Ints, stored: int) -> Rates:

@@ -17,6 +17,7 @@ from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
 from wds_tools.format.totals import merge_stats
 from wds_tools.packing.card import CARD_NAME, card, commit_card, remove_card
 from wds_tools.packing.plan import Plan, begins, differences, has_all, is_beginning, is_source
+from wds_tools.packing.stored_plan import Rows
 from wds_tools.packing.work_folder import SKIPPED_NAME, ShardReport, WorkFolder, entry_exists, is_pack_file
 from wds_tools.packing.worker import Place
 from wds_tools.sources.base import Skip, Source
@@ -122,7 +123,7 @@ class Destination(Protocol):
     def write_plan(self, data: bytes) -> None:
         """Record the source that is being packed."""
 
-    def read_listing(self) -> tuple[bytes, memoryview] | None:
+    def read_listing(self) -> tuple[bytes, Rows] | None:
         """Return the files of the plan, see `stored_plan`; None without them."""
 
     def write_listing(self, write: Callable[[BinaryIO], bytes]) -> None:

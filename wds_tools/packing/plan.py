@@ -89,7 +89,7 @@ def sample_bytes(inputs: InputRows, classes: Sequence[str], image_bytes: int | N
     """
     # A label is the text of its number; the entry "class" of the field json has the name.
     names = np.array([len(f',"class":{_compact(name)}') for name in classes], np.int64)
-    parts = [np.empty(0, np.int64)]
+    result, start = np.empty(len(inputs), np.int64), 0
     for batch in inputs.rows(0, len(inputs)):
         labels = numbers_of(batch, "label")
         images = numbers_of(batch, "size") if image_bytes is None else np.full(len(batch), image_bytes)
@@ -103,8 +103,9 @@ def sample_bytes(inputs: InputRows, classes: Sequence[str], image_bytes: int | N
         if "labels" in batch.schema.names:
             several = lists_of(batch)
             sizes += [0 if one is None else field_bytes(len(labels_field(one))) for one in several]
-        parts.append(sizes)
-    return np.concatenate(parts)
+        result[start : start + len(sizes)] = sizes
+        start += len(sizes)
+    return result
 
 
 def text_bytes(paths: pa.LargeBinaryArray) -> NDArray[np.int64]:
@@ -165,16 +166,15 @@ def shuffled(inputs: InputRows, seed: int, *, window_bytes: int = WINDOW_BYTES) 
         window_bytes: Maximum size of a window in bytes; it has at least one group.
     """
     random = np.random.default_rng([seed, _ORDER_STREAM])
-    groups = inputs.numbers("group")
-    if not (groups >= 0).any():
+    if not inputs.have_groups:
         return random.permutation(len(inputs))
-    windows = _windows(groups, inputs.numbers("size"), random, window_bytes)
+    windows = _windows(inputs.numbers("group"), inputs.numbers("size"), random, window_bytes)
     return np.concatenate([window[random.permutation(len(window))] for window in windows])
 
 
 def is_full_shuffle(inputs: InputRows) -> bool:
     """Return whether `shuffled` mixes all inputs, instead of only the inputs of each window."""
-    return not (inputs.numbers("group") >= 0).any() or int(inputs.numbers("size").sum()) <= WINDOW_BYTES
+    return not inputs.have_groups or inputs.bytes <= WINDOW_BYTES
 
 
 def _windows(
@@ -362,7 +362,7 @@ def make_plan(
         source,
         shuffled=mixed,
         field_classes=listing.field_classes,
-        input_bytes=int(listed.numbers("size").sum()),
+        input_bytes=listed.bytes,
     )
 
 

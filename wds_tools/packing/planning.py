@@ -2,7 +2,7 @@
 
 In a folder they wait for a lock. At a URL, the task that plans writes an object, `planning-INDEX`, and changes it every
 few seconds. The others wait as long as they see it change. This is not a lock: two tasks that start at the same moment
-may both plan, and write the same plan.
+may both list. Only one plan stays, see `BucketDestination.write_plan`.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ from wds_tools.packing.destination import (
     start_or_resume,
 )
 from wds_tools.packing.plan import shard_name
+from wds_tools.packing.stored_plan import Rows
 from wds_tools.packing.work_folder import (
     HEAD_NAME,
     ROWS_NAME,
@@ -297,19 +298,14 @@ class BucketDestination:
         return None if data is None else parse_plan(data)
 
     def write_plan(self, data: bytes) -> None:
-        """Record the source that is being packed to the URL."""
-        self._bucket.write(f"{WORK_NAME}/{PLAN_NAME}", data)
+        """Record the source that is being packed to the URL, unless another packer has recorded one meanwhile."""
+        self._bucket.create(f"{WORK_NAME}/{PLAN_NAME}", data)
 
-    def read_listing(self) -> tuple[bytes, memoryview] | None:
-        """Return the files of the plan; the larger one is copied into a local file without a name, and mapped."""
+    def read_listing(self) -> tuple[bytes, Rows] | None:
+        """Return the files of the plan; of the larger one, only the parts that are needed are read."""
         head = self._bucket.read(f"{WORK_NAME}/{HEAD_NAME}")
-        if head is None:
-            return None
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=self.folder.parent) as file:
-            if not self._bucket.get(f"{WORK_NAME}/{ROWS_NAME}", _path_of(file)):
-                return None
-            return head, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        size = self._bucket.sizes(WORK_NAME).get(ROWS_NAME)
+        return None if head is None or size is None else (head, _RemoteRows(self._bucket, size))
 
     def write_listing(self, write: Callable[[BinaryIO], bytes]) -> None:
         """Write the files of the plan: the rows, then what ``write`` returns."""
@@ -435,6 +431,19 @@ class _BucketPlace:
             destination.add_shard(report)
             destination.finish_task()
         return report
+
+
+class _RemoteRows:
+    """The rows of a plan at a URL, read in ranges."""
+
+    def __init__(self, bucket: Bucket, size: int) -> None:
+        self._bucket, self._size = bucket, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        return self._bucket.read_range(f"{WORK_NAME}/{ROWS_NAME}", part.start, part.stop)
 
 
 def _path_of(file: IO[bytes]) -> Path:

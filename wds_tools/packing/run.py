@@ -35,6 +35,7 @@ from wds_tools.packing.worker import ShardTask, bad_inputs, pack_part
 from wds_tools.reporting import dataset_label, identity, reporter_of
 from wds_tools.sources.base import FileState, Listing, Skip, Source, SourceChangedError, SourceStoreError
 from wds_tools.sources.files import shown_path
+from wds_tools.sources.inputs import Input
 from wds_tools.storage import is_url
 from wds_tools.terminal import shows_progress
 from wds_tools.wording import counted
@@ -227,12 +228,8 @@ class PackJob:
             bounded=self.destination.is_bounded,
             after_loss="finished shards are kept, run the same command again to continue",
         )
-        common = (
-            replace(self._task(missing[0], threads, files), inputs=()),
-            self.destination.place() if is_remote else None,
-        )
-        tasks = (self._task(number, threads, files) for number in missing)
-        parts = ((task.number, (task.number, task.start, task.inputs)) for task in tasks)
+        common = self._common(threads, files), self.destination.place() if is_remote else None
+        parts = ((number, (number, *self._inputs(number))) for number in missing)
         shared = [] if is_url(self.source.name) else [path for path in [Path(self.source.name)] if path.exists()]
         with closing(engine.run(pack_part, common, parts, advance=self.bar.advance, shared=shared)) as results:
             for _, report in results:
@@ -241,12 +238,12 @@ class PackJob:
                     self.destination.add_shard(report)
                 self._check_source()
 
-    def _task(self, number: int, threads: int, files: tuple[FileState, ...]) -> ShardTask:
-        start, stop = self.plan.range_of(number)
+    def _common(self, threads: int, files: tuple[FileState, ...]) -> ShardTask:
+        """Return what the tasks of all shards have in common."""
         return ShardTask(
-            number=number,
-            start=self.plan.first_position + start,
-            inputs=tuple(self.plan.inputs[start:stop]),
+            number=0,
+            start=0,
+            inputs=(),
             classes=self.plan.classes,
             source=self.source,
             folder=self.destination.folder,
@@ -256,6 +253,11 @@ class PackJob:
             files=files,
             plan=self.plan.id,
         )
+
+    def _inputs(self, number: int) -> tuple[int, tuple[Input, ...]]:
+        """Return the position of the first sample of a shard, and its inputs."""
+        start, stop = self.plan.range_of(number)
+        return self.plan.first_position + start, tuple(self.plan.inputs[start:stop])
 
     def _write_error(self, error: OSError) -> DestinationError:
         """Return the error for a failed write, with the number of shards that are kept."""

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from wds_tools.errors import DestinationError, WdsToolsError
 from wds_tools.format import account as accounts
 from wds_tools.format.account import Account
 from wds_tools.format.field_classes import from_raw, to_raw
+from wds_tools.lru_cache import LRUCache
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.plan import Plan
 from wds_tools.packing.work_folder import ROWS_NAME
@@ -33,26 +34,36 @@ from wds_tools.sources.inputs import InputRows, Inputs, same_columns, schema_of
 from wds_tools.storage.requests.failures import clean_url
 
 _VERSION = 2
+_STORED_ROWS = 1 << 13  # of a batch: a task reads those with rows of its shards, 0.5 MB each
+_KEPT_BATCHES = 2  # the first rows of a shard are often in the last batch of the one before
 _QUICK_SECONDS = 5  # in which a restart waits for a comparison with the source; a longer one continues while it packs
 
 
+class Rows(Protocol):
+    """The bytes of ``listing.arrow``: a mapped file, or an object of which ranges are read."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> bytes | memoryview: ...
+
+
 class StoredInputs(Inputs):
-    """The inputs of a stored plan: rows of a mapped file. Each batch is checked when it is first used.
+    """The inputs of a stored plan. Only the batches that are used are read, and checked.
 
     Args:
-        data: The file.
+        data: The rows.
         head: Its description.
         name: The destination, for messages.
     """
 
-    def __init__(self, data: memoryview, head: dict[str, Any], name: str) -> None:
+    def __init__(self, data: Rows, head: dict[str, Any], name: str) -> None:
         super().__init__()
         self._starts = np.cumsum([0, *(rows for _, _, rows, _ in head["batches"])]).tolist()
         self._found: list[list[Any]] = head["batches"]
         self._data = data
         self._schema = schema_of(head["columns"])
         self._name = name
-        self._checked: set[int] = set()
+        self._recent = LRUCache[int, pa.RecordBatch](max_items=_KEPT_BATCHES)
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Return a batch.
@@ -60,17 +71,18 @@ class StoredInputs(Inputs):
         Raises:
             DestinationError: It is damaged.
         """
+        if (known := self._recent.get(number)) is not None:
+            return known
         start, length, rows, checksum = self._found[number]
         part = self._data[start : start + length]
-        if number not in self._checked:
-            if xxhash.xxh3_128_hexdigest(part) != checksum:
-                raise DestinationError(
-                    f"{self._name} has a damaged .packing/{ROWS_NAME}: remove this file, then run the same command "
-                    "again to continue"
-                )
-            self._checked.add(number)
+        if xxhash.xxh3_128_hexdigest(part) != checksum:
+            raise DestinationError(
+                f"{self._name} has a damaged .packing/{ROWS_NAME}: remove this file, then run the same command again "
+                "to continue"
+            )
         batch = pa.ipc.read_record_batch(pa.py_buffer(part), self._schema)
         assert len(batch) == rows, "the checksum is that of these rows"
+        self._recent.put(number, batch)
         return batch
 
 
@@ -177,9 +189,11 @@ def write(
     found: list[list[Any]] = []
     start = file.write(schema_of(columns).serialize())
     for batch in same_columns(inputs.rows(0, len(inputs)), columns):
-        data = batch.serialize()
-        found.append([start, len(data), len(batch), xxhash.xxh3_128_hexdigest(data)])
-        start += file.write(data)
+        for first in range(0, len(batch), _STORED_ROWS):
+            part = batch.slice(first, _STORED_ROWS)
+            data = part.serialize()
+            found.append([start, len(data), len(part), xxhash.xxh3_128_hexdigest(data)])
+            start += file.write(data)
     start += file.write(b"\xff\xff\xff\xff\0\0\0\0")  # ends a stream of Arrow
     head = {
         "request": request,
@@ -226,7 +240,7 @@ def parse_head(data: bytes, request: dict[str, Any], planned: dict[str, Any] | N
 
 
 def restore(
-    head: dict[str, Any], rows: memoryview, src: Any, options: PackOptions, name: str, *, compare: bool
+    head: dict[str, Any], rows: Rows, src: Any, options: PackOptions, name: str, *, compare: bool
 ) -> StoredPlan | None:
     """Return a stored plan; None if its source has changed, or a file has another length than stated.
 

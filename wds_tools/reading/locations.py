@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, overload
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wds_tools.errors import NotADatasetError, ShardError, StoreError, WdsToolsError
 from wds_tools.format.index import from_bytes, index_names, shard_entry
 from wds_tools.format.index_edit import is_index
-from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry, from_json
+from wds_tools.format.manifest import MANIFEST_NAME, ShardEntry, from_json
 from wds_tools.format.totals import Totals
+from wds_tools.lazy_sequence import JoinedSequence, LazySequence
 from wds_tools.lru_cache import LRUCache
-from wds_tools.options import RemoteOptions
-from wds_tools.storage import Store, join, open_store
+from wds_tools.storage import Store, join
 
 _MAX_RECENT = 4096  # locations that are kept
 
@@ -41,60 +44,143 @@ class ShardLocation:
     added: tuple[ShardLocation, ...] = ()
 
 
-class LocationTable(Sequence[ShardLocation]):
-    """The locations of all shards of a large manifest, made when they are used. No fields were added to them.
+@dataclass(frozen=True, slots=True)
+class AddedTable:
+    """Shards with fields that were added later: one for each shard of a large manifest, in the same order.
+
+    Attributes:
+        store: The store that has them.
+        shards: Their entries.
+        fields: Names of the fields.
+    """
+
+    store: Store
+    shards: Sequence[ShardEntry]
+    fields: tuple[str, ...]
+
+    def make(self, number: int) -> ShardLocation:
+        """Return a location."""
+        return ShardLocation(self.store, self.shards[number], self.fields)
+
+
+class LocationTable(LazySequence[ShardLocation]):
+    """The locations of all shards of a large manifest, made when they are used.
 
     Args:
         store: The store that has all shards.
         shards: Their entries.
         stamp: What changes when the manifest is replaced, see `LocalStore.stamp`; None if it is not known.
+        added: Shards with fields that were added later.
     """
 
-    def __init__(self, store: Store, shards: Sequence[ShardEntry], stamp: object = None) -> None:
-        self.store, self.stamp = store, stamp
-        self._shards = shards
+    def __init__(
+        self, store: Store, shards: Sequence[ShardEntry], stamp: object = None, added: Sequence[AddedTable] = ()
+    ) -> None:
+        self.store, self.shards, self.stamp, self.added = store, shards, stamp, tuple(added)
         self._recent = LRUCache[int, ShardLocation](max_items=_MAX_RECENT)
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.store, self._shards, self.stamp
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.__init__(*state)  # type: ignore[misc]
-
-    def with_store(self, store: Store) -> LocationTable:
-        """Return the same shards with another store."""
-        return LocationTable(store, self._shards, self.stamp)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocationTable, (self.store, self.shards, self.stamp, self.added)
 
     def __len__(self) -> int:
-        return len(self._shards)
+        return len(self.shards)
 
-    @overload
-    def __getitem__(self, item: int) -> ShardLocation: ...
-
-    @overload
-    def __getitem__(self, item: slice) -> Sequence[ShardLocation]: ...
-
-    def __getitem__(self, item: int | slice) -> ShardLocation | Sequence[ShardLocation]:
-        if isinstance(item, slice):
-            numbers = range(len(self))[item]
-            return self if numbers == range(len(self)) else [self[number] for number in numbers]
-        return self._recent.load(item, lambda: ShardLocation(self.store, self._shards[item]), lambda _: 0)
+    def make(self, number: int) -> ShardLocation:
+        """Return a location."""
+        return self._recent.load(number, lambda: self._made(number), lambda _: 0)
 
     def __iter__(self) -> Iterator[ShardLocation]:
-        return (ShardLocation(self.store, entry) for entry in self._shards)
+        return map(self._made, range(len(self)))
+
+    def _made(self, number: int) -> ShardLocation:
+        added = tuple(table.make(number) for table in self.added)
+        return ShardLocation(self.store, self.shards[number], added=added)
+
+
+class _AddedLocations(LazySequence[ShardLocation]):
+    """The shards with fields that were added later, those of the first shard first.
+
+    Args:
+        locations: The shards.
+        ends: int64 [shards + 1], how many added shards there are before each shard.
+    """
+
+    def __init__(self, locations: Sequence[ShardLocation], ends: NDArray[np.int64]) -> None:
+        self._locations, self._ends = locations, ends
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def make(self, number: int) -> ShardLocation:
+        """Return a location."""
+        shard = int(np.searchsorted(self._ends, number, side="right")) - 1
+        return self._locations[shard].added[number - int(self._ends[shard])]
+
+
+def joined(parts: Sequence[Sequence[ShardLocation]]) -> Sequence[ShardLocation]:
+    """Return the locations of several datasets as those of one; without objects, if any of them is a table."""
+    if any(isinstance(part, LazySequence) for part in parts):
+        return JoinedSequence(parts)
+    return tuple(location for part in parts for location in part)
+
+
+def parts_of(locations: Sequence[ShardLocation]) -> Sequence[Sequence[ShardLocation]]:
+    """Return the tables and tuples that locations are joined of."""
+    if isinstance(locations, JoinedSequence):
+        return [one for part in locations.parts for one in parts_of(part)]
+    return [locations]
+
+
+def with_added(locations: Sequence[ShardLocation]) -> tuple[Sequence[ShardLocation], NDArray[np.int64]]:
+    """Return the locations with the added shards after them, and how many of these there are before each shard."""
+    counts = [
+        np.full(len(part), len(part.added))
+        if isinstance(part, LocationTable)
+        else np.array([len(location.added) for location in part], np.int64)
+        for part in parts_of(locations)
+    ]
+    ends = np.concatenate([[0], *counts]).cumsum()
+    if isinstance(locations, LazySequence):
+        return (JoinedSequence([locations, _AddedLocations(locations, ends)]) if ends[-1] else locations), ends
+    return (*locations, *(part for location in locations for part in location.added)), ends
+
+
+def changed(
+    locations: Sequence[ShardLocation],
+    *,
+    stores: Mapping[int, Store] | None = None,
+    fields: Set[str] | None = None,
+) -> Sequence[ShardLocation]:
+    """Return the same shards with other stores, or fewer added shards.
+
+    Args:
+        locations: The shards.
+        stores: The new stores, by the id of the old ones.
+        fields: Only the added shards with one of these fields are kept; None keeps all.
+    """
+
+    def store_of(one: ShardLocation | LocationTable | AddedTable) -> Store:
+        return one.store if stores is None else stores[id(one.store)]
+
+    def kept(added: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple(replace(one, store=store_of(one)) for one in added if fields is None or fields & {*one.fields})
+
+    parts: list[Sequence[ShardLocation]] = []
+    for part in parts_of(locations):
+        if isinstance(part, LocationTable):
+            parts.append(LocationTable(store_of(part), part.shards, part.stamp, kept(part.added)))
+        else:
+            parts.append(tuple(replace(one, store=store_of(one), added=kept(one.added)) for one in part))
+    return parts[0] if len(parts) == 1 else joined(parts)
 
 
 def stores_of(locations: Sequence[ShardLocation]) -> list[Store]:
-    """Return the stores of some locations; that of a `LocationTable` once."""
-    return [locations.store] if isinstance(locations, LocationTable) else [location.store for location in locations]
-
-
-def find_manifest(store: Store) -> Manifest | None:
-    """Return the manifest of a folder, if there is one."""
-    try:
-        return from_json(store.read(MANIFEST_NAME), name=join(store.folder, MANIFEST_NAME))
-    except FileNotFoundError:
-        return None
+    """Return the stores of locations, each once."""
+    found: list[Store] = []
+    for part in parts_of(locations):
+        for one in [part] if isinstance(part, LocationTable) else part:
+            found += [one.store, *(added.store for added in one.added)]
+    return list({id(store): store for store in found}.values())
 
 
 def entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
@@ -192,33 +278,3 @@ def _listed_entries(store: Store, *, default: set[ShardEntry]) -> set[ShardEntry
         return set(from_json(store.read(MANIFEST_NAME, fresh=True)).shards)
     except (OSError, WdsToolsError):
         return default
-
-
-def added_shards(
-    store: Store, manifest: Manifest, remote: RemoteOptions, *, for_training: bool
-) -> dict[str, tuple[ShardLocation, ...]]:
-    """Return the shards with fields that were added later, by the first name of the shard of their samples.
-
-    Raises:
-        NotADatasetError: The folder of an addition is missing, or holds another dataset.
-    """
-    found: dict[str, tuple[ShardLocation, ...]] = {}
-    for addition in manifest.additions:
-        folder = join(store.folder, addition.folder)
-        other = open_store(folder, remote=remote, for_training=for_training)
-        path = join(folder, MANIFEST_NAME)
-        try:
-            added = from_json(other.read(MANIFEST_NAME), name=path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotADatasetError(
-                f"{path} is missing: the fields {', '.join(addition.fields)} were added to this dataset; copy the "
-                f"folder, or run `wds-tools add-fields {store.folder} --remove {addition.folder}`"
-            ) from None
-        if added.fingerprint != addition.fingerprint or added.fields != addition.fields:
-            raise NotADatasetError(
-                f"{path} is not the dataset of the fields that were added to {store.folder}: copy the folder again"
-            )
-        for entry in added.shards:
-            location = ShardLocation(other, entry, tuple(added.fields))
-            found[entry.name] = (*found.get(entry.name, ()), location)
-    return found

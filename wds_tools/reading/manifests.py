@@ -1,15 +1,26 @@
-"""The manifest of a dataset, read from its folder. That of many shards is parsed once per machine, and mapped."""
+"""The manifest of a dataset, and where its shards are. That of many shards is parsed once per machine, and mapped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cached_property, partial
 
-from wds_tools.errors import StoreError
-from wds_tools.format.manifest import Manifest, ShardTotals, check_seal, from_head, from_json, parse
+from wds_tools.errors import NotADatasetError, StoreError
+from wds_tools.format.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    ShardEntry,
+    ShardTotals,
+    check_seal,
+    from_head,
+    from_json,
+    parse,
+)
 from wds_tools.format.shard_table import ShardTable, columns_of
-from wds_tools.storage import Store, join
+from wds_tools.options import RemoteOptions
+from wds_tools.reading.locations import AddedTable, LocationTable, ShardLocation
+from wds_tools.storage import Store, join, open_store
 from wds_tools.storage.cache.arrays import ArrayCache, Arrays
 from wds_tools.storage.local import LocalStore
 
@@ -42,6 +53,80 @@ def read_manifest(store: Store, name: str, cache: ArrayCache) -> Manifest:
     found = cache.load(_source(checksum), partial(_parsed, data, path))
     table = _table(found, partial(_table_of, store, name, cache, checksum))
     return replace(from_head(found.values["head"], table), checksum=checksum)
+
+
+def find_manifest(store: Store, cache: ArrayCache) -> Manifest | None:
+    """Return the manifest of a folder, if there is one."""
+    try:
+        return read_manifest(store, MANIFEST_NAME, cache)
+    except FileNotFoundError:
+        return None
+
+
+class Additions:
+    """The shards with fields that were added to a dataset later.
+
+    Args:
+        tables: Those of each addition.
+    """
+
+    def __init__(self, tables: Sequence[AddedTable]) -> None:
+        self.tables = tables
+
+    @cached_property
+    def by_name(self) -> dict[str, tuple[ShardLocation, ...]]:
+        """Those of each shard, by its first name."""
+        found: dict[str, tuple[ShardLocation, ...]] = {}
+        for table in self.tables:
+            for number, entry in enumerate(table.shards):
+                found[entry.name] = (*found.get(entry.name, ()), table.make(number))
+        return found
+
+
+def additions_of(
+    store: Store, manifest: Manifest, remote: RemoteOptions, cache: ArrayCache, *, for_training: bool
+) -> Additions:
+    """Return the shards with fields that were added later.
+
+    Raises:
+        NotADatasetError: The folder of an addition is missing, or holds another dataset.
+    """
+    found = []
+    for addition in manifest.additions:
+        folder = join(store.folder, addition.folder)
+        other = open_store(folder, remote=remote, for_training=for_training)
+        path = join(folder, MANIFEST_NAME)
+        try:
+            added = read_manifest(other, MANIFEST_NAME, cache)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotADatasetError(
+                f"{path} is missing: the fields {', '.join(addition.fields)} were added to this dataset; copy the "
+                f"folder, or run `wds-tools add-fields {store.folder} --remove {addition.folder}`"
+            ) from None
+        if added.fingerprint != addition.fingerprint or added.fields != addition.fields:
+            raise NotADatasetError(
+                f"{path} is not the dataset of the fields that were added to {store.folder}: copy the folder again"
+            )
+        found.append(AddedTable(other, added.shards, tuple(added.fields)))
+    return Additions(found)
+
+
+def locations_of(
+    store: Store, shards: Sequence[ShardEntry], added: Additions, stamp: object = None
+) -> Sequence[ShardLocation]:
+    """Return the locations of the shards of a manifest: as a table, if it is mapped.
+
+    Args:
+        store: Its folder.
+        shards: All its shards, or some of them.
+        added: Shards with fields that were added later.
+        stamp: See `LocationTable`.
+    """
+    if isinstance(shards, ShardTable) and all(
+        isinstance(one.shards, ShardTable) and one.shards.has_names_of(shards) for one in added.tables
+    ):
+        return LocationTable(store, shards, stamp, added.tables)
+    return tuple(ShardLocation(store, entry, added=added.by_name.get(entry.first.name, ())) for entry in shards)
 
 
 def _source(checksum: str) -> str:

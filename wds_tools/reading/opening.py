@@ -9,15 +9,21 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 
 from wds_tools.errors import NotADatasetError
 from wds_tools.format.field_classes import shared
-from wds_tools.format.manifest import MANIFEST_NAME, KnownShards, Manifest, ShardEntry
+from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
+from wds_tools.format.shard_table import ShardTable
+from wds_tools.format.shard_table import joined as joined_shards
 from wds_tools.format.totals import Totals
 from wds_tools.options import RemoteOptions
-from wds_tools.reading.locations import LocationTable, ShardLocation, added_shards, entry_from_index, find_manifest
-from wds_tools.reading.manifests import read_manifest
+from wds_tools.reading.locations import ShardLocation, entry_from_index
+from wds_tools.reading.locations import joined as joined_locations
+from wds_tools.reading.manifests import Additions, additions_of, find_manifest, locations_of, read_manifest
 from wds_tools.reading.names import Dataset, is_pattern, listed_shards, name_of_list, split_manifest, why_not_a_dataset
 from wds_tools.reading.shardset import ShardSet, classes_of
 from wds_tools.storage import Store, is_url, join, open_store, split_folder
@@ -66,62 +72,96 @@ def open_shards(spec: Dataset, *, remote: RemoteOptions | None = None, for_train
         ) from None
     if not manifest.samples:
         raise NotADatasetError(f"{join(folder, manifest_name)} lists no samples: pack the dataset again")
-    added = added_shards(store, manifest, remote, for_training=for_training)
-    locations: Sequence[ShardLocation]
-    if isinstance(manifest.shards, KnownShards) and not added:
-        locations = LocationTable(store, manifest.shards, stamp)
-    else:
-        locations = [ShardLocation(store, entry, added=added.get(entry.first.name, ())) for entry in manifest.shards]
+    added = additions_of(store, manifest, remote, cache, for_training=for_training)
+    locations = locations_of(store, manifest.shards, added, stamp)
     return ShardSet(manifest, locations, name=name, array_cache=cache)
 
 
 def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_training: bool) -> ShardSet:
-    """Open shards: as the manifests of their folders list them, otherwise by their indexes."""
-    stores: dict[str, Store] = {}
-    manifests: dict[str, Manifest | None] = {}
-    listed: dict[str, dict[str, ShardEntry]] = {}
-    added: dict[str, dict[str, tuple[ShardLocation, ...]]] = {}
-    checked: set[str] = set()  # folders with shards that no manifest lists
-    locations, totals = [], Totals()  # totals of the shards that no manifest lists
-    for url in urls:
-        folder, file_name = split_folder(url)
-        if folder not in stores:
-            stores[folder] = open_store(folder, remote=remote, for_training=for_training)
-            found = manifests[folder] = find_manifest(stores[folder])
-            listed[folder] = {entry.name: entry for entry in found.shards} if found else {}
-            added[folder] = added_shards(stores[folder], found, remote, for_training=for_training) if found else {}
-        entry = listed[folder].get(file_name)
-        if entry is None:
-            if folder not in checked and (reason := why_unfinished(folder, stores[folder].read)) is not None:
-                raise NotADatasetError(reason)
-            checked.add(folder)
-            entry = entry_from_index(stores[folder], file_name, totals)
-        locations.append(ShardLocation(stores[folder], entry, added=added[folder].get(entry.first.name, ())))
-    known = [manifest for manifest in manifests.values() if manifest]
-    combined = _combine(known, locations)
+    """Open shards: as the manifests of their folders list them, otherwise by their indexes.
+
+    Those of a large manifest are mapped if they are all its shards in its order.
+    """
+    cache = ArrayCache(remote.cache_folder, remote.cache_bytes)
+    folders: dict[str, _Folder] = {}
+    entries: list[Sequence[ShardEntry]] = []
+    locations: list[Sequence[ShardLocation]] = []
+    totals = Totals()  # of the shards that no manifest lists
+    for folder, names in groupby(map(split_folder, urls), key=itemgetter(0)):
+        if folder not in folders:
+            folders[folder] = _Folder.opened(folder, remote, cache, for_training=for_training)
+        found = folders[folder]
+        shards = found.shards([file_name for _, file_name in names], totals)
+        entries.append(shards)
+        locations.append(locations_of(found.store, shards, found.added))
+    known = [found.manifest for found in folders.values() if found.manifest]
+    combined = _combine(known, joined_shards(entries))
     fields = dict(Counter(combined.fields) + totals.fields)
     images = None if known else totals.images
-    class_lists = [classes_of(found, folder) for folder, found in manifests.items() if found]
-    manifest = replace(combined, fields=fields, images=images)
+    class_lists = [classes_of(found.manifest, folder) for folder, found in folders.items() if found.manifest]
     return ShardSet(
-        manifest,
-        locations,
+        replace(combined, fields=fields, images=images),
+        joined_locations(locations),
         name=name,
         class_lists=class_lists,
-        array_cache=ArrayCache(remote.cache_folder, remote.cache_bytes),
+        array_cache=cache,
     )
+
+
+@dataclass
+class _Folder:
+    """A folder of which shards are opened.
+
+    Attributes:
+        store: The folder.
+        manifest: Its manifest, if there is one.
+        added: Shards with fields that were added later.
+    """
+
+    store: Store
+    manifest: Manifest | None
+    added: Additions
+    _is_checked: bool = False
+
+    @classmethod
+    def opened(cls, folder: str, remote: RemoteOptions, cache: ArrayCache, *, for_training: bool) -> _Folder:
+        """Open a folder."""
+        store = open_store(folder, remote=remote, for_training=for_training)
+        manifest = find_manifest(store, cache)
+        added = additions_of(store, manifest, remote, cache, for_training=for_training) if manifest else Additions([])
+        return cls(store, manifest, added)
+
+    @cached_property
+    def _listed(self) -> dict[str, ShardEntry]:
+        return {entry.name: entry for entry in self.manifest.shards} if self.manifest else {}
+
+    def shards(self, names: Sequence[str], totals: Totals) -> Sequence[ShardEntry]:
+        """Return the entries of shards; those that are not listed are added to the totals."""
+        table = self.manifest.shards if self.manifest else None
+        if isinstance(table, ShardTable) and table.has_names(names):
+            return table
+        return tuple(self._listed.get(name) or self._unlisted(name, totals) for name in names)
+
+    def _unlisted(self, name: str, totals: Totals) -> ShardEntry:
+        if not self._is_checked and (reason := why_unfinished(self.store.folder, self.store.read)) is not None:
+            raise NotADatasetError(reason)
+        self._is_checked = True
+        return entry_from_index(self.store, name, totals)
 
 
 def join_sets(sets: Sequence[ShardSet]) -> ShardSet:
     """Return several datasets as one; sample ids count through all of them."""
-    locations = [location for shards in sets for location in shards.locations]
-    manifest = _combine([shards.manifest for shards in sets], locations)
     class_lists = [classes for shards in sets for classes in shards.class_lists]
-    name = " + ".join(shards.name for shards in sets)
-    return ShardSet(manifest, locations, name=name, class_lists=class_lists, array_cache=sets[0].array_cache)
+    return ShardSet(
+        _combine([shards.manifest for shards in sets], joined_shards([shards.entries for shards in sets])),
+        joined_locations([shards.locations for shards in sets]),
+        name=" + ".join(shards.name for shards in sets),
+        class_lists=class_lists,
+        array_cache=sets[0].array_cache,
+    )
 
 
-def _combine(manifests: Sequence[Manifest], locations: Sequence[ShardLocation]) -> Manifest:
+def _combine(manifests: Sequence[Manifest], shards: Sequence[ShardEntry]) -> Manifest:
     """Return a manifest for some shards of several datasets, without image sizes.
 
     It has the fields of all datasets; their counts are not for these shards.
@@ -129,7 +169,7 @@ def _combine(manifests: Sequence[Manifest], locations: Sequence[ShardLocation]) 
     fields = {field: count for manifest in manifests for field, count in manifest.fields.items()}
     classes = {manifest.classes for manifest in manifests}
     return Manifest(
-        shards=tuple(location.entry for location in locations),
+        shards=shards,
         fields=fields,
         classes=classes.pop() if len(classes) == 1 else (),
         shuffled=bool(manifests) and all(manifest.shuffled for manifest in manifests),

@@ -19,17 +19,20 @@ from wds_tools.format.field_classes import DatasetClasses
 from wds_tools.format.index import Index, from_bytes, stored_columns
 from wds_tools.format.index_edit import header_bytes, read_columns
 from wds_tools.format.label_lists import LABELS
-from wds_tools.format.manifest import MANIFEST_NAME, Manifest, ShardEntry
+from wds_tools.format.manifest import MANIFEST_NAME, KnownShards, Manifest, ShardEntry
 from wds_tools.format.sample import IMAGE_FIELDS
-from wds_tools.format.shard_table import ShardTable
+from wds_tools.lazy_sequence import LazySequence
 from wds_tools.lru_cache import LRUCache
 from wds_tools.reading.locations import (
     LocationTable,
     RewrittenError,
     ShardLocation,
+    changed,
+    parts_of,
     replacement_reported,
     rewritten_entries,
     stores_of,
+    with_added,
 )
 from wds_tools.reading.names import is_pattern
 from wds_tools.storage import (
@@ -80,31 +83,28 @@ class ShardSet:
         self.array_cache = array_cache
         self.class_lists = tuple([classes_of(manifest, name)] if class_lists is None else class_lists)
         self.name = name
-        self.locations: Sequence[ShardLocation]
-        self._all: Sequence[ShardLocation]
-        added: list[tuple[int, ShardLocation]] = []
-        if isinstance(locations, LocationTable):
-            self.locations = self._all = locations
-        else:
-            self.locations = tuple(locations)
-            added = [(index, part) for index, location in enumerate(self.locations) for part in location.added]
-            self._all = (*self.locations, *(part for _, part in added))
-        self.has_added = bool(added)
+        self.locations: Sequence[ShardLocation] = locations if isinstance(locations, LazySequence) else tuple(locations)
+        self._all, self._added_ends = with_added(self.locations)
+        self.has_added = len(self._all) > len(self.locations)
         """Whether there are shards with fields that were added later."""
-        self._added: dict[int, list[int]] = {}
-        for index, (base, _) in enumerate(added, len(self.locations)):
-            self._added.setdefault(base, []).append(index)
-        self.stores = tuple({id(store): store for store in stores_of(self._all)}.values())
+        self.stores = tuple(stores_of(self.locations))
         """The stores of the shards, each once."""
         self._one_folder = len(self.stores) == 1
         self._stamps: dict[str, object] = {}  # of the manifests that were read, by folder
-        if isinstance(locations, LocationTable) and locations.stamp is not None:
-            self._stamps[locations.store.folder] = locations.stamp
+        for part in parts_of(self.locations):
+            if isinstance(part, LocationTable) and part.stamp is not None:
+                self._stamps[part.store.folder] = part.stamp
         self._indexes = LRUCache[int, Index](max_items=MAX_OPEN_INDEXES, max_bytes=MAX_INDEX_BYTES)
 
     def added(self, shard: int) -> list[tuple[int, tuple[str, ...]]]:
         """Return the shards with fields that were added to a shard: their numbers, and the names of their fields."""
-        return [(other, self._all[other].fields) for other in self._added.get(shard, ())]
+        return [(other, self._all[other].fields) for other in self._numbers_of_added(shard)]
+
+    def _numbers_of_added(self, shard: int) -> range:
+        if not self.has_added or shard >= len(self.locations):
+            return range(0)
+        first, last = self._added_ends[shard : shard + 2].tolist()
+        return range(len(self.locations) + first, len(self.locations) + last)
 
     @property
     def added_entries(self) -> list[ShardEntry]:
@@ -118,11 +118,7 @@ class ShardSet:
         """
         if not self.has_added or not set(names) - {"__key__"}:
             return self
-        locations = [
-            replace(location, added=tuple(part for part in location.added if set(part.fields) & set(names)))
-            for location in self.locations
-        ]
-        return self._with(locations)
+        return self._with(changed(self.locations, fields=set(names)))
 
     def _with(self, locations: Sequence[ShardLocation]) -> ShardSet:
         options: dict[str, Any] = {"class_lists": self.class_lists, "array_cache": self.array_cache}
@@ -154,6 +150,12 @@ class ShardSet:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]  # each process reads the indexes that it needs
+
+    @property
+    def entries(self) -> Sequence[ShardEntry]:
+        """The entries of the shards of ``locations``."""
+        shards = self.manifest.shards
+        return shards if isinstance(shards, KnownShards) else tuple(location.entry for location in self.locations)
 
     def entry(self, shard: int) -> ShardEntry:
         """Return the entry of a shard: that of the manifest, or the one that `follow` has found since."""
@@ -225,9 +227,7 @@ class ShardSet:
     def reopened(self) -> ShardSet:
         """Return the same shards with their own stores, for another thread."""
         stores = {id(store): copy.copy(store) for store in self.stores}
-        if isinstance(self.locations, LocationTable):
-            return self._with(self.locations.with_store(stores[id(self.locations.store)]))
-        return self._with([_with_stores(location, stores) for location in self.locations])
+        return self._with(changed(self.locations, stores=stores))
 
     @property
     def is_remote(self) -> bool:
@@ -269,7 +269,7 @@ class ShardSet:
 
     def read_indexes_ahead(self, shards: Iterable[int], *, wait: bool = True) -> None:
         """Read indexes into the cache, many at a time, if they are remote; without ``wait``, only start to."""
-        wanted = [index for shard in shards for index in (shard, *self._added.get(shard, ()))]
+        wanted = [index for shard in shards for index in (shard, *self._numbers_of_added(shard))]
         missing = [shard for shard in wanted if self._indexes.get(shard) is None]
         try:
             self._read_indexes_ahead(missing, wait)
@@ -350,7 +350,7 @@ class ShardSet:
             return compute()
         digest = xxhash.xxh3_128()
         shards = self.manifest.shards
-        if isinstance(shards, ShardTable):
+        if isinstance(shards, KnownShards):
             digest.update(shards.index_checksums[:first_shards].tobytes().hex().encode())
         else:
             digest.update("".join(shard.index_xxh3 for shard in shards[:first_shards]).encode())
@@ -403,12 +403,6 @@ class ShardSet:
                 shard=entry.name,
             )
         return data
-
-
-def _with_stores(location: ShardLocation, stores: Mapping[int, Store]) -> ShardLocation:
-    """Return a location, and the locations of its added fields, with other stores, by the id of the old one."""
-    added = tuple(_with_stores(one, stores) for one in location.added)
-    return ShardLocation(stores[id(location.store)], location.entry, location.fields, added)
 
 
 def _index_file(entry: ShardEntry) -> StoredFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from wds_tools.lru_cache import LRUCache
 from wds_tools.order.changes import DatasetWeights, Entries, Planned, Weights
 from wds_tools.order.epoch import PlainOrder
 from wds_tools.order.shares import whole_shares
-from wds_tools.order.weights import Phases, Scan
+from wds_tools.order.weights import Factors, Phases, Scan, packed_bits
 from wds_tools.reading import saved_arrays
 from wds_tools.reading.columns import labels_of
 from wds_tools.reading.select import Choice, ids_by_key, matching, narrow, weights_by_class
@@ -137,7 +138,8 @@ class WeightFinder:
         for number, part in enumerate(self._order.parts):
             first, last = self._order.first_ids[number : number + 2]
             if by_sample is not None and "samples" in entries and not classes and part.balance is None:
-                datasets.append(DatasetWeights(self._phases_by_id(number), None, by_sample[first:last]))
+                own = by_sample.of_dataset(first, last)
+                datasets.append(DatasetWeights(self._phases_by_id(number), None, own))
                 continue
             phases = self._phases[number]
             by_group = np.ones(len(phases.counts))
@@ -148,7 +150,8 @@ class WeightFinder:
             if balance is not None:
                 known = min(len(by_group) - 1, len(balance.factors))
                 by_group[1 : known + 1] *= balance.factors[:known]
-            datasets.append(DatasetWeights(phases, by_group, None if by_sample is None else by_sample[first:last]))
+            of_samples = None if by_sample is None else by_sample.of_dataset(first, last)
+            datasets.append(DatasetWeights(phases, by_group, of_samples))
         return Weights(shares, tuple(datasets))
 
     @property
@@ -213,34 +216,26 @@ class WeightFinder:
                 raise OptionError(f"classes= has {name!r} and {other!r}, which are the same class: give it one factor")
         return {numbers[name]: factor for name, factor in classes.items()}
 
-    def _by_sample(self, entries: Mapping[str, Any]) -> NDArray[np.float32] | None:
-        """Return the factor of each sample: float32 [stored], or None if all are 1."""
+    def _by_sample(self, entries: Mapping[str, Any]) -> Factors | None:
+        """Return the factors of single samples, or None if all are 1."""
         if not {"samples", "where"} & set(entries):
             return None
-        if "samples" not in entries:
-            factors = np.ones(self._order.identity.stored, np.float32)
-        else:
-            factors = self._factors_of_samples(entries["samples"])
-        if entries.get("where") and "samples" in entries:
-            factors = factors.copy()
-        for text, factor in entries.get("where", {}).items():
-            found = self._matching(text)
-            product = factors[found].astype(np.float64) * factor
-            if (small := _first_too_small(product)) is not None:
-                raise OptionError(
-                    f"factors of a sample with {text!r} multiply to {product[small]:.2g}; {_LEAST_ALLOWED}"
-                )
-            with np.errstate(over="ignore"):  # products that are too large are refused later
-                factors[found] = product
-        return factors
+        own = self._factors_of_samples(entries["samples"]) if "samples" in entries else None
+        where = entries.get("where", {})
+        stored = self._order.identity.stored
+        found = Factors(own, [(self._matching(text), factor) for text, factor in where.items()], stored=stored)
+        if math.prod(min(1.0, factor) for factor in where.values() if factor) < 1:
+            _check_products(found, list(where))
+        return found
 
-    def _matching(self, text: str) -> NDArray[np.signedinteger]:
-        """Return the ids of the samples that meet a condition; one process of a machine reads the indexes."""
+    def _matching(self, text: str) -> NDArray[np.uint8]:
+        """Return which samples meet a condition, as `packed_bits`; one process of a machine reads the indexes."""
 
         def compute() -> Arrays:
-            return Arrays({"ids": matching(self._shards, len(self._shards.locations), text, progress=False)})
+            ids = matching(self._shards, len(self._shards.locations), text, progress=False)
+            return Arrays({"bits": packed_bits(ids, self._order.identity.stored)})
 
-        return self._shards.computed(f"matching {Choice(where=text).source(self._shards)}", compute).arrays["ids"]
+        return self._shards.computed(f"bits matching {Choice(where=text).source(self._shards)}", compute).arrays["bits"]
 
     def _sample_entry(self, samples: SampleWeights, save_to: str | os.PathLike[str] | None) -> dict[str, Any]:
         if isinstance(samples, str | os.PathLike):
@@ -370,6 +365,16 @@ def _factor(option: str, name: Any, value: Any) -> float:
     if 0 < factor < _LEAST:
         raise OptionError(f"{option}= has {value!r} for {name!r}; {_LEAST_ALLOWED}")
     return factor
+
+
+def _check_products(factors: Factors, conditions: Sequence[str]) -> None:
+    """Refuse products with the factors of conditions that are too small. Those that are too large are refused later."""
+    for start in range(0, len(factors), _PART):
+        for text, product in zip(conditions, factors.products(slice(start, start + _PART)), strict=True):
+            if (small := _first_too_small(product)) is not None:
+                raise OptionError(
+                    f"factors of a sample with {text!r} multiply to {product[small]:.2g}; {_LEAST_ALLOWED}"
+                )
 
 
 def _first_too_small(factors: NDArray[Any]) -> int | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import mmap
+import tempfile
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -18,6 +20,8 @@ from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 
 BATCH_ROWS = 1 << 16
 """Number of rows of a batch; only these are Python objects at the same time."""
+
+_ROWS_IN_MEMORY = 1 << 20  # further ones are in a temporary file without a name, and mapped
 
 
 class File(NamedTuple):
@@ -125,7 +129,17 @@ class InputRows(Sequence[Input]):
     @property
     def have_labels(self) -> bool:
         """Whether any input has one label."""
-        return bool((self.numbers("label") != _NO_LABEL).any())
+        return any((numbers_of(batch, "label") != _NO_LABEL).any() for batch in self.rows(0, len(self)))
+
+    @property
+    def have_groups(self) -> bool:
+        """Whether any input is in a group."""
+        return any((numbers_of(batch, "group") >= 0).any() for batch in self.rows(0, len(self)))
+
+    @property
+    def bytes(self) -> int:
+        """Length of all images in bytes."""
+        return sum(int(numbers_of(batch, "size").sum()) for batch in self.rows(0, len(self)))
 
     @property
     def have_several_labels(self) -> bool:
@@ -134,7 +148,7 @@ class InputRows(Sequence[Input]):
 
 
 class Inputs(InputRows):
-    """Inputs in the order in which they are appended.
+    """Inputs in the order in which they are appended. Those of a large source are in temporary files.
 
     Args:
         inputs: The first of them.
@@ -183,6 +197,11 @@ class Inputs(InputRows):
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
         self._flush()
+        if self._starts[-1] >= _ROWS_IN_MEMORY:
+            batch = _mapped(batch)
+        self._append(batch)
+
+    def _append(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
         self._starts.append(self._starts[-1] + len(batch))
 
@@ -215,7 +234,7 @@ class Inputs(InputRows):
             columns["label"] = number_array(np.ascontiguousarray(part, np.int64))
             if several is not None:
                 columns["labels"] = _lists(several[start:stop])
-            result.add_batch(_batch_of(columns))
+            result._append(_batch_of(columns))  # the other columns are those of this batch
             start = stop
         return result
 
@@ -230,8 +249,8 @@ class Inputs(InputRows):
         if len(self._batches) == 1:
             return self._batches[0]
         names = [name for name in _TYPES if any(name in batch.schema.names for batch in self._batches)]
-        columns = {name: pa.concat_arrays([_column(batch, name) for batch in self._batches]) for name in names}
-        batch = _batch_of(columns)
+        join = _mapped_column if self._starts[-1] > _ROWS_IN_MEMORY else pa.concat_arrays
+        batch = _batch_of({name: join([_column(batch, name) for batch in self._batches]) for name in names})
         self._batches, self._starts = [batch], [0, len(batch)]
         return batch
 
@@ -266,6 +285,59 @@ class Ordered(InputRows):
             end = min(stop, start + BATCH_ROWS)
             yield self._all.take(number_array(self._order[start:end]))
             start = end
+
+
+def _mapped(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose columns are in a file; the batch itself, if the file cannot be written."""
+    stored = _in_file([batch.serialize()])
+    return batch if stored is None else pa.ipc.read_record_batch(stored, batch.schema)
+
+
+def _mapped_column(arrays: Sequence[pa.Array]) -> pa.Array:
+    """Return arrays as one that is in a file, if they are numbers or texts, and the file can be written."""
+    kind, rows = arrays[0].type, sum(map(len, arrays))
+    buffers: list[pa.Buffer | None] = []
+    if kind == pa.int64() and not any(array.null_count for array in arrays):
+        buffers = [_in_file(np.from_dlpack(array) for array in arrays)]
+    elif kind == pa.large_binary():
+        buffers = [_in_file(_all_ends(arrays)), _in_file(map(_data_of, arrays))]
+    if not buffers or any(one is None for one in buffers):
+        return pa.concat_arrays(arrays)
+    return pa.Array.from_buffers(kind, rows, [None, *buffers])
+
+
+def _offsets_of(array: pa.Array) -> NDArray[np.int64]:
+    """Return where each text of an array starts, and where the last one ends: int64 [n + 1]."""
+    return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
+
+
+def _data_of(array: pa.Array) -> memoryview:
+    offsets = _offsets_of(array)
+    return memoryview(array.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
+
+
+def _all_ends(arrays: Sequence[pa.Array]) -> Iterator[NDArray[np.int64]]:
+    """Yield the offsets of the texts of several arrays as those of one."""
+    last = 0
+    yield np.zeros(1, np.int64)
+    for array in arrays:
+        offsets = _offsets_of(array)
+        yield offsets[1:] - offsets[0] + last
+        last += int(offsets[-1] - offsets[0])
+
+
+def _in_file(parts: Iterable[Any]) -> pa.Buffer | None:
+    """Return parts as one mapped file without a name; None if it cannot be written."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            if not file.tell():
+                return pa.py_buffer(b"")
+            return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError:
+        return None
 
 
 def to_batch(inputs: Sequence[Input]) -> pa.RecordBatch:

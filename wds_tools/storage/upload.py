@@ -120,14 +120,6 @@ class Bucket:
         except FileNotFoundError:
             return None
 
-    def get(self, name: str, path: Path) -> bool:
-        """Copy an object of any length into a local file; return False if it does not exist."""
-        try:
-            self._request(name, lambda remote: self._system.get_file(remote, str(path)), verb="read")
-        except FileNotFoundError:
-            return False
-        return True
-
     def read_all(self, folder: str, wanted: Container[str]) -> dict[str, bytes]:
         """Return name to content of the wanted objects of a subfolder, read in parallel if the file system can."""
         names = [name for name in self.sizes(folder) if name in wanted]
@@ -178,6 +170,42 @@ class Bucket:
             file.write(data)
             file.flush()
             self.put(Path(file.name), name)
+
+    def create(self, name: str, data: bytes) -> None:
+        """Upload ``data`` as an object, unless there is one of this name, which is kept; raises as `put` does.
+
+        S3, Google, Azure and memory decide this in one request. Others are asked before: of two writers at the same
+        moment, the later one may win there, so read the object afterwards.
+        """
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+
+            def upload(path: str) -> None:
+                with suppress(FileExistsError):
+                    self._system.put_file(file.name, path, mode="create")
+
+            if "mode" in inspect.signature(self._system.put_file).parameters:
+                with suppress(FileNotFoundError, StoreError):  # a store that does not know the condition
+                    self._request(name, upload)
+        if self.read(name) is None:
+            self.write(name, data)
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return bytes ``start`` to ``stop`` of an object.
+
+        Raises:
+            StoreError: It does not exist, or has fewer bytes.
+        """
+        try:
+            data = bytes(
+                self._request(name, lambda path: self._system.cat_file(path, start=start, end=stop), verb="read")
+            )
+        except FileNotFoundError:
+            data = b""
+        if len(data) != stop - start:
+            raise StoreError(f"{self.url}/{name} was removed or replaced while it was read: run the same command again")
+        return data
 
     def remove(self, names: Iterable[str], folder: str = "") -> None:
         """Remove objects of the folder or a subfolder; names that do not exist are ignored."""

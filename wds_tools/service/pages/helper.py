@@ -40,6 +40,8 @@ def _thumbnail() -> _Answer:
 
 
 def _indexes() -> _Answer:
+    import pyarrow.compute  # noqa: F401, PLC0415 - for conditions: the user nobody may not be allowed to read it
+
     from wds_tools.service.pages.indexes import Indexes  # noqa: PLC0415
 
     return Indexes().answer
