@@ -374,7 +374,7 @@ class ClassFolders(Layout):
             found.account.notes += layouts.notes_about_levels(paths.values())
         classes = {path: layouts.class_folder(below) for path, below in paths.items()}
         if not self.given:
-            found.account.notes += masks.notes_on_classes({*classes.values()} - {None}, where=files.where)
+            found.account.notes += masks.notes_on_classes(set(filter(None, classes.values())), where=files.where)
         return classes
 
     def _list_of(self, files: Files, file: File | None, names: Sequence[str]) -> Any:
