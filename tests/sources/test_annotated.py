@@ -703,6 +703,27 @@ def test_folders_with_and_without_masks_are_classes(names, tmp_path):
     assert len(report.manifest.classes) == 2
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["imagesTr/case_00{}_0000.png", "labelsTr/case_00{}.png"],  # nnU-Net
+        ["image_2/um_{}.png", "gt_image_2/um_road_{}.png"],  # KITTI's roads
+    ],
+)
+def test_folders_of_images_and_masks_with_other_names_are_not_classes(names, tmp_path):
+    src = tree_of_masks(tmp_path / "src", *names)
+    with pytest.raises(SourceError, match=r"named like images and their masks, in which files have other names"):
+        wt.pack(src, tmp_path / "dst", workers=1)
+    assert len(wt.pack(src, tmp_path / "dst", kind="folder", workers=1).manifest.classes) == 2
+
+
+def test_a_class_named_like_the_folder_of_all_images_is_noted(tmp_path):
+    """The vessels of HRF, whose folder has no usual name."""
+    src = tree_of_masks(tmp_path / "src", "images/{}.jpg", "manual1/{}.tif")
+    [note] = wt.pack(src, tmp_path / "dst", workers=1).manifest.account.notes
+    assert note.startswith("the folder 'images' is packed as a class, although its name is usual for the folder of all")
+
+
 @pytest.mark.parametrize(("start", "ending", "kind"), [("", "_mask", "jpg"), ("x", "_seg", "png")])
 def test_images_with_names_of_masks_that_have_no_image_are_noted(start, ending, kind, tmp_path):
     src = tree_of_masks(tmp_path / "src", "{}.jpg", f"{start}{{}}{ending}.{kind}")

@@ -851,7 +851,7 @@ def test_an_image_without_a_row_is_skipped_in_the_split_of_its_folder(tables: tu
 
 
 def test_columns_of_zero_and_one_are_labels(tmp_path: Path) -> None:
-    """Roboflow's ``_classes.csv`` has several labels; in ISIC's table exactly one column is 1."""
+    """Roboflow's ``_classes.csv`` has several labels."""
     roboflow = images(tmp_path / "roboflow", *names_of("{}.png"))
     (roboflow / "_classes.csv").write_text(
         "filename, cat, dog, fig\n" + "".join(f"{row}.png, {row % 2}, {row // 2 % 2}, 1\n" for row in range(COUNT))
@@ -861,10 +861,18 @@ def test_columns_of_zero_and_one_are_labels(tmp_path: Path) -> None:
     assert {path: json.loads(one["labels.json"]) for path, one in by_path(tmp_path / "several").items()} == {
         f"{row}.png": [0] * (row % 2) + [1] * (row // 2 % 2) + [2] for row in range(COUNT)
     }
-    isic = images(tmp_path / "isic", *names_of("ISIC_{}.png"))
-    hot = pd.get_dummies(frame("ISIC_{}")["label"], dtype=float)
-    pd.concat([pd.Series(names_of("ISIC_{}"), name="image"), hot], axis=1).to_csv(isic / "truth.csv", index=False)
-    assert labels(packed(isic, tmp_path / "one")) == LABELS
+
+
+@pytest.mark.parametrize("dtype", [float, bool])
+def test_columns_with_one_class_of_each_row_are_the_label(dtype: type, tmp_path: Path) -> None:
+    """ISIC's table has 0.0 and 1.0; pandas writes booleans by default. One column of 0 and 1 is another fact."""
+    src = images(tmp_path / "src", *names_of("ISIC_{}.png"))
+    table = pd.get_dummies(frame("ISIC_{}")["label"], dtype=dtype)
+    table.insert(0, "image", names_of("ISIC_{}"))
+    if dtype is bool:
+        table["sex"] = [row // 3 % 2 for row in range(COUNT)]
+    table.to_csv(src / "truth.csv")
+    assert labels(packed(src, tmp_path / "dst")) == LABELS
 
 
 @pytest.mark.parametrize(

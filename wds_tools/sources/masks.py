@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.sources.layouts import is_image_name, is_split_name, stored_name
 from wds_tools.wording import counted
@@ -28,8 +29,10 @@ _MASK_FOLDERS = {
     "instances": "instance",
 }
 _MASK_WORD = re.compile(
-    r"(?<![a-z])(masks?|labels?|annotations?|seg|segmentations?|gt|ground[ _-]?truth|targets?|depth|trimaps?)(?![a-z])"
+    r"(?<![a-z])(masks?|labels?(tr)?|annotations?|seg|segmentations?|gt|ground[ _-]?truth|targets?|depth|trimaps?)"
+    r"(?![a-z])"  # labelsTr: nnU-Net
 )
+_IMAGE_WORD = re.compile(r"(?<![a-z])(images?|imgs?)(tr|ts)?(?![a-z])")
 _FOLDER_ENDINGS = ("annot", "_labels", "_masks")  # CamVid: trainannot next to train; others: train_labels, train_masks
 _IMAGE_ENDINGS = ("_leftImg8bit", "_image", "_img", "_sat", "_rgb")
 _MASK_ENDINGS = {
@@ -216,6 +219,33 @@ def note_on_names(names: Sequence[str]) -> list[str]:
     note = (
         f"{counted(endings.total(), 'file')} packed as images, although names that end in {quoted(endings)} are usual "
         "for masks: put masks into a folder 'masks' next to a folder 'images'"
+    )
+    return [note]
+
+
+def notes_on_classes(names: Iterable[str], *, where: str) -> list[str]:
+    """Return a note if a class has a name that is usual for the folder of all images.
+
+    >>> notes_on_classes(["cat", "dog"], where="photos"), len(notes_on_classes(["images", "manual1"], where="HRF"))
+    ([], 1)
+
+    Raises:
+        SourceError: Another class is named like masks.
+    """
+    lower = {name: name.lower() for name in sorted(names)}
+    masks = [name for name, word in lower.items() if _MASK_WORD.search(word)]
+    images = [name for name, word in lower.items() if name not in masks and _IMAGE_WORD.search(word)]
+    if not images or len(lower) < 2:
+        return []
+    if masks:
+        raise SourceError(
+            f"{where} has the folders {images[0]!r} and {masks[0]!r}, named like images and their masks, in which "
+            "files have other names: rename them as in images/1.png and masks/1.png, or pass --from folder "
+            "(kind='folder') if the folders are classes"
+        )
+    note = (
+        f"the folder {images[0]!r} is packed as a class, although its name is usual for the folder of all images: pack "
+        "it alone if the other folders have masks, or other images of the same samples"
     )
     return [note]
 

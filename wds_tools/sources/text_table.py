@@ -342,12 +342,13 @@ def _rows_of_document(text: str, where: str) -> list[Row]:
 
 
 ONE_HOT_NAME = "_classes.csv"  # Roboflow's, with a column for each class
-_FLAGS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "-1": 0, "-1.0": 0}
+_FLAGS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "-1": 0, "-1.0": 0, "false": 0, "true": 1}
 _ZERO, _SIGNED = ("0", "0.0", "1", "1.0"), ("-1", "-1.0", "1", "1.0")  # CelebA has -1 and 1; -1, 0 and 1 are no flags
+_BOOLEANS = ("false", "true")  # pandas.get_dummies
 
 
 def one_hot(given: Iterable[tuple[TextTable, str]]) -> list[str]:
-    """Return the columns that have 0 or 1 for each class, if the tables have no others of this kind.
+    """Return the columns that have 0 or 1, or a boolean, for each class, if the tables have no others of this kind.
 
     The tables have the same classes, such as those of splits, and are given with their columns of images.
 
@@ -379,13 +380,16 @@ def check_only_label(table: TextTable, image: str, hot: Sequence[str]) -> None:
 
 
 def _flags_of_classes(tables: Sequence[tuple[TextTable, str]]) -> list[str]:
-    """Return the columns of 0 and 1, or -1 and 1, by their values."""
+    """Return the columns of 0 and 1, -1 and 1, or booleans, by their values."""
     columns = max((_flag_columns(*table, _SIGNED) for table in tables), key=len)
     if len(columns) > 2 and any(0 in flags_of(row, columns) for table, _ in tables for _, row in table.rows()):
         return columns
+    is_stated = all(states_classes(table) for table, _ in tables)
     flags = [_flag_columns(*table, _ZERO) for table in tables]
     columns = max(flags, key=len)
-    if all(states_classes(table) for table, _ in tables):
+    if len(columns) < 2 and not is_stated:
+        columns = max((_flag_columns(*table, _BOOLEANS) for table in tables), key=len)
+    if is_stated:
         others = {name for (table, _), found in zip(tables, flags, strict=True) for name in {*table.columns} - {*found}}
         columns = [name for name in dict.fromkeys([*columns, *chain(*flags)]) if name not in others]
     if len(columns) < 2:
@@ -400,7 +404,7 @@ def _flags_of_classes(tables: Sequence[tuple[TextTable, str]]) -> list[str]:
 def _flag_columns(table: TextTable, image: str, flags: tuple[str, ...]) -> list[str]:
     columns = [name for name in table.columns if name != image]
     for _, row in table.rows():
-        columns = [name for name in columns if str(row.get(name)).strip() in flags]
+        columns = [name for name in columns if _flag(row, name) in flags]
         if not columns:
             break
     return columns
@@ -408,4 +412,8 @@ def _flag_columns(table: TextTable, image: str, flags: tuple[str, ...]) -> list[
 
 def flags_of(row: Row, columns: Sequence[str]) -> list[int]:
     """Return 0 or 1 for each of some columns."""
-    return [_FLAGS.get(str(row.get(name)).strip(), 0) for name in columns]
+    return [_FLAGS.get(_flag(row, name), 0) for name in columns]
+
+
+def _flag(row: Row, name: str) -> str:
+    return str(row.get(name)).strip().lower()

@@ -372,7 +372,10 @@ class ClassFolders(Layout):
         if not self.given:
             layouts.check_classes(paths.values(), where=files.where)
             found.account.notes += layouts.notes_about_levels(paths.values())
-        return {path: layouts.class_folder(below) for path, below in paths.items()}
+        classes = {path: layouts.class_folder(below) for path, below in paths.items()}
+        if not self.given:
+            found.account.notes += masks.notes_on_classes(set(filter(None, classes.values())), where=files.where)
+        return classes
 
     def _list_of(self, files: Files, file: File | None, names: Sequence[str]) -> Any:
         """Return the classes in a file of several labels, as `unpack` writes it: by name, if names are known.
