@@ -237,7 +237,7 @@ def test_a_mask_named_labels_is_a_field_with_a_note(tmp_path: Path) -> None:
     found = packed(npz(tmp_path, {"images": rgb(), "labels": grey()}), tmp_path)
     found.check(rgb(), None)
     assert [pixels.tolist() for pixels in found.pixels("labels.png")] == grey().tolist()
-    assert "'labels' is not the label, because it has not one number or name per image" in found.notes
+    assert "'labels' is not the label, because it does not have one number or name per image" in found.notes
 
 
 # Layouts
@@ -330,7 +330,7 @@ def test_a_text_that_names_splits_is_stated(tmp_path: Path, write: Write) -> Non
     splits = np.array(["train"] * (N - 1) + ["test"])
     path = write(tmp_path, {"images": rgb(), "labels": labels(), "split": splits})
     notes = wt.pack(path, tmp_path / "dst", dry_run=True).account.notes
-    assert any("array 'split' names splits, 'test', 'train': it is an entry of json" in note for note in notes)
+    assert any("array 'split' names splits, 'test', 'train': it becomes an entry of json" in note for note in notes)
 
 
 def test_several_texts_per_image_become_a_list_in_json(tmp_path: Path) -> None:
