@@ -328,10 +328,13 @@ def test_images_that_are_missing_or_not_listed_are_named(src, tmp_path):
     shutil.copy(FOREIGN / "images" / "photo_2.jpg", src / "images")
     (src / "notes.md").write_text("x")
     images = json.loads(coco_file())["images"] + [{"id": 2, "file_name": "gone.jpg", "width": 5, "height": 5}]
-    (src / "labels.json").write_text(coco_file(images=images))
+    objects = [{"id": 70 + index, "image_id": 2, "category_id": 3, "bbox": [1, 1, 3, 3]} for index in range(2)]
+    (src / "labels.json").write_text(coco_file(images=images, annotations=objects))
     report = wt.pack(src, tmp_path / "out")
     found = skipped(report)
-    assert found["gone.jpg"] == "is listed in labels.json, but there is no such file"
+    assert found["gone.jpg"] == (
+        "is listed in labels.json, but there is no such file; 2 objects left out: annotation 70, annotation 71"
+    )
     assert found["images/photo_2.jpg"] == "is not listed in labels.json"
     assert "notes.md" in found
     account = report.manifest.account

@@ -18,18 +18,20 @@ from wds_tools.errors import SourceError
 from wds_tools.format.field_classes import ClassList
 from wds_tools.format.label import NONE, quoted
 from wds_tools.format.label import name as label_name
-from wds_tools.format.objects import PLACE
+from wds_tools.format.objects import PLACE, name_of
 from wds_tools.sources import layouts, masks, voc, yolo
-from wds_tools.sources.annotations import Annotations, completed
+from wds_tools.sources.annotations import Annotations, completed, unpacked
 from wds_tools.sources.base import Collector, Record
 from wds_tools.sources.image_tables import mask_classes
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import split_folder
 from wds_tools.sources.tree import Files, Layout
 from wds_tools.sources.values import image_size
+from wds_tools.wording import counted
 
 _SIZE_BYTES = 64  # that `completed` may add to a sample
 LOOKED_AT = 3  # files of annotations
+_MOST_NAMED = 10  # objects of a missing image
 
 
 class _Members(NamedTuple):
@@ -144,7 +146,7 @@ class Annotated(Layout):
         for name, file in split.images.items():
             if file is None:
                 found.account.given += 1
-                found.skip(name, f"is listed in {split.missing.get(name, split.source)}, but there is no such file")
+                found.skip(name, _no_such_file(split, name))
                 continue
             parts = split.parts.get(file.path, {})
             done |= {file.path, *(part.path for part in parts.values())}
@@ -518,3 +520,13 @@ class Masks(Annotated):
         if layouts.is_image_name(file.path):
             return "has no mask, or is not the mask of any image"
         return super()._why_skipped(files, file, split)
+
+
+def _no_such_file(split: Described, name: str) -> str:
+    """Return why an image that is missing is skipped, with the names of its objects."""
+    reason = f"is listed in {split.missing.get(name, split.source)}, but there is no such file"
+    facts = split.annotations.images.get(name)
+    objects = unpacked(facts).get("objects", ()) if facts else ()
+    names = [name_of(item, index) for index, item in enumerate(islice(objects, _MOST_NAMED))]
+    more = ["..."] if len(objects) > len(names) else []
+    return f"{reason}; {counted(len(objects), 'object')} left out: {', '.join(names + more)}" if names else reason
