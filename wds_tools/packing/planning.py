@@ -7,7 +7,6 @@ may both list. Only one plan stays, see `BucketDestination.write_plan`.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from wds_tools.options import RemoteOptions
 from wds_tools.packing.config import PackOptions
 from wds_tools.packing.work_folder import HEAD_NAME
 from wds_tools.storage.commit import write_errors
-from wds_tools.storage.lock import PLAN_NAME, PLANNING_NAME, WORK_NAME, wait_for_lock
+from wds_tools.storage.lock import PLAN_NAME, PLANNING_NAME, WORK_NAME, unlock, wait_for_lock
 from wds_tools.storage.upload import Bucket
 
 _MARK = "planning-"  # start of the names of objects of tasks that want to plan or do
@@ -53,7 +52,7 @@ def _locked(folder: Path) -> Iterator[Callable[[], None]]:
     work, existed = folder / WORK_NAME, folder.exists()
     with ExitStack() as stack:
         with write_errors(folder, "choose a writable folder"):
-            stack.callback(os.close, wait_for_lock(work / PLANNING_NAME))
+            stack.callback(unlock, wait_for_lock(work / PLANNING_NAME))
         try:
             yield stack.close
         except BaseException:

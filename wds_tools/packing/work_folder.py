@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -24,7 +23,7 @@ from wds_tools.packing.card import CARD_NAME
 from wds_tools.packing.plan import shard_name
 from wds_tools.sources.base import Skip
 from wds_tools.storage.commit import CommitFile, commit_bytes, final_name, write_errors
-from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, lock_file, parse_plan
+from wds_tools.storage.lock import PLAN_NAME, WORK_NAME, lock_file, parse_plan, unlock
 
 SKIPPED_NAME = "skipped.jsonl"
 HEAD_NAME = "listing.json"
@@ -139,7 +138,7 @@ class WorkFolder:
             with suppress(OSError):  # it is not empty
                 self.folder.rmdir()
         for lock in self._locks:
-            os.close(lock)
+            unlock(lock)
 
     def read_plan(self) -> dict[str, Any] | None:
         """Return the source that is being packed into the folder, or None."""

@@ -17,7 +17,7 @@ from wds_tools.format.index import index_name
 from wds_tools.format.manifest import MANIFEST_NAME, Manifest
 from wds_tools.packing.card import CARD_NAME, card, commit_card, remove_card
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder
-from wds_tools.storage.lock import WRITER_LOCK_NAME, lock_file
+from wds_tools.storage.lock import WRITER_LOCK_NAME, lock_file, unlock
 
 SOURCE_KIND = "ShardWriter"
 """Kind of the source in the manifest. Only datasets with this kind are replaced."""
@@ -88,7 +88,7 @@ class WriterLock:
 
     def _close(self) -> None:
         if self._lock is not None:
-            os.close(self._lock)
+            unlock(self._lock)
             self._lock = None
 
     def _append_names(self, names: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ def lock_file(path: Path, *, shared: bool = False) -> int:
         shared: Allow other shared locks; by default the lock is exclusive.
 
     Returns:
-        The file descriptor. Closing it releases the lock.
+        The file descriptor, for `unlock`.
 
     Raises:
         BlockingIOError: Another process holds the lock.
@@ -52,6 +52,17 @@ def wait_for_lock(path: Path) -> int:
             return lock_file(path)
         except BlockingIOError:
             time.sleep(_WAIT_SECONDS)
+
+
+def unlock(descriptor: int) -> None:
+    """Release a lock and close its file.
+
+    Closing alone is not enough: a process that was forked meanwhile, such as a worker of a loader, has the file open
+    too.
+    """
+    with suppress(OSError):  # the file system has no locks
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def _try_lock(path: Path, shared: bool) -> int:
@@ -79,11 +90,11 @@ def is_locked(path: Path) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        os.close(descriptor)
         return True
     except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+        pass
+    unlock(descriptor)
     return False
 
 

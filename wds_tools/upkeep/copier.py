@@ -29,7 +29,7 @@ from wds_tools.reading.names import split_manifest
 from wds_tools.storage import StoredFile, is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
 from wds_tools.storage.commit import commit_bytes, sync_folder, write_errors
-from wds_tools.storage.lock import COPY_NAME, lock_file
+from wds_tools.storage.lock import COPY_NAME, lock_file, unlock
 from wds_tools.storage.requests.clients import Client, open_client
 from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.terminal import shows_progress
@@ -182,7 +182,7 @@ class _Copy:
             if self._read(self._work / MANIFEST_NAME) != self._manifest:
                 commit_bytes(self._work / MANIFEST_NAME, self._manifest)
         except BaseException:
-            os.close(self._lock)
+            unlock(self._lock)
             raise
         return self
 
@@ -192,7 +192,7 @@ class _Copy:
                 path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # another process may have begun
                 self._work.rmdir()
-        os.close(self._lock)
+        unlock(self._lock)
 
     def run(self, bar: Any) -> None:
         """Copy what is missing, then write the manifest."""

@@ -47,7 +47,7 @@ from wds_tools.reading.opening import open_shards
 from wds_tools.reading.shardset import ShardSet
 from wds_tools.sources.columns import plain_name
 from wds_tools.storage.commit import commit_bytes, final_name, sync_folder, write_errors
-from wds_tools.storage.lock import PLAN_NAME, lock_file
+from wds_tools.storage.lock import PLAN_NAME, lock_file, unlock
 from wds_tools.storage.lock import WORK_NAME as UNFINISHED_NAME
 from wds_tools.terminal import shows_progress
 from wds_tools.upkeep.field_source import KeyedFields, Spool, keyed_fields, record_count, spooled_records
@@ -256,7 +256,7 @@ class _Work:
             _remove_names(self.folder, self._shards)
         shutil.rmtree(self.spool, ignore_errors=True)
         shutil.rmtree(self._area, ignore_errors=True)  # with the report: all else is done
-        os.close(self._lock)
+        unlock(self._lock)
 
     def is_listed(self) -> bool:
         """Return whether the manifest lists the new fields: even if an error followed, they belong to the dataset."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from wds_tools.errors import DestinationError, OptionError
 from wds_tools.storage.commit import commit_bytes
-from wds_tools.storage.lock import PLAN_NAME, UNPACK_NAME, lock_file
+from wds_tools.storage.lock import PLAN_NAME, UNPACK_NAME, lock_file, unlock
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
@@ -53,7 +53,7 @@ class RestoreFolder:
         try:
             self._continues = self._start(work)
         except BaseException:
-            os.close(self._lock)
+            unlock(self._lock)
             raise
         self._root = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._work = os.open(work, _FOLDER_FLAGS)
@@ -88,8 +88,9 @@ class RestoreFolder:
         if self._created_root:
             with suppress(OSError):  # fails if it is not empty
                 self.root.rmdir()
-        for descriptor in (self._work, self._root, self._lock):
+        for descriptor in (self._work, self._root):
             os.close(descriptor)
+        unlock(self._lock)
 
     def put(self, path: str, data: bytes | memoryview, *, overwrite: bool = False) -> bool:
         """Restore one file.
