@@ -50,9 +50,6 @@ class BenchDataset:
     """The dataset in a temporary folder.
 
     Attributes:
-        tree: The images as files, ``<class>/<name>``.
-        shards: The same, packed.
-        images: Number of different images.
         copies: How often each image is in the dataset.
         bytes: Size of all files.
         probes: The first images in the shards, as paths in ``tree``.
@@ -72,14 +69,6 @@ def prepare_dataset(
     source: ShardSet, folder: Path, *, workload: str, workers: int, batch_size: int, names: Iterable[str] = ()
 ) -> BenchDataset:
     """Unpack a dataset, repeat it if it is small, and pack the result.
-
-    Args:
-        source: The user's dataset.
-        folder: The temporary folder.
-        workload: Decides what is stored of an image: its file, a small JPEG, or an array.
-        workers: The largest number of workers that will be measured.
-        batch_size: Samples per batch.
-        names: Loaders that may write a format of their own, for which disk space is needed.
 
     Raises:
         MissingFieldError: The dataset has no images.

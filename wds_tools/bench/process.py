@@ -27,13 +27,7 @@ _MAX_TMPDIR_BYTES = 70  # multiprocessing creates sockets below it, whose paths 
 
 
 class LoaderProcess:
-    """A loader in its own process, which imports it and then waits for commands.
-
-    Args:
-        name: Name in `LOADERS`.
-        folder: The temporary folder; the output of the process is kept there.
-        python: Interpreter of the environment of the loader; None is this one.
-    """
+    """A loader in its own process, which imports it and then waits for commands."""
 
     def __init__(self, name: str, folder: Path, python: str | None = None) -> None:
         self.name = name
@@ -54,18 +48,11 @@ class LoaderProcess:
             )
 
     def wait_until_loaded(self) -> None:
-        """Wait until the loader is imported, and take the versions of its packages.
-
-        Raises:
-            WorkerError: It is not installed.
-        """
+        """Wait until the loader is imported, and take the versions of its packages."""
         self.versions = self._reply(_REPLY_SECONDS)
 
     def call(self, command: str, values: dict[str, Any], *, timeout: float = _REPLY_SECONDS) -> Any:
         """Run a command in the process.
-
-        Returns:
-            The reply, as plain values.
 
         Raises:
             WorkerError: The command failed, or the process died or did not reply in time.
@@ -78,11 +65,7 @@ class LoaderProcess:
         self._pipe.close()
 
     def wait_or_kill(self, deadline: float) -> None:
-        """Wait for the process to end, and then end every process that it has left.
-
-        Args:
-            deadline: When waiting ends, on the clock of ``time.monotonic()``.
-        """
+        """Wait for the process to end, and then end every process that it has left."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(ProcessLookupError):
@@ -94,11 +77,7 @@ class LoaderProcess:
         self._process.wait()
 
     def _wait_for_group(self, deadline: float) -> None:
-        """Wait for the process group to end, at most until a deadline.
-
-        Raises:
-            ProcessLookupError: All of its processes have ended.
-        """
+        """Wait for the process group to end, at most until a deadline."""
         while time.monotonic() < deadline:
             self._process.poll()  # a zombie would count as a member
             os.killpg(self._process.pid, 0)

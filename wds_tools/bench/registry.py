@@ -30,8 +30,6 @@ class Entry:
     Attributes:
         module: Its module in this package, imported only in the loader's own process.
         packages: Names for ``pip install``; their versions are reported.
-        note: How the loader is set up.
-        workloads: The workloads that it supports.
         workload_notes: Additions to ``note`` for a workload, above all work that the loader does
             not do.
         size_ratio: Size of the dataset in the loader's own format, divided by its size as files; 0

@@ -20,8 +20,6 @@ class Round:
     """One measurement of one loader.
 
     Attributes:
-        images: Number of images.
-        seconds: Elapsed time.
         cpu_seconds: CPU time of the process and its workers.
         memory_bytes: Memory of all of them at the end, without the page cache.
         first_batch_seconds: From the creation of the loader to its first batch, before the
@@ -67,12 +65,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The dataset in a loader's own format, written before the rounds.
-
-    Attributes:
-        seconds: Time to write it.
-        bytes: Its size.
-    """
+    """The dataset in a loader's own format, written before the rounds."""
 
     seconds: float
     bytes: int
@@ -83,12 +76,7 @@ class BenchReport:
     """Results of `bench`.
 
     Attributes:
-        work: Name of the workload.
-        pictures: Number of different images.
-        copies: How often each image is in an epoch.
         mean_bytes: Mean size of a file that the workload reads.
-        workers: Processes or threads that decode, for each loader.
-        batch_size: Images per batch.
         rounds: Measurements by loader; round i of all loaders took place one after another.
         missing: Loaders that were not measured, or failed, with the reason.
         pixels: Difference from our pixels in a fixed crop of the first images, of 255 levels: mean
@@ -99,7 +87,6 @@ class BenchReport:
             markers.
         stages: Microseconds per image of each stage of our loader; empty unless measured.
         load: Load average of the machine before the start, as in ``os.getloadavg``.
-        machine: Processor, cores and versions.
     """
 
     work: str

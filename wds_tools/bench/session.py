@@ -26,13 +26,7 @@ Progress = Callable[[str], None]
 
 
 class Session:
-    """Measures loaders in turn. A peer that fails is excluded from the rest; the limit and ours must not fail.
-
-    Args:
-        processes: One process per loader, started.
-        setup: What all loaders get; the name is replaced for each.
-        progress: Called with a line of text after each step.
-    """
+    """Measures loaders in turn. A peer that fails is excluded from the rest; the limit and ours must not fail."""
 
     def __init__(self, processes: Sequence[LoaderProcess], setup: Setup, progress: Progress) -> None:
         self._processes = list(processes)
@@ -141,12 +135,7 @@ class Session:
         )
 
     def _each(self, call: Callable[[LoaderProcess], Any], bar: Any) -> Iterator[tuple[LoaderProcess, Any]]:
-        """Call a function for each loader, and exclude a peer for which it fails.
-
-        Args:
-            call: The function.
-            bar: Progress bar, which advances by 1 for each loader; or the description of a new one.
-        """
+        """Call a function for each loader, and exclude a peer for which it fails."""
         if isinstance(bar, str):
             with phase_bar(bar, len(self._processes)) as own:
                 yield from self._each(call, own)

@@ -19,17 +19,8 @@ _WORKER_EXIT_SECONDS = 60.0
 def time_batches(start: Callable[[], Generator[int]], *, workers: int, seconds: float) -> dict[str, float]:
     """Start a loader, warm it up, and measure it between two batches that are at least ``seconds`` apart.
 
-    Args:
-        start: Returns a generator of the number of samples of each batch; closing it ends all
-            workers.
-        workers: Processes or threads that decode; 1 if only this process does.
-        seconds: Minimum duration.
-
     Returns:
         The fields of a `report.Round`.
-
-    Raises:
-        RuntimeError: Workers did not end.
     """
     others = set(procfs.workers(os.getpid()))  # processes of the program that has called `tune`
     started = time.perf_counter()

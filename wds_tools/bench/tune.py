@@ -59,9 +59,6 @@ def tune(
         progress: Called with a line of text after each step.
         remote: How URLs are read; None uses the defaults.
 
-    Returns:
-        The measurements and the proposed number of workers: ``to_text()``, ``to_dict()``, ``call()``.
-
     Raises:
         OptionError: An invalid argument, or the system is not Linux.
         NotADatasetError: ``dataset`` is not a dataset.

@@ -72,19 +72,7 @@ def smallest_sufficient(rounds: Rounds) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TuneSetup:
-    """What was measured.
-
-    Attributes:
-        dataset: The dataset, as the user named it.
-        work: Name of the workload.
-        view: Its view.
-        fields: Fields of a batch.
-        batch_size: Samples per batch.
-        device: Device that batches are copied to; None leaves them in memory.
-        image_bytes: Bytes of one image in a batch.
-        steps: Batches per epoch.
-        cores: Cores that this process may use.
-    """
+    """What was measured."""
 
     dataset: str
     work: str
@@ -99,14 +87,7 @@ class TuneSetup:
 
 @dataclass(frozen=True, slots=True)
 class TuneReport:
-    """Results of `tune`.
-
-    Attributes:
-        setup: What was measured.
-        workers: Rounds by number of workers.
-        load: Load average of the machine before the start, as in ``os.getloadavg``.
-        machine: Processor, cores and versions.
-    """
+    """Results of `tune`."""
 
     setup: TuneSetup
     workers: Rounds

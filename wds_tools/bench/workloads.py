@@ -36,9 +36,7 @@ class Workload:
     """What a loader has to do for each image.
 
     Attributes:
-        title: Description for the title of a table.
         view: The crop and size that all loaders produce; None if no image is decoded.
-        batch_size: Default number of samples per batch.
         crops: All views, if there are several crops of each image; ``view`` is then the first.
     """
 
@@ -86,13 +84,9 @@ class Setup:
     """What a loader process has to know; sent to it as JSON.
 
     Attributes:
-        name: Name of the loader.
         folder: The temporary folder; removed by the process that ends last.
         tree: The dataset as files, ``<class>/<name>``.
         shards: The dataset as shards.
-        workload: Name in `WORKLOADS`.
-        workers: Processes or threads that decode.
-        batch_size: Samples per batch.
         probes: The first images in the shards, as paths in ``tree``; their pixels are compared
             between loaders.
     """
@@ -190,11 +184,7 @@ class LoaderModule(Protocol):
 
 @dataclass(frozen=True)
 class FixedCrop:
-    """A resized crop that depends on the image size alone, in place of a random one.
-
-    Attributes:
-        size: Height and width of the result in pixels.
-    """
+    """A resized crop that depends on the image size alone, in place of a random one."""
 
     size: int
 

@@ -110,11 +110,7 @@ for _command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program and exit.
-
-    Args:
-        arguments: Command-line arguments; None takes the arguments of the process.
-    """
+    """Run the program and exit."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # for file names that stdout cannot encode

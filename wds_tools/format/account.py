@@ -90,11 +90,7 @@ class Account:
         self.attached[role] += count
 
     def close(self, packed: int, reasons: Iterable[str]) -> None:
-        """Set the numbers of packed and skipped units, and check that nothing is missing.
-
-        Raises:
-            AssertionError: A part or a unit is neither used nor left out: an error of the source.
-        """
+        """Set the numbers of packed and skipped units, and check that nothing is missing."""
         self.packed = packed
         self.skipped = Counter(reasons)
         missing = self._declared.keys() - {(part.kind, part.name) for part in self.parts}
@@ -114,11 +110,7 @@ class Account:
         return replace(self, packed=self.packed - more.total(), skipped=self.skipped + more)
 
     def after(self, earlier: Account) -> Account:
-        """Return the account of a rewritten dataset: the account of its source, followed by this one.
-
-        Args:
-            earlier: Account of the dataset that is the source here.
-        """
+        """Return the account of a rewritten dataset: the account of its source, followed by this one."""
         left_out = [part for part in self.parts if not part.role]
         return replace(
             earlier,

@@ -68,9 +68,6 @@ def view_npy(data: bytes | memoryview) -> Any:
     """Return the array of an ``.npy`` file as a view of ``data``, without a copy.
 
     ``np.load`` is not safe here: it allocates any size that a header states, and opens zip files.
-
-    Raises:
-        ValueError: As for `npy_header`.
     """
     shape, fortran, dtype, start = npy_header(data)
     return np.frombuffer(data, dtype, math.prod(shape), start).reshape(shape, order="F" if fortran else "C")
@@ -90,11 +87,7 @@ def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def stored_pixels(data: bytes | memoryview) -> NDArray[np.uint8]:
-    """Return the pixels of an image that is stored as ``.npy``.
-
-    Returns:
-        uint8 [height, width, 3], a view of ``data``.
-    """
+    """Return the pixels of an image that is stored as ``.npy``."""
     pixels = view_npy(data)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
         raise ValueError(f"npy of shape {pixels.shape} and {pixels.dtype} is not an image, which is uint8 [h, w, 3]")
@@ -147,13 +140,7 @@ def codec_for(field: str) -> Codec:
 
 
 def decode_field(field: str, data: bytes, *, where: Callable[[], tuple[str, str]]) -> Any:
-    """Decode a field that is not an image.
-
-    Args:
-        field: Name of the field; its last extension gives the type.
-        data: The encoded field.
-        where: Function that returns shard and key of the sample, for error messages.
-    """
+    """Decode a field that is not an image."""
     try:
         return codec_for(field).decode(data)
     except ValueError as error:

@@ -47,14 +47,7 @@ FieldClasses: TypeAlias = Mapping[str, ClassList]
 
 
 class DatasetClasses(NamedTuple):
-    """All class lists of a dataset.
-
-    Attributes:
-        name: Name of the dataset, for messages.
-        label: Class names of the labels, by number.
-        fields: Class lists of fields.
-        stored: Names of its fields.
-    """
+    """All class lists of a dataset."""
 
     name: str
     label: tuple[str, ...]
@@ -79,12 +72,7 @@ def class_lists(given: Mapping[str, ClassList | Sequence[str]]) -> dict[str, Cla
 
 
 def check_field_classes(field_classes: FieldClasses) -> None:
-    """Check class lists that go into a manifest.
-
-    Raises:
-        LabelError: A name occurs twice, or there are not as many ids as names, or an id occurs twice.
-        OptionError: A place is neither a field nor an entry of a JSON field.
-    """
+    """Check class lists that go into a manifest."""
     for place, (names, ids, attributes) in field_classes.items():
         if place in (FOLDER, INDEX) or str(LabelSource.parse(place)) != place:
             raise OptionError(
@@ -117,12 +105,7 @@ def to_raw(field_classes: FieldClasses) -> dict[str, Any]:
 
 
 def from_raw(raw: Any) -> dict[str, ClassList]:
-    """Return class lists that were read from JSON.
-
-    Raises:
-        TypeError: The value has another structure.
-        ValueError: As for `check_field_classes`.
-    """
+    """Return class lists that were read from JSON."""
     if not isinstance(raw, dict):
         raise TypeError(f"field_classes are {raw!r}; allowed is an object with a list of classes for each place")
     found = {}
@@ -151,15 +134,7 @@ def shared(parts: Sequence[DatasetClasses]) -> dict[str, ClassList]:
 
 
 def check_same(parts: Sequence[DatasetClasses], *, fields: Collection[str] | None = None) -> None:
-    """Check that datasets have the same classes for each place.
-
-    Args:
-        parts: The class lists of each dataset.
-        fields: Only places in these fields are compared; None compares all.
-
-    Raises:
-        LabelError: Two of them have different ones.
-    """
+    """Check that datasets have the same classes for each place."""
     for place in _places(parts):
         field = LabelSource.parse(place).field
         if fields is not None and field not in fields:

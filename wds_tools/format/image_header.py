@@ -57,16 +57,12 @@ class ImageInfo(NamedTuple):
     """Facts from the header of an image.
 
     Attributes:
-        kind: ``jpg``, ``png``, ``webp``, ``tif``, ``gif``, ``avif``, or ``npy`` for stored pixels.
-        width: Width in pixels after the EXIF orientation is applied.
-        height: Height in pixels after the EXIF orientation is applied.
         mode: Pillow's mode, such as ``RGB``, ``L``, ``CMYK``, ``P`` or ``RGBA``. For a PNG with
             16 bits per channel: ``I;16``, ``LA;16``, ``RGB;16`` or ``RGBA;16``.
         orientation: EXIF orientation, 1 to 8; 1 for a TIFF, because Pillow applies it.
         restart: MCUs between two restart markers if a JPEG can be cropped along them, otherwise 0.
         mcu_width: Width in pixels of a JPEG's MCU as stored, which depends on its chroma
             subsampling; 0 for other types.
-        mcu_height: Height in pixels of a JPEG's MCU as stored; 0 for other types.
     """
 
     kind: str

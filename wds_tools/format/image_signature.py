@@ -50,11 +50,7 @@ class Signatures:
 
     @classmethod
     def of(cls, table: pa.Table) -> Signatures:
-        """Return the signatures in the `COLUMNS` of an index.
-
-        Raises:
-            ValueError: The columns are not signatures.
-        """
+        """Return the signatures in the `COLUMNS` of an index."""
         hashes, present = parse_hashes(table.column(0))
         try:
             measures = [column.cast(pa.float32()).to_numpy(zero_copy_only=False) for column in table.columns[1:]]

@@ -69,10 +69,8 @@ class Index:
     """The index of one shard of n samples.
 
     Attributes:
-        shard: Name of the shard.
         shard_bytes: Length of the shard in bytes.
         shard_xxh3: XXH3-128 of the whole shard, 32 hexadecimal digits.
-        keys: Keys of the n samples.
         fields: Field name to the columns of the field.
         label: int64 [n], class number, `NO_LABEL` for a sample without a label.
         width: int32 [n], width in pixels after the EXIF orientation is applied, 0 without an image.
@@ -84,7 +82,6 @@ class Index:
         mcu_width: int8 [n], width in pixels of a JPEG's MCU as stored, which depends on its chroma
             subsampling; 0 for other types.
         mcu_height: int8 [n], height in pixels of a JPEG's MCU as stored; 0 for other types.
-        columns: Names of further columns in the file, for conditions; `index_edit` reads them.
     """
 
     shard: str
@@ -229,11 +226,6 @@ def write_table(table: Any, metadata: dict[str, Any]) -> bytes:
 def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
     """Decode an index and check that every field lies inside its shard.
 
-    Args:
-        data: The Parquet file.
-        name: Name of the file, for error messages.
-        samples: Expected number of samples, checked before any row is read; None skips the check.
-
     Raises:
         ManifestError: The data is not an index, is damaged, is of another version or number of
             samples, or has a field outside the shard.
@@ -259,17 +251,8 @@ def from_bytes(data: bytes, *, name: str, samples: int | None = None) -> Index:
 def stored_columns(data: bytes, names: Collection[str], *, name: str, samples: int) -> tuple[pa.Table, list[str]]:
     """Return some columns of an index as they are stored, without the others, which are neither read nor checked.
 
-    Args:
-        data: The Parquet file, whose checksum is known to be right.
-        names: Names of columns; those that the file lacks are left out.
-        name: Name of the file, for error messages.
-        samples: Expected number of samples.
-
     Returns:
         The columns, and the names of all further columns, see `Index.columns`.
-
-    Raises:
-        ManifestError: As for `from_bytes`.
     """
     file, metadata = _open(data, name, names)
     try:

@@ -31,15 +31,7 @@ class IndexBuilder:
         image: ImageInfo | None = None,
         headers: dict[str, int] | None = None,
     ) -> None:
-        """Add the row of a sample.
-
-        Args:
-            key: Key of the sample.
-            fields: Field name to (offset, size, xxh3) as in `FieldColumns`.
-            label: Class number, or None.
-            image: Facts from the header of its image, or None without an image.
-            headers: Field name to the bytes of its tar headers; None if all have one block.
-        """
+        """Add the row of a sample."""
         self.keys.append(key)
         self.fields.append(fields)
         self.labels.append(label)

@@ -45,27 +45,14 @@ def is_index(data: bytes) -> bool:
 
 
 def rename(data: bytes, *, name: str, shard: str) -> bytes:
-    """Return the index of the same shard under another name; unknown columns are kept.
-
-    Raises:
-        ManifestError: The data is not a valid index.
-    """
+    """Return the index of the same shard under another name; unknown columns are kept."""
     index = from_bytes(data, name=name)
     table, metadata = _read(data)
     return write_table(table, {**metadata, "shard": shard, CHECKSUM: content_checksum(replace(index, shard=shard))})
 
 
 def relabel(data: bytes, label: NDArray[np.int64], *, name: str) -> bytes:
-    """Return the index with other labels; unknown columns are kept.
-
-    Args:
-        data: An index as `from_bytes` accepts it.
-        label: int64 [n], class number of each sample, `NO_LABEL` for none.
-        name: Name of its file, for error messages.
-
-    Raises:
-        ManifestError: The data is not a valid index.
-    """
+    """Return the index with other labels; unknown columns are kept."""
     index = from_bytes(data, name=name)
     table, metadata = _read(data)
     column = table.schema.get_field_index("label")
@@ -111,16 +98,7 @@ def read_columns(data: bytes, names: Sequence[str], *, name: str) -> pa.Table:
 
 
 def header_bytes(data: bytes, field: str, *, name: str) -> NDArray[np.int32] | None:
-    """Return the bytes of the tar headers before a field, int32 [n], 0 for a sample without it; None: not recorded.
-
-    Args:
-        data: An index as `from_bytes` accepts it.
-        field: Name of the field.
-        name: Name of the file of the index, for error messages.
-
-    Raises:
-        ManifestError: The column is damaged.
-    """
+    """Return the bytes of the tar headers before a field, int32 [n], 0 for a sample without it; None: not recorded."""
     if f"{field}.header" not in pq.read_schema(pa.BufferReader(data)).names:
         return None
     column = read_columns(data, [f"{field}.header"], name=name).column(0)

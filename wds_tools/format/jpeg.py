@@ -37,14 +37,9 @@ class JpegHeader(NamedTuple):
     """Facts from the header of a JPEG file.
 
     Attributes:
-        width: Width in pixels as stored, before the EXIF orientation is applied.
-        height: Height in pixels as stored, before the EXIF orientation is applied.
-        components: 1 for grey, 3 for colour, 4 for CMYK or YCCK.
         bits: Bits per channel: nearly always 8, and 12 in some medical images.
-        progressive: Whether the coding is progressive.
         orientation: EXIF orientation, 1 to 8; 1 if the file has none.
         mcu_width: Width in pixels of an MCU, the unit of a scan; 0 if the header is invalid there.
-        mcu_height: Height in pixels of an MCU; 0 if the header is invalid there.
         has_restart: Whether the header defines a restart interval. Without one there are no restart
             markers.
     """
@@ -239,11 +234,6 @@ class Frame:
 
     Attributes:
         height_at: Byte offset of height and width in the frame header, two bytes each.
-        width: Width in pixels as stored, before the EXIF orientation is applied.
-        height: Height in pixels as stored, before the EXIF orientation is applied.
-        components: 1 for grey, 3 for colour, 4 for CMYK or YCCK.
-        mcu_width: Width in pixels of an MCU, the unit of a scan.
-        mcu_height: Height in pixels of an MCU.
         restart: MCUs between two restart markers, 0 without markers.
         scan_at: Byte offset of the coded data.
     """
@@ -322,12 +312,7 @@ _MIN_WIDTH = 5  # in narrower images, libjpeg repeats chroma instead of interpol
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A region of a JPEG as a separate JPEG.
-
-    Attributes:
-        data: The new file.
-        box: Region of the original image that it shows.
-    """
+    """A region of a JPEG as a separate JPEG."""
 
     data: bytearray
     box: Box
@@ -339,11 +324,6 @@ def slice_region(data: bytes | memoryview, frame: Frame, box: Box) -> Slice | No
     The decoded pixels inside ``box`` are identical to the pixels of the full image. Restart intervals do
     not depend on each other, and the slice has at least one extra pixel at each inner edge, which the
     interpolation of chroma needs.
-
-    Args:
-        data: A complete JPEG.
-        frame: Its `baseline_frame`.
-        box: The region, inside the image, in pixels as stored.
 
     Returns:
         The slice; None if it would be the whole image, or if restart markers are missing or not in

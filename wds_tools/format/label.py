@@ -154,11 +154,7 @@ def _scalar(value: Any) -> Any:
 
 
 class Classes(tuple[str, ...]):
-    """The names of the classes of a dataset, by number; no name occurs twice.
-
-    Raises:
-        LabelError: A name occurs twice.
-    """
+    """The names of the classes of a dataset, by number; no name occurs twice."""
 
     __slots__ = ()
 
@@ -199,9 +195,6 @@ class Classes(tuple[str, ...]):
 
         If a name has another number among the given ones, names are matched. Otherwise the given names replace these,
         number by number.
-
-        Raises:
-            LabelError: Names are matched, and one is not among the given ones; or there are fewer given names.
         """
         given = Classes(given)
         numbers = given.numbers()
@@ -264,11 +257,7 @@ class Labels:
         self._last: Any = None
 
     def add(self, value: Any, count: int = 1) -> None:
-        """Add the label of the next samples: a `Label`, a value that `parse` reads, or a list of these.
-
-        Raises:
-            LabelError: The value is neither a number nor a text nor a list of these.
-        """
+        """Add the label of the next samples: a `Label`, a value that `parse` reads, or a list of these."""
         value = _scalar(value)
         items = items_of(value, self._separator, as_text=self._label_type == "name")
         self._lists.add(None if items is None else len(items), count)
@@ -302,10 +291,6 @@ class Labels:
         Numbers stay as they are. Names are numbered by ``own`` or ``given``, otherwise in sorted order. Booleans are
         the classes ``false`` and ``true``. Lists of equal length with only 0 and 1, or booleans, have one value for
         each class; if a single value of each is 1, samples have one label.
-
-        Args:
-            given: Class names by number that the user gave.
-            own: Class names by number that the source has.
 
         Raises:
             LabelError: Labels are both numbers and names, have fractions, or are not among the classes; or it is not
@@ -353,11 +338,7 @@ class Labels:
         return Numbered(np.full(len(several), NO_NUMBER), classes, notes, form, several)
 
     def _found_form(self, known: Classes) -> Form:
-        """Return what the values are: one label, a list of labels, or a list with 0 or 1 for each class.
-
-        Raises:
-            LabelError: Lists of 0 and 1, or of booleans, can be neither of these.
-        """
+        """Return what the values are: one label, a list of labels, or a list with 0 or 1 for each class."""
         if not self._lists.has_lists or self._label_type is not None:
             return Form(self._lists.has_lists)
         codes, in_lists = np.array(self._codes, np.int64), self._lists.are_in_lists()
@@ -454,11 +435,7 @@ class Labels:
         return labels
 
     def _are_names_among(self, known: Classes) -> bool:
-        """Return whether texts that look like numbers are names, because the known classes include all texts.
-
-        Raises:
-            LabelError: They can be both, and mean different classes.
-        """
+        """Return whether texts that look like numbers are names, because the known classes include all texts."""
         texts = {value.strip() for value in self._values if isinstance(value, str)} - {""}
         numbers = {text: int(found[1]) for text in texts if (found := _WHOLE.fullmatch(text))}
         all_known = bool(texts) and texts <= {*known}
@@ -556,9 +533,6 @@ def readings(value: Any, classes: Sequence[str]) -> list[int]:
 
     >>> readings("1", ["0", "2", "1"]), readings("fig", ["cat", "fig"]), readings("pea", ["cat", "fig"])
     ([1, 2], [1], [])
-
-    Raises:
-        LabelError: The value is neither a number nor a text.
     """
     label, text = _numbered(value), _named(value).name
     found = [] if label.number is None else [label.number]

@@ -42,14 +42,6 @@ def items_of(value: Any, separator: str | None, *, as_text: bool = False) -> lis
     ([3, 1], ['cat', 'dog'], ['cat'], ['cat', 'dog'])
     >>> items_of("cat dog", None), items_of("", " ")
     (None, None)
-
-    Args:
-        value: The value of the sample. Text in brackets is a list, as JSON or Python writes it.
-        separator: Text between the labels of a sample.
-        as_text: Whether a text without separator is a name, even in brackets.
-
-    Raises:
-        LabelError: A text in brackets is not a list.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -121,10 +113,6 @@ class Lists:
         """Return the class numbers of each sample, each once.
 
         Also return how many samples name a class several times, and how many values in lists are missing.
-
-        Args:
-            numbers: Class number of each value of all samples, int64 [values].
-            missing: What stands for no label: a sample with this single value has None.
         """
         found: list[tuple[int, ...] | None] = []
         start = repeated = lost = 0

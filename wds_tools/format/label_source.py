@@ -59,9 +59,6 @@ class LabelSource:
         """Return the label of a sample as it is stored: a value or a list for `Labels.add`, or None.
 
         If the label is a folder, this is its whole path in the key, which `resolved` shortens.
-
-        Raises:
-            ValueError: The field is not JSON or npy, as its name states, or its entry is an object.
         """
         if self.field is None:
             return key.rpartition("/")[0].removeprefix("./").strip("/") or None
@@ -97,9 +94,6 @@ class NamesOfNumbers:
     """Compares class numbers with the class names that `pack` writes next to them, as ``"class"`` in ``json``.
 
     After a merge, equal numbers in the shards may be different classes.
-
-    Attributes:
-        contradiction: The first two samples that contradict each other; "" as long as there are none.
     """
 
     def __init__(self) -> None:

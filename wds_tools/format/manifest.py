@@ -50,10 +50,8 @@ class ShardEntry:
 
     Attributes:
         name: File name, in the folder of the manifest.
-        samples: Number of samples.
         bytes: Length of the shard in bytes.
         xxh3: XXH3-128 of the shard, 32 hexadecimal digits.
-        index: File name of the index, in the same folder.
         index_bytes: Length of the index in bytes.
         index_xxh3: XXH3-128 of the index, 32 hexadecimal digits.
         before: The entry that the shard had before its images were rewritten in place; None if they were not.
@@ -76,15 +74,7 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class ShardTotals:
-    """What a manifest has of all shards together.
-
-    Attributes:
-        samples: Number of samples.
-        bytes: Length of all shards in bytes.
-        order_bytes: Length of all shards before images were rewritten in place; the order of samples depends on it.
-        fingerprint: See `fingerprint`.
-        order_fingerprint: See `order_fingerprint`.
-    """
+    """What a manifest has of all shards together."""
 
     samples: int
     bytes: int
@@ -264,11 +254,7 @@ def united_accounts(manifests: Iterable[Manifest]) -> Account | None:
 
 
 def checked_name(name: str | None) -> str:
-    """Return the file name of a manifest that the user has chosen; None is `MANIFEST_NAME`.
-
-    Raises:
-        OptionError: It is not a file name of JSON.
-    """
+    """Return the file name of a manifest that the user has chosen; None is `MANIFEST_NAME`."""
     if name is None:
         return MANIFEST_NAME
     if "/" in name or not name.endswith(".json") or name.startswith("."):
@@ -320,11 +306,7 @@ def _entry_to_raw(shard: ShardEntry) -> dict[str, Any]:
 
 
 def seal(raw: dict[str, Any]) -> str:
-    """Return the text of a manifest in the current version, with a checksum at the end.
-
-    Args:
-        raw: The JSON object; ``version`` and the checksum are replaced.
-    """
+    """Return the text of a manifest in the current version, with a checksum at the end."""
     values = {key: _to_readable_json(value) for key, value in raw.items() if key not in ("shards", _SEAL)}
     values["version"] = str(FORMAT_VERSION)
     values["shards"] = "[\n" + ",\n".join("    " + _to_readable_json(shard) for shard in raw["shards"]) + "\n  ]"
@@ -387,10 +369,6 @@ def from_unsealed(text: str | bytes, *, name: str = MANIFEST_NAME) -> tuple[dict
 
     Returns:
         The JSON object, including unknown keys, and the manifest.
-
-    Raises:
-        ManifestError: The text is not a manifest, is of a newer version, is damaged, or contradicts
-            itself.
     """
     try:
         raw = json.loads(text)

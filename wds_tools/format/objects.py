@@ -147,9 +147,6 @@ def flip_index_of(attributes: Iterable[str]) -> tuple[int, ...] | None:
     >>> flip_index_of(['{"keypoints": ["nose", "left_eye", "right_eye"]}'])
     (0, 2, 1)
 
-    Args:
-        attributes: A JSON object as text for each class, as in `ClassList`.
-
     Returns:
         The index of the other point of each pair. None if it is not known, or not the same for all classes.
     """
@@ -220,9 +217,6 @@ def rle_box(rle: Mapping[str, Any]) -> Box:
 
     >>> rle_box({"size": [3, 4], "counts": [4, 2, 6]})
     (1.0, 1.0, 2.0, 3.0)
-
-    Raises:
-        SourceError: It is not such a mask.
     """
     height, counts = rle["size"][0], run_lengths(rle)
     start, runs = 0, []

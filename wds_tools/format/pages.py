@@ -34,12 +34,7 @@ _PAGE_UNCOMPRESSED, _PAGE_COMPRESSED = 2, 3
 
 
 def memory_of(data: bytes, columns: Collection[str] | None = None) -> int:
-    """Return the estimated number of bytes that columns of a Parquet file take in memory.
-
-    Args:
-        data: The file.
-        columns: Names of the columns that will be read; None for all.
-    """
+    """Return the estimated number of bytes that columns of a Parquet file take in memory."""
     length = int.from_bytes(data[-_TRAILER_BYTES:-4], "little")
     if data[-4:] != b"PAR1" or length > len(data) - _TRAILER_BYTES:
         raise ValueError("not a Parquet file, or truncated")

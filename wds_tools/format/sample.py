@@ -39,7 +39,6 @@ class Sample:
     """One training example in its stored form.
 
     Attributes:
-        key: Key, unique in its shard.
         fields: Field name to encoded bytes, in the order in which they are written.
     """
 
@@ -84,10 +83,6 @@ def split_name(name: str) -> tuple[str, str] | None:
 @lru_cache(maxsize=1024)
 def numbered_names(names: tuple[str, ...], pattern: str) -> tuple[str, ...]:
     """Return the names that match a pattern, in the order of their numbers.
-
-    Args:
-        names: Names of fields.
-        pattern: A name with ``*`` for a number.
 
     >>> numbered_names(("txt", "frame10.jpg", "frame9.jpg", "thumb.jpg"), "frame*.jpg")
     ('frame9.jpg', 'frame10.jpg')

@@ -22,13 +22,7 @@ _REWRITTEN = "rewritten"  # numbers of the shards that were rewritten
 
 
 class ShardTable(KnownShards):
-    """The entries of all shards of a manifest.
-
-    Args:
-        columns: Arrays with one row for each shard, see `columns_of`.
-        totals: The totals of all entries.
-        reopen: Returns the same table in another process; None pickles the columns.
-    """
+    """The entries of all shards of a manifest."""
 
     def __init__(
         self,
@@ -109,11 +103,7 @@ class ShardTable(KnownShards):
 
 
 class JoinedShards(JoinedSequence[ShardEntry], KnownShards):
-    """The shards of several manifests as those of one.
-
-    Args:
-        parts: A `ShardTable` or a tuple of entries for each manifest.
-    """
+    """The shards of several manifests as those of one."""
 
     def __init__(self, parts: Sequence[Sequence[ShardEntry]]) -> None:
         super().__init__(parts)

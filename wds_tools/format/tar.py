@@ -55,12 +55,9 @@ class Member:
     """An entry of an archive.
 
     Attributes:
-        name: Full path as stored; bytes that are not UTF-8 become surrogate escapes.
         header_offset: Byte offset of the member, including its extended headers.
         offset: Byte offset of the content.
-        size: Length of the content in bytes.
         is_file: True for regular files; False for folders, links and devices, which have no content.
-        is_folder: True for folders.
         link: Full path of the member whose content a hard link shares; empty if this is not a hard link.
     """
 
@@ -92,10 +89,6 @@ def build_header(name: str, size: int) -> bytes:
 
     They are a ustar header, preceded by a pax header if name or size do not fit ustar. Owner, time
     and mode are constant, so that equal contents give equal archives.
-
-    Args:
-        name: Path of the member.
-        size: Length of the content in bytes.
 
     Raises:
         OptionError: Tar readers would not return the same name, or the size is negative.

@@ -21,7 +21,6 @@ class Totals:
     """Totals over the indexes that were added.
 
     Attributes:
-        fields: Field name to the number of samples that have the field.
         images: Range of image sizes, None if no image size is known.
         last_label: Largest class number, -1 without labels.
     """

@@ -21,12 +21,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True)
 class _TwoResults:
-    """Base of views that show two results of a view in one; the second one shows partners.
-
-    Attributes:
-        view: A `Letterbox`, `RandomAffine`, `Mosaic`, `LargeScaleJitter` or `ZoomOut`.
-        p: Probability of two results. Otherwise there is only the first one.
-    """
+    """Base of views that show two results of a view in one; the second one shows partners."""
 
     view: _Framed
     p: float

@@ -101,12 +101,7 @@ class Buckets:
 
 @dataclass(frozen=True)
 class OneBucket:
-    """The view of a batch of one size of `Buckets`.
-
-    Attributes:
-        buckets: All sizes.
-        number: Index of the size of the batch.
-    """
+    """The view of a batch of one size of `Buckets`."""
 
     buckets: Buckets
     number: int

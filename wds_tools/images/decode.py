@@ -138,13 +138,6 @@ def _decode_part(data: memoryview, mode: str, orientation: int, box: Box, size: 
 def decode_slice(data: memoryview, frame: Frame, mode: str, orientation: int, box: Box) -> Pixels | None:
     """Decode only the restart intervals that a box needs.
 
-    Args:
-        data: The JPEG file.
-        frame: Its `baseline_frame`.
-        mode: Pillow mode as recorded in the index.
-        orientation: EXIF orientation, 1 to 8.
-        box: The box to return, in pixels after the orientation is applied.
-
     Returns:
         The pixels of the box: uint8 [height, width, 3]. None if a full decode is needed.
     """
@@ -213,9 +206,6 @@ def decode_stored(data: memoryview) -> Pixels | DeepPixels:
         uint8 [height, width, channels], or uint16 for 16 bits per channel. Grey and palette images
         have one channel; that of a palette image has the palette indices, which are class numbers
         in a mask.
-
-    Raises:
-        DecodeError: The image cannot be decoded, or is larger than `MAX_PIXELS`.
     """
     mode = sixteen_bit_mode(data)
     return _decode_deep(data, mode) if mode else _decode_with_pillow(data, rgb=False)
@@ -276,10 +266,6 @@ def _decode_deep(data: memoryview, mode: str) -> DeepPixels:
 def orient(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
     """Apply an EXIF orientation (Exif 2.32, tag 0x0112).
 
-    Args:
-        pixels: [height, width, channels], as stored.
-        orientation: EXIF orientation, 1 to 8.
-
     Returns:
         A contiguous array; height and width are swapped for orientations 5 to 8.
     """
@@ -294,13 +280,7 @@ def orient(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
 
 
 def orient_box(box: Box, orientation: int, size: tuple[int, int]) -> Box:
-    """Return the box in an image after `orient` that corresponds to a box before it.
-
-    Args:
-        box: Box in the image before `orient`.
-        orientation: EXIF orientation, 1 to 8.
-        size: Width and height of the image before `orient`.
-    """
+    """Return the box in an image after `orient` that corresponds to a box before it."""
     left, top, width, height = box
     image_width, image_height = size
     if orientation >= 5:

@@ -22,21 +22,13 @@ GREY = 114  # the usual value around an image in detection, that of YOLO
 
 
 def check_fill(fill: Any) -> None:
-    """Check the value around an image.
-
-    Raises:
-        OptionError: It is not a whole number from 0 to 255.
-    """
+    """Check the value around an image."""
     if not isinstance(fill, int | np.integer) or isinstance(fill, bool) or not 0 <= fill <= 255:
         raise OptionError(f"fill={fill!r}; allowed are whole numbers from 0 to 255")
 
 
 def check_flips(flip: Any, flip_vertical: Any) -> None:
-    """Check the probabilities of both flips.
-
-    Raises:
-        OptionError: One of them is neither a probability nor True or False.
-    """
+    """Check the probabilities of both flips."""
     check_flip(flip)
     try:
         check_flip(flip_vertical)
@@ -45,13 +37,7 @@ def check_flips(flip: Any, flip_vertical: Any) -> None:
 
 
 def are_flipped(u: Floats, flip: bool | float, flip_vertical: bool | float) -> NDArray[np.bool_]:
-    """Return whether results are mirrored left to right, and top to bottom: bool [n, 2].
-
-    Args:
-        u: float64 [n, 2], random numbers.
-        flip: Probability; True means 0.5.
-        flip_vertical: Probability; True means 0.5.
-    """
+    """Return whether results are mirrored left to right, and top to bottom: bool [n, 2]."""
     return u < [0.5 if one is True else float(one) for one in (flip, flip_vertical)]
 
 
@@ -299,21 +285,13 @@ def centred(frame: Ints | Floats, resized: Ints | Floats) -> Floats:
 
 
 def check_number(name: str, value: Any, most: float) -> None:
-    """Check that a value is a number from 0 to ``most``.
-
-    Raises:
-        OptionError: It is not.
-    """
+    """Check that a value is a number from 0 to ``most``."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value <= most:
         raise OptionError(f"{name}={value!r}; allowed are 0 to {most}")
 
 
 def check_scale(scale: Any) -> None:
-    """Check a range of factors.
-
-    Raises:
-        OptionError: It is invalid.
-    """
+    """Check a range of factors."""
     is_pair = isinstance(scale, tuple | list) and len(scale) == 2
     if (
         not is_pair

@@ -76,9 +76,6 @@ def _around_the_first(resized: Floats) -> Floats:
 
     Clockwise, two tiles each are above the first one, to the right of it, below it, and to the left of it, and each of
     these pairs is in a row or a column of its own. So no tile covers another one.
-
-    Args:
-        resized: float64 [n, 9, 2], their heights and widths.
     """
     height, width = resized[..., 0].T, resized[..., 1].T
     zero, right, bottom = np.zeros(len(resized)), width[0], height[0]

@@ -141,11 +141,6 @@ def _render(
 def transcode_jpeg(data: bytes | memoryview, restart: int, orientation: int) -> tuple[bytes, Signature | None] | None:
     """Rewrite a JPEG with restart markers and new Huffman codes; requires the module (see `is_available`).
 
-    Args:
-        data: A sequential or progressive JPEG.
-        restart: MCUs between two restart markers.
-        orientation: EXIF orientation, 1 to 8, for the signature.
-
     Returns:
         A sequential JPEG, verified to have the same coefficients. Its only metadata are the
         segments that define the colour space (JFIF, Adobe). And its signature; None if it is RGB, not YCbCr.

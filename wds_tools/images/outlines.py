@@ -198,11 +198,6 @@ def filled(outlines: Sequence[Floats], height: int, width: int) -> NDArray[np.bo
     """Return which pixels have their centre inside an outline, or inside one of several: bool [height, width].
 
     A centre is inside if a line from it to the right crosses the outline an odd number of times.
-
-    Args:
-        outlines: [points, 2] each, x and y.
-        height: Height of the mask.
-        width: Width of the mask.
     """
     mask = np.zeros((height, width), np.bool_)
     fill([mask] * len(outlines), outlines)

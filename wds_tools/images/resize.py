@@ -108,14 +108,7 @@ def flipped(pixels: NDArray[Any], regions: Regions, index: int) -> NDArray[Any]:
 
 
 def fill_around(output: NDArray[Any], regions: Regions, index: int, fill: float) -> None:
-    """Write a value to the pixels of an output, [channels, height, width], in which none of its results is.
-
-    Args:
-        output: The output.
-        regions: Regions of a batch.
-        index: Index of the output.
-        fill: The value.
-    """
+    """Write a value to the pixels of an output, [channels, height, width], in which none of its results is."""
     frame = regions.frame
     assert frame is not None
     tiles = slice(index * frame.tiles, (index + 1) * frame.tiles)
@@ -134,13 +127,6 @@ def fill_around(output: NDArray[Any], regions: Regions, index: int, fill: float)
 
 def warp_frame(frame: NDArray[Any], warp: Warp, index: int, fill: float, *, nearest: bool) -> NDArray[Any]:
     """Return the output of a frame after rotation, shear and perspective.
-
-    Args:
-        frame: [height, width, channels], any dtype of real numbers.
-        warp: The maps of a batch.
-        index: Index of the frame in the batch.
-        fill: Value outside of the frame.
-        nearest: Take the nearest pixel instead of interpolating.
 
     Returns:
         [height, width, channels] in the dtype of the frame.
@@ -202,13 +188,7 @@ def _nearest(
 
 
 def _resize_inside(pixels: NDArray[Any], box: tuple[float, float, float, float], size: Size) -> NDArray[Any]:
-    """Resize a box whose edges may lie between pixels, with a filter that also uses pixels around the box.
-
-    Args:
-        pixels: uint8 or floating point [height, width, channels].
-        box: Left, top, right, bottom.
-        size: Height and width of the result.
-    """
+    """Resize a box whose edges may lie between pixels, with a filter that also uses pixels around the box."""
     height, width = pixels.shape[:2]
     # Edges may be outside the image by half a pixel of the result, or by rounding errors.
     beyond = (-box[0], -box[1], box[2] - width, box[3] - height)

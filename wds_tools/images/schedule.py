@@ -66,14 +66,7 @@ class MultiScale:
 
 
 def choose(seed: int, epoch: int, start: int, count: int) -> int:
-    """Return which of ``count`` views a batch has.
-
-    Args:
-        seed: Seed of the loader.
-        epoch: Zero-based epoch.
-        start: Position at which the step begins, over all ranks.
-        count: Number of views.
-    """
+    """Return which of ``count`` views a batch has."""
     return int(uniform(key_of("view of batch", seed, epoch), np.array([start]), 1)[0, 0] * count)
 
 

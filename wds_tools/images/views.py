@@ -159,11 +159,7 @@ class Regions:
         return Regions(self.box[rows], self.resize[rows], self.corner[rows], self.size[rows], self.flip[rows], frame)
 
     def shows(self, i: int) -> NDArray[np.bool_] | None:
-        """Return which pixels of the output show the one of two outputs to which region ``i`` belongs.
-
-        Returns:
-            bool [height, width]; None if nothing is pasted there.
-        """
+        """Return which pixels of the output show the one of two outputs to which region ``i`` belongs."""
         if self.frame is None or self.frame.pasted is None:
             return None
         pair, is_second = divmod(i // self.frame.tiles, 2)
@@ -175,9 +171,6 @@ class Regions:
 
         An output pixel depends on input pixels at a distance of up to one output pixel, and of at
         least one input pixel.
-
-        Returns:
-            int64 [n, 4], left, top, width and height in pixels of the image.
         """
         start, stop = self.corner, self.corner + self.size  # [n, 2], rows and columns of the resized box
         length = self.box[:, [3, 2]]  # [n, 2], height and width
@@ -256,11 +249,7 @@ class OfOneSize:
 
 
 def check_flip(flip: Any) -> None:
-    """Check that a value is a probability, True or False.
-
-    Raises:
-        OptionError: It is not.
-    """
+    """Check that a value is a probability, True or False."""
     if not isinstance(flip, int | float | np.number | np.bool_) or not 0 <= flip <= 1:
         raise OptionError(f"flip={flip!r}; allowed are True, False, or a probability")
 
@@ -446,9 +435,6 @@ def _resize_shorter_side(width: NDArray[np.int64], height: NDArray[np.int64], si
     """Return the image sizes after the shorter side is resized to ``side`` pixels.
 
     The longer side is rounded down, as in torchvision.
-
-    Returns:
-        int64 [n, 2], height and width.
     """
     short = np.minimum(width, height)
     resized = np.stack([height, width], axis=1) * side // short[:, None]

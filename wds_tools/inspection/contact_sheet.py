@@ -71,20 +71,6 @@ def contact_sheet(
 ) -> int:
     """Write one image with the first samples of an epoch, as the loader delivers them, and their annotations.
 
-    Args:
-        dataset: Folder, URL, manifest or pattern.
-        out: File to write; its extension selects the format.
-        view: ``train``, ``eval`` or ``whole``.
-        size: Width and height of a tile in pixels.
-        count: Maximum number of samples.
-        seed: Seed of the order, crops and flips.
-        epoch: Number of the epoch, from 0.
-        choice: Which samples, and how often; None means all.
-        remote: How URLs are read; None uses the defaults.
-
-    Returns:
-        Number of samples shown.
-
     Raises:
         OptionError: An option is invalid.
         DestinationError: The file cannot be written.
@@ -130,15 +116,6 @@ def sheet_of_step(
 ) -> tuple[int, StepExplanation]:
     """Write one image with the samples of a step of a run, with the first view of the first image of its batches.
 
-    Args:
-        step: The step, and a file with the state of the run.
-        dataset: Folder, URL, manifest or pattern.
-        out: File to write; its extension selects the format.
-        size: Width and height of a tile in pixels.
-        count: Maximum number of samples.
-        choice: The samples of the run.
-        remote: How URLs are read.
-
     Returns:
         Number of samples shown, and the step.
 
@@ -174,13 +151,6 @@ def _annotated(
     """Return images as tiles with their annotations drawn on them.
 
     A warning names each layer that some samples do not have, and the first of them.
-
-    Args:
-        images: uint8 [3, height, width] each. They are reduced to the size of a tile.
-        size: Width and height of a tile in pixels.
-        manifest: The dataset.
-        layers: See `layers_of`.
-        explain: Returns the step of the images with the fields of a layer.
     """
     tiles = []
     for image in images:

@@ -36,11 +36,6 @@ def examine_datasets(
         remote: Folder and limit of the cache for remote shards.
         distance: Bits in which the hashes of similar images differ at most.
         bans: Folder for files that ``ban=`` takes, one for each problem; None writes none.
-
-    Raises:
-        NotADatasetError: A path is not a packed dataset.
-        OptionError: ``distance`` is not in the range 0 to 16, or a dataset is given twice.
-        DestinationError: ``bans`` cannot be written to.
     """
     if not 0 <= distance <= MAX_DISTANCE:
         raise OptionError(f"distance={distance}; allowed are 0 to {MAX_DISTANCE} bits")

@@ -31,9 +31,7 @@ class Finding:
     """The result of a check.
 
     Attributes:
-        name: Name of the check.
         status: ``problem`` if something does not work, ``note`` if it could be better.
-        found: What was found.
         remedy: What to do; empty if nothing needs to be done.
         details: Further values for JSON, by their names.
     """
@@ -147,13 +145,7 @@ def _one_line(text: str) -> str:
 
 
 def check_fast_path(imports: Imports, *, native: bool, source_tree: str | None = None) -> Finding:
-    """Check that the compiled decoder is used.
-
-    Args:
-        imports: Result of importing it.
-        native: Whether compiled code may be used.
-        source_tree: The source tree that wds_tools is imported from; None if it is installed without it.
-    """
+    """Check that the compiled decoder is used."""
     found = f"{decoder_text(imports, allowed=native)}: loading is slower"
     if NATIVE in imports.broken:
         remedy = "install a C compiler, then wds-tools again"

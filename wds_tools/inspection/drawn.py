@@ -36,10 +36,6 @@ def layers_of(manifest: Manifest, image: str = "image") -> dict[str, dict[str, A
     """Return what can be drawn of a dataset: by its name for messages, the fields of a loader next to an image.
 
     Each layer is loaded by itself, so that a mistake in one does not hide the others.
-
-    Args:
-        manifest: The dataset.
-        image: Name of the image in a batch.
     """
     layers: dict[str, dict[str, Any]] = {}
     masks = [name for name in manifest.fields if shows_mask(name)]
@@ -59,14 +55,7 @@ def layers_of(manifest: Manifest, image: str = "image") -> dict[str, dict[str, A
 
 
 def draw(tile: Image.Image, layer: Mapping[str, Any], *, scale: float, names: Sequence[str]) -> None:
-    """Draw a layer of a sample on its image.
-
-    Args:
-        tile: The image, RGB, which is changed.
-        layer: The values of the fields of a layer.
-        scale: Pixels of the tile per pixel of the image in the batch.
-        names: Class names of objects by number.
-    """
+    """Draw a layer of a sample on its image."""
     if MASK in layer:
         _draw_mask(tile, np.asarray(layer[MASK]))
         return

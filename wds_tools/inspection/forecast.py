@@ -43,19 +43,13 @@ class Forecast:
     """The forecast of an epoch.
 
     Attributes:
-        samples: Samples of the dataset.
-        shards: Shards of the dataset.
-        bytes: Bytes of the dataset.
         global_batch: Samples of a step over all ranks.
-        steps: Steps of an epoch, the same on every rank.
         epoch_samples: Samples of an epoch, repetitions included.
         class_factors: How often a sample of each class occurs in an epoch; None without
             ``class_weights=``.
         dropped: Samples that an epoch does not deliver (``tail="drop"``).
         padded: Rows that repeat a sample (``tail="pad"``), or are marked as padding (``"mask"``).
-        lanes: Number of lanes, which are independent streams of blocks.
         block_samples: Samples of a block, the unit of reading.
-        block_bytes: Bytes of a block.
         window_samples: Samples of the shuffle window; 0 without a shuffle.
         window_bytes: Bytes of the window in the page cache, over all machines.
         quality: Expected quality of the shuffle: 1 is a full shuffle.
@@ -116,23 +110,7 @@ def forecast(
     image_bytes: int | None = None,
     choice: Choice | None = None,
 ) -> Forecast:
-    """Return the forecast of an epoch.
-
-    Args:
-        shards: The dataset.
-        batch_size: Samples per batch of a rank.
-        world_size: Number of ranks.
-        ranks_per_node: Ranks per machine; None means all ranks on one machine.
-        num_workers: Workers per rank.
-        shuffle: As for `make_loader`.
-        seed: Seed of the order.
-        tail: As for `make_loader`.
-        image_bytes: Bytes of one decoded image.
-        choice: Which samples to use; None means all.
-
-    Raises:
-        OptionError: An option is invalid.
-    """
+    """Return the forecast of an epoch."""
     manifest = shards.manifest
     per_node = world_size if ranks_per_node is None else ranks_per_node
     check_counts(

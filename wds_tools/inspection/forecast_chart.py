@@ -21,11 +21,7 @@ _MAX_POINTS = 50  # samples drawn per block
 
 
 def forecast_chart(shards: ShardSet, plan: Forecast, *, seed: int = 0, choice: Choice | None = None) -> str:
-    """Draw the quality against the window, and the positions of neighbours.
-
-    Returns:
-        The text of an SVG file.
-    """
+    """Draw the quality against the window, and the positions of neighbours."""
     order = order_of(shards, choice, seed=seed, window=plan.window_samples, block=plan.block_samples, lanes=plan.lanes)
     ids = order.ids(0, 0, min(order.samples, SEGMENT_SAMPLES))
     window = f"a window of {plan.window_samples:,} samples" if plan.window_samples else "the stored order"
@@ -42,13 +38,7 @@ def forecast_chart(shards: ShardSet, plan: Forecast, *, seed: int = 0, choice: C
 
 
 def quality_curves(blocks: Iterable[int], windows: tuple[float, float], *, batch: int) -> list[Series]:
-    """Return curves of the predicted quality against the window, for data sorted by class.
-
-    Args:
-        blocks: Samples per block; a curve for each.
-        windows: Smallest and largest window in samples.
-        batch: Samples of a step over all ranks.
-    """
+    """Return curves of the predicted quality against the window, for data sorted by class."""
     sizes = np.geomspace(*windows, _CURVE_POINTS)
     return [
         Series(
@@ -62,13 +52,7 @@ def quality_curves(blocks: Iterable[int], windows: tuple[float, float], *, batch
 
 
 def block_positions(title: str, order: Order, ids: NDArray[np.int64]) -> Plot:
-    """Plot the positions in an epoch of the samples of some blocks, evenly spaced in the dataset.
-
-    Args:
-        title: Title of the panel.
-        order: The order.
-        ids: The first samples of the epoch, int64 [positions].
-    """
+    """Plot the positions in an epoch of the samples of some blocks, evenly spaced in the dataset."""
     blocks = order.block_of(ids)[1]
     distinct = np.unique(blocks)
     drawn = distinct[np.linspace(0, len(distinct) - 1, min(_MAX_BLOCKS, len(distinct))).astype(int)]

@@ -62,13 +62,7 @@ _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*([^;]*)(?:;.*extra\s*==\s*
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package that wds_tools requires.
-
-    Attributes:
-        name: Name for pip.
-        installed: Installed version; None if it is not installed.
-        min_version: Minimum version; "" if there is none.
-    """
+    """A package that wds_tools requires."""
 
     name: str
     installed: str | None
@@ -80,11 +74,8 @@ class Torch:
     """Facts reported by torch.
 
     Attributes:
-        version: Version of torch.
         cuda: Version of CUDA that torch was built for; None if it was built without CUDA.
         hip: The same for AMD's ROCm.
-        devices: Number of devices that torch can use.
-        names: Names of the devices.
         error: Why no device can be used or no memory can be pinned; "" without an error.
     """
 
@@ -104,7 +95,6 @@ class Imports:
         broken: Module -> reason why it cannot be imported.
         torch: Facts reported by torch; None if it cannot be imported.
         simd: Instructions that the compiled module uses, a key of `SIMD`; "" if not known.
-        missing: The broken modules that do not exist.
     """
 
     broken: dict[str, str] = field(default_factory=dict)
@@ -166,12 +156,7 @@ def _text(data: bytes | str | None) -> str:
 
 
 def read_probe(lines: list[dict[str, Any]], end: str) -> Imports:
-    """Read the output of the other process.
-
-    Args:
-        lines: Its lines, parsed: one before each import, and one after it with the result.
-        end: How the process ended, which is the reason for an import without a result.
-    """
+    """Read the output of the other process."""
     broken: dict[str, str] = {}
     missing: set[str] = set()
     found: dict[str, Any] = {}
@@ -221,22 +206,15 @@ class Machine:
     """The facts about this machine.
 
     Attributes:
-        python: Version of Python.
-        packages: Packages that wds_tools requires.
-        imports: Result of importing them and the compiled module.
         native: Whether compiled code may be used (``WDS_TOOLS_NATIVE``).
         source_tree: The source tree that wds_tools is imported from; None if it is installed without it.
-        cores: Cores of the machine.
-        usable_cores: Cores that this process may use.
         quota: CPU quota of the control group, in cores; None without a quota.
-        memory_bytes: Memory of the machine.
         memory_limit: Memory limit of the control group in bytes; None without a limit.
         shm_bytes: Size of ``/dev/shm``; None if it does not exist.
         open_files: (soft limit, hard limit) of open files for this process.
         gpus: Number of NVIDIA devices in ``/dev``.
         driver: Version of NVIDIA's driver; None if it is not loaded.
         hidden: ``CUDA_VISIBLE_DEVICES``; None if it is not set.
-        remote: Folder and limit of the cache for remote shards.
         cache_writable: Whether the cache folder can be written to, or created.
         cache_free: Free bytes on the disk of the cache.
     """
@@ -290,11 +268,7 @@ def inspect_machine() -> Machine:
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """Return the memory limit of this process's control group in bytes; None without a limit.
-
-    Args:
-        root: Folder with ``proc`` and ``sys``.
-    """
+    """Return the memory limit of this process's control group in bytes; None without a limit."""
     texts = group_files("memory.max", root)
     with contextlib.suppress(OSError):  # cgroup version 1, where a container sees its own group here
         texts.append((root / "sys/fs/cgroup/memory/memory.limit_in_bytes").read_text())
@@ -303,11 +277,7 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 
 def driver_version(root: Path = Path("/")) -> str | None:
-    """Return the version of NVIDIA's driver; None if it is not loaded.
-
-    Args:
-        root: Folder with ``proc``.
-    """
+    """Return the version of NVIDIA's driver; None if it is not loaded."""
     try:
         text = (root / "proc/driver/nvidia/version").read_text()
     except OSError:

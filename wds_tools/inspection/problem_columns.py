@@ -37,12 +37,7 @@ def _of_shard(shards: ShardSet, number: int) -> ImageColumns:
 
 
 def columns_of_index(index: Index, signatures: pa.Table | None) -> ImageColumns:
-    """Return the columns of one shard.
-
-    Args:
-        index: Its index.
-        signatures: The further columns `image_signature.COLUMNS` of the index; None if it has none.
-    """
+    """Return the columns of one shard."""
     count = len(index)
     phash, is_signed = np.zeros(count, np.uint64), np.zeros(count, bool)
     contrast, sharpness = np.zeros(count, np.float32), np.zeros(count, np.float32)
@@ -70,11 +65,7 @@ def _floats(column: pa.ChunkedArray) -> NDArray[np.float32]:
 
 
 def write_ban(path: Path, shards: ShardSet, problem: Problem) -> None:
-    """Write the samples of a problem to a file that ``ban=`` takes: their keys, or their ids if keys are repeated.
-
-    Raises:
-        DestinationError: The file cannot be written.
-    """
+    """Write the samples of a problem to a file that ``ban=`` takes: their keys, or their ids if keys are repeated."""
     keys = [key for number in range(len(shards.locations)) for key in _keys(shards, number, problem.samples)]
     found = ids_by_key(shards, keys, [0, shards.manifest.samples], str(path))
     lines = keys if all(len(ids) == 1 for ids in found.values()) else list(map(str, problem.samples.tolist()))

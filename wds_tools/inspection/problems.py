@@ -31,10 +31,6 @@ class ImageColumns:
         width: int32 [n], 0 without an image.
         height: int32 [n], 0 without an image.
         content: uint64 [n], XXH3-64 of the bytes of the image.
-        is_signed: bool [n], whether the image has a signature.
-        phash: uint64 [n], its perceptual hash.
-        contrast: float32 [n].
-        sharpness: float32 [n].
     """
 
     label: NDArray[np.int64]
@@ -63,7 +59,6 @@ class Problem:
         name: Kind of the problem: ``copies``, ``similar``, ``labels``, ``blank``, ``blurred``, ``tiny``, ``narrow``,
             ``classes`` or ``leak``.
         status: ``problem`` for what is certainly wrong, ``note`` for what should be looked at.
-        found: What was found.
         samples: int64 [n], ids of the samples, ascending. Of copies and similar images, one of each cluster, the
             largest, is not among them.
         where: Condition that selects them, for ``where=``; empty if they are too many to be listed in it.
@@ -80,27 +75,14 @@ class Problem:
 
 
 def find_problems(columns: ImageColumns, *, classes: Sequence[str] = (), distance: int = DISTANCE) -> list[Problem]:
-    """Return the problems of a dataset.
-
-    Args:
-        columns: Its columns.
-        classes: Class names by number.
-        distance: Bits in which the hashes of similar images differ at most.
-    """
+    """Return the problems of a dataset."""
     return [*_duplicates(columns, distance), *_by_condition(columns), *_small_classes(columns, classes)]
 
 
 def find_leaks(
     one: ImageColumns, other: ImageColumns, *, names: tuple[str, str], distance: int = DISTANCE
 ) -> list[Problem]:
-    """Return the samples of the first of two datasets whose images are in the other too; empty if there are none.
-
-    Args:
-        one: Columns of the first dataset, from which samples can be left out.
-        other: Columns of the other one.
-        names: Names of both, for messages.
-        distance: As for `find_problems`.
-    """
+    """Return the samples of the first of two datasets whose images are in the other too; empty if there are none."""
     joined = ImageColumns(
         *(np.concatenate([getattr(one, name), getattr(other, name)]) for name in ImageColumns.__slots__)
     )

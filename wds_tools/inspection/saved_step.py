@@ -38,7 +38,6 @@ class SavedStep:
     Attributes:
         file: JSON or a file of ``torch.save`` that contains the result of ``loader.state_dict()``.
         step: Number of the step, counted from the start of the run, or with ``epoch`` from the start of that epoch.
-        epoch: Zero-based epoch.
         rank: Only the samples of this rank; None takes the samples of all ranks.
     """
 
@@ -51,12 +50,6 @@ class SavedStep:
         self, dataset: str, choice: Choice, remote: RemoteOptions, further: Mapping[str, FieldSpec] | None = None
     ) -> StepExplanation:
         """Return what the step saw or will see.
-
-        Args:
-            dataset: Folder, URL, manifest or pattern.
-            choice: The samples of the run.
-            remote: How URLs are read.
-            further: Fields of a batch besides those of the state.
 
         Raises:
             OptionError: The file has no state, or there is no such step.

@@ -41,12 +41,8 @@ class Plot:
     """A panel with two axes.
 
     Attributes:
-        title: Title above the panel.
-        x_label: Label below the x axis.
-        y_label: Label above the y axis.
         series: Series in the order of `COLOURS`; those without a label are not in the legend.
         marks: Vertical lines: x and a label.
-        log_x: Whether the x axis has a log scale.
         x_range: Minimum and maximum of the x axis; None takes the range of the values.
         y_range: The same for the y axis.
     """
@@ -95,13 +91,7 @@ def short_number(value: float) -> str:
 
 
 def draw(panels: Sequence[Plot], *, title: str, description: str) -> str:
-    """Return a chart as the text of an SVG file.
-
-    Args:
-        panels: Panels from top to bottom.
-        title: Title of the chart, for browsers and screen readers.
-        description: What the chart shows, for screen readers.
-    """
+    """Return a chart as the text of an SVG file."""
     body, top = [], 16.0
     for panel in panels:
         parts, height = _plot(panel, top)
@@ -123,12 +113,7 @@ def check_svg_name(path: Path) -> None:
 
 
 def write_svg(path: Path, chart: str) -> None:
-    """Write a chart to a file, which appears only when it is complete.
-
-    Raises:
-        OptionError: The file has an extension other than ``.svg``.
-        DestinationError: The file cannot be written.
-    """
+    """Write a chart to a file, which appears only when it is complete."""
     check_svg_name(path)
     with write_errors(path, "choose an existing folder that is writable"):
         commit_bytes(path, chart.encode())

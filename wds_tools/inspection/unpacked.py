@@ -27,12 +27,7 @@ _MAX_NAME = 80  # characters of a source in the name of a folder
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is shown: a dataset, or the first images of a source.
-
-    Attributes:
-        dataset: Folder, URL, manifest or pattern of the dataset.
-        note: If it is temporary, which images of the source it has; otherwise "".
-    """
+    """What is shown: a dataset, or the first images of a source."""
 
     dataset: str
     note: str = ""
@@ -43,12 +38,6 @@ def as_dataset(name: str, source: Mapping[str, Any], *, first: int, remote: Remo
     """Yield a dataset as it is, and anything else that `pack` reads as a dataset of its first images.
 
     They are stored unchanged in a temporary folder, which is removed at the end.
-
-    Args:
-        name: Folder, URL, manifest or pattern of a dataset; or what `pack` takes.
-        source: Options of `pack` about a source; None is an option that was not given.
-        first: Number of images of a source.
-        remote: How URLs are read.
 
     Raises:
         OptionError: Options about a source were given, and it is a dataset.

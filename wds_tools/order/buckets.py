@@ -44,7 +44,6 @@ class _Rows:
     Attributes:
         sources: int64 [rows], position in the order without buckets.
         valid: bool [rows], False for rows that repeat a sample.
-        complete: Number of rows in complete groups, which come first.
     """
 
     sources: Ints
@@ -98,15 +97,7 @@ class BucketOrder(RunOrder):
 
 
 class BucketedEpoch(EpochOrder):
-    """The order of one epoch in groups. Computed completely when a position is first needed, or mapped.
-
-    Args:
-        order: The orders of all epochs.
-        epoch: The epoch.
-        bans: Positions in this epoch, and the samples that are left out from each one on.
-        head: The order up to a change of weights.
-        piece: What the change draws.
-    """
+    """The order of one epoch in groups. Computed completely when a position is first needed, or mapped."""
 
     def __init__(
         self,

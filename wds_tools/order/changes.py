@@ -20,7 +20,6 @@ class Ban:
     """Samples that are left out from a position of an epoch on, and in all later epochs.
 
     Attributes:
-        epoch: Zero-based epoch.
         position: Position in that epoch, counted without the samples of earlier bans.
         ids: Sample ids, ascending; none of them is in an earlier ban.
         file: Path and hash of the file that has the ids; None if they are in no file.
@@ -50,11 +49,6 @@ ReadIds: TypeAlias = Callable[[str, str], Sequence[int]]
 
 def bans_of(state: Any, stored: int, read_ids: ReadIds | None) -> tuple[Ban, ...]:
     """Return the bans of a state, see `Ban.to_dict`.
-
-    Args:
-        state: The entry of the state.
-        stored: Number of samples of the dataset.
-        read_ids: Reads the files of bans; None refuses them.
 
     Raises:
         ResumeError: They are damaged, or a file is missing or has changed.
@@ -129,7 +123,6 @@ class Reweight:
     A ban while weights hold is followed by a `Reweight` at the same position with the same weights.
 
     Attributes:
-        epoch: Zero-based epoch.
         position: Position in that epoch.
         entries: The weights; None returns to the plain epochs.
         length: Samples of an epoch while these weights hold.
@@ -179,12 +172,7 @@ class FindWeights(Protocol):
     """Returns the weights of the entries of a state."""
 
     def __call__(self, entries: Entries | None) -> Weights:
-        """Return the weights.
-
-        Raises:
-            OptionError: The entries do not fit the dataset.
-            ResumeError: A file with weights of samples is missing or has changed.
-        """
+        """Return the weights."""
 
 
 def reweights_of(state: Any) -> tuple[Reweight, ...]:

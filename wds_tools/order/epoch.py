@@ -63,8 +63,6 @@ class RunOrder(ABC):
     """The orders of all epochs of a run.
 
     Attributes:
-        identity: What determines them.
-        samples: Number of samples of an epoch.
         balance: How often each class occurs; None if all samples occur equally often, and for several datasets.
     """
 
@@ -193,11 +191,7 @@ class PlainOrder(RunOrder):
         """Id of the first sample of each dataset, and the number of all samples."""
 
     def draws(self, weights: Weights, banned: Sequence[int]) -> Draws:
-        """Return how samples are drawn by weights, without banned samples.
-
-        Raises:
-            OptionError: No sample of a dataset is left.
-        """
+        """Return how samples are drawn by weights, without banned samples."""
         shares = weights.shares or self.shares
         ids = np.array(banned, np.int64)
         rates: list[Rates | None] = []
@@ -217,12 +211,7 @@ class PlainOrder(RunOrder):
         return None
 
     def regime(self, draws: Draws, progress: Progress) -> Regime:
-        """Return the sequence of the samples that are drawn from a change on.
-
-        Args:
-            draws: How they are drawn.
-            progress: How far the run is.
-        """
+        """Return the sequence of the samples that are drawn from a change on."""
         shares, rates = draws
         if not len(shares) == len(self.scans) == len(progress.sources):
             raise ResumeError(
@@ -238,12 +227,7 @@ class PlainOrder(RunOrder):
 
     @abstractmethod
     def find(self, epoch: int, ids: Ints) -> tuple[Ints, Ints]:
-        """Return the id and the index of the segment of each occurrence of samples in an epoch: int64 each.
-
-        Args:
-            epoch: Zero-based epoch.
-            ids: int64 [n], sample ids; those that the dataset does not have are ignored.
-        """
+        """Return the id and the index of the segment of each occurrence of samples in an epoch: int64 each."""
 
     @abstractmethod
     def tally(self, epoch: int) -> Tally | None:
@@ -289,15 +273,8 @@ class Piece:
 class EpochOrder:
     """The order of one epoch: a sequence of rows, each of which has a sample. This class has all samples.
 
-    Args:
-        run: The orders of all epochs, without buckets.
-        epoch: Zero-based epoch.
-
     Attributes:
-        identity: What determines the order.
-        segment_starts: See `PlainOrder`.
         reach: Maximum distance between two rows of one block in one pass through the dataset; None if it is not known.
-        is_weighted: Whether samples are drawn by weights from some row on.
         before: Row from which the last change holds, and the order before it; None without changes in this epoch.
         left_out: Samples that changes in this epoch leave out after rows that may have them.
     """
@@ -358,21 +335,11 @@ class EpochOrder:
         return order
 
     def without(self, position: int, ids: Sequence[int]) -> EpochOrder:
-        """Return the order in which some samples are left out from a row on.
-
-        Raises:
-            OptionError: No sample is left.
-        """
+        """Return the order in which some samples are left out from a row on."""
         return BannedEpoch(self, position, ids)
 
     def reweighted(self, position: int, change: Reweight, regimes: Regimes) -> EpochOrder:
-        """Return the order in which the samples from a row on are drawn by weights.
-
-        Args:
-            position: The row: 0 if the change was made in an earlier epoch.
-            change: The change.
-            regimes: Returns the samples that it draws.
-        """
+        """Return the order in which the samples from a row on are drawn by weights."""
         return WeightedEpoch(self, (Piece(self.epoch, position, change, regimes),))
 
     def source_positions(self, position: int) -> tuple[SourcePosition, ...]:
@@ -380,12 +347,7 @@ class EpochOrder:
         return self.run.source_positions(self.epoch, position)
 
     def progress_at(self, position: int, are_drawn: AreDrawn) -> Progress:  # noqa: ARG002 - buckets need it
-        """Return how far the run is at a row.
-
-        Args:
-            position: The row.
-            are_drawn: Returns which samples the weights that hold from there on draw at all.
-        """
+        """Return how far the run is at a row."""
         return Progress(position, self.source_positions(position))
 
     @property
@@ -453,14 +415,6 @@ class BannedEpoch(EpochOrder):
 
     A segment of the order is computed only when positions in it are needed. How many samples are banned in the
     segments before it is known without that, from the blocks of these samples.
-
-    Args:
-        base: The order from which samples are left out.
-        position: The samples are left out from this position on.
-        ids: Their ids.
-
-    Raises:
-        OptionError: No sample is left.
     """
 
     def __init__(self, base: EpochOrder, position: int, ids: Sequence[int]) -> None:
@@ -515,12 +469,7 @@ class BannedEpoch(EpochOrder):
 
 
 class WeightedEpoch(EpochOrder):
-    """An epoch in which samples are drawn by weights from a row on. It keeps its length.
-
-    Args:
-        base: The order up to the first change.
-        pieces: What follows, by position.
-    """
+    """An epoch in which samples are drawn by weights from a row on. It keeps its length."""
 
     is_weighted = True
 

@@ -29,10 +29,6 @@ class Section:
         step: Number of its first step, counted from the start of the run.
         epoch: Epoch of its first step.
         position: Position of its first step in that epoch.
-        batch_size: Samples per step and rank.
-        world_size: Number of ranks.
-        tail: Treatment of an incomplete last step.
-        shards: Shards of the dataset.
     """
 
     step: int
@@ -80,13 +76,7 @@ class History:
         self._next = following
 
     def state_dict(self, first_epoch: int, orders: EpochOrders, prefix: PrefixOrder | None) -> dict[str, Any]:
-        """Return the entries of a state as plain values. A section is the list of its attributes.
-
-        Args:
-            first_epoch: Steps of epochs before it are left out, because their weights are not in the state.
-            orders: Orders of the epochs.
-            prefix: Returns the order of the first n shards, for a dataset that has grown.
-        """
+        """Return the entries of a state as plain values. A section is the list of its attributes."""
         sections = self._sections_since(first_epoch, orders, prefix) if first_epoch else self.sections
         return {"step": self.steps, "sections": [list(astuple(section)) for section in sections]}
 
@@ -136,8 +126,6 @@ class FoundStep:
     """One step of a run.
 
     Attributes:
-        section: The section that it belongs to.
-        order: Order of the samples in its epoch.
         cursor: Epoch of the step, and where its section begins in it.
         number: Number of the step, counted from the cursor.
         step: Number of the step, counted from the start of the run.
@@ -165,13 +153,6 @@ def find_step(
     prefix: PrefixOrder | None = None,
 ) -> FoundStep:
     """Return a step of a run, past or future.
-
-    Args:
-        sections: The sections of the run so far, at least one. The last one continues without an end.
-        orders: Orders of the epochs.
-        step: Number of the step, counted from the start of the run, or with ``epoch`` from the start of that epoch.
-        epoch: Zero-based epoch, or None.
-        prefix: Returns the order of the first n shards, for a dataset that has grown.
 
     Raises:
         OptionError: The step is before the first section, or the epoch has fewer steps.
@@ -203,15 +184,7 @@ def find_step(
 
 
 def with_planned(orders: EpochOrders, planned: Planned, section: Section, cursor: Cursor, step: int) -> EpochOrders:
-    """Return the orders with the weights of a schedule from a cursor on.
-
-    Args:
-        orders: Orders whose later changes of weights are replaced.
-        planned: The weights.
-        section: Batch size, number of ranks and tail of the steps that follow.
-        cursor: Where the next step begins.
-        step: Its number, counted from the start of the run.
-    """
+    """Return the orders with the weights of a schedule from a cursor on."""
     (now, entries), *later = planned.since(step if planned.unit == "steps" else cursor.epoch)
     result = orders.until(cursor)
     is_plain = now == 0 and planned.has_first and not result.reweights

@@ -13,15 +13,9 @@ class Identity:
     """What determines the orders of a run, with the shuffle. States and messages take it from here.
 
     Attributes:
-        fingerprint: Fingerprint of the dataset, or of the mixture.
-        seed: Seed of the shuffle.
-        shards: Number of shards.
-        stored: Number of samples of the dataset, selected or not; all ids are smaller.
         selection: Digest of the selection; None if there is none, and for mixtures, whose fingerprint has it.
         once: Whether no sample repeats within an epoch.
-        lanes: Number of independent streams.
         window: Shuffle window in samples, 0 for the stored order; for mixtures a list.
-        block: Samples per block; for mixtures a list.
         buckets: Height and width of each bucket; empty without buckets.
         group: Consecutive rows that belong to one bucket, or are of one dataset of a mixture; 1 if there is no such
             rule.

@@ -54,7 +54,6 @@ class Streams:
     """Streams of values that are permuted independently of each other.
 
     Attributes:
-        numbers: int64 [n], index of the stream of each value.
         sizes: int64 [n], size of the domain of each value; equal for all values of a stream, and not
             above the ``n`` of the permutation.
     """
@@ -65,15 +64,6 @@ class Streams:
 
 def permute(key: int, n: int, values: NDArray[np.int64], streams: Streams | None = None) -> NDArray[np.int64]:
     """Apply the pseudo-random permutation of 0 .. n-1 that belongs to ``key`` to each value.
-
-    Args:
-        key: 64-bit key, see `key_of`.
-        n: Size of the domain; with ``streams``, the size of the largest one.
-        values: int64, values in 0 .. n-1.
-        streams: Permute each stream over its own domain, by its own permutation.
-
-    Returns:
-        int64, in the shape of ``values``.
 
     >>> permute(5, 4, np.arange(4)).tolist() != [0, 1, 2, 3], sorted(permute(5, 4, np.arange(4)).tolist())
     (True, [0, 1, 2, 3])

@@ -113,15 +113,7 @@ class MixtureOrder(PlainOrder):
         group: int | None = None,
         epoch_step: int | None = None,
     ) -> MixtureOrder:
-        """Return the order of the same mixture with other windows, blocks and number of lanes.
-
-        Args:
-            window: Shuffle window of each dataset, in samples.
-            block: Samples per block of each dataset.
-            lanes: Number of lanes.
-            group: Consecutive rows that are of one dataset; None keeps their number.
-            epoch_step: Samples of a step; None keeps their number.
-        """
+        """Return the order of the same mixture with other windows, blocks and number of lanes."""
         parts = [
             part.like(window=part_window, block=part_block, lanes=lanes)
             for part, part_window, part_block in zip(self.parts, window, block, strict=True)

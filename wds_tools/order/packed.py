@@ -26,14 +26,7 @@ Packed = Callable[[], tuple[int, Ints]]
 
 
 class PackedOrder(PlainOrder):
-    """The stored order of a dataset, by the positions of its plan.
-
-    Args:
-        plan: Identity of the plan, as text.
-        samples: Number of inputs of the plan.
-        seed: Seed of the run, which chooses the samples that fill gaps.
-        packed: What has been packed so far.
-    """
+    """The stored order of a dataset, by the positions of its plan."""
 
     balance: Balance | None = None
     varies = False
@@ -96,11 +89,7 @@ class PackedOrder(PlainOrder):
         return np.isin(rows, self._packed()[1])
 
     def slice(self, epoch: int, start: int, stop: int) -> Part:
-        """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start].
-
-        Raises:
-            LoaderError: They have not been packed yet.
-        """
+        """Return the ids and lanes at positions ``start`` to ``stop``: int64 and int16 [stop - start]."""
         done, gaps = self._packed()
         if stop > start and (done < stop or done <= len(gaps)):
             raise LoaderError(

@@ -30,11 +30,6 @@ def partners_of(order: EpochOrder, positions: NDArray[np.int64], count: int) -> 
     A partner is one of the `reach_of` samples before the sample; at the start of the epoch, one of the first ones, in
     the order as it was when the sample was delivered: later bans and weights change no past step. It is not banned,
     and is the sample itself only if there is no other one.
-
-    Args:
-        order: Order of the samples in the epoch.
-        positions: int64 [n], positions of the samples in the epoch; those after its end are for padding.
-        count: Partners of each sample.
     """
     orders = [order.as_of(position) for position in positions.tolist()]
     found = np.empty((len(positions), count), np.int64)

@@ -72,7 +72,6 @@ class Step:
     Attributes:
         number: Number of the step, counted from the start of its plan.
         positions: int64 [batch], positions in the canonical sequence; padding lies beyond its end.
-        ids: int64 [batch], sample ids.
         valid: bool [batch], False for padding.
         global_tally: Tally of the samples of the step over all ranks, without padding.
         bucket: Bucket of the samples of this rank; None if the order has no buckets.
@@ -92,13 +91,6 @@ class EpochPlan:
 
     Global step g takes ``world_size * batch_size`` samples, the first one at position
     ``cursor.position + g * world_size * batch_size``. Each rank takes an equal part of them.
-
-    Attributes:
-        order: Order of the samples.
-        cursor: Start of the plan.
-        world: Rank and number of ranks.
-        batch_size: Samples per step and rank.
-        tail: Treatment of an incomplete last step: ``drop``, ``pad`` or ``mask``.
     """
 
     order: EpochOrder
@@ -194,11 +186,6 @@ def divide(lanes: NDArray[np.int16], lane_count: int, ranks: int) -> NDArray[np.
     group has too many samples, as at the end of an epoch when some lanes are empty, the last ones go
     to groups that have too few.
 
-    Args:
-        lanes: int16 [samples], lane of each sample of the step; the ranks must divide their number.
-        lane_count: Number of lanes.
-        ranks: Number of ranks.
-
     Returns:
         int64 [ranks, samples / ranks], indices into ``lanes``.
     """
@@ -287,12 +274,7 @@ class EpochOrders:
         return last.entries if last else None
 
     def needed(self, cursor: Cursor, *, has_partners: bool) -> list[Reweight]:
-        """Return the changes of weights that the steps from a cursor on depend on.
-
-        Args:
-            cursor: The cursor.
-            has_partners: Whether images show samples from before the cursor, see `partners_of`.
-        """
+        """Return the changes of weights that the steps from a cursor on depend on."""
         identity = self.order.identity
         before = cursor.position if identity.buckets else reach_of(identity) if has_partners else 0
         first = cursor.epoch, max(0, cursor.position - before)  # the groups of an epoch are computed from its start
@@ -316,16 +298,7 @@ class EpochOrders:
         return self._with((*passed, *changes, *later), known=self._known.until(passed))
 
     def reweighting(self, entries: Entries | None, cursor: Cursor, *, check: bool = True) -> EpochOrders:
-        """Return the orders in which samples are drawn by weights from a cursor on.
-
-        Args:
-            entries: The weights; None returns to the plain epochs.
-            cursor: The cursor. Later changes of weights are dropped.
-            check: Whether to check the weights now, and not when they are first needed.
-
-        Raises:
-            OptionError: The weights do not fit the dataset, or leave no sample.
-        """
+        """Return the orders in which samples are drawn by weights from a cursor on."""
         if cursor.epoch in self._earlier:
             reason = (
                 f"epoch {cursor.epoch} has the order in which the dataset was packed"
@@ -368,12 +341,7 @@ class EpochOrders:
         return self._with([one for one in self.changes if isinstance(one, Ban) or one in passed])
 
     def check(self, change: Reweight) -> None:
-        """Check the weights of a change.
-
-        Raises:
-            OptionError: The weights do not fit the dataset, or leave no sample.
-            ResumeError: A file with weights of samples is missing or has changed.
-        """
+        """Check the weights of a change."""
         self._draws(change)
 
     def release_weights(self) -> None:

@@ -30,12 +30,6 @@ TYPICAL_BATCH = 256
 def predicted(*, batch: int, block: int, window: int, shuffled: bool) -> float:
     """Return the predicted quality of a window: for input sorted by class, or 1.0 for shuffled input.
 
-    Args:
-        batch: Samples of a step over all ranks.
-        block: Samples per block.
-        window: Shuffle window in samples.
-        shuffled: Whether packing shuffled the dataset.
-
     >>> round(predicted(batch=256, block=19, window=43_605, shuffled=False), 2)
     0.9
     """
@@ -108,12 +102,6 @@ def window_of(
 def measured_quality(order: Order, labels: NDArray[np.int64], *, batch: int, epochs: int = 1) -> float:
     """Measure an order on the labels of its samples, and compare it with a full shuffle.
 
-    Args:
-        order: The order.
-        labels: int64 [samples], class number of each id.
-        batch: Samples of a step over all ranks.
-        epochs: Number of epochs over which quality is measured; few batches give an uncertain value.
-
     Returns:
         Variance of the class counts of a batch after a full shuffle, divided by the variance with this order; about 1
         is best.
@@ -169,15 +157,7 @@ def measure_reading(
     tail: Tail = "drop",
     max_steps: int | None = None,
 ) -> MeasuredReading:
-    """Count the distinct blocks that each machine reads in the first epoch and in the second one.
-
-    Args:
-        order: The order.
-        nodes: Number of machines.
-        node_batch: Samples of a step on one machine, over all its ranks.
-        tail: Treatment of an incomplete last step.
-        max_steps: Count only this many steps, at the start of the epoch; None counts all steps.
-    """
+    """Count the distinct blocks that each machine reads in the first epoch and in the second one."""
     first = _blocks_of_nodes(order, 0, nodes, node_batch, tail, max_steps)
     blocks, times = np.unique(np.concatenate(first), return_counts=True)
     new = None

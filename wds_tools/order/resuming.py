@@ -68,10 +68,6 @@ def resume(
         packed: The order in which the dataset was packed, which the first epoch of a run has that began then; None
             refuses a state of such a run.
         has_partners: Whether images show samples from before the cursor, see `partners_of`.
-
-    Raises:
-        ResumeError: ``state`` is not a loader state, or belongs to another version, dataset,
-            selection or seed. The message gives both values.
     """
     saved = _read(state, order.identity.shape)
     cursor, saved_order = saved.cursor, _order_of_smaller(saved, order, prefix) or order

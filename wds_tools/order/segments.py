@@ -21,7 +21,6 @@ class BlockReading:
     """Blocks that an epoch reads.
 
     Attributes:
-        blocks: Number of blocks; one that is read in several passes through the dataset counts each time.
         share: Mean share of the samples of a block that are used, which is that of its bytes if samples are alike.
     """
 
@@ -50,15 +49,7 @@ def blocks_of(order: EpochOrder) -> BlockReading:
 
 
 def segments_of(order: EpochOrder, start: int, stop: int, labels: Ints, classes: Sequence[str]) -> tuple[Segment, ...]:
-    """Return the segments of a part of an epoch; none if all its rows are of a plain epoch.
-
-    Args:
-        order: Order of the epoch.
-        start: Position of the first row.
-        stop: Position after the last row.
-        labels: int64 [stored], class number of each sample; negative for none.
-        classes: Names of the classes.
-    """
+    """Return the segments of a part of an epoch; none if all its rows are of a plain epoch."""
     if not order.is_weighted:
         return ()
     edges = [start, *(position for position in order.starts_of_weights if start < position < stop), stop]

@@ -64,12 +64,7 @@ class Balance:
 
 
 def within_class(label: NDArray[np.signedinteger], seen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of each sample among those of its class: int64 [n].
-
-    Args:
-        label: Whole numbers [n], class numbers of the next samples.
-        seen: int64 [classes], number of samples of each class before them; these samples are added.
-    """
+    """Return the number of each sample among those of its class: int64 [n]."""
     by_class = np.argsort(label, kind="stable")  # fast for numbers of 8 and 16 bits
     counts = np.bincount(label, minlength=len(seen))
     number = np.empty(len(label), np.int64)
@@ -79,12 +74,7 @@ def within_class(label: NDArray[np.signedinteger], seen: NDArray[np.int64]) -> N
 
 
 def balance(label: NDArray[np.signedinteger], weights: NDArray[np.float64]) -> Balance:
-    """Return the balance of an epoch of n positions in which each class has its weighted share.
-
-    Args:
-        label: Whole numbers [n], class number of each sample.
-        weights: float64 [classes], weight per sample of a class, as for ``WeightedRandomSampler``.
-    """
+    """Return the balance of an epoch of n positions in which each class has its weighted share."""
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise OptionError(f"class_weights={weights.tolist()}; allowed are finite numbers of at least 0")
     samples = count_labels(label, len(weights))
@@ -279,13 +269,6 @@ def in_rounds(ids: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.i
 
     The first round has all ids, the second one those that occur at least twice, and so on.
 
-    Args:
-        ids: int64 [n], sample ids.
-        counts: int64 [n], number of repetitions of each id.
-
-    Returns:
-        int64 [sum of counts].
-
     >>> in_rounds(np.array([3, 5, 8]), np.array([1, 3, 2])).tolist()
     [3, 5, 8, 5, 8, 5]
     """
@@ -299,12 +282,6 @@ def draw(ids: NDArray[np.signedinteger] | range, count: int, *, seed: int, purpo
 
     Those with the smallest hashes are drawn. Counts of their first 16 bits tell which bits the last drawn one has, so
     that only samples with these bits are sorted.
-
-    Args:
-        ids: Whole numbers [n], ids to draw from, or the range of all.
-        count: Number of ids to draw.
-        seed: Seed of the draw.
-        purpose: Name of the draw; draws for different purposes are independent.
     """
     key = key_of(purpose, seed)
     if count >= len(ids):
@@ -335,12 +312,6 @@ def split_by_class(
     ids: NDArray[np.int64], label: NDArray[np.signedinteger] | None, count: int, *, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Divide ids into two parts at random, with equal proportions of each class to within one sample.
-
-    Args:
-        ids: int64 [n], ascending.
-        label: Whole numbers [n], class numbers; None ignores classes.
-        count: Number of ids in the second part.
-        seed: Seed of the draw.
 
     Returns:
         The ids of both parts: int64, ascending.

@@ -53,10 +53,6 @@ def whole_shares(weights: Sequence[float]) -> list[int]:
 def pattern_of(shares: Sequence[int], lags: Sequence[int] = ()) -> Ints:
     """Return the index of the dataset at each position of a period, by Tijdeman's algorithm.
 
-    Args:
-        shares: Whole numbers, one per dataset; datasets with the share 0 do not occur.
-        lags: How far each dataset is behind its share before the first position, in units of 1 / `LAG`; none is 0.
-
     Returns:
         int64 [sum of shares].
     """
@@ -89,13 +85,7 @@ def pattern_of(shares: Sequence[int], lags: Sequence[int] = ()) -> Ints:
 
 
 class Pattern:
-    """Which dataset has each row of an endless sequence.
-
-    Args:
-        shares: Share of each dataset as a whole number, see `whole_shares`.
-        unit: Consecutive rows that are of one dataset.
-        lags: How far each dataset is behind its share at the start, see `lag`; none is 0.
-    """
+    """Which dataset has each row of an endless sequence."""
 
     def __init__(self, shares: Sequence[int], unit: int = 1, lags: Sequence[int] = ()) -> None:
         self.shares, self.unit = tuple(shares), unit

@@ -28,12 +28,7 @@ _MAX_CLASSES = 10  # classes that the text of a segment lists
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Number of samples, and sum of their hashes.
-
-    Attributes:
-        samples: Number of samples.
-        digest: Sum of their hashes, modulo 2**64.
-    """
+    """Number of samples, and sum of their hashes."""
 
     samples: int = 0
     digest: int = 0
@@ -67,14 +62,7 @@ def tally_of_range(stop: int) -> Tally:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one process delivered in an epoch.
-
-    Attributes:
-        rank: Data-parallel rank of the process.
-        world_size: Number of ranks.
-        delivered: Tally of the samples that it delivered.
-        replaced: Tally of the unreadable samples for which it delivered others.
-    """
+    """What one process delivered in an epoch."""
 
     rank: int
     world_size: int

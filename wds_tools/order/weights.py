@@ -107,13 +107,7 @@ class Phases:
 
     @classmethod
     def of(cls, labels: Ints, selected: Ints | None, seed: int) -> Phases:
-        """Return the phases of a dataset.
-
-        Args:
-            labels: Whole numbers [stored], class number of each sample; negative for none.
-            selected: Ids of the selected samples; None for all.
-            seed: Seed of the run.
-        """
+        """Return the phases of a dataset."""
         highest = int(labels.max(initial=-1)) + 1
         kinds: tuple[type[np.signedinteger], ...] = (np.int8, np.int16, np.int32, np.int64)
         group = np.empty(len(labels), next(kind for kind in kinds if highest <= np.iinfo(kind).max))
@@ -246,13 +240,6 @@ def _coprime_near(count: int) -> int:
 class Rates:
     """Which samples of a dataset each pass draws.
 
-    Args:
-        phases: Phases of the samples.
-        by_group: float64 [groups], factor of each group; None for 1.
-        by_sample: Factors of single samples; None for 1.
-        left_out: Ids of samples that are never drawn, without repetitions.
-        name: The dataset, for messages.
-
     Raises:
         OptionError: No sample has a factor above 0, or a product of factors is too large.
     """
@@ -332,12 +319,7 @@ class Rates:
         return np.where(np.isin(ids, self._left_out), 0, rates)
 
     def drawn(self, ids: Ints, number: int) -> NDArray[np.bool_]:
-        """Return which samples pass ``number`` draws: bool [n].
-
-        Args:
-            ids: int64 [n], sample ids of the dataset.
-            number: The pass.
-        """
+        """Return which samples pass ``number`` draws: bool [n]."""
         rate, advance = self._in_units(ids, number)
         draws: NDArray[np.bool_] = (self._phases.at(ids) + advance) % np.uint64(UNIT) + rate >= UNIT
         return draws & ~np.isin(ids, self._left_out) if len(self._left_out) else draws
@@ -357,13 +339,7 @@ Draws = tuple[tuple[int, ...], tuple[Rates | None, ...]]
 
 
 def are_drawn(draws: Draws, ids: Ints, first_ids: Sequence[int]) -> NDArray[np.bool_]:
-    """Return which samples are drawn at all: bool [n].
-
-    Args:
-        draws: How samples are drawn.
-        ids: int64 [n], sample ids, counted through all datasets.
-        first_ids: Id of the first sample of each dataset, and the number of all samples.
-    """
+    """Return which samples are drawn at all: bool [n]."""
     found = np.zeros(len(ids), np.bool_)
     for number, (share, rates) in enumerate(zip(*draws, strict=True)):
         first, last = first_ids[number : number + 2]
@@ -387,11 +363,6 @@ class Chain:
 
     The draws of a part of a pass are known only after it was tested. So the numbers of rows are learned from the start
     on, and a start in the middle is faster with a `mark`.
-
-    Args:
-        scan: The plain orders of the dataset.
-        rates: Which samples are drawn; None for all.
-        start: Where the sequence starts.
     """
 
     def __init__(self, scan: Scan, rates: Rates | None, start: ScanPosition) -> None:

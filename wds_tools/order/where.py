@@ -54,13 +54,7 @@ _ALLOWED = "comparisons such as \"width >= 256 and label in (3, 7)\" with and, o
 
 
 class WhereError(OptionError):
-    """A condition has a mistake.
-
-    Args:
-        where: The condition.
-        problem: What is wrong.
-        span: First character of the part that is wrong, and its end; None if they are not known.
-    """
+    """A condition has a mistake."""
 
     def __init__(self, where: Where, problem: str, span: tuple[int, int] | None = None) -> None:
         super().__init__(f"where={shortened(repr(where), _MAX_SHOWN)}: {problem}")

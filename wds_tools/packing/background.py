@@ -103,12 +103,7 @@ class BackgroundPacker:
         return None if found is None else found.decode()
 
     def poll(self) -> bool:
-        """Return whether the dataset is complete. The process may still make its images crop-ready.
-
-        Raises:
-            WdsToolsError: It has failed; its error.
-            WorkerError: It has died.
-        """
+        """Return whether the dataset is complete. The process may still make its images crop-ready."""
         status = self._process.poll()  # before its last lines are read
         if self._line(_COMPLETE) is not None:
             return True

@@ -87,10 +87,6 @@ def may_replace(old: bytes | None, *, where: str) -> bool:
     """Return whether a card may be written: there is no README.md yet, or it is an unedited card.
 
     Otherwise, if the README.md does not name the data files, a warning shows the lines that it needs.
-
-    Args:
-        old: The README.md, or None if there is none.
-        where: Folder or URL, for the warning.
     """
     if old is None or is_card(old):
         return True
@@ -106,11 +102,7 @@ def may_replace(old: bytes | None, *, where: str) -> bool:
 
 
 def commit_card(folder: Path, data: bytes) -> None:
-    """Write a card into a local folder, unless a user wrote or edited the README.md there.
-
-    Raises:
-        OSError: The card cannot be written.
-    """
+    """Write a card into a local folder, unless a user wrote or edited the README.md there."""
     path = folder / CARD_NAME
     try:
         old: bytes | None = path.read_bytes()

@@ -66,9 +66,6 @@ class PackOptions(NewDatasetOptions):
     """The options of `pack`, checked. `append` and `pack_splits` make them from theirs.
 
     Attributes:
-        max_bytes: ``shard_bytes`` as a number.
-        names: ``classes`` as names.
-        policy: What happens to images.
         remote: The options for URLs, or their defaults.
 
     Raises:
@@ -170,11 +167,7 @@ class PackOptions(NewDatasetOptions):
 
 
 def class_names(classes: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return class names as given, or read them from a file with one name per line.
-
-    Raises:
-        OptionError: There are no names, or the file cannot be read.
-    """
+    """Return class names as given, or read them from a file with one name per line."""
     if classes is None:
         return None
     if isinstance(classes, (str, Path)):

@@ -71,7 +71,6 @@ class Destination(Protocol):
     """Where a dataset is written. A ``with`` block locks it for one packer, or for the tasks that share it.
 
     Attributes:
-        name: The folder or URL, for messages.
         folder: Local folder in which workers write shards, indexes and reports.
         is_bounded: Whether ``folder`` can hold only as many shards as workers pack at the same time.
     """
@@ -146,11 +145,7 @@ class Destination(Protocol):
 
 
 def check_startable(destination: Destination, source: dict[str, Any], *, fresh: bool) -> None:
-    """Check that a destination holds no other dataset, and no unfinished pack of something else.
-
-    Raises:
-        DestinationError: It holds one of these.
-    """
+    """Check that a destination holds no other dataset, and no unfinished pack of something else."""
     old, plan = destination.manifest(), destination.read_plan()
     if fresh:
         _refuse_other_dataset(destination.name, old)
@@ -185,12 +180,6 @@ def later_files(destination: Destination, plan: Plan, source: Source, *, since: 
 
 def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: bool, onto: Manifest | None) -> bool:
     """Start packing ``source`` into a destination, or resume an interrupted run.
-
-    Args:
-        destination: A folder or URL.
-        source: ``Plan.source``: the input and the options that change the bytes.
-        fresh: Remove whatever an earlier pack left.
-        onto: The dataset at the destination, if ``source`` is appended to it.
 
     Returns:
         Whether this run wrote the plan, so that no earlier run is resumed.
@@ -232,12 +221,7 @@ def _unfinished_error(
 
 
 class FolderDestination(WorkFolder):
-    """A local folder as a `Destination`.
-
-    Args:
-        folder: Folder of the dataset; created if missing.
-        task: (index, count) if this is one of several tasks.
-    """
+    """A local folder as a `Destination`."""
 
     is_bounded = False
 

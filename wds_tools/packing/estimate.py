@@ -69,11 +69,7 @@ def planned_bytes(inputs: Sequence[Input], source: Source, images: ImageOptions,
 
 
 def check_geometry(source: Source, inputs: Sequence[Input], images: ImageOptions) -> None:
-    """Check before packing that masks and boxes of the first images can be resized with them.
-
-    Raises:
-        OptionError: They cannot.
-    """
+    """Check before packing that masks and boxes of the first images can be resized with them."""
     for entry in inputs[:_GEOMETRY_READS] if images.size is not None else ():
         with suppress(SourceError, DecodeError):
             record = source.read(entry)
@@ -90,10 +86,6 @@ def plan_listing(source: Source, listing: Listing, options: PackOptions, *, deep
         listing: The inputs.
         options: The options of `pack()`.
         deep: Whether images with 16 bits per channel are packed; None: if most of these inputs are such images.
-
-    Raises:
-        OptionError: Images would be resized, and their masks or boxes cannot be.
-        StoreError: The source fails. Nothing was written.
     """
     with nothing_written(), garbage_collection_paused():
         check_geometry(source, listing.inputs, options.policy)
@@ -111,11 +103,7 @@ def plan_listing(source: Source, listing: Listing, options: PackOptions, *, deep
 
 
 def packs_deep(parts: Sequence[tuple[Source, Sequence[Input]]], options: PackOptions) -> bool:
-    """Return whether images with 16 bits per channel are packed: more than half of a few images have them.
-
-    Raises:
-        StoreError: A source fails. Nothing was written.
-    """
+    """Return whether images with 16 bits per channel are packed: more than half of a few images have them."""
     if options.policy.keeps_all:
         return True
     starts = np.cumsum([0, *(len(inputs) for _, inputs in parts)])

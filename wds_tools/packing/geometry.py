@@ -49,14 +49,6 @@ def resized(record: Record, new: Size) -> Record:
     """Return a record whose further fields and facts belong to its image after it was resized.
 
     Masks and other arrays of the size of the image are resized by nearest neighbour, objects by arithmetic.
-
-    Args:
-        record: The record, with the image in its old size.
-        new: Height and width of the resized image.
-
-    Raises:
-        OptionError: The record has positions that are not understood.
-        DecodeError: A mask is damaged, or has 16 bits in several channels.
     """
     if not record.fields and not record.facts:
         return record

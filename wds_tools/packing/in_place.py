@@ -59,11 +59,6 @@ def make_crop_ready(folder: Path, *, workers: int | None = None, progress: bool 
 
     It can be killed at any time; the next call continues.
 
-    Args:
-        folder: Local folder of the dataset.
-        workers: Number of threads that convert images; by default one per core.
-        progress: Whether to show a progress bar, as for `pack`.
-
     Raises:
         OptionError: The compiled module is missing, or shards belong to another dataset of the folder too.
         NotADatasetError: ``folder`` is not a packed dataset.
@@ -190,13 +185,7 @@ class _Run:
 
 
 class _Copy:
-    """Copies a shard, byte for byte except for its new images.
-
-    Attributes:
-        bytes: Length so far.
-        images: Row -> new image.
-        signatures: Row -> signature of the new image.
-    """
+    """Copies a shard, byte for byte except for its new images."""
 
     def __init__(self, data: memoryview, file: BinaryIO) -> None:
         self.bytes = 0
@@ -290,11 +279,7 @@ def _rows_to_convert(index: Index) -> dict[int, int]:
 
 
 def _verify(folder: Path, new: ShardEntry, old: memoryview, index: Index, images: Mapping[int, ImageInfo]) -> None:
-    """Read a new shard and its index, and compare them with each other and with the old shard.
-
-    Raises:
-        ChecksumError: They differ in more than the new images.
-    """
+    """Read a new shard and its index, and compare them with each other and with the old shard."""
     shards = ShardSet(Manifest((new,), {}), [ShardLocation(LocalStore(str(folder)), new)], name=str(folder))
     data, found = shards.fetch(0, [(0, new.bytes)])[0], shards.index(0)
     for _ in stored_samples(shards, 0):  # compares each field with its checksum

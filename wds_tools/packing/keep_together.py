@@ -50,9 +50,6 @@ def clusters_of_inputs(
         by: What keeps images together: `HASH`, or the name of a column, which is an entry of the ``json`` field of
             packed samples, or of a field.
         progress: Whether to show a progress bar, as for `pack`.
-
-    Raises:
-        OptionError: No input has such a column, or the compiled module is missing, which hashes need.
     """
     bar = tqdm(total=len(listing.inputs), unit=" images", disable=not shows_progress(progress), file=sys.stderr)
     with bar:

@@ -80,10 +80,6 @@ class BucketFolder:
 
 
 def open_folder(name: str, remote: RemoteOptions) -> LocalFolder | BucketFolder:
-    """Return the folder with a path or URL.
-
-    Raises:
-        OptionError: The URL is not writable.
-    """
+    """Return the folder with a path or URL."""
     location = parse_destination(name)
     return BucketFolder(location, remote) if isinstance(location, str) else LocalFolder(location)

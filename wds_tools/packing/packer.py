@@ -192,12 +192,7 @@ def _open(location: Path | str, options: PackOptions, *, cache: RemoteOptions | 
 
 
 def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
-    """Open ``src``.
-
-    Raises:
-        OptionError: More than one worker for a source that can be read only in this process, or ``dst`` or the spool
-            folder is inside ``src``.
-    """
+    """Open ``src``."""
     check_place(src, dst, options)
     with nothing_written():
         source = open_source(src, kind=options.kind, options=options.source)
@@ -208,11 +203,7 @@ def open_input(src: Any, dst: Path | str, options: PackOptions) -> Source:
 
 
 def check_place(src: Any, dst: Path | str, options: PackOptions) -> None:
-    """Check that nothing would be written into the source.
-
-    Raises:
-        DestinationError: ``dst`` or the spool folder is inside ``src``.
-    """
+    """Check that nothing would be written into the source."""
     src = without_file_scheme(src)
     if isinstance(src, str) and isinstance(dst, str) and f"{dst}/".startswith(f"{src.rstrip('/')}/"):
         raise _inside(src, dst)

@@ -80,13 +80,7 @@ def json_field(entry: Input, classes: Sequence[str], facts: Mapping[str, Any] | 
 
 
 def sample_bytes(inputs: InputRows, classes: Sequence[str], image_bytes: int | None = None) -> NDArray[np.int64]:
-    """Return the size of each sample in a shard in bytes, if its image is as large as the input: int64 [n].
-
-    Args:
-        inputs: The inputs.
-        classes: Class names by number.
-        image_bytes: Size of every image instead; None: that of the input.
-    """
+    """Return the size of each sample in a shard in bytes, if its image is as large as the input: int64 [n]."""
     # A label is the text of its number; the entry "class" of the field json has the name.
     names = np.array([len(f',"class":{_compact(name)}') for name in classes], np.int64)
     result, start = np.empty(len(inputs), np.int64), 0
@@ -136,10 +130,6 @@ def _compact(value: Any) -> str:
 def plan_boundaries(sizes: NDArray[np.int64], limit: int) -> list[int]:
     """Divide samples into shards: each holds as many as fit, but at least one.
 
-    Args:
-        sizes: int64 [n], bytes of each sample in packed order.
-        limit: Maximum size of a shard in bytes, including the blocks that end a tar file.
-
     Returns:
         Ascending positions from 0 to n: shard i holds the samples from ``[i]`` up to, not including, ``[i + 1]``.
     """
@@ -159,11 +149,6 @@ def shuffled(inputs: InputRows, seed: int, *, window_bytes: int = WINDOW_BYTES) 
     Inputs that are read in groups, such as row groups, stay close to the other inputs of their group: the groups are
     put in random order and divided into windows, and each window is shuffled. A shard then needs the groups of one or
     two windows. With a full shuffle every shard would need every group, and reading would take quadratic time.
-
-    Args:
-        inputs: Inputs in the order of the source.
-        seed: Seed of the shuffle.
-        window_bytes: Maximum size of a window in bytes; it has at least one group.
     """
     random = np.random.default_rng([seed, _ORDER_STREAM])
     if not inputs.have_groups:
@@ -213,11 +198,6 @@ def unify_head(inputs: InputRows, order: NDArray[np.int64], kind_of: Callable[[I
 
     If names do not show the types, or some inputs have further fields, only the first `_PROBED` inputs are considered,
     and read.
-
-    Args:
-        inputs: Inputs in the order of the source.
-        order: Their positions in packed order; changed in place.
-        kind_of: Returns the true type of an image and its further fields as text, or None if it cannot be packed.
     """
     counts, has_more = Counter[str](), False
     for batch in inputs.rows(0, len(inputs)):
@@ -252,17 +232,13 @@ class Plan:
     """A dataset before it is packed.
 
     Attributes:
-        inputs: Inputs in packed order.
         boundaries: Positions in ``inputs`` where shards start, and the end.
-        classes: Class names by number.
         source: The input and all options that change the bytes, as recorded in the manifest. Equal plans have equal
             sources.
         first_shard: Number of the first shard; not 0 if a dataset is appended to.
         first_position: Position of the first sample, from which its key follows; not 0 if a dataset is appended to.
-        shuffled: Whether all inputs are in random order.
         deep: Whether images with 16 bits per channel are packed. Otherwise they are skipped: in a batch of images with
             8 bits, one of them would be an error.
-        field_classes: Class lists of fields, for the manifest.
         first: Number of inputs, if these are only the first ones of the plan that ``source`` describes; otherwise None.
         input_bytes: Size of all images before packing, in bytes.
     """
@@ -325,18 +301,7 @@ def make_plan(
     image_bytes: int | None = None,
     shuffle: bool = True,
 ) -> Plan:
-    """Compute the order of the samples and the boundaries of the shards.
-
-    Args:
-        listing: All inputs.
-        kind: Kind of source, for the manifest.
-        seed: Seed of the shuffle.
-        shard_bytes: Maximum size of a shard in bytes.
-        kind_of: As for `unify_head`.
-        images: What happens to images, as text for the manifest.
-        image_bytes: Size of each image after packing, in bytes; None uses the size of its input.
-        shuffle: Put the inputs in random order. Otherwise they keep the order of the listing.
-    """
+    """Compute the order of the samples and the boundaries of the shards."""
     listed = Inputs.of(listing.inputs)
     inputs: InputRows = listed
     if shuffle:
@@ -426,10 +391,6 @@ def packed_source(source: dict[str, Any]) -> dict[str, Any]:
 
 def are_crop_ready(source: Mapping[str, Any] | None) -> bool:
     """Return whether a dataset was packed so that crops of its JPEGs load fast.
-
-    Args:
-        source: The source in its manifest, which has the text of its `ImageOptions`; for a dataset that was appended
-            to, the sources of all parts.
 
     >>> are_crop_ready({"images": "crop-ready"}), are_crop_ready({"images": "resize 256 quality 90"})
     (True, True)

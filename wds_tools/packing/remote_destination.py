@@ -72,10 +72,6 @@ def parse_destination(dst: str | Path) -> str | Path:
     ('s3://bucket/train', '/data/train')
     >>> str(parse_destination("train"))
     'train'
-
-    Raises:
-        OptionError: A URL with a single slash, such as one that was converted to a `Path`, or a value that is neither
-            a path nor a URL.
     """
     if not isinstance(dst, str | os.PathLike):
         raise OptionError(f"dst={dst!r}; allowed are paths of folders, and URLs such as 's3://bucket/train'")
@@ -105,10 +101,6 @@ def open_destination(
         remote: How URLs are read and written.
         task: (index, count) if this is one of several tasks.
         cache: How a loader reads the URL meanwhile: uploaded shards are put into its cache. None without a loader.
-
-    Raises:
-        OptionError: An invalid URL, or a spool with a folder.
-        StoreError: The package for the URL is not installed.
     """
     if isinstance(location, str):
         return BucketDestination(location, spool, progress=progress, remote=remote, task=task, cache=cache)
@@ -230,11 +222,7 @@ class BucketDestination:
         return reports | waiting
 
     def add_shard(self, report: ShardReport) -> None:
-        """Upload a finished shard in the background. First waits while `UPLOADS` others are being uploaded.
-
-        Raises:
-            StoreError: An earlier upload failed, even after retries.
-        """
+        """Upload a finished shard in the background. First waits while `UPLOADS` others are being uploaded."""
         self._uploads.add(report)
 
     def place(self) -> Place:
@@ -242,11 +230,7 @@ class BucketDestination:
         return replace(self._place, plan=self._plan)
 
     def finish_task(self) -> None:
-        """Wait until the shards of this task have arrived, and remove its spool.
-
-        Raises:
-            StoreError: An upload failed, even after retries.
-        """
+        """Wait until the shards of this task have arrived, and remove its spool."""
         self._uploads.finish()
         self._clear_spool()
         self._spool.remove_work()
@@ -353,9 +337,6 @@ class BucketDestination:
 
         A process that was stopped for a while, such as a task that also runs elsewhere, would otherwise write over
         shards of the dataset that is there now.
-
-        Raises:
-            DestinationError: There is another pack, or a dataset without these ``entries``.
         """
         plan = self.read_plan()
         if plan == self._plan:
@@ -491,11 +472,7 @@ class _Uploads:
         self._threads[-1].start()
 
     def finish(self) -> None:
-        """Wait for all uploads.
-
-        Raises:
-            Exception: The error of the first upload that failed.
-        """
+        """Wait for all uploads."""
         for thread in self._threads:
             thread.join()
         if self._error is not None:

@@ -49,16 +49,8 @@ class PackJob:
     """One run of the packer: packs the missing shards of a plan.
 
     Attributes:
-        plan: What is packed.
-        source: Where the inputs are read.
-        destination: Where the dataset is written.
-        processes: Maximum number of worker processes.
-        bar: Progress bar for samples and bytes.
-        options: The options of `pack`.
         kept: Reports of shards that an earlier run has finished, by number.
-        packed: Reports of the shards that this run has finished.
         listed: Writes the files of the plan, see `Destination.write_listing`; None if an earlier run has.
-        written: Called when the plan is written.
         check: Compares the source with an earlier listing.
         is_restored: Whether an earlier run has written the plan.
     """
@@ -77,15 +69,7 @@ class PackJob:
     is_restored: bool = field(default=False, init=False)
 
     def run(self, listing: Listing, *, onto: Manifest | None = None) -> tuple[Manifest, tuple[Skip, ...]]:
-        """Pack the missing shards, and complete the dataset unless this is one of several tasks.
-
-        Args:
-            listing: The inputs of the plan, and those that were skipped.
-            onto: The dataset that these shards are appended to.
-
-        Returns:
-            The manifest, and all skipped inputs.
-        """
+        """Pack the missing shards, and complete the dataset unless this is one of several tasks."""
         try:
             self.destination.start(self.plan.source, fresh=self.options.fresh, onto=onto)
             self._find_kept()
@@ -161,11 +145,7 @@ class PackJob:
         return account.limited()
 
     def _check_source(self, *, wait: bool = False) -> None:
-        """Check that the source is as it was listed by the run that planned, as far as it has been compared.
-
-        Raises:
-            SourceChangedError: It has changed.
-        """
+        """Check that the source is as it was listed by the run that planned, as far as it has been compared."""
         if self.check is None:
             return
         try:
@@ -280,14 +260,7 @@ class PackJob:
 
 
 class ProgressBar:
-    """A bar on stderr with images, images/s, MB/s and remaining time; with ``WDS_TOOLS_REPORT_TO``, reports too.
-
-    Args:
-        total: Number of samples.
-        show: Whether to show the bar; None: only on a terminal.
-        dataset: The destination, which the reports name; without it, there are none.
-        work: What is done to it, for the reports.
-    """
+    """A bar on stderr with images, images/s, MB/s and remaining time; with ``WDS_TOOLS_REPORT_TO``, reports too."""
 
     def __init__(self, total: int, show: bool | None, *, dataset: str = "", work: str = "packing") -> None:
         self._total = total
@@ -413,11 +386,7 @@ def show_notes(source: Source, notes: Iterable[str]) -> None:
 
 
 def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) -> None:
-    """With ``strict``, raise an error if a listing skipped inputs. All others are read first, to name every bad one.
-
-    Raises:
-        SourceError: Inputs that cannot be packed.
-    """
+    """With ``strict``, raise an error if a listing skipped inputs. All others are read first, to name every bad one."""
     skipped = [skip for _, listing in parts for skip in listing.skipped]
     if not (options.strict and skipped):
         return
@@ -441,12 +410,7 @@ def check_strict(parts: Sequence[tuple[Source, Listing]], options: PackOptions) 
 
 
 def bad_files_error(skipped: Sequence[Skip], *, strict: bool) -> SourceError:
-    """Return an error with the names of the first skipped files. If there are more, log a warning for each file.
-
-    Args:
-        skipped: These files.
-        strict: Whether ``strict`` refuses them. Otherwise there are no other files.
-    """
+    """Return an error with the names of the first skipped files. If there are more, log a warning for each file."""
     named = "; ".join(f"{skip.path!r} {skip.reason}" for skip in skipped[:_NAMED_FILES])
     more = ""
     if len(skipped) > _NAMED_FILES:

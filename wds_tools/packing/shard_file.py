@@ -43,11 +43,7 @@ class _Output:
         self._writing: Future[None] | None = None
 
     def write(self, parts: Sequence[bytes], size: int) -> None:
-        """Append parts with ``size`` bytes in total.
-
-        Raises:
-            OSError: An earlier chunk could not be written.
-        """
+        """Append parts with ``size`` bytes in total."""
         self._chunk += parts
         self._size += size
         if self._size >= CHUNK_BYTES:
@@ -131,12 +127,6 @@ class ShardFile:
     ) -> None:
         """Append a sample, with its fields in the given order.
 
-        Args:
-            sample: Key and encoded fields.
-            label: Class number for the index.
-            image: Type and size of the image, for the index.
-            signature: Signature of the image, for the index; None if it was not computed.
-
         Raises:
             SampleError: A duplicate key, or a name that readers would split into another key and field.
             OptionError: A name that is too long for tar readers.
@@ -182,12 +172,7 @@ class ShardFile:
 
 
 def member_headers(sample: Sample, *, shard: str | None = None) -> list[bytes]:
-    """Return the tar header of each field of a sample.
-
-    Raises:
-        SampleError: A sample without fields, or a name that readers would split into another key and field.
-        OptionError: A name that is too long for tar readers.
-    """
+    """Return the tar header of each field of a sample."""
     if not sample.fields:
         raise SampleError("has no fields", shard=shard, key=sample.key)
     headers, fitting = [], _round_trips(sample.key, "x")

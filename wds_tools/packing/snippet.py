@@ -50,10 +50,6 @@ def spell(value: Any, module: str = "") -> str:
     >>> from wds_tools.images.views import Resize
     >>> spell(RandomResizedCrop(224, flip=True)), spell(Resize((128, 128)), "wt.")
     ('RandomResizedCrop(224, flip=True)', 'wt.Resize((128, 128))')
-
-    Args:
-        value: A view, or a value of one of its arguments, such as another view.
-        module: What is before the name of a class.
     """
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key!r}: {spell(one, module)}' for key, one in value.items())}}}"
@@ -77,14 +73,7 @@ def spell_fields(names: tuple[str, ...]) -> str:
 
 
 def first_call(dataset: str, manifest: Manifest, *, indexes: Iterable[Index] = ()) -> str:
-    """Return a call that loads a new dataset: images with labels or objects, or the fields that every sample has.
-
-    Args:
-        dataset: Path or URL of the dataset.
-        manifest: Manifest of the dataset.
-        indexes: Indexes of its shards. They show whether every ``cls`` is a class number, and whether images can be
-            decoded and have 8 bits per channel.
-    """
+    """Return a call that loads a new dataset: images with labels or objects, or the fields that every sample has."""
     names = _usable_fields(manifest, indexes)
     further = _fields_like_image(manifest) if "image" in names else {}
     size = _batch_size(manifest.samples)

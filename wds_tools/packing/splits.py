@@ -115,9 +115,6 @@ def parse_shares(split: str | Mapping[str, float]) -> dict[str, Fraction] | None
 
     >>> parse_shares("train=0.9,val=0.1")
     {'train': Fraction(9, 10), 'val': Fraction(1, 10)}
-
-    Raises:
-        OptionError: No shares, an invalid name, or shares that do not add up to 1.
     """
     if split == FOLDERS:
         return None
@@ -146,9 +143,6 @@ def draw_splits(
         seed: Seed of the draw.
         cluster: int64 [n], the cluster of each input; all inputs of a cluster get into the same split. None: each is
             alone.
-
-    Raises:
-        SourceError: A split would get no input.
     """
     names = list(shares)
     everything = Inputs.of(listing.inputs)
@@ -183,11 +177,6 @@ def _draw_clusters(cluster: NDArray[np.int64], labels: NDArray[np.int64], shares
     """Return the split of each input, the same for all of a cluster: int64 [n].
 
     Clusters, large ones first, go to the split that lacks most of its share of all inputs and of those of their class.
-
-    Args:
-        cluster: int64 [n], in random order.
-        labels: int64 [n], class numbers. The class of a cluster is that of its first input.
-        shares: Share of each split.
     """
     _, first, number, sizes = np.unique(cluster, return_index=True, return_inverse=True, return_counts=True)
     wanted = np.array(shares)
@@ -264,11 +253,7 @@ def _used_classes(listing: Listing) -> set[str]:
 
 
 def _common_classes(src: str, listed: Mapping[str, Listing]) -> Classes:
-    """Return the classes of all splits that have labels. Classes that have a number in a split keep it.
-
-    Raises:
-        LabelError: A class has several numbers, or labels are numbers and it is not known which classes they mean.
-    """
+    """Return the classes of all splits that have labels. Classes that have a number in a split keep it."""
     named = {split: listing for split, listing in listed.items() if listing.label_classes}
     stated = {split: listing for split, listing in named.items() if listing.numbered_by != "order"}
     known, problem = _stated_classes(stated)

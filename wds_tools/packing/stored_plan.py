@@ -48,13 +48,7 @@ class Rows(Protocol):
 
 
 class StoredInputs(Inputs):
-    """The inputs of a stored plan. Only the batches that are used are read, and checked.
-
-    Args:
-        data: The rows.
-        head: Its description.
-        name: The destination, for messages.
-    """
+    """The inputs of a stored plan. Only the batches that are used are read, and checked."""
 
     def __init__(self, data: Rows, head: dict[str, Any], name: str) -> None:
         super().__init__()
@@ -66,11 +60,7 @@ class StoredInputs(Inputs):
         self._recent = LRUCache[int, pa.RecordBatch](max_items=_KEPT_BATCHES)
 
     def batch(self, number: int) -> pa.RecordBatch:
-        """Return a batch.
-
-        Raises:
-            DestinationError: It is damaged.
-        """
+        """Return a batch."""
         if (known := self._recent.get(number)) is not None:
             return known
         start, length, rows, checksum = self._found[number]
@@ -91,9 +81,6 @@ class StoredPlan:
     """A plan from its files.
 
     Attributes:
-        source: The source, ready to be read.
-        listing: What the source listed.
-        plan: The plan.
         lines: The account of the source as text.
         check: Compares the source with the listing; None for a task, which only reads its own inputs.
     """
@@ -106,12 +93,7 @@ class StoredPlan:
 
 
 class SourceCheck:
-    """A thread that lists a source again, without keeping the listing, and compares its checksum.
-
-    Args:
-        source: The source.
-        checksum: What `Source.checksum` returned when it was listed.
-    """
+    """A thread that lists a source again, without keeping the listing, and compares its checksum."""
 
     def __init__(self, source: Source, checksum: str) -> None:
         self._source = source
@@ -128,20 +110,12 @@ class SourceCheck:
         return not self._thread.is_alive()
 
     def is_same(self, seconds: float | None = None) -> bool:
-        """Return whether the source is as it was listed, or the comparison takes longer than this time.
-
-        Args:
-            seconds: How long to wait; None waits until it has ended.
-        """
+        """Return whether the source is as it was listed, or the comparison takes longer than this time."""
         self._thread.join(seconds)
         return self._thread.is_alive() or self._is_same
 
     def check(self, *, wait: bool = False) -> None:
-        """Check the result, if there is one yet, or wait for it.
-
-        Raises:
-            SourceChangedError: The source has changed.
-        """
+        """Check the result, if there is one yet, or wait for it."""
         if not self.is_same(None if wait else 0):
             found = f"{self._error}" if self._error is not None else f"{self._source.name} has other files"
             raise SourceChangedError(found)
@@ -225,13 +199,7 @@ def write(
 
 
 def parse_head(data: bytes, request: dict[str, Any], planned: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the content of ``listing.json``; None if it is damaged, or that of another plan.
-
-    Args:
-        data: The file.
-        request: What the user asks for now.
-        planned: The source in ``plan.json``.
-    """
+    """Return the content of ``listing.json``; None if it is damaged, or that of another plan."""
     checksum, _, text = data.partition(b"\n")
     if xxhash.xxh3_128_hexdigest(text).encode() != checksum:
         return None
@@ -242,16 +210,7 @@ def parse_head(data: bytes, request: dict[str, Any], planned: dict[str, Any] | N
 def restore(
     head: dict[str, Any], rows: Rows, src: Any, options: PackOptions, name: str, *, compare: bool
 ) -> StoredPlan | None:
-    """Return a stored plan; None if its source has changed, or a file has another length than stated.
-
-    Args:
-        head: From `parse_head`.
-        rows: The file ``listing.arrow``.
-        src: As for `pack`.
-        options: As for `pack`.
-        name: The destination, for messages.
-        compare: Whether the source is listed again, to compare it.
-    """
+    """Return a stored plan; None if its source has changed, or a file has another length than stated."""
     if len(rows) != head["bytes"]:
         return None
     source = open_source(src, kind=options.kind, options=options.source, detected=head["detected"])

@@ -133,9 +133,6 @@ def parse_size(size: int | str | tuple[int, int] | None) -> int | tuple[int, int
 
     >>> parse_size("256"), parse_size("128x96"), parse_size((96, 128))
     (256, (96, 128), (96, 128))
-
-    Raises:
-        OptionError: An invalid size.
     """
     if size is None:
         return None
@@ -158,8 +155,6 @@ class Encoded:
 
     Attributes:
         kind: Its type, which is also the name of its field, such as ``jpg``; see `ImageInfo`.
-        data: Encoded bytes.
-        info: Size, mode and layout from its header.
         signature: Its signature; None if its pixels were not needed, so that computing it would take much longer.
     """
 

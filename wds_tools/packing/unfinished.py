@@ -39,24 +39,13 @@ def read_plan(store: Store) -> Manifest | None:
 
 
 def find_gaps(shards: ShardSet, numbers: range, start: int, stop: int) -> NDArray[np.int64]:
-    """Return the inputs of a plan that were not packed, ascending: int64 [n]. Keys are positions in the plan.
-
-    Args:
-        shards: The dataset.
-        numbers: Shards whose keys are read.
-        start: Position of their first input.
-        stop: Position after their last one.
-    """
+    """Return the inputs of a plan that were not packed, ascending: int64 [n]. Keys are positions in the plan."""
     keys = [np.array(shards.index(number, keep=False).keys).astype(np.int64) for number in numbers]
     return np.setdiff1d(np.arange(start, stop), np.concatenate([np.empty(0, np.int64), *keys]))
 
 
 class PackedShards:
-    """Which inputs of its plan a finished dataset has. Keys are read only if some are missing.
-
-    Args:
-        shards: The dataset.
-    """
+    """Which inputs of its plan a finished dataset has. Keys are read only if some are missing."""
 
     def __init__(self, shards: ShardSet) -> None:
         self._shards = shards
@@ -76,14 +65,6 @@ class PackedShards:
 
 class UnfinishedShards(ShardSet):
     """A dataset that is being packed. `grow` finds the shards that were finished since.
-
-    Args:
-        store: The folder or URL that it is packed to.
-        manifest: The manifest so far.
-        number: Number of the next shard of the plan.
-        done: Inputs of the plan in the shards before it.
-        gaps: Positions of those that could not be packed, ascending.
-        is_complete: Whether the dataset is complete.
 
     Attributes:
         checks: Called when there are new shards; they raise an error if the loader cannot use these.
@@ -139,11 +120,7 @@ class UnfinishedShards(ShardSet):
         return self.done, self.gaps
 
     def grow(self) -> bool:
-        """Find shards that were finished since the last call; return whether there are any, or the dataset is complete.
-
-        Raises:
-            StoreError: The folder has another dataset now.
-        """
+        """Find shards that were finished since; return whether there are any, or the dataset is complete."""
         found = False
         while not self.is_complete:
             report = self._next_report()

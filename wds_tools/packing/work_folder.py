@@ -41,12 +41,7 @@ class ShardReport:
     """The result of packing one shard.
 
     Attributes:
-        number: Number of the shard.
         entry: Its entry in the manifest; None if none of its inputs could be packed, so that there is no file.
-        fields: Number of samples that have a field, by field name.
-        images: Range of image sizes.
-        skipped: Inputs that could not be packed.
-        sixteen_bit: Number of images with 16 bits per channel.
         remarks: Remark of `Record` -> number of samples.
         plan: `Plan.id` of the plan that the shard belongs to; empty in the reports of other commands and old versions.
     """
@@ -96,15 +91,7 @@ def save_report(folder: Path, report: ShardReport) -> None:
 
 
 class WorkFolder:
-    """The local folder that shards are written to, and its work area ``.packing/``. A ``with`` block locks it.
-
-    Args:
-        folder: Created if missing.
-        name: The destination, for messages.
-        task: (index, count) if this is one of several tasks. They share the lock of the folder; each task has another
-            lock of its own.
-        keep_empty: Whether a folder that existed before is kept if it is empty at the end.
-    """
+    """The local folder that shards are written to, and its work area ``.packing/``. A ``with`` block locks it."""
 
     def __init__(
         self, folder: Path, name: str, *, task: tuple[int, int] | None = None, keep_empty: bool = True

@@ -31,17 +31,9 @@ class ShardTask:
     """Everything that a worker needs to pack one shard.
 
     Attributes:
-        number: Number of the shard.
         start: Position of its first sample in the packed order.
-        inputs: Its inputs, in order.
-        classes: Class names by number.
-        source: Where the inputs are read.
-        folder: Where the shard is written.
-        images: What happens to images.
         threads: Number of samples that are encoded at the same time.
         deep: Whether images with 16 bits per channel are packed, as in `Plan`.
-        files: `Listing.files`.
-        plan: `Plan.id`.
     """
 
     number: int
@@ -67,13 +59,7 @@ class Place(Protocol):
 def pack_part(
     common: tuple[ShardTask, Place | None], part: tuple[int, int, tuple[Input, ...]], advance: Advance
 ) -> ShardReport:
-    """Pack a shard where an engine calls this function.
-
-    Args:
-        common: What all shards have: a task without inputs, and where shards are written; None: in its folder.
-        part: ``number``, ``start`` and ``inputs`` of the task.
-        advance: Called with finished samples and bytes.
-    """
+    """Pack a shard where an engine calls this function."""
     task, place = common
     number, start, inputs = part
     task = replace(task, number=number, start=start, inputs=inputs)
@@ -165,12 +151,7 @@ def _raise(error: SourceError) -> _EncodedSample:
 
 
 def make_sample(task: ShardTask, position: int, entry: Input) -> _EncodedSample:
-    """Read an input and encode its sample: the image, ``cls`` if it has a label, ``json``, and further fields.
-
-    Raises:
-        SourceError: The input cannot be read.
-        DecodeError: The image is damaged or of an unsupported type.
-    """
+    """Read an input and encode its sample: the image, ``cls`` if it has a label, ``json``, and further fields."""
     return _encode_record(task, position, entry, task.source.read(entry))
 
 

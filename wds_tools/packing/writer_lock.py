@@ -24,12 +24,7 @@ SOURCE_KIND = "ShardWriter"
 
 
 class WriterLock:
-    """The lock of one writer on its folder.
-
-    Args:
-        folder: Folder of the shards; created if missing.
-        manifest: File name of the manifest.
-    """
+    """The lock of one writer on its folder."""
 
     def __init__(self, folder: Path, manifest: str) -> None:
         self.folder = folder
@@ -39,10 +34,6 @@ class WriterLock:
 
     def acquire(self, first: Path, *, fresh: bool) -> None:
         """Lock the folder, and remove what an earlier writer left.
-
-        Args:
-            first: Path of the first shard.
-            fresh: Also remove finished shards of an earlier writer, and its dataset.
 
         Raises:
             DestinationError: The folder is in use, is not writable, or holds files that must not be replaced.
@@ -62,11 +53,7 @@ class WriterLock:
             raise DestinationError(f"cannot write to {self.folder}: {error.strerror}; choose another folder") from error
 
     def register_shard(self, shard: Path) -> None:
-        """Add a shard to the list in the lock file, before the shard is created.
-
-        Raises:
-            DestinationError: A file with its name exists.
-        """
+        """Add a shard to the list in the lock file, before the shard is created."""
         _refuse_existing(shard)
         self._append_names([shard.name])
 
@@ -103,11 +90,7 @@ class WriterLock:
         return [line for line in lines if line.endswith(".tar") and "/" not in line]
 
     def _remove_leftovers(self, *, fresh: bool) -> None:
-        """Remove half-written files of an earlier writer; with ``fresh``, also its shards and its dataset.
-
-        Raises:
-            DestinationError: Without ``fresh``: there are such shards or a dataset.
-        """
+        """Remove half-written files of an earlier writer; with ``fresh``, also its shards and its dataset."""
         old = self._old_manifest()
         existing = [name for name in self._registered_shards() if (self.folder / name).exists()]
         if old is not None and not fresh:

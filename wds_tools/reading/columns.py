@@ -63,15 +63,7 @@ def numbers(column: pa.ChunkedArray, absent: int) -> NDArray[Any]:
 
 
 def table_of(shards: ShardSet, shard: int, start: int, names: Collection[str], further: Collection[str]) -> pa.Table:
-    """Return columns of the samples of a shard, as `columns_of` does, without reading the others.
-
-    Args:
-        shards: The dataset.
-        shard: Number of the shard.
-        start: Id of its first sample.
-        names: Names of columns.
-        further: Those among them that are null for a shard whose index lacks them.
-    """
+    """Return columns of the samples of a shard, as `columns_of` does, without reading the others."""
     table = shards.stored_columns(shard, {*names, *further})[0]
     samples = shards.entry(shard).samples
     columns: dict[str, Any] = {"id": np.arange(start, start + samples)}
@@ -84,14 +76,7 @@ def table_of(shards: ShardSet, shard: int, start: int, names: Collection[str], f
 def with_columns(
     table: pa.Table, index: Index, names: Sequence[str], read: Callable[[Sequence[str]], pa.Table]
 ) -> pa.Table:
-    """Return a table with further columns of an index; those that it lacks are null.
-
-    Args:
-        table: Columns of the index.
-        index: The index.
-        names: Names of the further columns.
-        read: Reads those that the index has.
-    """
+    """Return a table with further columns of an index; those that it lacks are null."""
     known = [name for name in names if name in index.columns]
     further = read(known) if known else None
     for name in names:

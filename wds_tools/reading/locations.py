@@ -32,8 +32,6 @@ class ShardLocation:
     """A shard and the store that has it.
 
     Attributes:
-        store: The store.
-        entry: What the manifest records about the shard.
         fields: Names of its fields, if it has fields that were added to another shard; otherwise empty.
         added: Shards with fields of the same samples that were added later.
     """
@@ -46,13 +44,7 @@ class ShardLocation:
 
 @dataclass(frozen=True, slots=True)
 class AddedTable:
-    """Shards with fields that were added later: one for each shard of a large manifest, in the same order.
-
-    Attributes:
-        store: The store that has them.
-        shards: Their entries.
-        fields: Names of the fields.
-    """
+    """Shards with fields that were added later: one for each shard of a large manifest, in the same order."""
 
     store: Store
     shards: Sequence[ShardEntry]
@@ -64,14 +56,7 @@ class AddedTable:
 
 
 class LocationTable(LazySequence[ShardLocation]):
-    """The locations of all shards of a large manifest, made when they are used.
-
-    Args:
-        store: The store that has all shards.
-        shards: Their entries.
-        stamp: What changes when the manifest is replaced, see `LocalStore.stamp`; None if it is not known.
-        added: Shards with fields that were added later.
-    """
+    """The locations of all shards of a large manifest, made when they are used."""
 
     def __init__(
         self, store: Store, shards: Sequence[ShardEntry], stamp: object = None, added: Sequence[AddedTable] = ()
@@ -98,12 +83,7 @@ class LocationTable(LazySequence[ShardLocation]):
 
 
 class _AddedLocations(LazySequence[ShardLocation]):
-    """The shards with fields that were added later, those of the first shard first.
-
-    Args:
-        locations: The shards.
-        ends: int64 [shards + 1], how many added shards there are before each shard.
-    """
+    """The shards with fields that were added later, those of the first shard first."""
 
     def __init__(self, locations: Sequence[ShardLocation], ends: NDArray[np.int64]) -> None:
         self._locations, self._ends = locations, ends
@@ -151,13 +131,7 @@ def changed(
     stores: Mapping[int, Store] | None = None,
     fields: Set[str] | None = None,
 ) -> Sequence[ShardLocation]:
-    """Return the same shards with other stores, or fewer added shards.
-
-    Args:
-        locations: The shards.
-        stores: The new stores, by the id of the old ones.
-        fields: Only the added shards with one of these fields are kept; None keeps all.
-    """
+    """Return the same shards with other stores, or fewer added shards."""
 
     def store_of(one: ShardLocation | LocationTable | AddedTable) -> Store:
         return one.store if stores is None else stores[id(one.store)]
@@ -210,11 +184,7 @@ def entry_from_index(store: Store, name: str, totals: Totals) -> ShardEntry:
 
 
 class RewrittenError(StoreError):
-    """The images or the index of a shard were rewritten in place while it was open: the samples are the same.
-
-    Attributes:
-        entries: The entries that were opened, with those that the manifest has now.
-    """
+    """The images or the index of a shard were rewritten in place while it was open: the samples are the same."""
 
     entries: Mapping[ShardEntry, ShardEntry]
 

@@ -35,11 +35,6 @@ def read_manifest(store: Store, name: str, cache: ArrayCache) -> Manifest:
 
     A large one is hashed, and the columns of its shards come from the cache, under its checksum.
 
-    Args:
-        store: The folder.
-        name: File name of the manifest.
-        cache: Where the columns are stored.
-
     Raises:
         FileNotFoundError: There is no such file.
         ManifestError: It is not a valid manifest.
@@ -64,11 +59,7 @@ def find_manifest(store: Store, cache: ArrayCache) -> Manifest | None:
 
 
 class Additions:
-    """The shards with fields that were added to a dataset later.
-
-    Args:
-        tables: Those of each addition.
-    """
+    """The shards with fields that were added to a dataset later."""
 
     def __init__(self, tables: Sequence[AddedTable]) -> None:
         self.tables = tables
@@ -86,11 +77,7 @@ class Additions:
 def additions_of(
     store: Store, manifest: Manifest, remote: RemoteOptions, cache: ArrayCache, *, for_training: bool
 ) -> Additions:
-    """Return the shards with fields that were added later.
-
-    Raises:
-        NotADatasetError: The folder of an addition is missing, or holds another dataset.
-    """
+    """Return the shards with fields that were added later."""
     found = []
     for addition in manifest.additions:
         folder = join(store.folder, addition.folder)
@@ -114,14 +101,7 @@ def additions_of(
 def locations_of(
     store: Store, shards: Sequence[ShardEntry], added: Additions, stamp: object = None
 ) -> Sequence[ShardLocation]:
-    """Return the locations of the shards of a manifest: as a table, if it is mapped.
-
-    Args:
-        store: Its folder.
-        shards: All its shards, or some of them.
-        added: Shards with fields that were added later.
-        stamp: See `LocationTable`.
-    """
+    """Return the locations of the shards of a manifest: as a table, if it is mapped."""
     if isinstance(shards, ShardTable) and all(
         isinstance(one.shards, ShardTable) and one.shards.has_names_of(shards) for one in added.tables
     ):

@@ -53,13 +53,7 @@ def _is_folder(name: str) -> bool:
 
 
 def why_not_a_dataset(name: str, folder: str, manifest_name: str) -> str:
-    """Return why a name is not a dataset, and what to do.
-
-    Args:
-        name: What the user has named: a folder, a URL, or a manifest.
-        folder: The folder in it.
-        manifest_name: File name of the manifest that was not found.
-    """
+    """Return why a name is not a dataset, and what to do."""
     if is_url(name):
         return (
             f"{name} has no {manifest_name}; pass the folder that `wds-tools pack` or `wds-tools index` wrote"

@@ -110,13 +110,7 @@ def _from_shards(urls: list[str], remote: RemoteOptions, *, name: str, for_train
 
 @dataclass
 class _Folder:
-    """A folder of which shards are opened.
-
-    Attributes:
-        store: The folder.
-        manifest: Its manifest, if there is one.
-        added: Shards with fields that were added later.
-    """
+    """A folder of which shards are opened."""
 
     store: Store
     manifest: Manifest | None

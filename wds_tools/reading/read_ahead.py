@@ -29,12 +29,7 @@ _NO_ROWS = np.empty(0, np.int64)
 
 
 def read_ahead_bytes(remote: RemoteOptions, window_bytes: int) -> int:
-    """Return how many bytes to read before they are needed: by default 512 MiB, less if the cache is small.
-
-    Args:
-        remote: How URLs are read.
-        window_bytes: Size of the shuffle window that this machine reads, in bytes.
-    """
+    """Return how many bytes to read before they are needed: by default 512 MiB, less if the cache is small."""
     needed = window_bytes * 17 // 16  # when the cache is full, a sixteenth is freed at once
     if needed > remote.cache_bytes:
         raise OptionError(
@@ -88,9 +83,6 @@ class ReadAhead:
         """Start announcing steps.
 
         The samples of the first step are announced before this method returns.
-
-        Raises:
-            StoreError: The storage fails.
         """
         self.stop()
         if not self._is_remote or not numbers:

@@ -40,12 +40,8 @@ class OpenShard:
 
     Attributes:
         number: Position of the shard in its dataset.
-        name: Name of the shard, for messages.
-        entry: What its manifest records about it.
-        index: The index.
         image: Columns of the image field, which may differ from sample to sample.
         kind: int8 [samples], position of that field in `IMAGE_FIELDS`; -1 for a sample without an image.
-        block: Samples per block.
         spans: int64 [blocks, 2], byte range of each block.
     """
 
@@ -74,9 +70,6 @@ class StoredColumn:
     """One field of some samples of a shard.
 
     Attributes:
-        shard: The shard that has the field.
-        name: Name of the field.
-        columns: Columns of the field.
         rows: int64 [n], rows of the samples in this shard.
     """
 
@@ -154,12 +147,7 @@ class Reader:
         return list(found)
 
     def added(self, shard: OpenShard, other: int) -> tuple[OpenShard, NDArray[np.int64]]:
-        """Return a shard with fields that were added to another one, and the row there of each sample, -1 for none.
-
-        Args:
-            shard: The shard of the samples.
-            other: Index of the shard with the added fields.
-        """
+        """Return a shard with fields that were added to another one, and the row there of each sample, -1 for none."""
         return self.shard(other), self._added(shard.number, other)
 
     def block(self, shard: int, block: int) -> Block:

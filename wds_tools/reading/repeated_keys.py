@@ -19,7 +19,6 @@ class RepeatedKey:
     """A key that occurs at least twice.
 
     Attributes:
-        key: The key.
         shards: Names of the shards with its first and second occurrence.
     """
 
@@ -39,11 +38,6 @@ def find_repeated_key(shards: ShardSet) -> RepeatedKey | None:
     """Return the first repeated key, or None if there is none among the first `MAX_KEYS`.
 
     Reads every index.
-
-    Raises:
-        StoreError: An index cannot be read.
-        ChecksumError: An index is not the one that the manifest lists.
-        ManifestError: An index is invalid.
     """
     parts, total = [], 0
     for index in range(len(shards.locations)):

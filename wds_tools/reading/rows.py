@@ -22,7 +22,6 @@ class Rows:
     """Samples of a dataset, in the requested order. Their bytes are read by the methods that return them.
 
     Attributes:
-        ids: int64 [n], sample ids.
         shard: int64 [n], index of the shard of each sample.
         row: int64 [n], index of each sample in its shard.
     """
@@ -89,11 +88,7 @@ class Rows:
         return self._read(name)
 
     def numbered_fields(self, pattern: str) -> list[list[str]]:
-        """Return for each sample the names of its fields that match a pattern, in the order of their numbers.
-
-        Args:
-            pattern: A name with ``*`` for a number, such as ``frame*.jpg``.
-        """
+        """Return for each sample the names of its fields that match a pattern, in the order of their numbers."""
         out: list[list[str]] = [[] for _ in range(len(self))]
         for shard, group, rows in self._groups:
             added = [name for _, names in self._reader.shards.added(shard.number) for name in names]
@@ -104,11 +99,7 @@ class Rows:
         return out
 
     def several_fields(self, names: Sequence[Sequence[str]]) -> list[list[memoryview]]:
-        """Return the verified bytes of several fields of each sample.
-
-        Raises:
-            MissingFieldError, ChecksumError, StoreError, TruncatedShardError: As for `images`.
-        """
+        """Return the verified bytes of several fields of each sample."""
         wanted: list[tuple[StoredColumn, str, list[int]]] = []
         for shard, group, rows in self._groups:
             by_name: dict[str, list[int]] = {}
@@ -132,11 +123,6 @@ class Rows:
         Samples are copied one at a time, right after their checksum is computed, while their bytes
         are in the CPU cache, and into memory that the previous sample has just freed. That takes a
         third of the time of copying a batch at once.
-
-        Raises:
-            ChecksumError: Bytes have changed since they were packed.
-            StoreError: A shard cannot be read.
-            TruncatedShardError: A shard does not have the length that its manifest records.
         """
         groups = [self._columns(group) for group in self._groups]
         values = iter(self._reader.values([column for columns in groups for column, _ in columns]))

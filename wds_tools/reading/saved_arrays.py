@@ -31,17 +31,7 @@ def hash_of(*parts: bytes | memoryview) -> str:
 
 
 def save(path: str, array: NDArray[Any], digest: str, option: str) -> None:
-    """Write an array to a file of NumPy, unless it has this array already: another rank may have written it.
-
-    Args:
-        path: The file. It appears complete or not at all.
-        array: The array, contiguous.
-        digest: Its `hash_of_array`.
-        option: The option that gives the path, for messages.
-
-    Raises:
-        OptionError: The file cannot be written.
-    """
+    """Write an array to a file of NumPy, unless it has this array already: another rank may have written it."""
     try:
         if not (Path(path).is_file() and hash_of(content_of(path, "", OptionError)) == digest):
             with CommitFile(path) as file:
@@ -53,11 +43,6 @@ def save(path: str, array: NDArray[Any], digest: str, option: str) -> None:
 
 def saved_content(path: str, digest: str, what: str) -> memoryview:
     """Return the content of a file that a state records.
-
-    Args:
-        path: The file.
-        digest: The hash that the state records.
-        what: What the file has, for messages.
 
     Raises:
         ResumeError: The file is missing, cannot be read, or has changed.
@@ -90,11 +75,7 @@ def _header(array: NDArray[Any]) -> bytes:
 
 
 def save_ids(folder: str | os.PathLike[str], ids: Sequence[int]) -> tuple[str, str]:
-    """Write the ids of banned samples to a file of a folder, whose name has their hash; return its path and hash.
-
-    Raises:
-        OptionError: The folder or the file cannot be written.
-    """
+    """Write the ids of banned samples to a file of a folder, whose name has their hash; return its path and hash."""
     array = np.array(ids, np.int64)
     digest = hash_of_array(array)
     path = os.path.join(folder, f"ban-{digest}.npy")  # noqa: PTH118 - Path would normalize the string
@@ -109,11 +90,7 @@ def save_ids(folder: str | os.PathLike[str], ids: Sequence[int]) -> tuple[str, s
 
 
 def read_ids(path: str, digest: str) -> list[int]:
-    """Return the ids that `save_ids` has written.
-
-    Raises:
-        ResumeError: The file is missing, cannot be read, or has changed.
-    """
+    """Return the ids that `save_ids` has written."""
     content = saved_content(path, digest, "the ids of banned samples")
     try:
         found: list[int] = np.load(io.BytesIO(content)).tolist()

@@ -39,11 +39,8 @@ class Choice:
     """The options that select samples. An object without any of them is false.
 
     Attributes:
-        where: Condition on the columns of the index.
         subset: Fraction of the samples, or sample ids, repeated as often as the sample is to be
             delivered.
-        class_weights: Weights of the classes, which determine how often their samples are delivered.
-        seed: Seed of random draws.
     """
 
     where: Where | None = None
@@ -58,11 +55,6 @@ class Choice:
         self, shards: ShardSet, *, first_shards: int | None = None, progress: bool | None = False
     ) -> Selection | None:
         """Return the selected samples of a dataset, or None if all are selected.
-
-        Args:
-            shards: The dataset.
-            first_shards: Select only from the first n shards; None uses all.
-            progress: Show a bar while indexes are read, as for `shows_progress`.
 
         Raises:
             OptionError: An option is invalid, or no sample is selected.
@@ -275,17 +267,7 @@ def _balance(
 def weights_by_class(
     weights: Weights, count: int, names: Sequence[str], samples: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the weight of each class: float64 [classes].
-
-    Args:
-        weights: The value of ``class_weights=``.
-        count: Number of classes.
-        names: Their names.
-        samples: int64 [classes], number of samples of each class.
-
-    Raises:
-        OptionError: A class is not known, or there are not as many weights as classes.
-    """
+    """Return the weight of each class: float64 [classes]."""
     if isinstance(weights, str):
         if weights != "balanced":
             raise OptionError(f"class_weights={weights!r}; allowed are 'balanced', a mapping, or one weight per class")
@@ -367,12 +349,6 @@ def _ids_of_lines(shards: ShardSet, lines: list[str], first_ids: Sequence[int], 
 
 def ids_by_key(shards: ShardSet, keys: Iterable[str], first_ids: Sequence[int], where: str) -> dict[str, list[int]]:
     """Return the ids of the samples with these keys, without keys that no sample has.
-
-    Args:
-        shards: The dataset.
-        keys: The keys.
-        first_ids: Id of the first sample of each dataset of a mixture, and the number of all samples.
-        where: Option or file that has the keys, for messages.
 
     Raises:
         OptionError: Several datasets of a mixture have a key.

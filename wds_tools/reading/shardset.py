@@ -203,10 +203,6 @@ class ShardSet:
     def index(self, shard: int, *, keep: bool = True) -> Index:
         """Return the index of a shard.
 
-        Args:
-            shard: Index of the shard.
-            keep: Keep the index in memory for later calls.
-
         Raises:
             StoreError: The index cannot be read.
             ChecksumError: It does not match the checksum in the manifest.
@@ -339,13 +335,7 @@ class ShardSet:
         return stored_columns(data, names, name=path, samples=location.entry.samples)
 
     def computed(self, what: str, compute: Callable[[], Arrays], *, first_shards: int | None = None) -> Arrays:
-        """Return arrays that are computed from the indexes: once per machine, for a dataset with many samples.
-
-        Args:
-            what: All that they depend on besides the indexes.
-            compute: Computes them.
-            first_shards: They depend on the first n shards only; None for all.
-        """
+        """Return arrays that are computed from the indexes: once per machine, for a dataset with many samples."""
         if self.array_cache is None or self.manifest.samples < MIN_STORED_SAMPLES:
             return compute()
         digest = xxhash.xxh3_128()
@@ -426,16 +416,7 @@ _SEVERAL = (
 
 
 def check_fields(fields: Sequence[str], available: Iterable[str], *, has_labels: bool = False) -> None:
-    """Check that a dataset has the requested fields.
-
-    Args:
-        fields: The requested fields.
-        available: The stored fields of the dataset.
-        has_labels: Whether samples have labels even without the field ``cls``.
-
-    Raises:
-        MissingFieldError: A field is missing; the message lists the available ones.
-    """
+    """Check that a dataset has the requested fields."""
     stored = set(available)
     virtual = {"__key__"}
     if stored & set(IMAGE_FIELDS):

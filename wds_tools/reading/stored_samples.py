@@ -16,13 +16,7 @@ READ_BYTES = 8 << 20  # per read; only a single larger sample exceeds it
 
 
 class StoredSample(NamedTuple):
-    """One sample. Its fields are views, which are valid until the next sample is requested.
-
-    Attributes:
-        shard: Name of the shard, for messages.
-        key: Key of the sample.
-        fields: Field name to bytes, in the order of the index.
-    """
+    """One sample. Its fields are views, which are valid until the next sample is requested."""
 
     shard: str
     key: str

@@ -43,13 +43,7 @@ _WHAT = "the weights of samples"
 
 
 class WeightFinder:
-    """Turns the entries of a state into weights. Indexes are read once, when weights are first needed.
-
-    Args:
-        shards: The dataset; for a mixture, all its datasets.
-        order: The orders of the run, without buckets.
-        seed: Seed of the run.
-    """
+    """Turns the entries of a state into weights. Indexes are read once, when weights are first needed."""
 
     def __init__(self, shards: ShardSet, order: PlainOrder, seed: int) -> None:
         self._shards, self._order, self._seed = shards, order, seed
@@ -64,11 +58,7 @@ class WeightFinder:
         where: Mapping[str, float] | None,
         save_to: str | os.PathLike[str] | None,
     ) -> Entries:
-        """Return weights as entries of a state; see `Loader.reweight`. No file is written.
-
-        Raises:
-            OptionError: A value is invalid.
-        """
+        """Return weights as entries of a state; see `Loader.reweight`. No file is written."""
         found: Entries = {}
         if classes is not None:
             _check_mapping("classes", classes, "class names or numbers")
@@ -94,11 +84,7 @@ class WeightFinder:
         return True
 
     def planned(self, schedule: WeightSchedule) -> Planned:
-        """Return the weights of a schedule.
-
-        Raises:
-            OptionError: They do not fit the dataset.
-        """
+        """Return the weights of a schedule."""
         argument, given = schedule
         of_class = argument == "classes"
         values = {number: self._by_class(one) if of_class else list(one) for number, one in given.values.items()}
@@ -121,12 +107,7 @@ class WeightFinder:
         return {text: _factor("class_weights", text, factor) for text, factor in zip(texts, factors, strict=True)}
 
     def __call__(self, entries: Entries | None) -> Weights:
-        """Return the weights of entries; None is for the plain epochs.
-
-        Raises:
-            OptionError: They do not fit the dataset.
-            ResumeError: A file with weights of samples is missing or has changed.
-        """
+        """Return the weights of entries; None is for the plain epochs."""
         if not entries:
             return Weights()
         shares = None if entries.get("sources") is None else self._shares(entries["sources"])

@@ -37,12 +37,7 @@ _YOLO_KEYS = ("box", "category", "polygons", "keypoints")
 
 
 class Described(NamedTuple):
-    """An image and its entries in ``json``.
-
-    Attributes:
-        name: Path of the image in the folder of its split.
-        facts: The entries, see `docs/annotations.md`.
-    """
+    """An image and its entries in ``json``."""
 
     name: str
     facts: dict[str, Any]
@@ -113,12 +108,6 @@ def coco_files(images: Iterable[Described], classes: ClassList, split: str, note
 
     Ids of images and annotations are those of the source if all have one and none occurs twice, otherwise 1, 2, 3...
     Categories without ids get 1, 2, 3... An annotation without an area gets that of its outline or box.
-
-    Args:
-        images: The images; iterated several times.
-        classes: Class list of the objects.
-        split: Name of the split.
-        note: Called with what a user should know.
     """
     image_ids = _ids([image.facts.get("id") for image in images], "images", note)
     object_ids = _ids([item.get("id") for image in images for item in image.objects], "annotations", note)
@@ -228,14 +217,6 @@ def yolo_files(images: Iterable[Described], split: str, note: Note) -> Files:
 
     A line is a box; with outlines in the dataset all lines are outlines, and with key points all have key points,
     because Ultralytics reads a dataset as one of the three.
-
-    Args:
-        images: The images; iterated twice.
-        split: Name of the split.
-        note: Called with what a user should know.
-
-    Raises:
-        OptionError: Objects have different numbers of key points.
     """
     lines = _YoloLines(images)
     for image in images:
@@ -248,11 +229,7 @@ def yolo_files(images: Iterable[Described], split: str, note: Note) -> Files:
 
 
 def keypoint_shape(images: Iterable[Described]) -> tuple[int, int] | None:
-    """Return (number of key points, numbers for each of them) of all objects that have key points; None without any.
-
-    Raises:
-        OptionError: They differ.
-    """
+    """Return (number of key points, numbers for each of them) of all objects that have key points; None without any."""
     shapes: dict[int, str] = {}
     size = 2
     for image in images:

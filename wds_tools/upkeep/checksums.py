@@ -25,11 +25,7 @@ class ChangedField(NamedTuple):
 
 
 class ShardChecksums:
-    """Checksums of a shard and its fields.
-
-    Args:
-        index: The index of the shard; None computes only the checksum of the shard.
-    """
+    """Checksums of a shard and its fields."""
 
     def __init__(self, index: Index | None) -> None:
         self._index = index

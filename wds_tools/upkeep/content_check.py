@@ -23,15 +23,7 @@ from wds_tools.upkeep.annotation_files import checked_objects
 
 
 class ContentCheck:
-    """Compares the images and labels of a shard with its index.
-
-    Args:
-        index: The index of the shard.
-        manifest: The manifest of the dataset.
-
-    Attributes:
-        remarks: What is strange about the objects in the fields that were compared, or wrong; with the key.
-    """
+    """Compares the images and labels of a shard with its index."""
 
     def __init__(self, index: Index, manifest: Manifest) -> None:
         self.remarks: list[str] = []

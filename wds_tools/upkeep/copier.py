@@ -46,11 +46,8 @@ class CopyReport:
     """The result of `copy_dataset`.
 
     Attributes:
-        manifest: The manifest of the dataset.
-        dst: Folder of the copy.
         copied_bytes: Bytes that were copied by this call.
         kept_bytes: Bytes that an earlier call had copied.
-        seconds: Duration.
     """
 
     manifest: Manifest
@@ -79,9 +76,6 @@ def copy_dataset(
         progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
         storage_options: Options for the URL, by the names of fsspec. They are not saved.
         retry_seconds: For how long a failed request is repeated; default: ``WDS_TOOLS_RETRY_SECONDS``, or 300.
-
-    Returns:
-        The manifest, and how many bytes were copied.
 
     Raises:
         OptionError: ``url`` is not a URL, or ``dst`` is one.

@@ -89,13 +89,7 @@ def _energon_label(manifest: Manifest) -> str | None:
 
 
 def timm_info(manifest: Manifest, *, split: str, old: Mapping[str, Any]) -> bytes:
-    """Return timm's ``_info.json``.
-
-    Args:
-        manifest: Manifest of the dataset.
-        split: Name of the split.
-        old: The content of an existing file, whose other splits are kept.
-    """
+    """Return timm's ``_info.json``."""
     info: dict[str, Any] = {
         "name": split,
         "num_samples": manifest.samples,
@@ -138,11 +132,7 @@ _INDEXES = (
 
 
 def write_database(path: Path, shards: Iterable[Sequence[StoredKey]]) -> None:
-    """Write the database of the shards, in their order, without those that have no samples.
-
-    Raises:
-        OptionError: A key occurs twice.
-    """
+    """Write the database of the shards, in their order, without those that have no samples."""
     connection = sqlite3.connect(path)
     try:
         connection.execute("PRAGMA synchronous = OFF")  # the file gets its name when it is complete

@@ -178,12 +178,7 @@ def _readers(to: str | Sequence[str]) -> list[str]:
 
 @dataclass
 class _Export:
-    """One export.
-
-    Attributes:
-        files: Names of the written files by reader.
-        kept: Names of files of users.
-    """
+    """One export."""
 
     shards: ShardSet
     output: LocalFolder | BucketFolder

@@ -277,12 +277,7 @@ class _Work:
         shutil.rmtree(self.folder / UNFINISHED_NAME)
 
     def begin(self, manifest: Manifest) -> None:
-        """Create the subfolder; what an interrupted run left in it is removed.
-
-        Raises:
-            OptionError: Fields with this name were added.
-            DestinationError: The subfolder contains something else.
-        """
+        """Create the subfolder; what an interrupted run left in it is removed."""
         name = self.folder.name
         if any(addition.folder == name for addition in manifest.additions):
             raise OptionError(
@@ -328,10 +323,6 @@ class _Run:
 
     def read(self, records: Iterator[KeyedFields], total: int | None) -> None:
         """Read the source, and sort its records by shard.
-
-        Args:
-            records: The records.
-            total: Their number; None takes the number of samples for the progress bar.
 
         Raises:
             SourceError: No key of the source is known; with ``strict``, one is unknown.
@@ -474,12 +465,8 @@ class _Writing:
     """What all new shards have in common.
 
     Attributes:
-        shards: The dataset.
         match: What the keys of the source are.
-        folder: Where the new shards are written.
         spool: Folder of the records that did not fit into memory.
-        classes: Class names of the field `LABELS`.
-        form: Form of its values in the source.
     """
 
     shards: ShardSet
@@ -501,13 +488,7 @@ class _Writing:
 def _write_shard(
     writing: _Writing, part: tuple[int, str, list[KeyedFields]], advance: Advance
 ) -> tuple[ShardEntry | None, Totals]:
-    """Write a shard of new fields where an engine calls this function.
-
-    Args:
-        writing: What all shards have in common.
-        part: Number of the shard, its name, and its records that are not in the spool.
-        advance: Called with the samples of the dataset that are done.
-    """
+    """Write a shard of new fields where an engine calls this function."""
     number, name, kept = part
     found: dict[str, dict[str, bytes]] = {}
     for key, fields in itertools.chain(spooled_records(writing.spool, number), kept):

@@ -187,11 +187,7 @@ def _values(field: str, column: Any) -> Callable[[int], bytes | None]:
 def _fields_of(
     row: Mapping[str, Any], key: str, fields: Mapping[str, str], *, where: str, kinds: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
-    """Return field -> column.
-
-    Raises:
-        SourceError: There is no column of keys, or none of a field.
-    """
+    """Return field -> column."""
     if key not in row:
         raise SourceError(
             f"{where} has no column {key!r} of keys; it has {', '.join(map(repr, row))}: name it with --key (key=)"
@@ -261,14 +257,7 @@ _RECORD_BYTES = 200  # memory of a record besides its bytes
 
 
 class Spool:
-    """Key and fields of samples, by the index of their shard.
-
-    Args:
-        folder: Local folder for the files; it is created when it is needed.
-
-    Attributes:
-        bytes: Memory or disk space of all records.
-    """
+    """Key and fields of samples, by the index of their shard."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -158,8 +158,6 @@ class _Files(NamedTuple):
     """The files next to a shard.
 
     Attributes:
-        index_file: Name of its index.
-        exists: Whether the index exists.
         table: Name of another tool's table.
         listed_by: Path of another manifest that lists the index, which therefore stays as it is.
     """
@@ -175,18 +173,12 @@ class _Job:
     """The shards of one folder.
 
     Attributes:
-        folder: The folder.
-        shards: Names of its shards.
-        files: The files next to each shard.
-        manifest_name: File name of the manifest.
-        old: An existing manifest.
         label: Where labels are, as given or as in the existing manifest; None for the default.
         labels: The label of each sample of all shards as it is stored.
         texts: The different texts among them, each kept once.
         numbers: int64 [n] for each shard, the labels that its index has.
         kept: For each shard, whether its existing index stays as it is.
         entries: Entries for the manifest, of the shards that have been indexed so far.
-        totals: Totals over them.
     """
 
     folder: IndexFolder
@@ -285,13 +277,7 @@ def _progress_bar(jobs: Sequence[_Job], progress: bool | None) -> Any:
 def _scan(
     common: tuple[LocalShards | RemoteShards, LabelSource, bool], part: tuple[str, int], advance: Advance
 ) -> tuple[ScanResult, NamesOfNumbers]:
-    """Read a shard where an engine calls this function.
-
-    Args:
-        common: What opens shards, where labels are, and whether to compare class numbers with names.
-        part: Name of the shard, and its length.
-        advance: Called with the bytes read.
-    """
+    """Read a shard where an engine calls this function."""
     shards, label, compares = common
     shard, size = part
     names = NamesOfNumbers()
@@ -343,12 +329,6 @@ def _add_shard(job: _Job, result: ScanResult, files: _Files, *, is_chosen: bool)
 
 def _kept_index(folder: IndexFolder, new: Index, files: _Files, *, is_chosen: bool) -> Index | None:
     """Return the existing index of the same shard if another manifest lists it; None if it may be replaced.
-
-    Args:
-        folder: The folder.
-        new: The new index.
-        files: The files next to the shard.
-        is_chosen: The user has stated where labels are, or what they are.
 
     Raises:
         DestinationError: The index is listed, and the new one is different, or it is missing or damaged. Or it has

@@ -17,10 +17,8 @@ class Part(NamedTuple):
     """A field of a sample as a member of a shard.
 
     Attributes:
-        name: Name of the field.
         start: Offset of its first tar header.
         offset: Offset of its content.
-        size: Length of its content in bytes.
     """
 
     name: str
@@ -38,11 +36,6 @@ class StoredKey(NamedTuple):
 
 def stored_keys(index: Index, headers: Mapping[str, NDArray[np.int32] | None], *, name: str) -> list[StoredKey]:
     """Return the samples of a shard with their members.
-
-    Args:
-        index: The index of the shard.
-        headers: Bytes of the tar headers of each field, int32 [n]; None where the index does not record them.
-        name: Path of the shard, for error messages.
 
     Raises:
         ManifestError: The index does not record tar headers longer than one block, as in older releases.

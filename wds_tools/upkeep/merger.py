@@ -276,7 +276,6 @@ class _United(NamedTuple):
     """The classes of several datasets.
 
     Attributes:
-        names: Class names by number: the names of the first dataset, then the new names of each other one.
         numbers: For each dataset, int64 [classes], the new number of each of its classes; None if they keep theirs.
     """
 
@@ -309,12 +308,7 @@ class _United(NamedTuple):
 
 
 def _unite_classes(sets: Sequence[ShardSet]) -> _United:
-    """Return one list of classes for all datasets, by name.
-
-    Raises:
-        LabelError: Labels without class names next to class names, no labels next to labels, a list that has a name
-            twice, or different classes for a field.
-    """
+    """Return one list of classes for all datasets, by name."""
     for shards in sets:
         if len(labels := {classes.label for classes in shards.class_lists}) > 1:
             raise LabelError(

@@ -34,11 +34,7 @@ class ObjectExport:
     """One export of images with objects.
 
     Attributes:
-        shards: The dataset.
         dst: The folder, which may have other splits and the same images.
-        split: Name of the split.
-        overwrite: Replace existing files with other content.
-        progress: Show a progress bar.
         notes: What the formats cannot hold as it is.
     """
 
@@ -50,13 +46,7 @@ class ObjectExport:
     notes: list[str] = field(default_factory=list)
 
     def write(self, formats: Sequence[str]) -> dict[str, list[str]]:
-        """Write the images once, and the files of each format; return the names of files and folders by format.
-
-        Raises:
-            OptionError: The dataset has no objects.
-            SampleError: The entries of a sample are not those of objects.
-            DestinationError: A file exists with other content, or two images have one name.
-        """
+        """Write the images once, and the files of each format; return the names of files and folders by format."""
         classes = self._classes()
         plan = json.dumps({"dataset": self.shards.manifest.fingerprint, "to": formats, "split": self.split})
         images = _Images()

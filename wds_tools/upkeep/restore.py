@@ -27,13 +27,7 @@ _COMPARE_BYTES = 1 << 20
 
 
 class RestoreFolder:
-    """The folder, locked by this process during a ``with`` block.
-
-    Args:
-        root: Path of the folder, which is created if it does not exist.
-        plan: What determines the files.
-        overwrite: Replace existing files with other content, and an unfinished run with another plan.
-    """
+    """The folder, locked by this process during a ``with`` block."""
 
     def __init__(self, root: Path, *, plan: bytes = b"{}", overwrite: bool = False) -> None:
         self.root = root
@@ -94,12 +88,6 @@ class RestoreFolder:
 
     def put(self, path: str, data: bytes | memoryview, *, overwrite: bool = False) -> bool:
         """Restore one file.
-
-        Args:
-            path: Relative path with ``/`` between folders; bytes that are not UTF-8 are surrogate
-                escapes.
-            data: Content of the file.
-            overwrite: Replace this file even if the others are not replaced.
 
         Returns:
             Whether the file was written; False if it existed with the same content.
@@ -193,9 +181,6 @@ def check_path(path: str) -> list[bytes]:
 
     >>> check_path("cat/1.jpg")
     [b'cat', b'1.jpg']
-
-    Raises:
-        DestinationError: The path is absolute, contains ``..``, or is invalid.
     """
     try:
         parts = path.encode("utf-8", "surrogateescape").split(b"/")

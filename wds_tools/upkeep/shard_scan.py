@@ -40,7 +40,6 @@ class ScanResult:
     """The content of one shard.
 
     Attributes:
-        index: Its index.
         ignored: Number of members that WebDataset ignores: folders, links, hidden files, names
             without an extension.
         broken: Keys of the samples whose image header cannot be read.
@@ -55,12 +54,6 @@ class ScanResult:
 
 def scan_shard(view: Bytes, shard: str, label: LabelSource, names: NamesOfNumbers | None = None) -> ScanResult:
     """Read a shard once, from start to end.
-
-    Args:
-        view: The bytes of the shard.
-        shard: Its file name.
-        label: Where labels are.
-        names: If given, the class names of labels that are numbers are added to it.
 
     Raises:
         ShardError: The shard is damaged or truncated, the members of a sample are not consecutive,

@@ -56,11 +56,9 @@ class SignReport:
     """The result of `sign_images`.
 
     Attributes:
-        samples: Number of samples of the dataset.
         signed: Number of images that got a signature.
         kept: Number of images that had one.
         unreadable: Number of images that cannot be decoded.
-        seconds: Duration.
     """
 
     samples: int
@@ -78,14 +76,6 @@ def sign_images(
     `pack` adds signatures of the images that it decodes. This adds the others: of datasets that were packed before,
     with ``images="keep"``, or by another tool. The shards are read and not changed; order, states and fingerprint stay.
     It can be killed at any time; the next call continues.
-
-    Args:
-        dataset: Local folder of a dataset, or its manifest.
-        workers: Number of threads; by default one per core.
-        progress: Show a progress bar on stderr; None shows it if stderr is a terminal.
-
-    Returns:
-        The number of images.
 
     Raises:
         OptionError: ``dataset`` is a URL, or the compiled module is missing.

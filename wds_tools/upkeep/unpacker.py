@@ -272,11 +272,6 @@ def files_of(
 ) -> Iterator[tuple[str, memoryview]]:
     """Yield (path, content) of the files of a sample.
 
-    Args:
-        sample: The sample.
-        wanted: Fields to write; None writes all, in layout "paths" without those that the path implies.
-        layout: As for `unpack`.
-
     Raises:
         DestinationError: The path in ``json`` is not a relative path inside a folder.
     """

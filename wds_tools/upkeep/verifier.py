@@ -51,11 +51,9 @@ class Damage:
     """One difference from the dataset as it was packed.
 
     Attributes:
-        shard: Name of the shard, or of the manifest.
         key: Key of the sample; None if the damage does not belong to one sample.
         field: Name of the field; None if the damage does not belong to one field.
         offset: Offset in bytes of the damaged field or header in the shard; None if it is not known.
-        reason: What was found, and what was expected.
     """
 
     shard: str
@@ -75,9 +73,6 @@ class _Checked:
     """What was found in one shard.
 
     Attributes:
-        damages: All damage.
-        objects: Objects in images that are strange.
-        is_read: Whether all its bytes were read.
         unchecked: Why it could not be checked; None if it was.
         totals: Of its index, if that is intact.
         machine: Where it was checked.

@@ -102,21 +102,13 @@ def has_zig_wheel() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C compiler.
-
-    Attributes:
-        command: The program, and arguments for every call.
-        variables: Environment variables for every call.
-    """
+    """A C compiler."""
 
     command: tuple[str, ...]
     variables: dict[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str | Path) -> str:
         """Run the compiler.
-
-        Args:
-            arguments: Arguments after those of `command`.
 
         Returns:
             What it wrote to standard error: warnings.
@@ -199,11 +191,7 @@ def python_flags() -> list[str]:
 
 
 def shared_library_flags(target: str = "") -> list[str]:
-    """Return the flags for a module that finds Python's functions in the process that loads it.
-
-    Args:
-        target: The system to compile for, as zig names it; by default, this machine.
-    """
+    """Return the flags for a module that finds Python's functions in the process that loads it."""
     darwin = "macos" in (target or sys.platform.replace("darwin", "macos"))
     return ["-fPIC", "-fvisibility=hidden", "-shared", *(["-Wl,-undefined,dynamic_lookup"] if darwin else [])]
 
@@ -212,15 +200,6 @@ def compile_program(target: str, sources: Sequence[str | Path], output: Path, op
     """Compile a C program that does not use Python.
 
     With musl it is linked statically, so that an emulator can run it without the other system's libraries.
-
-    Args:
-        target: The system to compile for with ziglang, as zig names it. "" is this machine and its compiler.
-        sources: The C files. Headers are also searched for in csrc/.
-        output: Path of the program.
-        options: More options for the compiler, including libraries.
-
-    Raises:
-        CompileError: No compiler works, or compiling failed.
     """
     with tempfile.TemporaryDirectory() as cache:
         zig = zig_compiler(target or native_target(), Path(cache))
@@ -241,9 +220,6 @@ def compile_module(sources: Sequence[str | Path], output: Path, options: Sequenc
 
     Returns:
         The warnings of the compiler.
-
-    Raises:
-        CompileError: No compiler works, or compiling failed.
     """
     target = TARGETS.get(platform_tag, "")
     with tempfile.TemporaryDirectory() as cache:
@@ -283,11 +259,7 @@ class BuildExt(build_ext):
             self.copy_extensions_to_source()
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile the module.
-
-        Raises:
-            CompileError: Compiling failed. If the module is optional, setuptools continues without it.
-        """
+        """Compile the module."""
         options = ["-DNDEBUG", *ext.extra_compile_args, *(f"-l{name}" for name in ext.libraries)]
         output, tag = Path(self.get_ext_fullpath(ext.name)), self._platform_tag()
         output.parent.mkdir(parents=True, exist_ok=True)

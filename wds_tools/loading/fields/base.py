@@ -33,12 +33,7 @@ Shared: TypeAlias = Literal["region", "entries"]
 
 
 class Conversion(Protocol):
-    """What converts uint8 images to floating point: `Normalize`.
-
-    Attributes:
-        dtype: Dtype of the results.
-        channels_last: Whether they have the memory format ``torch.channels_last``.
-    """
+    """What converts uint8 images to floating point: `Normalize`."""
 
     dtype: torch.dtype
     channels_last: bool
@@ -51,8 +46,6 @@ class FieldSpec(ABC):
     """Base of the specifications of fields: what a field is, and everything that is special about its kind.
 
     Attributes:
-        field: Stored field.
-        view: Region and output size, or several.
         like: Name of another field of the batch, with which it has ``takes`` in common.
         pad: How its values are padded, or the value of the padding; ``"flat"`` joins them.
         pad_axes: Number of dimensions that are padded: 2 for pixels, the last two; otherwise 1, the first one.
@@ -125,12 +118,7 @@ class FieldSpec(ABC):
         return (self.field,)
 
     def opened(self, shards: ShardSet) -> FieldSpec:
-        """Return the specification for a dataset that was opened, with what only the dataset knows.
-
-        Raises:
-            OptionError: The dataset lacks it.
-            LabelError: Parts of the dataset contradict each other.
-        """
+        """Return the specification for a dataset that was opened, with what only the dataset knows."""
         return self
 
     def shapes(self, column: Column) -> list[tuple[int, ...]] | None:
@@ -142,11 +130,7 @@ class FieldSpec(ABC):
 
     @abstractmethod
     def load(self, part: Part, column: Column) -> Any:
-        """Return the values of n samples: a list, or an array of numbers.
-
-        Raises:
-            SampleError: A sample cannot be decoded or lacks the field.
-        """
+        """Return the values of n samples: a list, or an array of numbers."""
 
     def load_into(self, part: Part, column: Column, out: Output) -> Any:
         """Return the values of n samples, or None if they fit into ``out`` and were written to it."""
@@ -175,21 +159,11 @@ class FieldSpec(ABC):
         return {} if self.field == "image" else {"field": self.field}
 
     def as_tv_tensor(self, value: torch.Tensor, size: tuple[int, ...] | None) -> Any:
-        """Return a value as the tensor of torchvision that tells its transforms what it is.
-
-        Args:
-            value: The value.
-            size: Height and width of the image of ``like``, if they are known.
-        """
+        """Return a value as the tensor of torchvision that tells its transforms what it is."""
         return value
 
     def check_target(self, name: str, form: str | None) -> None:
-        """Check that a transform of Albumentations moves a field of this kind.
-
-        Args:
-            name: Name of the field.
-            form: Format of the boxes or points that the transform expects, None if it expects none.
-        """
+        """Check that a transform of Albumentations moves a field of this kind."""
         return
 
     def to_target(self, value: Any, form: str | None, size: tuple[int, int]) -> Any:
@@ -206,12 +180,8 @@ class Column:
     """One field of a batch.
 
     Attributes:
-        name: Its name in the batch.
-        spec: What it is.
         geometry: The regions of it that are used, or None for all of it.
         key: What the random numbers of its functions depend on, see `Geometry`. Empty for the first image.
-        padding: How its values are padded, or None.
-        like: The field of its ``like=``, or None.
         conversion: For an image whose spec ``is_rgb``, what converts it, or None.
     """
 

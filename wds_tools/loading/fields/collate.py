@@ -21,13 +21,7 @@ from wds_tools.loading.fields.padding import Padded, join_padded
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Containers of tensors, stacked element by element, for a transform that returns two crops for example.
-
-    Attributes:
-        kind: Type of the containers: tuple, a named tuple, list or dict.
-        keys: Keys of the dictionaries, or None.
-        columns: Stacked values, one per element of a container.
-    """
+    """Containers of tensors, stacked element by element, for a transform that returns two crops for example."""
 
     kind: type
     keys: tuple[Any, ...] | None
@@ -42,9 +36,6 @@ class Columns:
 
 def stack_values(values: Any) -> Any:
     """Stack the values of a field for sending to the training process.
-
-    Args:
-        values: List with one value per sample; other objects are returned unchanged.
 
     Returns:
         An array [n, ...] (a tensor for bfloat16), `Columns`, or the list if the values cannot be stacked.
@@ -81,9 +72,6 @@ def number_array(values: list[Any]) -> NDArray[Any] | None:
     """Return numbers, in lists of any depth, as an array; None if they have no common dtype.
 
     NumPy would convert integers beyond int64 to floating point, and round them, if there are other numbers among them.
-
-    Raises:
-        ValueError: The lists differ in length.
     """
     array = np.array(values)
     if array.dtype.kind not in "biuf":
@@ -127,11 +115,6 @@ def map_tensors(
 
     Containers are mappings, sequences, named tuples and dataclasses. Their classes are kept, and those in which nothing
     changes are returned unchanged.
-
-    Args:
-        function: Function of a tensor.
-        value: A tensor, a container or anything else. Arrays and text are not containers.
-        others: Function of objects with a method ``to``, which moves them to a device.
     """
     if isinstance(value, torch.Tensor):
         return function(value)

@@ -90,11 +90,9 @@ class Padding:
     """How the values of a column become one tensor.
 
     Attributes:
-        value: Value of the padding.
         options: Size of the result: the ``pad=`` of the column ``source``.
         axes: Number of dimensions that are padded: 2 for pixels, which are the last two; otherwise 1, the first one.
         source: Name of the column that determines the size. Columns with ``like`` have the size of another one.
-        is_flat: Whether they are joined instead of padded.
     """
 
     value: float
@@ -111,12 +109,7 @@ class Padding:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Values of n samples that will be padded, or of parts of a batch that will be joined.
-
-    Attributes:
-        values: Arrays, or tensors if NumPy lacks their dtype.
-        padding: How they are padded.
-    """
+    """Values of n samples that will be padded, or of parts of a batch that will be joined."""
 
     values: list[Any]
     padding: Padding
@@ -134,11 +127,7 @@ def sizes_of(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tensor:
 
 
 def pad_tensors(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tensor:
-    """Return the values of n samples as one tensor.
-
-    Raises:
-        OptionError: They differ in dimensions other than the padded ones, or their type cannot be padded.
-    """
+    """Return the values of n samples as one tensor."""
     filled = [value for value in values if not _is_empty_list(value)] or list(values)
     dtype = _common_dtype(filled, padding)
     largest = np.max([_size(value, padding) for value in values], axis=0)
@@ -149,11 +138,7 @@ def pad_tensors(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tenso
 
 
 def join_tensors(values: Sequence[torch.Tensor], padding: Padding) -> torch.Tensor:
-    """Return values [length, ...] one after the other.
-
-    Raises:
-        OptionError: They differ in more than their length.
-    """
+    """Return values [length, ...] one after the other."""
     filled = [value for value in values if not _is_empty_list(value)] or list(values[:1])
     return filled[0] if len(filled) == 1 else torch.cat(filled).to(_common_dtype(filled, padding))
 
@@ -225,13 +210,7 @@ def mask_of(sizes: torch.Tensor, padded: torch.Tensor) -> torch.Tensor:
 
 
 def fitted(value: torch.Tensor, padding: Padding, error: Callable[[str], Exception]) -> torch.Tensor:
-    """Return a value that is not larger than the size after padding.
-
-    Args:
-        value: The value.
-        padding: How it will be padded.
-        error: Makes the exception to raise if it is larger, and not truncated.
-    """
+    """Return a value that is not larger than the size after padding."""
     size, found = padding.size, _size(value, padding)
     if size is None or all(length <= most for length, most in zip(found, size, strict=True)):
         return value

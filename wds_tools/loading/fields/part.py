@@ -107,16 +107,7 @@ class ImageFiles:
 
 
 class Part:
-    """Samples that are loaded together.
-
-    Args:
-        rows: The samples.
-        unchanged: Stored fields of images that keep their channels and dtype.
-        seed: Seed of the loader.
-        epoch: Zero-based epoch.
-        positions: int64 [n], positions in the epoch. They determine random numbers.
-        partners: int64 [n, k], ids of further samples that the image of each sample shows.
-    """
+    """Samples that are loaded together."""
 
     def __init__(
         self,
@@ -241,17 +232,7 @@ class Part:
         return self._regions[geometry.source]
 
     def check_sizes(self, field: str, width: NDArray[np.int64], height: NDArray[np.int64], geometry: Geometry) -> None:
-        """Check that a field has the size of the image whose region it shares.
-
-        Args:
-            field: The field.
-            width: int64 [n], its width in each sample.
-            height: int64 [n], its height in each sample.
-            geometry: The region.
-
-        Raises:
-            DecodeError: The sizes of a sample differ.
-        """
+        """Check that a field has the size of the image whose region it shares."""
         image_width, image_height = self.image_sizes(geometry.field)
         different = np.flatnonzero((width != image_width) | (height != image_height))
         if len(different):
@@ -285,15 +266,7 @@ class Part:
         height: NDArray[np.int64],
         geometry: Geometry,
     ) -> Regions:
-        """Return the regions that a view chooses in images of these sizes.
-
-        Args:
-            view: The view.
-            purpose: What its random numbers depend on in addition to seed, epoch and position.
-            width: int64 [n].
-            height: int64 [n].
-            geometry: What the view belongs to.
-        """
+        """Return the regions that a view chooses in images of these sizes."""
         least_h, least_w = view.least
         small = np.flatnonzero((height < least_h) | (width < least_w))
         if len(small):

@@ -51,11 +51,7 @@ class AtPath(FieldSpec):
         return False
 
     def values(self, part: Part) -> list[Any]:
-        """Return what is at the path in each sample.
-
-        Raises:
-            MissingFieldError: A sample has nothing there.
-        """
+        """Return what is at the path in each sample."""
         values = list(part.values(self.field))
         if not self.path:
             return values
@@ -85,11 +81,7 @@ class AtPath(FieldSpec):
             ]
 
     def as_array(self, part: Part, i: int, value: Any) -> Floats:
-        """Return a value of sample ``i`` as an array.
-
-        Raises:
-            SampleError: It is not made of numbers.
-        """
+        """Return a value of sample ``i`` as an array."""
         try:
             return np.array(value, np.float64)
         except (TypeError, ValueError) as error:
@@ -138,18 +130,7 @@ def image_field(column: Column) -> str:
 
 
 def kept_entries(spec: AtPath, part: Part, column: Column, number: int, values: Sequence[Any]) -> list[list[Any]]:
-    """Return the entries of lists that remain where boxes are dropped; all of them if ``like`` does not give entries.
-
-    Args:
-        spec: What the values are.
-        part: The samples.
-        column: The column of the values.
-        number: Index of the view.
-        values: The value of each of the sources of the part.
-
-    Raises:
-        SampleError: A value does not have one entry for each box.
-    """
+    """Return the entries of lists that remain where boxes are dropped; all if ``like`` does not give entries."""
     boxes, found = column.has_entries_of, []
     if boxes is None:
         return list(values)

@@ -70,11 +70,7 @@ class Polygons(AtPath):
 
 
 def stored_outlines(spec: AtPath, part: Part, i: int, value: Any) -> list[list[Floats]]:
-    """Return the outlines of each object of sample ``i``: float64 [points, 2] each.
-
-    Raises:
-        SampleError: They are not lists of finite numbers.
-    """
+    """Return the outlines of each object of sample ``i``: float64 [points, 2] each."""
     if not isinstance(value, list) or not all(isinstance(outlines, list) for outlines in value):
         raise spec.invalid(part, i, f"{str(value)[:80]!r}", "a list of outlines for each object")
     flat = [*chain.from_iterable(value)]

@@ -19,13 +19,7 @@ _ALIGNMENT = 64  # bytes; start of each tensor in a slot
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape and dtype of the value of one sample.
-
-    Attributes:
-        shape: The shape.
-        dtype: The dtype.
-        channels_last: Whether batches have the memory format ``torch.channels_last``.
-    """
+    """Shape and dtype of the value of one sample."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -60,11 +54,7 @@ def column_spec(value: Any, *, channels_last: bool = False) -> ColumnSpec:
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """The tensors of a slot, one after the other.
-
-    Attributes:
-        columns: For each column of the batch what slots hold for it.
-    """
+    """The tensors of a slot, one after the other."""
 
     columns: tuple[ColumnSpec, ...]
 
@@ -101,11 +91,6 @@ class SlotLayout:
 
         If only some parts of a column are in the slot, because values of the others have another shape or dtype, all
         are returned.
-
-        Args:
-            parts: For each part its stacked values; None for a column whose values are in the slot.
-            rows: Rows of each part in the slot.
-            tensors: Returns the tensors of the slot.
         """
         mixed = [
             number
@@ -123,15 +108,7 @@ class SlotLayout:
 
 
 def write_values(values: list[Any], out: torch.Tensor | list[torch.Tensor] | None) -> bool:
-    """Write the values of n samples to tensors [n, ...], if all have the shapes and dtypes of their rows.
-
-    Args:
-        values: A tensor per sample, or a list of tensors if ``out`` is a list.
-        out: Where to write them, or None.
-
-    Returns:
-        Whether they were written.
-    """
+    """Write the values of n samples to tensors [n, ...], if all have the shapes and dtypes of their rows."""
     if out is None:
         return False
     if isinstance(out, torch.Tensor):

@@ -18,17 +18,7 @@ Transform: TypeAlias = Callable[..., Any]
 
 
 def call_for_sample(name: str, rows: Rows, i: int, call: Callable[[], Any]) -> Any:
-    """Call a function of the user for one sample, and add shard and key to its exceptions.
-
-    Args:
-        name: The option that has the function, such as ``transform=``.
-        rows: Samples of a batch.
-        i: Index of the sample in them.
-        call: The call.
-
-    Raises:
-        TransformError: The function raised an exception that would end a process or an iteration silently.
-    """
+    """Call a function of the user for one sample, and add shard and key to its exceptions."""
     try:
         return call()
     except BaseException as error:
@@ -57,11 +47,7 @@ def _needs_wrapping(error: BaseException) -> bool:
 
 @contextmanager
 def tensors_noted(what: Callable[[], str]) -> Iterator[None]:
-    """Add what a function gets to its exceptions, and what to use instead if it may be for PIL images.
-
-    Args:
-        what: Returns what the function gets.
-    """
+    """Add what a function gets to its exceptions, and what to use instead if it may be for PIL images."""
     try:
         yield
     except Exception as error:

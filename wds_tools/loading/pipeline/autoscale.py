@@ -59,7 +59,6 @@ class LoopTiming:
 
     Attributes:
         workers: Number of workers in that time.
-        batches: Number of batches.
         seconds: Total time of the loop, waiting and working.
         seconds_waited: The part of it in which the loop waited for a batch.
     """
@@ -95,10 +94,6 @@ def workers_needed(timing: LoopTiming, max_workers: int) -> int:
 
     If throughput is proportional to the number of workers, a loop needs ``workers / (1 - wait_share)`` of them. This is
     an assumption, so the number is at most doubled at once.
-
-    Args:
-        timing: The last measurement.
-        max_workers: Upper limit.
     """
     if timing.wait_share <= _MAX_WAIT_SHARE:
         return timing.workers
@@ -117,12 +112,6 @@ class Autoscaler:
     Workers are never removed: one too many costs memory, one too few costs training time. If added workers did not make
     the loop faster, a single worker is tried after one minute, then after two, four, and so on. The loop may have been
     slow only at the start of training, when other ranks start and kernels are compiled.
-
-    Args:
-        workers: Initial number of workers.
-        max_workers: Upper limit; equal to ``workers`` for a fixed number.
-        batch_size: Samples per batch.
-        prefetch_factor: Tasks in progress per worker.
     """
 
     def __init__(self, workers: int, *, max_workers: int, batch_size: int, prefetch_factor: int) -> None:

@@ -41,8 +41,6 @@ class StartedCopy:
         values: One value per field. Their tensors are on the device; objects that move themselves are not yet.
         copied: The tensors that are being copied.
         has_others: Whether there are objects that move themselves.
-        begun: Event that completes when the copy begins.
-        done: Event that completes with the copy.
     """
 
     values: list[Any]
@@ -57,10 +55,6 @@ class CudaCopier:
 
     A slot is released when the event recorded after its copy has completed. The tensors on the device are new ones in
     each batch, so the user may keep them; the allocator of torch uses their memory again.
-
-    Args:
-        driver: CUDA device. It is not used before the first copy.
-        ring: Batch slots, or None.
     """
 
     def __init__(self, driver: CudaDriver, ring: Ring | None) -> None:

@@ -23,11 +23,7 @@ _NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}
 
 
 def check_device(device: str | int | torch.device | None) -> torch.device:
-    """Return a torch.device; None means the CPU. A CUDA device without index stays without one.
-
-    Raises:
-        DeviceError: The device is not available.
-    """
+    """Return a torch.device; None means the CPU. A CUDA device without index stays without one."""
     if device is None:
         return torch.device("cpu")
     try:
@@ -67,11 +63,7 @@ def device_of_process(device: torch.device) -> torch.device:
 
 @dataclass(frozen=True)
 class CudaDriver:
-    """The calls of CUDA on one device. Streams and events have the methods of torch.
-
-    Attributes:
-        device: CUDA device with an index.
-    """
+    """The calls of CUDA on one device. Streams and events have the methods of torch."""
 
     device: torch.device
 
@@ -127,11 +119,7 @@ class CudaDriver:
             raise DeviceError(f"CUDA cannot unregister {size} of batch slots ({self.error_text(status)})")
 
     def pinned(self, size: int) -> torch.Tensor:
-        """Return new pinned memory, uint8 [size]. When it is deleted, it is used again after the copies from it.
-
-        Raises:
-            RuntimeError: CUDA cannot allocate it.
-        """
+        """Return new pinned memory, uint8 [size]. When it is deleted, it is used again after the copies from it."""
         # The user's default device may be another one, on which no memory can be pinned.
         return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 

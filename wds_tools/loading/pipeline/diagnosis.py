@@ -24,12 +24,9 @@ class Setting:
 
     Attributes:
         cores: Cores that the workers of this rank may use.
-        is_remote: Whether the dataset is read from a URL.
         read_ahead_bytes: Bytes of a remote dataset that are read before they are needed.
         has_large_images: Whether the images have far more pixels than the view.
         has_one_size: Whether the view gives all images of a batch one size.
-        is_crop_ready: Whether the images were packed for fast crops.
-        device: Name of the device.
     """
 
     cores: int
@@ -49,12 +46,7 @@ def has_large_images(manifest: Manifest, view: AnyView | None) -> bool:
 
 
 class Diagnosis(NamedTuple):
-    """What a loop waits for.
-
-    Attributes:
-        finding: The main cause, and how long the loop waited.
-        remedy: What would help; "" if the loop does not wait.
-    """
+    """What a loop waits for."""
 
     finding: str
     remedy: str = ""

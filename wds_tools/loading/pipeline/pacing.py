@@ -24,8 +24,6 @@ class _Step:
     """The work of the training loop on one batch.
 
     Attributes:
-        copy_begun: Event before the copy of the batch.
-        copy_done: Event after it.
         start: Event on the stream of the loop after the copy of the batch.
         end: Event on that stream after the work on the batch.
     """
@@ -52,11 +50,7 @@ class BatchTiming:
 
 
 class StepPacer:
-    """Limits the number of unfinished steps, and measures how long the GPU waited for batches.
-
-    Args:
-        driver: CUDA device.
-    """
+    """Limits the number of unfinished steps, and measures how long the GPU waited for batches."""
 
     def __init__(self, driver: CudaDriver) -> None:
         self._driver = driver

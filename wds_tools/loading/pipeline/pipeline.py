@@ -74,8 +74,6 @@ class FinishedBatch:
     """A batch that is ready.
 
     Attributes:
-        step: The samples of the batch, and their positions.
-        values: One value per field, on the device.
         replaced: bool [batch], True for samples that were replaced because they are unreadable.
     """
 
@@ -94,23 +92,7 @@ class _Gpu:
 
 
 class Pipeline:
-    """Loads batches with workers. It closes at the first error; a loader then creates a new pipeline.
-
-    Args:
-        recipe: Options that determine the content of a batch.
-        autoscaler: Number of workers, of tasks per batch, and of slots.
-        options: Batch size, device, and start method of the workers.
-        errors: Log of the replaced samples.
-        meter: Measures what the training loop waits for.
-        collate: Function of the values of the samples by field, the epoch and the step, which returns the batch; None
-            for the usual batch.
-        packing: The packer of the dataset, if it is packed meanwhile.
-
-    Raises:
-        LoaderError: This process is itself a worker, which cannot start workers.
-        OptionError: The recipe cannot be pickled for the workers.
-        WorkerError: A worker cannot be started.
-    """
+    """Loads batches with workers. It closes at the first error; a loader then creates a new pipeline."""
 
     def __init__(
         self,

@@ -32,13 +32,7 @@ class PipelineOptions:
 
 
 def start_pool(runner: BatchRunner, autoscaler: Autoscaler, options: PipelineOptions) -> WorkerPool | InlinePool:
-    """Start the workers, or return the pool of this process if there are none.
-
-    Raises:
-        LoaderError: This process is itself a worker, which cannot start workers.
-        OptionError: The runner cannot be pickled for the workers.
-        WorkerError: A worker cannot be started.
-    """
+    """Start the workers, or return the pool of this process if there are none."""
     if autoscaler.workers == 0:
         _log.debug("no workers: this process makes the batches; JPEGs are decoded by %s", native.description())
         return InlinePool(runner)

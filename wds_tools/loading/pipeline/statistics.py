@@ -166,15 +166,7 @@ class TaskPool(Protocol):
 
 
 class Meter:
-    """Measures a loader and the loop that uses it. In ``with meter:`` the loop waits.
-
-    Args:
-        autoscaler: Has the current number of workers.
-        shards: The dataset.
-
-    Attributes:
-        pool: The workers while a pipeline is open.
-    """
+    """Measures a loader and the loop that uses it. In ``with meter:`` the loop waits."""
 
     def __init__(self, autoscaler: Autoscaler, shards: ShardSet) -> None:
         self.epoch = 0
@@ -339,11 +331,7 @@ class Meter:
 
 
 class StatsReader:
-    """Returns the figures of a loader for one user of them, such as the progress line.
-
-    Args:
-        meter: The meter of the loader.
-    """
+    """Returns the figures of a loader for one user of them, such as the progress line."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter

@@ -28,11 +28,7 @@ class BatchTask(NamedTuple):
         slot: Slot of the ring for the batch; None if nothing is written to shared memory.
         layouts: What a slot holds in each variant of a batch, if that was not known when the workers were started.
         start: Row of the first sample in the slot.
-        epoch: Zero-based epoch.
-        positions: int64 [n], positions in the epoch.
-        ids: int64 [n], sample ids.
         partners: int64 [n, k], ids of further samples that the images show.
-        bucket: Bucket of the samples; None if there are no buckets.
     """
 
     slot: int | None
@@ -59,11 +55,7 @@ class LayoutTask:
 
 @dataclass(frozen=True, slots=True)
 class SampleResults:
-    """The result of a task with unreadable samples.
-
-    Attributes:
-        samples: For each sample its values, as a batch of one sample, or its error.
-    """
+    """The result of a task with unreadable samples."""
 
     samples: list[list[Any] | Unreadable]
 
@@ -109,12 +101,7 @@ def split_into_tasks(
 
 
 class BatchRunner:
-    """Runs tasks. It opens the dataset at the first task.
-
-    Args:
-        recipe: Options that determine the content of a batch.
-        ring: Batch slots for images, or None.
-    """
+    """Runs tasks. It opens the dataset at the first task."""
 
     def __init__(self, recipe: Recipe, ring: Ring | None) -> None:
         self._recipe = recipe

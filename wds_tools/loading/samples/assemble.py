@@ -32,14 +32,7 @@ Out: TypeAlias = Sequence[Output]
 
 
 class Assembler:
-    """Reads and decodes the samples of batches.
-
-    Args:
-        recipe: Options that determine the content of a batch.
-
-    Raises:
-        WorkerError: This process lacks the compiled module, which the process that created the recipe has.
-    """
+    """Reads and decodes the samples of batches."""
 
     def __init__(self, recipe: Recipe) -> None:
         native.check_worker(compiled_in_parent=recipe.compiled)

@@ -52,9 +52,6 @@ class ErrorPolicy:
         on_error: ``"raise"`` the error, or ``"replace"`` the sample with another one.
         max_errors: Maximum number of samples that may be replaced per epoch on each rank: a number (int), or a fraction
             of the samples of the rank (float).
-
-    Raises:
-        OptionError: An attribute is invalid.
     """
 
     on_error: OnError = "raise"
@@ -99,11 +96,7 @@ class ReplacedSample:
 
 
 class ErrorLog:
-    """The replaced samples of the current epoch. Each one is also logged as a warning.
-
-    Args:
-        policy: Limit of replaced samples.
-    """
+    """The replaced samples of the current epoch. Each one is also logged as a warning."""
 
     def __init__(self, policy: ErrorPolicy) -> None:
         self.policy = policy
@@ -116,11 +109,7 @@ class ErrorLog:
         self._budget = self.policy.budget(samples)
 
     def add(self, found: Unreadable, *, epoch: int, position: int) -> None:
-        """Add a sample that will be replaced. A partner that was added before is not counted again.
-
-        Raises:
-            SampleError: The limit is exceeded. Its cause is the error of the sample.
-        """
+        """Add a sample that will be replaced. A partner that was added before is not counted again."""
         error = found.error
         if found.tile and any((one.shard, one.key) == (error.shard, error.key) for one in self.samples):
             return

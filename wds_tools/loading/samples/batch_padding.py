@@ -37,11 +37,7 @@ _PADDED_WITH_0 = ("attention_mask", "token_type_ids")  # of tokenizers, whatever
 
 
 class BatchPadding:
-    """Pads values of samples, and makes the masks of a batch.
-
-    Args:
-        columns: The fields of a batch.
-    """
+    """Pads values of samples, and makes the masks of a batch."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
@@ -54,10 +50,6 @@ class BatchPadding:
 
     def stacked(self, values: Sequence[Any], out: Sequence[Any] | None = None) -> list[Any]:
         """Return the values of n samples by field, stacked or padded, and then the sizes of the padded ones.
-
-        Args:
-            values: For each field the values of the samples.
-            out: For each field the tensor or tensors [n, ...] to write padded values to, or None.
 
         Returns:
             For each field what `stack_values` returns, with `Padded` for arrays; None if it was written to ``out``. For
@@ -86,11 +78,7 @@ class BatchPadding:
 
 
 def fit_values(part: Part, column: Column, values: list[Any]) -> list[Any]:
-    """Return the values of n samples as tensors, not larger than the size after padding.
-
-    Raises:
-        OptionError: A value has no length, or is larger and not truncated. The error names the sample.
-    """
+    """Return the values of n samples as tensors, not larger than the size after padding."""
     padding = column.padding
     assert padding is not None
 
@@ -125,13 +113,7 @@ def _map_elements(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 class _Containers(NamedTuple):
-    """The containers that n samples have, such as a list of crops or the dictionary of a tokenizer.
-
-    Attributes:
-        kind: Their type.
-        keys: Their keys; None for lists and tuples.
-        elements: For each key or index, the values of the samples.
-    """
+    """The containers that n samples have, such as a list of crops or the dictionary of a tokenizer."""
 
     kind: type
     keys: tuple[Any, ...] | None

@@ -31,8 +31,6 @@ class SampleKeys:
     """What determines the random numbers of the samples of a batch.
 
     Attributes:
-        seed: Seed of the loader.
-        epoch: Zero-based epoch.
         positions: int64 [n], positions of the samples in the epoch, over all ranks.
     """
 
@@ -87,14 +85,7 @@ class BatchStep(ABC):
 
 
 class BatchSteps:
-    """Steps that are applied one after the other.
-
-    Args:
-        steps: Each is a `BatchStep`, or a function of the images.
-
-    Raises:
-        OptionError: One of them is neither.
-    """
+    """Steps that are applied one after the other."""
 
     def __init__(self, steps: Sequence[Any]) -> None:
         self._steps = tuple(steps)
@@ -118,11 +109,7 @@ class BatchSteps:
         return [step for step in self._steps if isinstance(step, BatchStep) and not isinstance(step, Normalize)]
 
     def check_scale(self, dtype: torch.dtype) -> None:
-        """Check the constants of `Normalize` for images of a dtype, up to the first function, which may change it.
-
-        Raises:
-            OptionError: They belong to another scale.
-        """
+        """Check the constants of `Normalize` for images of a dtype, up to the first function, which may change it."""
         for step in self._steps:
             if isinstance(step, Normalize):
                 step.check_scale(dtype)

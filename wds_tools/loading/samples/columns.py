@@ -40,13 +40,7 @@ def are_fields(value: Any) -> bool:
 def columns_of(
     fields: Fields, *, view: AnyView | None = None, transform: Transform | None = None
 ) -> tuple[Column, ...]:
-    """Return the columns for the argument ``fields=``.
-
-    Args:
-        fields: Names of fields, or a mapping from the name in the batch to a specification or a stored field.
-        view: View of the field ``image``, if ``fields`` is not a mapping.
-        transform: Function of the field ``image``, if ``fields`` is not a mapping.
-    """
+    """Return the columns for the argument ``fields=``."""
     if isinstance(fields, Mapping):
         for name, value in (("view", view), ("transform", transform)):
             if value is not None:
@@ -198,11 +192,7 @@ def _chosen_by_of(column: Column) -> dict[str, dict[str, Any]]:
 
 
 def fields_of_views(views: Mapping[str, Any]) -> dict[str, FieldSpec | str]:
-    """Return ``fields=`` for the images and frames of a state, see `views_of`; if there are none, only the keys.
-
-    Raises:
-        OptionError: A view is not one of this package, or the objects by which it chooses are not in the state.
-    """
+    """Return ``fields=`` for the images and frames of a state, see `views_of`; if there are none, only the keys."""
     fields: dict[str, FieldSpec | str] = {}
     for name, one in views.items():
         views_of_one = [any_view_from_dict(view) for view in one["views"]]

@@ -27,14 +27,7 @@ BatchTransform: TypeAlias = Callable[..., Any] | BatchStep | Sequence[BatchStep 
 
 
 class PositionedSamples(list[Any]):
-    """The samples of a batch, with their positions.
-
-    Args:
-        samples: The samples in order.
-        epoch: Zero-based epoch.
-        positions: Positions of the samples in the epoch. They determine random numbers.
-        bucket: See `Recipe.bucket_of`.
-    """
+    """The samples of a batch, with their positions."""
 
     def __init__(self, samples: Iterable[Any], epoch: int, positions: Sequence[int], bucket: int | None = None) -> None:
         super().__init__(samples)
@@ -125,13 +118,7 @@ class Handover:
         return self._collate_fn is not None
 
     def collated(self, columns: list[list[Any]], epoch: int, positions: NDArray[np.int64]) -> Any:
-        """Return what the user's ``collate_fn=`` makes of the samples of a batch.
-
-        Args:
-            columns: For each field the values of the samples.
-            epoch: Zero-based epoch.
-            positions: int64 [n], positions of the samples in the epoch.
-        """
+        """Return what the user's ``collate_fn=`` makes of the samples of a batch."""
         samples = columns[0] if self._is_bare else map(partial(make_record, self._fields), zip(*columns, strict=True))
         return self._collated(list(samples), epoch, positions)
 
@@ -141,13 +128,7 @@ class Handover:
             return self._collate_fn(samples)
 
     def batch(self, values: list[Any], epoch: int, positions: NDArray[np.int64]) -> Any:
-        """Return the batch for the training loop.
-
-        Args:
-            values: One value per field, on the device; only the batch itself if ``collate_fn=`` made it.
-            epoch: Zero-based epoch.
-            positions: int64 [n], positions of the samples in the epoch.
-        """
+        """Return the batch for the training loop."""
         values = values if self.collates else self._padding.with_masks(values)
         if self._function is not None or self._steps:
             with stages.BATCH_TRANSFORM, seeded(key_of("batch_transform", self._seed, epoch, int(positions[0]))):
@@ -242,11 +223,7 @@ class Handover:
 
 
 class Handovers:
-    """The handover of the batches of each dataset; one if all batches have the same fields.
-
-    Args:
-        handovers: One for each of the ``columns_by_dataset`` of `Recipe`.
-    """
+    """The handover of the batches of each dataset; one if all batches have the same fields."""
 
     def __init__(self, handovers: Sequence[Handover]) -> None:
         self._handovers = handovers

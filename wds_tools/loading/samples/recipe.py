@@ -35,8 +35,6 @@ class Samples(NamedTuple):
     """Samples that are loaded together.
 
     Attributes:
-        positions: int64 [n], positions in the epoch.
-        ids: int64 [n], sample ids.
         partners: int64 [n, k], ids of further samples that the images show.
     """
 
@@ -50,12 +48,9 @@ class Recipe:
     """Options that determine the content of a batch. They are pickled to every worker.
 
     Attributes:
-        shards: The dataset.
         block: Samples per block: one number, or int64 [shards].
-        seed: Seed of crops, flips and transforms.
         columns_by_dataset: The fields of a batch; those of each dataset if batches are of one dataset that has fields
             or a view of its own.
-        sample_transform: The user's function of all fields of a sample.
         replaces: Whether unreadable samples are replaced. They are then reported one by one.
         compiled: Whether the process that creates the recipe has the compiled module. Its workers must have it too.
     """
@@ -174,15 +169,7 @@ class Recipe:
         positions: NDArray[np.int64],
         partners: NDArray[np.int64] | None = None,
     ) -> Part:
-        """Return samples that are loaded together.
-
-        Args:
-            rows: The n samples.
-            columns: The fields that are loaded.
-            epoch: Zero-based epoch.
-            positions: int64 [n], positions in the epoch.
-            partners: int64 [n, k], see `partners`.
-        """
+        """Return samples that are loaded together."""
         unchanged = {column.spec.field for column in columns if column.spec.is_unchanged}
         return Part(rows, unchanged, seed=self.seed, epoch=epoch, positions=positions, partners=partners)
 

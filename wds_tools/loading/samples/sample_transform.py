@@ -19,15 +19,7 @@ from wds_tools.loading.fields.user_functions import described, is_albumentations
 
 
 class AlbumentationsCall:
-    """Calls a transform of Albumentations with the fields of a sample.
-
-    Args:
-        transform: The transform, such as ``A.Compose([...], bbox_params=...)``.
-        columns: The fields.
-
-    Raises:
-        OptionError: The transform has no target for a field.
-    """
+    """Calls a transform of Albumentations with the fields of a sample."""
 
     def __init__(self, transform: Callable[..., Any], columns: Sequence[Column]) -> None:
         self._transform = transform
@@ -38,12 +30,7 @@ class AlbumentationsCall:
         self._image = next(number for number, target in self._targets.items() if target == "image")
 
     def __call__(self, values: list[Any], seed: int) -> list[Any]:
-        """Return one value per field.
-
-        Args:
-            values: One value per field.
-            seed: Seed of the generator of the transform.
-        """
+        """Return one value per field."""
         if hasattr(self._transform, "set_random_seed"):
             self._transform.set_random_seed(seed % 2**32)
         size = _size_of(values[self._image])
@@ -114,9 +101,6 @@ def check_sample_transform(function: Callable[..., Any] | None, columns: Sequenc
     """Check at the call of `make_loader` that a function fits the fields, and import what it needs.
 
     Workers that are forked then share the imported modules.
-
-    Raises:
-        OptionError: A transform of Albumentations has no target for a field.
     """
     if function is None:
         return
@@ -128,15 +112,6 @@ def check_sample_transform(function: Callable[..., Any] | None, columns: Sequenc
 
 def call_sample_transform(function: Callable[..., Any], columns: Sequence[Column], values: list[Any], seed: int) -> Any:
     """Call the user's function of a sample.
-
-    Args:
-        function: The function.
-        columns: The fields.
-        values: One value per field.
-        seed: Seed for a transform with a random generator of its own; all others are seeded already.
-
-    Returns:
-        One value per field.
 
     Raises:
         OptionError: The function does not return a dictionary with the fields of the sample.
@@ -165,11 +140,7 @@ def _described(sample: Mapping[str, Any]) -> str:
 
 
 def _check_entries(column: Column, boxes: str, before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Check that a field with one entry for each box has not kept its entries while boxes were dropped.
-
-    Raises:
-        OptionError: It has kept them.
-    """
+    """Check that a field with one entry for each box has not kept its entries while boxes were dropped."""
 
     def lengths(sample: dict[str, Any], name: str) -> list[int | None]:
         crops = sample[name] if column.is_list else [sample[name]]
