@@ -406,6 +406,32 @@ def test_a_record_with_the_labels_of_all_images_is_refused_instead_of_losing_the
     assert any(note.startswith("'labels' has a value for each image") for note in listing.account.notes)
 
 
+@pytest.mark.parametrize("pack", [lambda value: json.dumps(value).encode(), msgpack.packb])
+def test_keys_that_describe_the_database_have_class_names_or_labels(pack: Any, tmp_path: Path) -> None:
+    records = {f"{n}": msgpack.packb({"image": DATA[n], "label": n % 3}) for n in range(6)}
+    keys: dict[str, Any] = {"__keys__": [*records], "__len__": 6, "__meta__": {"version": 1, "classes": NAMES}}
+    src = write(tmp_path / "meta", records | {key: pack(value) for key, value in keys.items()})
+    assert found(packed(src, tmp_path / "dst")) == NAMED
+    roles, account = account_of(src)
+    assert roles["__meta__"] == "class names"
+    assert (account.notes, account.skipped, account.given) == ([], {}, 6)
+    src = write(tmp_path / "own", records | {"class_to_idx": pack({name: n for n, name in enumerate(NAMES)})})
+    assert found(packed(src, tmp_path / "own_dst")) == NAMED
+    images = {f"{n:08}": DATA[n] for n in range(6)}
+    for number, value in enumerate(({"labels": NAMES * 2}, {key: {"label": 1} for key in images})):
+        src = write(tmp_path / f"labels{number}", images | {"__meta__": pack(value)})
+        with pytest.raises(SourceError, match=r"the record '__meta__' (has a value for each image|is about images)"):
+            open_source(src).scan()
+
+
+@pytest.mark.parametrize("key", ["__meta__", "meta", "labels"])
+def test_a_pickle_that_may_have_labels_is_named_in_a_note(key: str, tmp_path: Path) -> None:
+    images = {f"{n:08}": DATA[n] for n in range(6)}
+    records = images | {key: pickle.dumps([0] * 6), "__keys__": pickle.dumps([*images])}
+    [note] = open_source(write(tmp_path / "db", records)).scan().account.notes
+    assert note.startswith(f"{key!r} is a pickle, which is never read: if it has labels, store each label")
+
+
 def test_a_record_named_like_labels_is_named_in_a_note(tmp_path: Path) -> None:
     images = {f"{number:08}": data for number, data in enumerate(DATA)}
     path = write(tmp_path / "db", {**images, "classes": json.dumps(NAMES).encode(), "about": b"photographs"})

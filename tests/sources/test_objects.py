@@ -321,7 +321,7 @@ def test_the_image_of_dictionaries_is_an_image_whatever_its_name(tmp_path: Path)
     found = packed(rows, tmp_path / "dst")
     assert parts(rows) == {"path": "entries of json", "scan": "image", "label": "label"}
     assert numbers(found) == CYCLE
-    with pytest.raises(SourceError, match=r"no entry of images.*'path' has text: paths and URLs are read with"):
+    with pytest.raises(SourceError, match=r"entry 'path' has text; images are bytes.*paths and URLs are read with"):
         scan([{"path": str(beside_images(tmp_path / "src") / "0.png"), "label": 1}])
 
 

@@ -210,6 +210,36 @@ def test_texts_that_match_the_numbers_of_the_label_are_its_class_names(kind: str
     assert any("'BreedName', whose values match the numbers in" in note for note in found.account.notes)
 
 
+HOT = {name: [int(breed == name) for breed in BREEDS] for name in ("owl", "cat", "fig")}
+
+
+@pytest.mark.parametrize("kind", [one for one in MARKED if getattr(one, "values", ["mds"])[0] != "mds"])
+def test_columns_of_0_and_1_for_each_class_are_the_label(kind: str, tmp_path: Path) -> None:
+    dtype = bool if kind in ("arrow", "lmdb", "numpy", "object", "table") else int
+    columns = {name: [dtype(one) for one in values] for name, values in HOT.items()}
+    found = scan(kind, {**columns, "is_train": [dtype(row % 2) for row in range(COUNT)]}, tmp_path)
+    assert [found.classes[entry.label or 0] for entry in found.inputs] == BREEDS[: len(found.inputs)]
+    assert {part.name: part.role for part in found.account.parts if part.name in HOT} == dict.fromkeys(HOT, "label")
+
+
+@pytest.mark.parametrize("kind", ["arrow", "lmdb", "object", "table"])
+def test_columns_of_0_and_1_are_not_the_label_if_a_row_has_none_or_another_column_is(kind: str, tmp_path: Path) -> None:
+    others = {"owl": HOT["owl"], "cat": HOT["cat"]}
+    for number, columns in enumerate((others, {**HOT, "label": NUMBERS})):
+        (tmp_path / str(number)).mkdir()
+        found = scan(kind, columns, tmp_path / str(number))
+        roles = {part.name: part.role for part in found.account.parts}
+        assert roles["owl"].startswith("entr")
+        assert [entry.label for entry in found.inputs][:3] == ([0, 1, 2] if "label" in columns else [None] * 3)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet", "lmdb", "table"])
+def test_two_columns_of_0_and_1_next_to_names_are_an_error(kind: str, tmp_path: Path) -> None:
+    two = {"left": HOT["owl"], "right": [1 - one for one in HOT["owl"]], "kind": BREEDS}
+    with pytest.raises(SourceError, match=r"could be the label: 'kind' \(owl.*'left' .*remove 'kind' if the"):
+        scan(kind, two, tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["lmdb", "parquet", "table"])
 def test_a_label_that_the_user_named_has_the_class_names_that_match_it(kind: str, tmp_path: Path) -> None:
     src = WRITERS[kind]({"code": NUMBERS, "class_name": BREEDS}, tmp_path)

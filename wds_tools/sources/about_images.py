@@ -84,7 +84,7 @@ _FORMATS = {
 
 _DATA = {*_FORMATS.values()} - {_TABLE, _ARCHIVE}
 _TEMPLATE = re.compile(r"(^|/)[^/]*submission[^/]*\.[a-z]+$", re.IGNORECASE)
-_OF_LABELS = "label|target|annot|categor|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt|y)(?![a-z])"
+_OF_LABELS = "label|target|anno[st]|categ|species|breed|caption|attribut|truth|metadata|(?<![a-z])(meta|gt|y)(?![a-z])"
 _SAYS_LABELS = re.compile(_OF_LABELS)
 _SAYS_SO = re.compile(rf"{_OF_LABELS}|class|(?<![a-z])({SPLIT_WORDS})(?![a-z])")
 _LABELS_ALONE = re.compile(r"(image_?)?(labels?|annotations?|captions?|ground_?truth)\.[a-z]+")  # of a document
@@ -444,7 +444,7 @@ def _in_content(path: str, data: bytes, names: RowNames, images: Sequence[File])
     elif not found and not is_table and b"\0" not in data[:_HEAD]:
         found = _in_lines(path, data, names, images)
     value = json_or({}, data) if is_json and not found else None
-    if isinstance(value, dict) and len(classes := names_in(value)) > 1:
+    if isinstance(value, dict) and len(value) > 1 and (classes := names_in(value)):
         return f"{_NAMES} ({quoted(classes)}), {_NEXT}: pass them with --classes (classes=) if they are the classes"
     if found or len(images) < 2:
         return found

@@ -22,7 +22,16 @@ from wds_tools.sources import array_kinds
 from wds_tools.sources.array_kinds import STORED, array_kind, has_scalars, is_encoded
 from wds_tools.sources.base import MAX_RECORD_BYTES, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, field_name, find_column, no_image_error, plain_name, usual_names
-from wds_tools.sources.label_choice import LabelChoice, LabelColumns, ambiguous, is_x, names_in, with_matching_names
+from wds_tools.sources.label_choice import (
+    Flags,
+    LabelChoice,
+    LabelColumns,
+    ambiguous,
+    is_x,
+    names_in,
+    one_hot,
+    with_matching_names,
+)
 from wds_tools.sources.layouts import SPLIT_OF
 from wds_tools.sources.values import CHANNELS, Kind, check_pixels
 from wds_tools.wording import counted
@@ -219,6 +228,10 @@ class ArrayRoles:
 
     def _set_label(self, choice: LabelChoice) -> None:
         self.notes += choice.notes
+        if choice.hot:
+            self.labels, self.classes = list(choice.values), choice.classes
+            self._used |= dict.fromkeys(choice.hot, "label")
+            self._beside = {name: array for name, array in self._beside.items() if name not in choice.hot}
         if choice.label is None:
             return
         self.labels, self.classes = list(choice.values), choice.classes
@@ -363,6 +376,13 @@ class ArrayRoles:
             if choice.label is not None:
                 return choice
             notes += choice.notes
+        flags = Flags()
+        for name in pool:
+            flags.extend(name, self._labels_in(name))
+        if hot := one_hot([(flags, self.images.shape[0])]):
+            values = flags.rows(hot, self.images.shape[0]).astype(int).tolist()
+            classes = tuple(name.rpartition("/")[2] for name in hot)
+            return LabelChoice(None, None, values, classes, tuple(notes), hot)
         # the second array of numpy.savez(images, labels)
         integers = [name for name, array in pool.items() if array_kind(array) == "integers"]
         names = [name for name in integers if _POSITION.fullmatch(name) or _repeats(pool[name])]

@@ -31,6 +31,7 @@ from wds_tools.sources.base import Collector, SourceOptions, as_read_error, as_s
 from wds_tools.sources.columns import LABEL, not_finite
 from wds_tools.sources.files import find_files
 from wds_tools.sources.inputs import Input
+from wds_tools.sources.label_choice import Flags
 from wds_tools.sources.layouts import first_folders
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.records import RecordSource
@@ -41,6 +42,7 @@ _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _MAX_GROUP_BYTES = 16 << 30
 _FIELD_BYTES = 1024  # upper bound of header and padding of a field of unknown length
 _HEAD_ROWS = 8
+_READ_ERRORS = (pa.ArrowException, ValueError, IndexError, KeyError, TypeError)
 _OF_SAVED = ("state.json", "dataset_info.json")  # files of ``save_to_disk``
 
 
@@ -58,7 +60,6 @@ class ArrowSource(RecordSource):
     part = "column"
     grouped: ClassVar[bool] = False
     found_roles: Roles
-    byte_lists: frozenset[str] = frozenset()
     packed: frozenset[str] = frozenset()
     image_columns: frozenset[str] = frozenset()
     changes: Mapping[int, Mapping[str, Mapping[int, int]]] = MappingProxyType({})  # of files, see `Columns.changes`
@@ -123,14 +124,14 @@ class ArrowSource(RecordSource):
 
     def values(self, entry: Input) -> Mapping[str, Any]:
         file, number, row = entry.location
-        with as_read_error(f"{self.path} cannot be read", pa.ArrowException, ValueError, IndexError, KeyError):
+        with as_read_error(f"{self.path} cannot be read", *_READ_ERRORS):
             table = self.load(file, number)
             return self.row_values(file, {name: table.column(name)[row].as_py() for name in table.schema.names})
 
     def row_values(self, file: int, cells: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a row of a file, by column."""
         values = self.partitions[file] | {
-            name: bytes(value) if name in self.byte_lists and isinstance(value, list) else cell(value)
+            name: bytes(value) if name in self.image_columns and isinstance(value, list) else cell(value)
             for name, value in renumbered(cells, self.changes[file]).items()
         }
         for name in self.image_columns & values.keys():
@@ -152,7 +153,7 @@ class ArrowSource(RecordSource):
         files = [file for file in range(len(self.paths)) if self.rows(file)] or [0]
         names = _names(self.path, self.paths)
         columns = Columns.of([self._schema(file) for file in files], [names[file] for file in files], self.name)
-        self.class_lists, self.byte_lists = columns.classes, columns.byte_lists
+        self.class_lists = columns.classes
         self.changes = {file: columns.changes(position) for position, file in enumerate(files)}
         seen = Names(self)
         for name in columns.types:
@@ -170,10 +171,9 @@ class ArrowSource(RecordSource):
                 rows = ({name: value} for value in self._column(file, name))
                 seen.extend(name, (renumbered(row, self.changes[file])[name] for row in rows))
         for name in seen.may_be_class_names():
-            batches = (self._column(file, name) for file in files)
-            seen.extend_texts(name, chain.from_iterable(batches))
-        roles = self.found_roles = seen.roles()
-        columns.check_complete([roles.image, roles.label, roles.names])
+            seen.extend_texts(name, self._values(files, name))
+        roles = self.found_roles = self._with_flags(files, seen, seen.roles())
+        columns.check_complete([roles.image, roles.label, roles.names, *roles.hot])
         found.account.notes += seen.hints(
             roles,
             lambda name: self._column(files[0], name) if Kind.TEXT in seen.kinds[name] else self._head(files[:1], name),
@@ -187,15 +187,26 @@ class ArrowSource(RecordSource):
             )
         for name in seen.facts(roles):
             if seen.may_be_splits(name):
-                seen.add_texts(name, self._values(files, name))
+                seen.add_texts(name, chain(self._head(files, name), self._values(files, name)))
             if columns.has_fractions(name):
                 seen.lost[name] = sum(not_finite(value) for file in files for value in self._column(file, name))
         self._ids = [name for name in seen.facts(roles) if seen.kinds[name].keys() <= {Kind.TEXT, Kind.WHOLE}]
         self.packed = frozenset([roles.image, *roles.shape, *roles.fields, *seen.facts(roles)])
-        self._add_entries(found, files, names, seen.values_of(roles.label))
+        self._add_entries(found, files, names, seen.values_of(roles))
         found.account.given = sum(map(self.rows, files))
         found.account.notes += columns.notes()
         seen.account(found, roles)
+
+    def _with_flags(self, files: Sequence[int], seen: Names, roles: Roles) -> Roles:
+        """Return the roles if columns with 0 or 1 for each class are the label where no other column is."""
+        for name in seen.facts(roles) if roles.label is None and LABEL not in self.columns else ():
+            head = Flags()
+            head.extend(name, self._head(files, name))
+            if head.of(name):
+                seen.flags.extend(name, self._values(files, name))
+            elif seen.kinds[name].keys() <= {Kind.TEXT} and name not in seen.texts:
+                seen.extend_texts(name, self._values(files, name))
+        return seen.roles() if seen.flags else roles
 
     def _notes_on_folders(self, roles: Roles) -> list[str]:
         """Return a note that names the folders of the files if they could be classes."""
@@ -227,8 +238,7 @@ class ArrowSource(RecordSource):
         return [self.partitions[file].get(name)] * self.rows(file)
 
     def _values(self, files: Sequence[int], name: str) -> Iterator[Any]:
-        """Yield the values of a column in all files; the first ones first, which are cheap to read."""
-        yield from self._head(files, name)
+        """Yield the values of a column in all files."""
         for file in files:
             yield from self._column(file, name)
 

@@ -18,11 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wds_tools.errors import SourceError
-from wds_tools.format import image_header
 from wds_tools.format.label import Classes, quoted
 from wds_tools.sources.columns import check_unique
 from wds_tools.sources.label_choice import class_lists_of
-from wds_tools.sources.values import Excluded, Kind, cell
+from wds_tools.sources.values import Excluded, Kind, begins_like_an_image, cell
 
 _NO_BYTES = Excluded("binary, which is not read from a table of files")
 _VIEWS = ((pa.string_view(), pa.large_string()), (pa.binary_view(), pa.large_binary()))
@@ -49,11 +48,6 @@ class Columns:
     own_classes: list[dict[str, Classes]] = field(default_factory=list)
     first: dict[str, str] = field(default_factory=dict)
     missing: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def byte_lists(self) -> frozenset[str]:
-        """The columns of lists of bytes."""
-        return frozenset(name for name, kind in self.types.items() if _is_bytes_in_list(kind))
 
     @classmethod
     def of(cls, schemas: Sequence[pa.Schema], names: Sequence[str], where: str) -> Columns:
@@ -129,7 +123,7 @@ class Columns:
         stated = feature.get("_type") if isinstance(feature, Mapping) else None
         if stated == "Image" or (_is_image(kind) and stated is None):
             self.images[name] = True
-        elif _what(kind) == _BINARY or _is_bytes_in_list(kind):
+        elif _what(kind) == _BINARY or _is_list_of_integers(kind):
             self.images.setdefault(name, False)
 
     def _add_classes(self, schema: pa.Schema, features: Mapping[str, Any], file: str) -> None:
@@ -208,7 +202,7 @@ def lengths(column: pa.Array) -> list[int | None]:
         column = _plain(pc.struct_field(column, "bytes"))
     if pa.types.is_null(column.type):
         return [None] * len(column)
-    is_list = _is_bytes_in_list(column.type)
+    is_list = _is_list_of_integers(column.type)
     found: list[int | None] = (pc.list_value_length if is_list else pc.binary_length)(column).to_pylist()
     return found
 
@@ -278,9 +272,9 @@ def _inner(kind: pa.DataType) -> pa.DataType | None:
     return kind.value_type if any(getattr(pa.types, test)(kind) for test in tests) else None
 
 
-def _is_bytes_in_list(kind: pa.DataType) -> bool:
+def _is_list_of_integers(kind: pa.DataType) -> bool:
     inner = _inner(kind)
-    return inner is not None and bool(pa.types.is_uint8(inner))
+    return inner is not None and bool(pa.types.is_integer(inner))
 
 
 def _is_image(kind: pa.DataType) -> bool:
@@ -304,7 +298,7 @@ def _has(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
 def _holds_images(values: Sequence[Any]) -> bool:
     """Return whether some of the first values of a column are images."""
     cells = (value.get("bytes") if isinstance(value, dict) else value for value in values)
-    return any(image_header.sniff(bytes(data)) for data in cells if isinstance(data, (bytes, list)))
+    return any(begins_like_an_image(data) for data in cells if isinstance(data, (bytes, list)))
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:

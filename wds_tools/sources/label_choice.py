@@ -11,17 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wds_tools.errors import LabelError, SourceError
 from wds_tools.format.label import NONE, Label, parse, quoted
 from wds_tools.format.label_lists import items_of
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.columns import LABEL, usual_names
-from wds_tools.sources.layouts import is_split_name, names_a_file
+from wds_tools.sources.layouts import is_split_name, names_a_file, split_in
 from wds_tools.wording import counted
 
 _List = tuple[Any, ...]  # labels of a sample that has several
 _MIN_ROWS = 20  # with fewer, classes may also differ in each row, as in a demo with one image per class
-_FLAGS = frozenset(["0", "1", "-1", "0.0", "1.0", "-1.0", "True", "False"])  # of a column for one class
+_FLAGS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": 2, "-1.0": 2, "false": 3, "true": 4}  # codes of a column per class
+_ZERO, _SIGNED, _BOOLEANS = {0, 1}, {1, 2}, {3, 4}  # CelebA has -1 and 1, pandas.get_dummies booleans
+_ONES = (1, 4)
 _LABELS_PER_ODD = 10  # a value that is not a label is a mistake if the column has at least ten times as many labels
 _MAX_UNNAMED = 1000  # numbers without a name, for each of which the class names get an entry
 _MAX_SHOWN = 30  # characters of a value in a message
@@ -40,6 +45,7 @@ class LabelChoice(NamedTuple):
         values: Label of each row.
         classes: Class names by number, of the type of the column or of ``names``; None without them.
         notes: What a user should know about the choice.
+        hot: Columns with 0 or 1 for each class, which are the label together, instead of ``label``.
     """
 
     label: str | None = None
@@ -47,6 +53,78 @@ class LabelChoice(NamedTuple):
     values: Sequence[Any] = ()
     classes: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    hot: tuple[str, ...] = ()
+
+
+class Flags(dict[str, bytearray | None]):
+    """Columns with 0 or 1, -1 and 1, or a boolean in each row: column -> codes; None if it has other values."""
+
+    @classmethod
+    def of_rows(cls, columns: Sequence[str], rows: Iterable[tuple[Any, Mapping[str, Any]]]) -> tuple[Flags, int]:
+        """Return the flags of columns, and the number of rows, which are given with their locations."""
+        flags, count = cls(), 0
+        for _, row in rows:
+            count += 1
+            for name in columns:
+                flags.extend(name, [row.get(name)])
+        return flags, count
+
+    def extend(self, column: str, values: Iterable[Any]) -> None:
+        """Add values of a column."""
+        known = self.setdefault(column, bytearray())
+        for value in values if known is not None else ():
+            code = _FLAGS.get(str(value).strip().lower()) if isinstance(value, (int, float, str)) else None
+            if code is None or known is None:
+                self[column] = None
+                return
+            known.append(code)
+
+    def of(self, column: str) -> bytearray:
+        """Return the codes of a column; empty if it has other values."""
+        return self.get(column) or bytearray()
+
+    def rows(self, columns: Sequence[str], count: int) -> NDArray[np.bool_]:
+        """Return whether each row has the class of each column: bool [count, columns]; a missing column has none."""
+        codes = [np.frombuffer(self.of(column) or bytes(count), np.uint8) for column in columns]
+        found: NDArray[np.bool_] = np.isin(np.stack(codes, axis=1), _ONES)
+        return found
+
+
+def one_hot(tables: Sequence[tuple[Flags, int]], *, is_stated: bool = False) -> tuple[str, ...]:
+    """Return the columns that have 0 or 1, or a boolean, for each class.
+
+    Exactly one in each row must be 1, unless the columns have -1 and 1, or it ``is_stated`` that columns are classes.
+    Otherwise columns with the name of a split, such as ``is_train``, are none of them.
+
+    Args:
+        tables: Flags of each table, without columns with a known role, and number of its rows. Tables such as those of
+            splits have the same classes.
+        is_stated: Whether all columns with 0 and 1 are classes.
+    """
+    names = [*dict.fromkeys(name for flags, _ in tables for name in flags if is_stated or not split_in(name))]
+    own = {name: [flags[name] for flags, _ in tables if name in flags] for name in names}
+    codes = {name: {*b"".join(filter(None, parts))} for name, parts in own.items() if all(parts)}
+    signed, zero, booleans = (
+        tuple(name for name, found in codes.items() if found <= allowed) for allowed in (_SIGNED, _ZERO, _BOOLEANS)
+    )
+    if are_signed := len(signed) > 2 and any(2 in codes[name] for name in signed):
+        columns = signed
+    else:
+        columns = zero if is_stated or len(zero) > 1 else booleans
+    if is_stated:
+        return columns if len(columns) > 1 else ()
+    rows = [flags.rows(columns, count) for flags, count in tables if len(columns) > 1 and any(map(flags.of, columns))]
+    if not rows or not (are_signed or all((one.sum(1) == 1).all() for one in rows)):
+        return ()
+    return columns if len(np.unique(np.concatenate(rows), axis=0)) > 1 else ()
+
+
+def check_only_label(where: str, hot: Sequence[str], texts: Mapping[str, Sequence[Any] | None], part: str) -> None:
+    """Check that besides two columns of 0 and 1 no column has texts that recur, as names of classes do."""
+    found = {name: some_of(values) for name, values in texts.items() if values and could_be_classes(values)}
+    if found and len(hot) == 2:
+        remedy = f"; or remove {', '.join(map(repr, found))} if the classes are {quoted(hot)}"
+        raise ambiguous(LABEL, where, {**found, **dict.fromkeys(hot, "0, 1")}, part, remedy)
 
 
 class LabelColumns:
@@ -326,7 +404,7 @@ def _matching(names: str, label: str, part: str) -> str:
 def hint(others: Mapping[str, Sequence[Any]], part: str) -> list[str]:
     """Return a note that names columns that could be the label, by their values, where none has a usual name."""
     found = [name for name, values in others.items() if could_be_classes(values)]
-    flags = [name for name, values in others.items() if values and all(str(one) in _FLAGS for one in values)]
+    flags = [name for name, values in others.items() if values and all(str(one).lower() in _FLAGS for one in values)]
     if not found and len(flags) > 1:
         count = counted(len(flags), part, _PLURALS.get(part))
         different = sorted({str(one) for name in flags for one in others[name]})

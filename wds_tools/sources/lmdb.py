@@ -7,6 +7,7 @@ the first folder of its key. Pickles are never read: unpickling can run code.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,8 @@ import numpy as np
 from wds_tools.errors import LabelError, OptionError, SourceError
 from wds_tools.format import image_header
 from wds_tools.format.label import NONE, Label, name, parse, quoted
-from wds_tools.sources.about_images import about, notes_on
+from wds_tools.sources.about_images import NAMED, About, about, notes_on
+from wds_tools.sources.array_roles import Contents
 from wds_tools.sources.base import (
     Collector,
     Source,
@@ -34,7 +36,7 @@ from wds_tools.sources.base import (
     as_source_error,
     import_optional,
 )
-from wds_tools.sources.columns import IMAGE, LABEL, json_object
+from wds_tools.sources.columns import IMAGE, LABEL, json_object, json_or
 from wds_tools.sources.inputs import File, Input, path_text
 from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
 from wds_tools.sources.record_roles import IN_LISTS
@@ -56,8 +58,13 @@ _IMAGE_FOLDERS = re.compile("(image|img)s?")
 _SECOND_IMAGES = re.compile(
     "masks?|segm?|segmentation|depth|gt|target|labels?|lbl|alpha|edges?|normals?|flow|instance|semantic|annotation"
 )
-_META = b"__len__ __keys__ __meta__ __version__ num-samples num_samples length len keys".split()  # of the database
+_OF_DATABASE = b"__len__ __keys__ __meta__ __version__ num-samples num_samples length len keys".split()
 _COUNTS = (b"num-samples", b"num_samples")
+_BY_KEY = "store each label under its own key, such as label-7 for image-7"
+_NOT_READ = (
+    f"is a pickle, which is never read: if it has labels, {_BY_KEY}; if it has class names, pass them with --classes "
+    "(classes=)"
+)
 _SEPARATOR = re.compile(rb"[-_:./]")
 
 
@@ -107,8 +114,7 @@ def image_pattern(key: bytes) -> Pattern:
 
 def _first_folder(key: bytes) -> str:
     """Return the first folder of the id in a key; empty without one."""
-    folder, slash, _ = image_pattern(key).id_of(key).partition(b"/")
-    return path_text(folder) if slash else ""
+    return path_text(image_pattern(key).id_of(key).rpartition(b"/")[0].partition(b"/")[0])
 
 
 def _grouped(
@@ -162,6 +168,7 @@ class LmdbSource(RecordSource):
         self.databases: dict[str, str] = {}  # role -> name of a named database
         self.patterns: list[Pattern] = []
         self.base = ""  # folders of keys that contain all class folders
+        self._class_lists: dict[bytes, tuple[str, ...]] = {}  # of keys that describe the database
 
     @property
     def _data(self) -> Path:
@@ -173,6 +180,11 @@ class LmdbSource(RecordSource):
             self._choose_databases(found)
             self._group(found)
             super().collect(found)
+        for key, names in self._class_lists.items():
+            if names == tuple(found.classes):
+                found.account.use("key", path_text(key), "class names")
+            else:
+                found.account.leave_out("key", path_text(key), "has class names that do not belong to the labels")
         no_label = self.found_roles is not None and self.found_roles.label is None
         if no_label and any(self.label_of(entry) != NONE for entry in found.inputs):
             found.account.use("key", "first folder", "label")
@@ -226,6 +238,15 @@ class LmdbSource(RecordSource):
             return NONE
         key = path_bytes(entry.path)
         return name(self._class_of(path_text(image_pattern(key).id_of(key))))
+
+    def classes_of(self, labels: Mapping[int, Any]) -> tuple[str, ...] | None:  # noqa: ARG002 - of the database
+        """Return the class names that a key of the database has."""
+        different = {*self._class_lists.values()}
+        if len(different) > 1:
+            raise SourceError(
+                f"{self.path} has different class names in {quoted(map(path_text, self._class_lists))}: remove some"
+            )
+        return next(iter(different), None)
 
     def _class_of(self, id_: str) -> str:
         return class_folder(id_.removeprefix(self.base)) or ""
@@ -326,13 +347,14 @@ class LmdbSource(RecordSource):
     def _group(self, found: Collector) -> None:
         """Find which keys are the records, and account for all others."""
         forms: dict[bytes, int] = {}
+        about_all: dict[bytes, bytes] = {}
         stated = b""
         with self._transaction() as transaction:
             for stored, value in transaction.cursor():
                 key = bytes(stored)
-                if key in _META and not image_header.sniff(value):
-                    found.account.leave_out("key", path_text(key), "it describes the database")
+                if key in _OF_DATABASE and not image_header.sniff(value):
                     stated = bytes(value) if key in _COUNTS and bytes(value).isdigit() else stated
+                    about_all[key] = bytes(value)
                 elif path_text(key) not in self._opened or IMAGE in self.databases:
                     forms[key] = _form(value)
         before = len(forms)
@@ -342,32 +364,49 @@ class LmdbSource(RecordSource):
         if stated and int(stated) != len(keys) and self.split is None:
             found.account.notes.append(f"the database states {int(stated):,} samples, and has {len(keys):,} images")
         records, alone = _grouped(keys, [key for key in forms if forms[key] == _OTHER])
-        found.account.given += len(alone)
         is_known = LABEL in {**self.columns, **self.databases}
         is_known |= any(further or forms[key] != _IMAGE or _first_folder(key) for _, key, further in records)
-        with self._transaction() as transaction:
-            for key in alone:
-                found.skip(path_text(key), _reason(transaction.get(key)))
-            others = about(
-                [File(path_text(key), len(transaction.get(key))) for key in alone],
-                [File(path_text(key), 0) for _, key, _ in records],
-                lambda file: bytes(transaction.get(path_bytes(file.path))),
-                are_labelled=is_known,
-            )
-        for other, one in others.items():
-            if one.is_certain and not is_known:
-                raise SourceError(
-                    f"{self.path}: the record {other!r} {one.reason.partition(':')[0]}: store each label under its "
-                    "own key, such as label-7 for image-7; or pass --column label= (columns={'label': ''}) to pack "
-                    "without it"
-                )
-        found.account.notes += notes_on(others)
+        images = [File(path_text(key), 0) for _, key, _ in records]
+        self._add_others(found, about_all, alone, images, is_known=is_known)
         numbers: dict[Pattern, int] = {}
         self._records = []
         for pattern, key, further in records:
             used = [numbers.setdefault(one, len(numbers)) for one in (pattern, *further)]
             self._records.append((key, (forms[key], *used)))
         self.patterns = list(numbers)
+
+    def _add_others(
+        self, found: Collector, about_all: dict[bytes, bytes], alone: list[bytes], images: list[File], *, is_known: bool
+    ) -> None:
+        """Account for the keys that describe the database, and those that belong to no image: any may have labels."""
+        with self._transaction() as transaction:
+            stored = about_all | {key: bytes(transaction.get(key)) for key in alone}
+        contents = {key: _in_json(value) for key, value in stored.items()}
+        lists = {key: _class_names(key, one) for key, one in contents.items() if is_known}
+        self._class_lists = {key: names for key, names in lists.items() if names}
+        contents = {key: one for key, one in contents.items() if key not in self._class_lists}
+        for key, value in contents.items():
+            if key in about_all:
+                found.account.leave_out("key", path_text(key), "it describes the database")
+            else:
+                found.skip(path_text(key), _reason(value))
+        found.account.given += len(contents.keys() - about_all.keys())
+        files = [File(path_text(key), len(one)) for key, one in contents.items()]
+        others = about(files, images, lambda file: contents[path_bytes(file.path)], are_labelled=is_known)
+        for path, one in [*others.items()]:
+            key = path_bytes(path)
+            if one.reason == NAMED and key in about_all and contents[key][:1] in (b"{", b"["):
+                del others[path]  # a name alone says little
+            elif one.reason == NAMED:
+                named = f"{NAMED.partition(':')[0]}: {_BY_KEY}"
+                others[path] = About(_NOT_READ if _is_pickle(contents[key]) else named)
+        for path, one in others.items():
+            if one.is_certain and not is_known:
+                raise SourceError(
+                    f"{self.path}: the record {path!r} {one.reason.partition(':')[0]}: {_BY_KEY}; or pass --column "
+                    "label= (columns={'label': ''}) to pack without it"
+                )
+        found.account.notes += notes_on(others)
 
     def _of_split(self, keys: list[bytes], forms: dict[bytes, int]) -> list[bytes]:
         """Return the keys of the chosen split, and find the folders of classes."""
@@ -440,9 +479,8 @@ def _form(value: memoryview) -> int:
         return _IMAGE
     if _is_pickle(value):
         return _OTHER
-    first = value[0] if len(value) else 0
-    if (0x80 <= first <= 0x9F or 0xDC <= first <= 0xDF) and not is_text(value) and _has_image(value):
-        return _MSGPACK  # a dictionary or a list
+    if _may_be_msgpack(value) and not is_text(value) and _has_image(value):
+        return _MSGPACK
     try:
         datum = parse_datum(value)
     except ValueError:
@@ -451,8 +489,33 @@ def _form(value: memoryview) -> int:
     return _DATUM if is_datum else _OTHER
 
 
-def _is_pickle(value: memoryview) -> bool:
+def _may_be_msgpack(value: bytes | memoryview) -> bool:
+    """Return whether a value begins like a dictionary or a list by msgpack."""
+    first = value[0] if len(value) else 0
+    return 0x80 <= first <= 0x9F or 0xDC <= first <= 0xDF
+
+
+def _is_pickle(value: bytes | memoryview) -> bool:
     return bytes(value[:1]) == b"\x80" and bytes(value[1:2]) in (b"\x02", b"\x03", b"\x04", b"\x05")
+
+
+def _in_json(value: bytes) -> bytes:
+    """Return a dictionary or a list by msgpack as JSON; other values as they are."""
+    if not _may_be_msgpack(value) or is_text(value):
+        return value
+    try:
+        return json.dumps(_by_msgpack(value, raw=False), default=str).encode()
+    except (SourceError, TypeError, RecursionError):
+        return value
+
+
+def _class_names(key: bytes, content: bytes) -> tuple[str, ...]:
+    """Return the class names in JSON: those of the key, or of an entry of an object."""
+    value = json_or(None, content)
+    described = Contents()
+    for word, one in [(path_text(key), value), *(value.items() if isinstance(value, dict) else ())]:
+        described.add_entry("key", word, word, one)
+    return next(iter(described.class_names.values()), ())
 
 
 def _has_image(value: memoryview) -> bool:
@@ -469,11 +532,16 @@ def _has_image(value: memoryview) -> bool:
 
 def _unpacked(value: memoryview) -> dict[str, Any]:
     """Return a dictionary or a list by msgpack as names and values."""
-    msgpack = import_optional("msgpack", "LMDB with values by msgpack")
     values: dict[str, Any] = {}
-    with as_source_error("cannot be read as msgpack", ValueError, msgpack.UnpackException, RecursionError):
-        _flatten(msgpack.unpackb(value, raw=True, strict_map_key=False, use_list=True), "", values)
+    with as_source_error("cannot be read as msgpack", RecursionError):
+        _flatten(_by_msgpack(value, raw=True), "", values)
     return values
+
+
+def _by_msgpack(value: bytes | memoryview, *, raw: bool) -> Any:
+    msgpack = import_optional("msgpack", "LMDB with values by msgpack")
+    with as_source_error("cannot be read as msgpack", ValueError, msgpack.UnpackException, RecursionError):
+        return msgpack.unpackb(value, raw=raw, strict_map_key=False)
 
 
 def _flatten(value: Any, path: str, values: dict[str, Any]) -> None:
@@ -522,11 +590,11 @@ def _is_name(text: str) -> bool:
         return True
 
 
-def _reason(value: memoryview) -> str:
+def _reason(value: bytes) -> str:
     if not len(value):
         return "is empty"
     if _is_pickle(value):
         return "is a pickle, which is never read: write the encoded image itself as the value"
     if is_text(value):
         return "belongs to no image with the same number or name in its key"
-    return f"is not a {image_header.IMAGE_TYPES}: it starts with {bytes(value[:8])!r}"
+    return f"is not a {image_header.IMAGE_TYPES}: it starts with {value[:8]!r}"

@@ -31,13 +31,16 @@ from wds_tools.sources.columns import (
     usual_columns,
 )
 from wds_tools.sources.label_choice import (
+    Flags,
     LabelChoice,
     LabelColumns,
     ambiguous,
+    check_only_label,
     hint,
     is_name,
     is_x,
     names_by_number,
+    one_hot,
     with_matching_names,
 )
 from wds_tools.sources.layouts import is_split_name
@@ -63,14 +66,11 @@ IN_LISTS = (SECOND, FIRST, THIRD)
 _HEIGHTS = ("height", "rows", "h", "image/height", "image_height", "img_height")
 _WIDTHS = ("width", "cols", "columns", "w", "image/width", "image_width", "img_width")
 _DEPTHS = ("depth", "channels", "c", "image/depth", "image/channels", "image_depth", "image_channels")
-_TEXT_REMEDY = (
-    "paths and URLs are read with --from table (of a Parquet file), or from a CSV or JSON Lines table; base64 must be "
-    "decoded to bytes"
-)
 _SPLIT_NAMES = ("split", "splits", "subset", "partition", "fold", "train", "is_train", "is_training", "test", "is_test")
 _SPLIT_NUMBERS = frozenset(["true", "false", *map(str, range(10)), *map(str, map(float, range(10)))])
 _MAX_CLASSES = 25_000  # different texts of a name that may have the class names
 _TEXTS = {Kind.TEXT, Kind.MISSING}
+_NO_FLAGS = bytearray()
 _SHAPES = ("shape", "image/shape", "image_shape", "img_shape")
 
 
@@ -85,6 +85,7 @@ class Roles:
         shape: Height, width and channels of images that are raw pixels, or one name with all of them.
         lists: Names whose `Repeated` values are lists.
         fields: Name -> field of texts; without extension for images and arrays.
+        hot: Names with 0 or 1 for each class, which are the label together.
         classes: Class names by number that records have.
         notes: What a user should know about the label.
     """
@@ -95,6 +96,7 @@ class Roles:
     shape: tuple[str, ...] = ()
     lists: frozenset[str] = frozenset()
     fields: Mapping[str, str] = field(default_factory=dict)
+    hot: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = field(default=None, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
@@ -107,7 +109,7 @@ class Roles:
     @property
     def used(self) -> set[str]:
         """Return the names that are not entries or fields of their own."""
-        return {self.image, *filter(None, (self.label, self.names)), *self.shape}
+        return {self.image, *filter(None, (self.label, self.names)), *self.hot, *self.shape}
 
 
 class NamedValues(Source):
@@ -119,12 +121,14 @@ class NamedValues(Source):
         bgr: Whether pixels are in the order B, G, R.
         class_lists: Name -> class names that its type has.
         names_files: Whether all values are texts or JSON, and those with the name of another field name a file.
+        states_classes: Whether all names with only 0 and 1 are classes.
     """
 
     part: ClassVar[str] = "entry"
     names_files: ClassVar[bool] = False
     preferred: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     bgr: bool = False
+    states_classes: bool = False
     class_lists: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def is_transcription(self, name: str, values: Sequence[Any]) -> bool:  # noqa: ARG002 - for formats that have them
@@ -146,6 +150,8 @@ class Names:
         self.splits: dict[str, set[str] | None] = {}  # name -> its different texts, if all are names of splits
         self.texts: dict[str, list[str | None] | None] = {}  # name -> its texts; None if too many differ
         self.names_of_label: str | None = ""  # which name has the class names; "" if it is not known, None for none
+        self.flags = Flags()
+        self.hot: tuple[str, ...] | None = None  # names with 0 or 1 for each class, if that is known
         self._different: dict[str, dict[str, str]] = {}  # name -> its different texts
         self._same: dict[str, str] = {}
 
@@ -168,10 +174,15 @@ class Names:
         for known in (*self.labels.values(), *filter(None, self.texts.values())):
             if len(known) < self.total:
                 known.append(None)
+        for name, codes in self.flags.items():
+            if codes is not None and len(codes) < self.total:
+                self.flags[name] = None
         return self.total - 1
 
     def _keep(self, name: str, value: Any, kind: str) -> None:
-        """Keep a value that may be a label, a class name or the name of a split."""
+        """Keep a value that may be a label, a class name, the name of a split, or 0 or 1 for a class."""
+        if self.flags.get(name, _NO_FLAGS) is not None:
+            self.flags.extend(name, [value])
         if kind == Kind.TEXT or self.may_be_splits(name):
             self.add_texts(name, [value])
         if name in self.labels:
@@ -241,9 +252,11 @@ class Names:
                 return
             found.add(text)
 
-    def values_of(self, label: str | None) -> list[Any]:
-        """Return the label of each record; a list of labels if one record has several."""
-        labels = self.labels.get(label or "", [])
+    def values_of(self, roles: Roles) -> list[Any]:
+        """Return the label of each record, a list of labels if one record has several; nothing without labels."""
+        if roles.hot:
+            return list(self.flags.rows(roles.hot, self.total).astype(int).tolist())
+        labels = self.labels.get(roles.label or "", [])
         if any(isinstance(one, tuple) for one in labels):
             return [one if isinstance(one, (tuple, str)) or one is None else (one,) for one in labels]
         return labels
@@ -266,7 +279,14 @@ class Names:
         shape = () if is_known or self.kinds[image].keys() & IMAGES else self._shape()
         choice = self.label(image)
         roles = Roles(
-            image, choice.label, choice.names, shape, frozenset(self.lists), classes=choice.classes, notes=choice.notes
+            image,
+            choice.label,
+            choice.names,
+            shape,
+            frozenset(self.lists),
+            hot=choice.hot,
+            classes=choice.classes,
+            notes=choice.notes,
         )
         return replace(roles, fields=self._fields(roles))
 
@@ -280,10 +300,7 @@ class Names:
         if IMAGE in source.columns:
             named = str(find_column(IMAGE, self.kinds, source.columns, where=where))
             if self.kinds[named].keys() <= {*SCALARS, Kind.DECIMAL, Kind.MAPPING}:
-                raise SourceError(
-                    f"{where}: {source.part} {named!r} has {self._described(named)}; images are bytes, or structs of "
-                    f"bytes and path: {_TEXT_REMEDY}"
-                )
+                raise self._no_bytes(named)
             return named
         for allowed in (IMAGES, {Kind.SEVERAL_IMAGES}, {Kind.BINARY} if self._shape() else set()):
             images = [name for name, found in self.kinds.items() if found.keys() & allowed]
@@ -299,9 +316,16 @@ class Names:
             return known  # each record is skipped with its reason
         if pixels := pixel_columns(self.kinds) or self._usual_with(Kind.LIST):
             raise pixels_error(where, pixels[0], source.part)
-        texts = self._usual_with(Kind.TEXT)
-        hint = f"; {texts[0]!r} has text: {_TEXT_REMEDY}" if texts else ""
-        raise no_image_error(where, [f"{name} ({self._described(name)})" for name in self.kinds], source.part, hint)
+        if texts := self._usual_with(Kind.TEXT):
+            raise self._no_bytes(texts[0])
+        raise no_image_error(where, [f"{name} ({self._described(name)})" for name in self.kinds], source.part)
+
+    def _no_bytes(self, name: str) -> SourceError:
+        return SourceError(
+            f"{self.source.name}: {self.source.part} {name!r} has {self._described(name)}; images are bytes, or "
+            "structs of bytes and path: paths and URLs are read with --from table (of a Parquet file), or from a CSV "
+            "or JSON Lines table; base64 must be decoded to bytes: docs/packing.md shows the lines"
+        )
 
     def _usual_with(self, kind: str) -> list[str]:
         """Return the usual names of images that have values of a kind."""
@@ -336,6 +360,8 @@ class Names:
                 return LabelChoice()
             self._check_label(label)
             return self._with_names(LabelChoice(label, None, self.labels[label], source.class_lists.get(label)))
+        if source.states_classes and (hot := self._one_hot(image)):
+            return LabelChoice(classes=hot, hot=hot)
         others = [name for name in self.labels if name in self.kinds and name != image]
         known = [name for name in source.preferred.get(LABEL, ()) if name in others]
         if known[:1] != [FIRST]:  # without an image at the start, a list has no usual order
@@ -348,7 +374,20 @@ class Names:
             f"{name!r} has texts to recognise, not classes: pass --label-type name if they are classes"
             for name in sorted(self.transcripts)
         ]
-        return self._with_names(choice._replace(notes=(*choice.notes, *notes)))
+        choice = self._with_names(choice._replace(notes=(*choice.notes, *notes)))
+        hot = self._one_hot(image) if choice.label is None else ()
+        return LabelChoice(classes=hot, hot=hot, notes=choice.notes) if hot else choice
+
+    def _one_hot(self, image: str) -> tuple[str, ...]:
+        """Return the names that have 0 or 1 for each class."""
+        source = self.source
+        if self.hot is not None:
+            return self.hot if any(map(self.flags.of, self.hot)) else ()
+        flags = Flags({name: codes for name, codes in self.flags.items() if name != image})
+        hot = one_hot([(flags, self.total)], is_stated=source.states_classes)
+        if not source.states_classes:
+            check_only_label(source.name, hot, {**self.labels, **self.texts}, source.part)
+        return hot
 
     def _may_have_classes(self, name: str) -> bool:
         """Return whether values have the types of labels, and are not texts to recognise."""
@@ -440,7 +479,7 @@ class Names:
 
     def hints(self, roles: Roles, head: Callable[[str], Sequence[Any]]) -> list[str]:
         """Return notes about entries of ``json`` that could be the label; ``head`` returns first values of a name."""
-        if LABEL in self.source.columns or not all(map(is_x, self.labels)):
+        if LABEL in self.source.columns or roles.hot or not all(map(is_x, self.labels)):
             return []
         return hint({name: head(name) for name in self.facts(roles)}, self.source.part)
 
@@ -455,6 +494,7 @@ class Names:
         for name, kinds in self.kinds.items():
             if name in roles.used:
                 known = {roles.image: "image", roles.label: "label", roles.names: "class names"}
+                known |= dict.fromkeys(roles.hot, "label")
                 account.use(part, name, known.get(name, "size of the image"))
                 continue
             reasons = list(filter(None, map(reason_of, sorted(kinds))))

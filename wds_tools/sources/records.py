@@ -113,9 +113,9 @@ class RecordSource(NamedValues):
             found.skip(*skip)
         if final is not None:
             self.found_roles = roles = final
-            labels = seen.values_of(roles.label)
+            labels = seen.values_of(roles)
             for number, entry in listed:
-                found.add(entry, labels[number] if roles.label else self.label_of(entry))
+                found.add(entry, labels[number] if labels else self.label_of(entry))
             seen.account(found, roles)
             if roles.label is not None and not found.classes:
                 found.classes = self.classes_of({entry.location[0]: labels[number] for number, entry in listed}) or ()

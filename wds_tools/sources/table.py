@@ -32,7 +32,6 @@ from wds_tools.sources.base import (
 )
 from wds_tools.sources.columns import (
     IMAGE,
-    LABEL,
     field_name,
     image_field,
     is_text_field,
@@ -46,7 +45,7 @@ from wds_tools.sources.label_choice import ambiguous, some_of
 from wds_tools.sources.layouts import names_a_file, stored_name
 from wds_tools.sources.record_roles import Names, Roles
 from wds_tools.sources.records import RecordSource
-from wds_tools.sources.text_table import MORE, Row, TextTable, check_only_label, flags_of, one_hot, states_classes
+from wds_tools.sources.text_table import MORE, Row, TextTable, states_classes
 from wds_tools.sources.trees import client_of
 from wds_tools.sources.values import Kind, as_png, converted
 from wds_tools.storage import is_url, split_folder
@@ -57,7 +56,7 @@ from wds_tools.storage.requests.remote_folder import RemoteFolder
 from wds_tools.wording import counted
 
 _NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
-_PIXELS = re.compile(r"\d{1,3}( \d{1,3}){63,}")  # as text, in one column
+_PIXELS = re.compile(r"[\[\s]*\d{1,3}([\s,;\[\]]+(\d{1,3}|\.\.\.)){63,}[\]\s]*")  # as text, in one column
 _BASE64 = re.compile(r"(data:image/[\w.+-]+;base64,)?(/9j/|iVBORw0KGgo|UklGR|R0lGOD)[A-Za-z0-9+/=\s]{50,}")
 _NO_LABEL = (None, "", NONE)
 _HINT_ROWS = 1000  # that are looked at for a label with an unusual name
@@ -83,6 +82,7 @@ class TableRows(RecordSource):
     def seen(self, table: TextTable) -> Names:
         """Return what is known of the columns before rows are added."""
         self.class_lists = table.class_lists
+        self.states_classes = states_classes(table)
         names = Names(self)
         for column in table.columns:
             names.declare(column, Kind.MISSING)
@@ -113,7 +113,6 @@ class TableSource(TableRows):
     """A table with a row for each image. The column of images has paths relative to the table, or URLs."""
 
     table: TextTable
-    hot: Sequence[str] = ()  # columns with 0 or 1 for each class, if they are the label
 
     def __init__(self, src: str | Path, options: SourceOptions | None = None) -> None:
         super().__init__(src, options)
@@ -144,17 +143,10 @@ class TableSource(TableRows):
         for name in self.table.unnamed:
             if names.kinds[name].total() == 1:
                 names.kinds[name] = Counter(["has neither a name nor values"])
-        labels = self._flags(found, names, image)
         self.found_roles = roles = with_images(names.roles(image), more)
-        found.account.notes += (
-            []
-            if labels
-            else names.hints(
-                roles,
-                lambda name: [row.get(name) for _, row in islice(self.table.rows(), _HINT_ROWS)],
-            )
-        )
-        labels = labels or names.values_of(roles.label) or [NONE] * len(entries)
+        head = [row for _, row in islice(self.table.rows(), _HINT_ROWS)]
+        found.account.notes += names.hints(roles, lambda name: [row.get(name) for row in head])
+        labels = names.values_of(roles) or [NONE] * len(entries)
         self._check_repeated(found, entries, labels)
         for entry, label in zip(entries, labels, strict=True):
             if entry is not None:
@@ -169,7 +161,6 @@ class TableSource(TableRows):
         if not is_url(name):
             check_size(f"file {name!r}", len(image), entry.size)
         values, files = self.divided(row, self.found_roles, self.table)
-        values = {name: value for name, value in values.items() if name not in self.hot}
         further = {}
         for column, file in files.items():
             field, data = self.found_roles.fields[column], self._bytes(str(file))
@@ -183,21 +174,6 @@ class TableSource(TableRows):
         """Return the local files that rows name whose modification time is later."""
         names = dict.fromkeys(name for entry in inputs for name in self._files_of(entry) if not is_url(name))
         return self.times.later(((name, os.fsencode(self._path(name))) for name in names), time_ns)
-
-    def _flags(self, found: Collector, names: Names, image: str) -> list[list[int]]:
-        """Return 0 or 1 for each class of each row, and take the columns that have them from the names; or nothing."""
-        self.hot = () if LABEL in self.columns else one_hot([(self.table, image)])
-        is_stated = states_classes(self.table)
-        if not self.hot or (not is_stated and names.label(image).label is not None):
-            self.hot = ()
-            return []
-        if len(self.hot) == 2 and not is_stated:
-            check_only_label(self.table, image, self.hot)
-        for name in self.hot:
-            del names.kinds[name]
-            found.account.use("column", name, "label")
-        found.classes = tuple(self.hot)
-        return [flags_of(row, self.hot) for _, row in self.table.rows()]
 
     def _files_of(self, entry: Input) -> Iterator[str]:
         assert self.found_roles is not None

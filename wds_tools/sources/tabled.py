@@ -17,6 +17,7 @@ from wds_tools.sources.base import Collector, Record, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, field_name
 from wds_tools.sources.image_tables import Named, SplitRows, check_folders, planned, tables_of, without_masks
 from wds_tools.sources.inputs import File, field_bytes
+from wds_tools.sources.label_choice import Flags, one_hot
 from wds_tools.sources.layouts import (
     RowNames,
     are_most,
@@ -28,7 +29,7 @@ from wds_tools.sources.layouts import (
 )
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.table import TableRows, with_images
-from wds_tools.sources.text_table import MORE, Row, check_only_label, flags_of, one_hot, states_classes
+from wds_tools.sources.text_table import MORE, Row, states_classes
 from wds_tools.sources.tree import Files, Layout
 from wds_tools.sources.values import Kind
 from wds_tools.wording import counted
@@ -42,6 +43,7 @@ class _Columns:
         table: The table.
         options: What the user states.
         known: The columns that are the label and its class names, if that is known from another table.
+        hot: The columns with 0 or 1 for each class, of the tables of all splits; None if these are not known yet.
 
     Attributes:
         names: What the columns have.
@@ -49,7 +51,12 @@ class _Columns:
     """
 
     def __init__(
-        self, files: Files, table: Named, options: SourceOptions, known: tuple[str | None, str | None] | None = None
+        self,
+        files: Files,
+        table: Named,
+        options: SourceOptions,
+        known: tuple[str | None, str | None] | None = None,
+        hot: tuple[str, ...] | None = None,
     ) -> None:
         self.table = table
         self._files = files
@@ -60,6 +67,7 @@ class _Columns:
         if known is not None:
             self.names.labels = {name: values for name, values in self.names.labels.items() if name in known}
             self.names.names_of_label = known[1]
+        self.names.hot = hot
         self._head = [row for _, row in islice(table.rows.rows(), LOOKED_AT)]
         self.choice = self.names.label(table.image)
 
@@ -166,34 +174,18 @@ class Table(Layout):
 
     def _state(self, found: Collector, files: Files, split: SplitRows) -> tuple[_Columns, Sequence[Any]]:
         """State what the table and its columns become; return the columns, and the label of each row of the split."""
-        table, columns, plan = split.table, None, self._plan or {}
+        table, plan = split.table, self._plan or {}
         found.account.attach("table", 1 + len(table.further))
         found.account.notes += [*table.notes, *split.notes]
-        tables = [(one.table.rows, one.table.image) for one in plan.values()]
-        hot = [] if LABEL in self.options.columns else one_hot(tables)
-        is_stated = states_classes(table.rows)
-        if not hot or not is_stated:
-            columns = _labelled(found, files, plan, table, self.options)
-            hot = [] if columns.choice.label is not None else hot
-        if len(hot) == 2 and not is_stated:
-            check_only_label(table.rows, table.image, hot)
-        own = [name for name in hot if name in table.rows.columns]
-        if own or columns is None:
-            columns = _Columns(files, table, _with_label(self.options, ""))
-        for name in own:
-            del columns.names.kinds[name]
-            found.account.use("column", name, "label")
+        columns = _labelled(found, files, plan, table, self.options)
         columns.account(found)
         found.add_to_stamp([*map(files.read, (table.file, *table.further)), repr(self.options).encode()])
-        if own:
-            if missing := [name for name in hot if name not in own]:
-                found.account.notes.append(
-                    f"{table.file.path} has no column for {counted(len(missing), 'class', 'classes')} of other splits "
-                    f"({quoted(missing)}): no image of it has them"
-                )
-            found.classes = tuple(hot)
-            return columns, [flags_of(row, hot) for _, row, _ in split.rows()]
-        values = columns.names.values_of(columns.roles.label) or [NONE] * len(split.is_member)
+        if missing := [name for name in columns.choice.hot if name not in table.rows.columns]:
+            found.account.notes.append(
+                f"{table.file.path} has no column for {counted(len(missing), 'class', 'classes')} of other splits "
+                f"({quoted(missing)}): no image of it has them"
+            )
+        values = columns.names.values_of(columns.roles) or [NONE] * len(split.is_member)
         return columns, [value for value, own in zip(values, split.is_member, strict=True) if own]
 
     def _add_row(
@@ -281,10 +273,11 @@ def _labelled(
     tables = sorted((one.table for one in plan.values()), key=lambda table: -len(table.found))
     if given:
         tables = [table for table in tables if given in table.rows.columns] or tables
-    every = (_Columns(files, table, options) for table in tables)
+    hot = None if given is not None or len(plan) < 2 else _one_hot([one.table for one in plan.values()])
+    every = (_Columns(files, table, options, hot=hot) for table in tables)
     first = next((columns for columns in every if columns.choice.label is not None), None)
     if first is None or first.table is own:
-        return first or _Columns(files, own, options)
+        return first or _Columns(files, own, options, hot=hot)
     label, names = first.choice.label, first.choice.names
     if {label, names} - {None} <= {*own.rows.columns}:
         columns = _Columns(files, own, options, (label, names))
@@ -296,6 +289,12 @@ def _labelled(
         found.account.notes.append(f"without labels: {own.file.path} has no column {label!r}")
         label = ""
     return _Columns(files, own, _with_label(options, str(label)), (label, None))
+
+
+def _one_hot(tables: Sequence[Named]) -> tuple[str, ...]:
+    """Return the columns with 0 or 1 for each class, of the tables of all splits."""
+    flags = [Flags.of_rows([name for name in one.rows.columns if name != one.image], one.rows.rows()) for one in tables]
+    return one_hot(flags, is_stated=all(map(states_classes, (one.rows for one in tables))))
 
 
 def _with_label(options: SourceOptions, label: str) -> SourceOptions:

@@ -2,8 +2,6 @@
 
 The rows of CSV and JSON Lines in UTF-8 are read at their byte offsets, without the rest of the file. Other files are
 read as a whole.
-
-Several columns with 0 or 1 for each class are the label together.
 """
 
 from __future__ import annotations
@@ -21,12 +19,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from wds_tools.errors import SourceError
-from wds_tools.format.label import quoted
 from wds_tools.sources.arrow_columns import columns_of_parquet, rows_of_parquet
 from wds_tools.sources.base import as_read_error
-from wds_tools.sources.columns import IMAGE, LABEL, check_unique, usual_columns
-from wds_tools.sources.label_choice import ambiguous, could_be_classes, some_of
-from wds_tools.sources.layouts import split_in
+from wds_tools.sources.columns import IMAGE, check_unique, usual_columns
 
 MORE = "\n"
 """Key of the values of a row that no column is for; a column of CSV has no such name."""
@@ -48,6 +43,7 @@ _BOMS = (
 )
 _SCHEMA = {"schema", "data"}  # keys of a table as pandas writes it with orient="table"
 _INVALID = re.compile("[\ud800-\udfff]")
+ONE_HOT_NAME = "_classes.csv"
 
 
 class TextTable:
@@ -341,79 +337,6 @@ def _rows_of_document(text: str, where: str) -> list[Row]:
     )
 
 
-ONE_HOT_NAME = "_classes.csv"  # Roboflow's, with a column for each class
-_FLAGS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "-1": 0, "-1.0": 0, "false": 0, "true": 1}
-_ZERO, _SIGNED = ("0", "0.0", "1", "1.0"), ("-1", "-1.0", "1", "1.0")  # CelebA has -1 and 1; -1, 0 and 1 are no flags
-_BOOLEANS = ("false", "true")  # pandas.get_dummies
-
-
-def one_hot(given: Iterable[tuple[TextTable, str]]) -> list[str]:
-    """Return the columns that have 0 or 1, or a boolean, for each class, if the tables have no others of this kind.
-
-    The tables have the same classes, such as those of splits, and are given with their columns of images.
-
-    Roboflow's ``_classes.csv`` has them by its name; in others, exactly one in each row must be 1, unless the columns
-    have -1 and 1.
-    """
-    tables = list({id(table): (table, image) for table, image in given}.values())
-    if any(states_classes(table) for table, _ in tables):
-        return _flags_of_classes(tables)
-    columns = _flags_of_classes(tables)
-    different = {tuple(flags_of(row, columns)) for table, _ in tables for _, row in table.rows()}
-    return [] if len(different) < 2 or any(map(split_in, columns)) else columns
-
-
 def states_classes(table: TextTable) -> bool:
-    """Return whether a table has the name of Roboflow's, whose columns are classes."""
+    """Return whether a table has the name of Roboflow's, whose columns of 0 and 1 are classes."""
     return table.path.name == ONE_HOT_NAME
-
-
-def check_only_label(table: TextTable, image: str, hot: Sequence[str]) -> None:
-    """Check that besides two columns of 0 and 1 no column has texts that recur, as names of classes do."""
-    rows = [row for _, row in table.rows()]
-    others = {name: [row.get(name) for row in rows] for name in table.columns if name not in {image, *hot}}
-    found = {name: some_of(values) for name, values in others.items() if could_be_classes(values)}
-    if found:
-        remedy = f"; or remove {', '.join(map(repr, found))} from the table if the classes are {quoted(hot)}"
-        flags = {name: some_of([row.get(name) for row in rows]) for name in hot}
-        raise ambiguous(LABEL, str(table.path), {**found, **flags}, remedy=remedy)
-
-
-def _flags_of_classes(tables: Sequence[tuple[TextTable, str]]) -> list[str]:
-    """Return the columns of 0 and 1, -1 and 1, or booleans, by their values."""
-    columns = max((_flag_columns(*table, _SIGNED) for table in tables), key=len)
-    if len(columns) > 2 and any(0 in flags_of(row, columns) for table, _ in tables for _, row in table.rows()):
-        return columns
-    is_stated = all(states_classes(table) for table, _ in tables)
-    flags = [_flag_columns(*table, _ZERO) for table in tables]
-    columns = max(flags, key=len)
-    if len(columns) < 2 and not is_stated:
-        columns = max((_flag_columns(*table, _BOOLEANS) for table in tables), key=len)
-    if is_stated:
-        others = {name for (table, _), found in zip(tables, flags, strict=True) for name in {*table.columns} - {*found}}
-        columns = [name for name in dict.fromkeys([*columns, *chain(*flags)]) if name not in others]
-    if len(columns) < 2:
-        return []
-    for table, _ in tables:
-        has_them = not {*columns}.isdisjoint(table.columns) and not states_classes(table)
-        if has_them and any(sum(flags_of(row, columns)) != 1 for _, row in table.rows()):
-            return []
-    return columns
-
-
-def _flag_columns(table: TextTable, image: str, flags: tuple[str, ...]) -> list[str]:
-    columns = [name for name in table.columns if name != image]
-    for _, row in table.rows():
-        columns = [name for name in columns if _flag(row, name) in flags]
-        if not columns:
-            break
-    return columns
-
-
-def flags_of(row: Row, columns: Sequence[str]) -> list[int]:
-    """Return 0 or 1 for each of some columns."""
-    return [_FLAGS.get(_flag(row, name), 0) for name in columns]
-
-
-def _flag(row: Row, name: str) -> str:
-    return str(row.get(name)).strip().lower()

@@ -183,6 +183,7 @@ _KEPT = (
     *(Mapping, list, tuple, set, frozenset, Image.Image, bytes, bytearray, memoryview),
 )
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
+_HEAD_BYTES = 12  # that show the type of an image
 _LEFT_OUT = {
     Kind.BINARY: "binary, and not an image",
     Kind.LOSSY: "a list or dictionary with binary values",
@@ -267,8 +268,22 @@ def is_text(data: bytes | memoryview) -> bool:
     return _CONTROL.search(data) is None
 
 
+def begins_like_an_image(value: bytes | memoryview | list[Any]) -> bool:
+    """Return whether bytes, or a list with the number of each byte, begin like an encoded image."""
+    start = value[:_HEAD_BYTES]
+    if isinstance(start, list) and not all(type(one) is int and 0 <= one < 256 for one in start):
+        return False
+    return image_header.sniff(bytes(start)) is not None
+
+
 def resolved(value: Any, *, is_list: bool) -> Any:
-    """Return repeated values as one value if no record has more, or if it cannot be in a list."""
+    """Return repeated values as one value if no record has more, or if it cannot be in a list.
+
+    A list with the number of each byte of an image is this image, and an array of NumPy in bytes is an array.
+    """
+    if type(value) is list and len(value) > _HEAD_BYTES and begins_like_an_image(value):
+        with suppress(ValueError, TypeError):
+            return bytes(value)
     if isinstance(value, Repeated) and not (is_list and kind_of(value) == Kind.LIST):
         value = value[0] if len(value) == 1 else value or None
     if isinstance(value, (bytes, memoryview)) and image_header.sniff(value) == "npy":
