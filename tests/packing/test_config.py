@@ -33,6 +33,7 @@ def test_the_error_for_a_duplicate_class_names_it() -> None:
         ({"workers": 0}, "workers=0"),
         ({"task": (2, 2)}, "invalid task 2 of 2"),
         ({"task": (0, 2), "fresh": True}, "cannot be combined with fresh or finish"),
+        ({"finish": True, "fresh": True}, "would remove the shards of the tasks"),
         ({"engine": "dask"}, "engine='dask'; allowed are 'local', 'ray'"),
     ],
 )

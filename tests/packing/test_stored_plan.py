@@ -119,6 +119,24 @@ def test_of_tasks_that_start_together_one_lists(src, tmp_path):
     assert wt.pack(src, tmp_path / "dst", **OPTIONS, finish=True).packed == 18
 
 
+def test_errors_of_tasks_name_what_tasks_accept(src, tmp_path, monkeypatch):
+    again = "then run all tasks again"
+    wt.pack(src, tmp_path / "dst", **OPTIONS, task=(0, 2))
+    with pytest.raises(DestinationError, match=f"unfinished pack of something else .* remove it, {again}"):
+        wt.pack(src, tmp_path / "dst", **OPTIONS, task=(1, 2), seed=1)
+    wt.pack(src, tmp_path / "dst", **OPTIONS)
+    with pytest.raises(DestinationError, match=f"another dataset .* remove it, {again}"):
+        wt.pack(src, tmp_path / "dst", **OPTIONS, task=(1, 2), seed=1)
+    with monkeypatch.context() as patch:
+        original = packer.PackJob.run
+        image = src / "a" / "00.jpg"
+        patch.setattr(
+            packer.PackJob, "run", lambda *args, **kw: (image.write_bytes(b"short"), original(*args, **kw))[1]
+        )
+        with pytest.raises(StoreError, match=f"changed while it was packed.* remove .*other, {again}"):
+            wt.pack(src, tmp_path / "other", **OPTIONS, task=(0, 1))
+
+
 def test_a_task_that_fails_while_it_lists_leaves_nothing(tmp_path):
     (tmp_path / "src").mkdir()
     with pytest.raises(wt.SourceError):

@@ -23,9 +23,9 @@ from sources_conformance import Photo, photos_of, stored
 
 import wds_tools as wt
 from wds_tools.errors import DestinationError, SourceError
+from wds_tools.sources.inputs import path_bytes
 from wds_tools.sources.layouts import further_fields, image_endings, is_image_name
 from wds_tools.sources.local_tree import FolderTree
-from wds_tools.sources.trees import path_bytes
 
 FOREIGN = Path(__file__).parents[1] / "foreign"
 
@@ -53,7 +53,8 @@ def test_a_further_field_belongs_to_the_one_image_whose_path_it_begins_with(path
             start, field = folder + slash + ".".join(words[:count]), ".".join(words[count:]).lower()
             others = [one for one in paths if one != path and is_image_name(one)]
             owners = [one for one in others if start in (one, one.rpartition(".")[0])]
-            is_field = field in ("mask.png", "mask.jpg") or field.rpartition(".")[2] in ("txt", "json", "cls")
+            is_mask = f".{field}".endswith((".mask.png", ".mask.jpg"))
+            is_field = is_mask or field.rpartition(".")[2] in ("txt", "json", "cls")
             if owners and is_field:
                 expected |= {path: (owners[0], field)} if len(owners) == 1 else {}
                 break

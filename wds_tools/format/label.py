@@ -251,7 +251,7 @@ class Labels:
         self._separator = separator
         self._form = form
         self._lists = Lists()
-        self._codes = array("q")  # of all values of all samples
+        self._codes = array("i")  # of all values of all samples
         self._code_of: dict[tuple[type, Any], int] = {}  # by type too, because 1, 1.0 and True are equal
         self._values: list[Any] = []  # different values, by code
         self._last: Any = None
@@ -325,7 +325,7 @@ class Labels:
             new = own.matched(given, where=self._where)
             by_code = np.where(by_code == NO_NUMBER, NO_NUMBER, new[by_code])
             classes = given
-        codes = np.array(self._codes, np.int64)
+        codes = np.asarray(self._codes)
         classes = classes if by_code.max(initial=-1) >= 0 or given or own else Classes()
         notes = self._notes(labels, np.bincount(codes, minlength=len(labels)))
         if not form.is_several:
@@ -341,7 +341,7 @@ class Labels:
         """Return what the values are: one label, a list of labels, or a list with 0 or 1 for each class."""
         if not self._lists.has_lists or self._label_type is not None:
             return Form(self._lists.has_lists)
-        codes, in_lists = np.array(self._codes, np.int64), self._lists.are_in_lists()
+        codes, in_lists = np.asarray(self._codes), self._lists.are_in_lists()
         try:
             labels = {parse(self._values[code]) for code in np.unique(codes[in_lists])}
         except LabelError:
@@ -382,7 +382,7 @@ class Labels:
 
     def _numbered_rows(self, form: Form, given: Classes, own: Classes) -> Numbered:
         """Return the labels where each list has 0 or 1 for each class."""
-        width, codes, in_lists = form.width, np.array(self._codes, np.int64), self._lists.are_in_lists()
+        width, codes, in_lists = form.width, np.asarray(self._codes), self._lists.are_in_lists()
         if self._lists.has_lists and self._lists.common_length != width:
             raise LabelError(f"{self._where} has a list of {self._lists.common_length} values; others have {width}")
         if (known := own or given) and len(known) != width:

@@ -85,18 +85,22 @@ class Lists:
     """Which samples have a list of labels, and how long it is."""
 
     def __init__(self) -> None:
-        self._lengths = array("q")  # of each sample; _NO_LIST for a single value
+        self._lengths = array("q")  # of each sample, once there is a list; _NO_LIST for a single value
+        self._single = 0  # samples before
         self.has_lists = False
 
     def add(self, length: int | None, count: int = 1) -> None:
         """Add the next samples: the length of the list of each, None for a single value."""
-        self.has_lists = self.has_lists or length is not None
+        if length is None and not self.has_lists:
+            self._single += count
+            return
+        self.has_lists = True
         self._lengths.extend([_NO_LIST if length is None else length] * count)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Length of the list of each sample, int64 [samples]; -1 for a single value."""
-        return np.array(self._lengths, np.int64)
+        return np.concatenate([np.full(self._single, _NO_LIST, np.int64), np.array(self._lengths, np.int64)])
 
     @property
     def common_length(self) -> int:
@@ -117,7 +121,7 @@ class Lists:
         found: list[tuple[int, ...] | None] = []
         start = repeated = lost = 0
         values = numbers.tolist()
-        for length in self._lengths:
+        for length in self.lengths.tolist():
             stop = start + max(length, 0) + (length == _NO_LIST)
             known = [number for number in values[start:stop] if number != missing]
             lost += 0 if length == _NO_LIST else length - len(known)

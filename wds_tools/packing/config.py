@@ -131,7 +131,13 @@ class PackOptions(NewDatasetOptions):
             raise OptionError(f"invalid task {index} of {count}; allowed are indexes from 0 to count - 1")
         if self.task and (self.fresh or self.finish):
             raise OptionError(
-                "task cannot be combined with fresh or finish: start over, or finish, in one call without task"
+                "task cannot be combined with fresh or finish: finish in one call without task; to start over with "
+                "tasks, remove dst and run all of them again"
+            )
+        if self.finish and self.fresh:
+            raise OptionError(
+                "finish cannot be combined with fresh, which would remove the shards of the tasks: to start over with "
+                "tasks, remove dst and run all of them again"
             )
         if self.first is not None and (self.task or self.finish):
             raise OptionError(

@@ -26,6 +26,7 @@ from wds_tools.storage.lock import PLAN_NAME, WORK_NAME
 from wds_tools.wording import counted
 
 PLAN = f"{WORK_NAME}/{PLAN_NAME}"
+_APPEND_AGAIN = "append with --fresh (fresh=True)"
 APPENDED = "appended"  # kind of the source of a dataset that samples were appended to
 ADDED_FIELDS = "added fields"  # kind of the source of shards with fields that were added to a dataset later
 
@@ -73,11 +74,13 @@ class Destination(Protocol):
     Attributes:
         folder: Local folder in which workers write shards, indexes and reports.
         is_bounded: Whether ``folder`` can hold only as many shards as workers pack at the same time.
+        task: (index, count) if this is one of several tasks.
     """
 
     name: str
     folder: Path
     is_bounded: bool
+    task: tuple[int, int] | None
 
     def __enter__(self) -> Destination: ...
 
@@ -150,20 +153,25 @@ def check_startable(destination: Destination, source: dict[str, Any], *, fresh: 
     if fresh:
         _refuse_other_dataset(destination.name, old)
     elif old is not None and not has_all(old.source, source) and not begins(old.source, source):
-        _refuse_dataset(destination.name, old, source)
+        _refuse_dataset(destination, old, source)
     elif plan not in (None, source):
-        raise _unfinished_error(destination.name, plan or {}, source)
+        raise _unfinished_error(destination, plan or {}, source)
 
 
 def check_times(destination: Destination, plan: Plan, source: Source) -> None:
     """Check that no file of a source was changed after a local folder began to be packed from it."""
     unfinished = destination.read_plan() or {}
+    again = _APPEND_AGAIN if "onto" in unfinished else how_to_start_over(destination.task)
     unfinished = {key: value for key, value in unfinished.items() if key != "onto"}  # of the dataset for `append`
     if unfinished == plan.source and (later := later_files(destination, plan, source, since=PLAN)):
         raise DestinationError(
-            f"{destination.name} holds an unfinished pack of these files, and {later}: run it again with --fresh "
-            "(fresh=True), which starts over"
+            f"{destination.name} holds an unfinished pack of these files, and {later}: {again}, which starts over"
         )
+
+
+def how_to_start_over(task: tuple[int, int] | None) -> str:
+    """Return what to do to pack everything again: tasks refuse ``--fresh``, as each would remove shards of others."""
+    return "pack with --fresh (fresh=True)" if task is None else "remove it, then run all tasks again"
 
 
 def later_files(destination: Destination, plan: Plan, source: Source, *, since: str = MANIFEST_NAME) -> str:
@@ -192,7 +200,7 @@ def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: 
         _refuse_other_dataset(destination.name, old)
         destination.remove_earlier()
     elif onto is None:
-        _refuse_dataset(destination.name, old, source)
+        _refuse_dataset(destination, old, source)
     elif old is None or old.fingerprint != onto.fingerprint:
         raise DestinationError(
             f"{destination.name} was changed by another packer in the meantime: run the same command again"
@@ -206,17 +214,17 @@ def start_or_resume(destination: Destination, source: dict[str, Any], *, fresh: 
         destination.write_plan(json.dumps(expected).encode())
     plan = destination.read_plan()
     if plan != expected:
-        raise _unfinished_error(destination.name, plan or {}, source, is_append=onto is not None)
+        raise _unfinished_error(destination, plan or {}, source, is_append=onto is not None)
     return is_new
 
 
 def _unfinished_error(
-    name: str, plan: dict[str, Any], source: dict[str, Any], *, is_append: bool = False
+    destination: Destination, plan: dict[str, Any], source: dict[str, Any], *, is_append: bool = False
 ) -> DestinationError:
-    others = "or append" if is_append else "choose another folder, or pack"
+    other = f"choose another folder, or {how_to_start_over(destination.task)}"
     return DestinationError(
-        f"{name} holds an unfinished pack of something else ({differences(plan, source)}): "
-        f"finish that pack, {others} with --fresh (fresh=True) to start over"
+        f"{destination.name} holds an unfinished pack of something else ({differences(plan, source)}): "
+        f"finish that pack, {f'or {_APPEND_AGAIN}' if is_append else other} to start over"
     )
 
 
@@ -392,13 +400,13 @@ def skipped_lines(skipped: Iterable[Skip]) -> bytes:
     return "".join(json.dumps(skip._asdict()) + "\n" for skip in skipped).encode()
 
 
-def _refuse_dataset(name: str, old: Manifest | None, source: dict[str, Any]) -> None:
+def _refuse_dataset(destination: Destination, old: Manifest | None, source: dict[str, Any]) -> None:
     if old is not None and is_source(old.source, source):
-        raise DestinationError(f"another packer has just completed {name}: nothing is left to do")
+        raise DestinationError(f"another packer has just completed {destination.name}: nothing is left to do")
     if old is not None:
         raise DestinationError(
-            f"{name} holds another dataset ({differences(old.source or {}, source)}): "
-            "choose another folder, or pack with --fresh (fresh=True) to replace it"
+            f"{destination.name} holds another dataset ({differences(old.source or {}, source)}): "
+            f"choose another folder, or {how_to_start_over(destination.task)} to replace it"
         )
 
 
@@ -409,7 +417,7 @@ def _refuse_unknown_files(destination: Destination, onto: Manifest | None) -> No
     if unknown and destination.read_plan() is None:  # a plan: another task has started in the meantime
         raise DestinationError(
             f"{destination.name} already has {len(unknown)} files with names that pack would write, such as "
-            f"{unknown[0]}: choose another folder, or pack with --fresh (fresh=True) to remove them"
+            f"{unknown[0]}: choose another folder, or {how_to_start_over(destination.task)} to replace them"
         )
 
 

@@ -14,7 +14,14 @@ from wds_tools.format.account import Account
 from wds_tools.format.manifest import Manifest
 from wds_tools.options import RemoteOptions
 from wds_tools.packing.config import PackOptions
-from wds_tools.packing.destination import Destination, check_startable, check_times, empty_manifest, later_files
+from wds_tools.packing.destination import (
+    Destination,
+    check_startable,
+    check_times,
+    empty_manifest,
+    how_to_start_over,
+    later_files,
+)
 from wds_tools.packing.estimate import nothing_written, plan_listing, process_count
 from wds_tools.packing.plan import Plan, has_all, is_beginning
 from wds_tools.packing.planning import one_task_plans
@@ -264,9 +271,10 @@ def pack_listing(
     if not options.fresh and (old := _complete_dataset(destination, plan, strict=options.strict)) is not None:
         if later := later_files(destination, plan, source):
             _log.warning(
-                "%s: the dataset is complete, but %s: --fresh (fresh=True) replaces the dataset if they have changed",
+                "%s: the dataset is complete, but %s: if they have changed, %s to replace it",
                 destination.name,
                 later,
+                how_to_start_over(options.task),
             )
         skipped = destination.skipped()
         account = old.account or listing.account
@@ -300,9 +308,10 @@ def _complete_dataset(destination: Destination, plan: Plan, *, strict: bool) -> 
     if manifest is None or not has_all(manifest.source, plan.packed_source):
         return None
     if missing := destination.missing_shards(manifest.shards):
+        again = how_to_start_over(destination.task)
         raise DestinationError(
             f"{destination.name} is a dataset of these files, but {len(missing)} of its {len(manifest.shards)} "
-            "shards or indexes are missing or have the wrong length: pack with --fresh (fresh=True) to replace it",
+            f"shards or indexes are missing or have the wrong length: {again} to replace it",
             shard=missing[0].name,
         )
     if not is_beginning(manifest.source):

@@ -113,7 +113,7 @@ def account_lines(source: Source, listing: Listing) -> list[str]:
 def _labels(listing: Listing) -> str:
     """Return the labels of a listing as text: the number of classes and the first of them."""
     inputs = Inputs.of(listing.inputs)
-    numbers = sorted({*inputs.numbers("label").tolist()} - {-1})
+    numbers = sorted(inputs.different("label") - {-1})
     if inputs.have_several_labels:
         numbers = sorted({number for entry in inputs for number in _numbers(entry)})
     if numbers and listing.label_classes:

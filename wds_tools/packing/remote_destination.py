@@ -154,7 +154,7 @@ class BucketDestination:
         self.name = clean_url(url)
         self.folder = spool_folder(url, spool, user if task is None else f"task-{task[0]}-of-{task[1]}")
         self._place = _BucketPlace(url, spool, remote)
-        self._task = task
+        self.task = task
         self._spool = WorkFolder(self.folder, self.name, keep_empty=False)
         self._bucket = Bucket(url, remote=remote)
         self._uploads = _Uploads(self._upload_shard)
@@ -270,10 +270,10 @@ class BucketDestination:
             names = [name for report in packed for name in _object_names(report.number)]
             self._bucket.remove([report_path(self.folder, report.number).name for report in packed], WORK_NAME)
             self._bucket.remove(names)
-            if self._plan_is_new and self._task is None:
+            if self._plan_is_new and self.task is None:
                 self._bucket.remove_folder(WORK_NAME)
         self._spool.remove_shards(packed)
-        if self._plan_is_new or self._task is not None:
+        if self._plan_is_new or self.task is not None:
             self._spool.remove_work()
 
     def read_plan(self) -> dict[str, Any] | None:

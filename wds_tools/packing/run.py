@@ -25,7 +25,15 @@ from wds_tools.format.totals import merge_stats
 from wds_tools.images import native
 from wds_tools.options import available_cores
 from wds_tools.packing.config import PackOptions
-from wds_tools.packing.destination import APPENDED, PLAN, Destination, empty_manifest, later_files, manifest_of
+from wds_tools.packing.destination import (
+    APPENDED,
+    PLAN,
+    Destination,
+    empty_manifest,
+    how_to_start_over,
+    later_files,
+    manifest_of,
+)
 from wds_tools.packing.engines import Engine
 from wds_tools.packing.estimate import garbage_collection_paused, nothing_written
 from wds_tools.packing.plan import Plan, shard_name
@@ -98,10 +106,11 @@ class PackJob:
             self.destination.commit(manifest, [*(self.destination.skipped() if onto else ()), *skipped])
             _warn_of_sixteen_bits(sum(report.sixteen_bit for report in reports))
         except SourceChangedError as error:
+            again = how_to_start_over(self.options.task).replace("remove it", f"remove {self.destination.name}")
+            again = "append it with --fresh (fresh=True)" if onto is not None else again
             raise StoreError(
-                f"the source has changed since it was listed: {error}. Wait until nothing writes to it, then "
-                + ("append" if onto is not None else "pack")
-                + " it with --fresh (fresh=True), which starts again"
+                f"the source has changed since it was listed: {error}. Wait until nothing writes to it, then {again}, "
+                "which starts again"
             ) from error
         except SourceStoreError as error:
             raise StoreError(

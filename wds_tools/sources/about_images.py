@@ -278,7 +278,7 @@ def about(
     known = " (KITTI)" if any("label_2" in path.split("/") for path in same[:1]) else ""
     reason = f"has the name of an image in another folder{known}, {_NOT_READ}; move captions next to the images"
     found = dict.fromkeys(same, About(reason, is_certain=2 * len(same) >= len(images)))
-    rest = [file for file in others if file.path not in found and not _is_about_all(file.path)]
+    rest = [file for file in others if file.path not in found and not is_about_all(file.path)]
     texts = candidates(rest, images)
     names = names or RowNames(images if texts else ())
     for file in texts:
@@ -342,8 +342,10 @@ def candidates(others: Iterable[File], images: Sequence[File], endings: tuple[st
         is_wanted = name.endswith(tuple(filter(None, endings))) or ("" in endings and "." not in name)
         if is_wanted and not is_shard_table(name):
             found += [file] if not file.reason and 0 < file.size <= _MAX_BYTES else []
-    names = [posixpath.basename(file.path) for file in images if found]
-    described = {_stem(CLASS_LISTS_NAME), *names, *map(_stem, names)}  # 1.json and 1.jpg.json are about 1.jpg
+    stems, described = {_stem(file.path) for file in found}, {_stem(CLASS_LISTS_NAME)}
+    for image in images if found else ():
+        name = posixpath.basename(image.path)
+        described |= stems.intersection((name, _stem(name)))  # 1.json and 1.jpg.json are about 1.jpg
     found = [file for file in found if _stem(file.path) not in described and not is_template_name(file.path)]
     return sorted(found, key=lambda file: (file.path.count("/"), file.path))[:_MAX_FILES]
 
@@ -412,7 +414,8 @@ def _stem(path: str) -> str:
     return posixpath.splitext(posixpath.basename(path))[0]
 
 
-def _is_about_all(path: str) -> bool:
+def is_about_all(path: str) -> bool:
+    """Return whether a file is named as one about the dataset or its programs, such as ``README.md``."""
     name = posixpath.basename(path.lower())
     return _ABOUT_ALL.fullmatch(name) is not None and not name.endswith(TABLES)
 

@@ -22,10 +22,11 @@ from wds_tools.format.objects import PLACE, name_of
 from wds_tools.sources import layouts, masks, voc, yolo
 from wds_tools.sources.annotations import Annotations, completed, unpacked
 from wds_tools.sources.base import Collector, Record
+from wds_tools.sources.file_list import Files
 from wds_tools.sources.image_tables import mask_classes
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import split_folder
-from wds_tools.sources.tree import Files, Layout
+from wds_tools.sources.tree import Layout
 from wds_tools.sources.values import image_size
 from wds_tools.wording import counted
 
@@ -460,14 +461,14 @@ class Masks(Annotated):
     @classmethod
     def matches(cls, files: Files) -> bool:
         """Return whether an image has a mask."""
-        paths = [file.path for file in files.images]
+        paths = files.images.paths
         may_have_masks = masks.may_have_masks(paths, files.folders)
         return bool((may_have_masks and masks.pairs(paths).pairs) or masks.siblings(paths, files.folders))
 
     @classmethod
     def recognised(cls, files: Files) -> Layout | None:
         """Return the layout if at least half of the images have a mask."""
-        paths = [file.path for file in files.images]
+        paths = files.images.paths
         found = masks.pairs(paths if masks.may_have_masks(paths, files.folders) else ())
         is_most = 2 * len(found.pairs) >= len(found.pairs) + len(found.unpaired) > 0
         used = {posixpath.dirname(mask) for _, fields in found.pairs for mask in fields.values()}
@@ -493,7 +494,7 @@ class Masks(Annotated):
         return None
 
     def _read(self, files: Files) -> dict[str, Described]:
-        paths = [file.path for file in files.images]
+        paths = files.images.paths
         found = masks.pairs(paths)
         folders = {} if found.pairs else masks.siblings(paths, files.folders)
         if folders:

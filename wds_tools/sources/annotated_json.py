@@ -14,9 +14,9 @@ from wds_tools.sources import coco, shapes
 from wds_tools.sources.annotated import LOOKED_AT, Annotated, Described
 from wds_tools.sources.annotations import Annotations
 from wds_tools.sources.base import Skip
+from wds_tools.sources.file_list import Files
 from wds_tools.sources.inputs import File
 from wds_tools.sources.layouts import RowNames, split_folder, split_in
-from wds_tools.sources.tree import Files
 
 _MAX_FILES = 50  # JSON files that are looked at; those with the names that COCO files have come first
 

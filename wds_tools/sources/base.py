@@ -238,7 +238,8 @@ class Collector(Listing):
         has_label = _has_label(numbered)
         if has_label.any():
             missing = np.flatnonzero(~has_label)
-            self.are_labelled = numbered.several is not None or bool(np.ptp(numbered.numbers[has_label]))
+            labels = numbered.numbers[has_label] if len(missing) else numbered.numbers
+            self.are_labelled = numbered.several is not None or bool(np.ptp(labels))
             self.skipped += [Skip(inputs[number].path, "has no label") for number in missing.tolist()]
             inputs = inputs.with_labels(numbered.numbers, numbered.several)
             inputs = inputs.chosen(np.flatnonzero(has_label)) if len(missing) else inputs

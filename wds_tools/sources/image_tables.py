@@ -20,11 +20,13 @@ from wds_tools.sources.about_images import (
     about,
     are_lists_of_images,
     candidates,
+    is_about_all,
     share_of_names,
     table_in,
 )
 from wds_tools.sources.base import SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, usual_columns
+from wds_tools.sources.file_list import Files
 from wds_tools.sources.inputs import File
 from wds_tools.sources.label_choice import ambiguous, names_in, some_of
 from wds_tools.sources.layouts import (
@@ -37,7 +39,7 @@ from wds_tools.sources.layouts import (
     split_of_table,
 )
 from wds_tools.sources.text_table import MORE, ONE_HOT_NAME, Row, TextTable
-from wds_tools.sources.tree import Files, Layout
+from wds_tools.sources.tree import Layout
 from wds_tools.wording import counted
 
 CAPTIONS = "captions"
@@ -197,15 +199,17 @@ def _differ(column: str, rows: Sequence[Row]) -> bool:
     return any(row.get(column) != rows[0].get(column) for row in rows)
 
 
-def without_masks(files: Files) -> tuple[list[File], dict[str, dict[str, File]]]:
+def without_masks(files: Files) -> tuple[Sequence[File], dict[str, dict[str, File]]]:
     """Return the images that are not masks of others, and path of an image -> field -> mask."""
-    paths = [file.path for file in files.images]
+    paths = files.images.paths
     parts = files.named(masks.pairs(paths).pairs if masks.may_have_masks(paths, files.folders) else [])
     taken = {mask.path for fields in parts.values() for mask in fields.values()}
     further = files.further_fields
     for path, (image, field) in further.items():
         if path not in taken and image not in taken:
             parts.setdefault(image, {}).setdefault(field, files.by_path[path])
+    if not taken and not further:
+        return files.images, parts
     return [file for file in files.images if file.path not in taken and file.path not in further], parts
 
 
@@ -269,8 +273,9 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
     """Return what files that a layout does not read have to do with the images, by path."""
     used = layout.files_read(files) if files.others else set()
     others = [file for file in files.others if file.path not in used and not file.reason]
-    every = without_masks(files)[0] if others else []
-    names = RowNames(every if candidates(others, ()) else ())
+    every = without_masks(files)[0] if others else ()
+    may_name_images = candidates((file for file in others if not is_about_all(file.path)), ())
+    names = RowNames(every if may_name_images else ())
     have_files = any(file.path.endswith((".cls", f".{LABELS}")) for file in files.others)
     by_split: dict[str, list[str]] = {}
     for folder in sorted({posixpath.dirname(file.path) for file in every}):
@@ -278,7 +283,8 @@ def about_images(files: Files, layout: Layout) -> dict[str, About]:
     found: dict[str, About] = {}
     for split, folders in by_split.items():
         those = {*folders}
-        images = [file for file in every if posixpath.dirname(file.path) in those]
+        is_all = len(by_split) == 1
+        images = every if is_all else [file for file in every if posixpath.dirname(file.path) in those]
         elsewhere = by_split.keys() - {"", split}
         own = [file for file in others if split_folder(file.path) not in elsewhere]
         are_classes = first_folders(f"{folder}/1.jpg" for folder in folders) or (have_files and layout.kind == "folder")

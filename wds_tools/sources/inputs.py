@@ -8,7 +8,7 @@ import tempfile
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import repeat
+from itertools import accumulate, pairwise, repeat
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -21,7 +21,8 @@ from wds_tools.format.tar import BLOCK, MAX_OCTAL_SIZE, member_bytes, padded
 BATCH_ROWS = 1 << 16
 """Number of rows of a batch; only these are Python objects at the same time."""
 
-_ROWS_IN_MEMORY = 1 << 20  # further ones are in a temporary file without a name, and mapped
+_ROWS_IN_MEMORY = 1 << 20  # further ones are in temporary files without a name, and mapped
+_MOST_MAPS = 64  # roughly
 
 
 class File(NamedTuple):
@@ -120,6 +121,10 @@ class InputRows(Sequence[Input]):
         parts = [numbers_of(batch, column) for batch in self.rows(0, len(self))]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
+    def different(self, column: str) -> set[int]:
+        """Return the different numbers of a column, -1 for a row that has none."""
+        return set[int]().union(*(np.unique(numbers_of(batch, column)).tolist() for batch in self.rows(0, len(self))))
+
     @property
     def columns(self) -> list[str]:
         """Names of the columns in which any input has another value than the default."""
@@ -158,6 +163,7 @@ class Inputs(InputRows):
         self._batches: list[pa.RecordBatch] = []
         self._starts = [0]
         self._last: list[Input] = []  # they are not in a batch yet
+        self._mapped = 0  # batches, the first ones
         for entry in inputs:
             self.append(entry)
 
@@ -197,9 +203,11 @@ class Inputs(InputRows):
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
         self._flush()
-        if self._starts[-1] >= _ROWS_IN_MEMORY:
-            batch = _mapped(batch)
         self._append(batch)
+        # The more there are already, the more are written together: each mapped file needs a descriptor.
+        if self._starts[-1] - self._starts[self._mapped] > max(_ROWS_IN_MEMORY, self._starts[-1] // _MOST_MAPS):
+            self._batches[self._mapped :] = _mapped(self._batches[self._mapped :])
+            self._mapped = len(self._batches)
 
     def _append(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
@@ -236,6 +244,7 @@ class Inputs(InputRows):
                 columns["labels"] = _lists(several[start:stop])
             result._append(_batch_of(columns))  # the other columns are those of this batch
             start = stop
+        result._mapped = len(result._batches)
         return result
 
     def chosen(self, numbers: NDArray[np.int64]) -> Inputs:
@@ -251,7 +260,7 @@ class Inputs(InputRows):
         names = [name for name in _TYPES if any(name in batch.schema.names for batch in self._batches)]
         join = _mapped_column if self._starts[-1] > _ROWS_IN_MEMORY else pa.concat_arrays
         batch = _batch_of({name: join([_column(batch, name) for batch in self._batches]) for name in names})
-        self._batches, self._starts = [batch], [0, len(batch)]
+        self._batches, self._starts, self._mapped = [batch], [0, len(batch)], 1
         return batch
 
     def _flush(self) -> None:
@@ -287,10 +296,16 @@ class Ordered(InputRows):
             start = end
 
 
-def _mapped(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch whose columns are in a file; the batch itself, if the file cannot be written."""
-    stored = _in_file([batch.serialize()])
-    return batch if stored is None else pa.ipc.read_record_batch(stored, batch.schema)
+def _mapped(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    """Return batches whose columns are in a file; the batches themselves, if the file cannot be written."""
+    data = [batch.serialize() for batch in batches]
+    stored, starts = _in_file(data), [0, *accumulate(map(len, data))]
+    if stored is None:
+        return batches
+    return [
+        pa.ipc.read_record_batch(stored.slice(start, stop - start), batch.schema)
+        for (start, stop), batch in zip(pairwise(starts), batches, strict=True)
+    ]
 
 
 def _mapped_column(arrays: Sequence[pa.Array]) -> pa.Array:
@@ -371,6 +386,23 @@ def path_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
+def path_bytes(path: str) -> bytes:
+    """Return the bytes of a path: the inverse of `path_text`."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+def with_same(paths: Sequence[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+    """Return the paths that have the same key as another one, by their key. Hashes take less memory than texts."""
+    hashes = np.fromiter((hash(key(path)) for path in paths), np.int64, len(paths))
+    hashes.sort()
+    twice = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    found: dict[str, list[str]] = {}
+    for path in paths if twice else ():
+        if hash(text := key(path)) in twice:
+            found.setdefault(text, []).append(path)
+    return {text: same for text, same in found.items() if len(same) > 1}
+
+
 def lists_of(batch: pa.RecordBatch) -> Iterable[tuple[int, ...] | None]:
     """Return the several labels of rows."""
     if "labels" not in batch.schema.names:
@@ -426,7 +458,7 @@ def _label_numbers(labels: Sequence[int | None]) -> pa.Array:
 def _paths(paths: Sequence[str]) -> pa.Array:
     text = "".join(paths)
     if not text.isascii():
-        return _texts([path.encode("utf-8", "surrogateescape") for path in paths])
+        return _texts(list(map(path_bytes, paths)))
     buffers = [None, _ends(paths), pa.py_buffer(text.encode())]
     return pa.Array.from_buffers(pa.large_binary(), len(paths), buffers)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from wds_tools.errors import SourceError
 from wds_tools.format.label import quoted
 from wds_tools.format.sample import CONVERTED_EXTENSIONS, STORED_EXTENSIONS
-from wds_tools.sources.inputs import File
+from wds_tools.sources.inputs import File, with_same
 from wds_tools.wording import counted
 
 EXTENSIONS = (*STORED_EXTENSIONS, *CONVERTED_EXTENSIONS)  # all that ``ImageFolder`` reads, and more
@@ -377,11 +377,9 @@ def _is_field(field: str) -> bool:
 def check_stems(paths: Sequence[str], *, where: str) -> None:
     """Check that images are not in pairs such as ``1.jpg`` and ``1.png``, an image and its mask."""
     ending = paths[0][paths[0].rfind(".") :] if paths else ""
-    if all(path.endswith(ending) for path in paths) or len({path[: path.rfind(".")] for path in paths}) == len(paths):
+    if all(path.endswith(ending) for path in paths):
         return
-    stems: dict[str, list[str]] = {}
-    for path in paths:
-        stems.setdefault(path.rpartition(".")[0], []).append(path)
+    stems = with_same(paths, lambda path: path[: path.rfind(".")])
     same = [found for found in stems.values() if len({path.rpartition(".")[2].lower() for path in found}) > 1]
     if 2 * sum(map(len, same)) >= len(paths):
         raise SourceError(
@@ -391,29 +389,18 @@ def check_stems(paths: Sequence[str], *, where: str) -> None:
         )
 
 
-def notes_about_names(paths: Iterable[str], classes: Iterable[str], others: Iterable[str]) -> list[str]:
+def notes_about_names(paths: Sequence[str], classes: Iterable[str], others: Iterable[str]) -> list[str]:
     """Return what a user should know about the names of images, and of folders that are not classes.
 
     >>> notes_about_names(["cat/1.jpg"], ["cat"], ["fig"])
     ["1 folder without an image: not a class, such as 'fig'"]
     """
     notes = []
-    if same := _only_case(paths):
+    if same := sorted(next(iter(with_same(paths, str.lower).values()), ())):
         notes.append(f"names of images differ only in case, such as {quoted(same)}: each is a sample")
     if folders := sorted(set(others) - set(classes)):
         notes.append(f"{counted(len(folders), 'folder')} without an image: not a class, such as {folders[0]!r}")
     return notes
-
-
-def _only_case(names: Iterable[str]) -> list[str]:
-    """Return the first names that differ only in case; none if there are no such names."""
-    names = list(names)
-    if len(set(map(str.lower, names))) == len(names):
-        return []
-    by_lower: dict[str, list[str]] = {}
-    for name in names:
-        by_lower.setdefault(name.lower(), []).append(name)
-    return sorted(next(same for same in by_lower.values() if len(same) > 1))
 
 
 def note_on_prefixes(paths: Sequence[str]) -> list[str]:

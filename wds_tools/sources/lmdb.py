@@ -37,12 +37,11 @@ from wds_tools.sources.base import (
     import_optional,
 )
 from wds_tools.sources.columns import IMAGE, LABEL, json_object, json_or
-from wds_tools.sources.inputs import File, Input, path_text
+from wds_tools.sources.inputs import File, Input, path_bytes, path_text
 from wds_tools.sources.layouts import class_folder, common_folder, is_split_name
 from wds_tools.sources.record_roles import IN_LISTS
 from wds_tools.sources.records import Item, RecordSource, attempt
 from wds_tools.sources.tfrecord import parse_datum
-from wds_tools.sources.trees import path_bytes
 from wds_tools.sources.values import PICKLE, Excluded, is_text
 from wds_tools.wording import counted
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from wds_tools.errors import SourceError
 from wds_tools.sources.base import FileTimes, SourceStoreError, as_read_error, check_size
-from wds_tools.sources.inputs import File, path_text
+from wds_tools.sources.inputs import File, path_bytes, path_text
 from wds_tools.sources.layouts import is_hidden_name, may_have_hidden
-from wds_tools.sources.trees import Tree, path_bytes
+from wds_tools.sources.trees import Tree
 from wds_tools.storage.lock import why_unfinished
 
 _NOT_LISTED = (errno.EACCES, errno.EPERM, errno.ELOOP)  # of a folder or link, for this user and until it is changed
@@ -40,7 +40,9 @@ class FolderTree(Tree):
     def read(self, path: str, size: int, location: tuple[int, ...]) -> bytes:  # noqa: ARG002 - found by its path
         """Read a file with one call."""
         if ".." in path.split("/"):
-            raise SourceStoreError(f"{path!r} leads out of {self.name}: the plan is damaged, pack with --fresh")
+            raise SourceStoreError(
+                f"{path!r} leads out of {self.name}: the plan is damaged, so pack again, into another folder"
+            )
         full = os.fsencode(self.root) + b"/" + path_bytes(path)
         with as_read_error(f"{path_text(full)} cannot be read"):
             data, status = _read_all(full, size)

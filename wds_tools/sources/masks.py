@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -59,6 +60,7 @@ _ANY_ENDING = re.compile(rf"({'|'.join(_MASK_ENDINGS)})\.[A-Za-z]+(?=\0|$)")  # 
 _JPEG = (".jpg", ".jpeg")
 _CITYSCAPES = ("_gtFine", "_gtCoarse")  # before the ending
 _CITIES = "leftImg8bit"  # its folders are cities, not classes
+_JOINED = 1 << 16  # names that are searched together
 _MANY = 20  # folders with one image each are not classes if there are more of them
 _WORDS = re.compile(r"[^A-Za-z]+")
 
@@ -97,8 +99,15 @@ def may_have_masks(names: Iterable[str], folders: Iterable[str]) -> bool:
     return (
         not words.isdisjoint(_MASK_FOLDERS)
         or any(word.endswith(_FOLDER_ENDINGS) for word in words)
-        or _ANY_ENDING.search("\0".join(names)) is not None
+        or next(_mask_endings(names), None) is not None
     )
+
+
+def _mask_endings(names: Iterable[str]) -> Iterator[str]:
+    """Yield how names of masks end, of any names."""
+    following = iter(names)
+    while part := list(islice(following, _JOINED)):
+        yield from _ANY_ENDING.findall("\0".join(part))
 
 
 def pairs(names: Iterable[str], folders: Folders = _NO_FOLDERS) -> Pairs:
@@ -212,8 +221,7 @@ def note_on_names(names: Sequence[str]) -> list[str]:
     >>> note_on_names(["1.jpg", "2.jpg"]), len(note_on_names(["1.jpg", "1_mask.jpg"]))
     ([], 1)
     """
-    found = _ANY_ENDING.findall("\0".join(names))
-    endings = Counter(ending for ending in found if ending not in _OTHER_ENDINGS)
+    endings = Counter(ending for ending in _mask_endings(names) if ending not in _OTHER_ENDINGS)
     if not 0 < endings.total() < len(names):
         return []
     note = (

@@ -15,6 +15,7 @@ from wds_tools.sources.about_images import ENOUGH, LOOKED_AT, share_of_names
 from wds_tools.sources.annotations import packed
 from wds_tools.sources.base import Collector, Record, SourceOptions
 from wds_tools.sources.columns import IMAGE, LABEL, field_name
+from wds_tools.sources.file_list import Files
 from wds_tools.sources.image_tables import Named, SplitRows, check_folders, planned, tables_of, without_masks
 from wds_tools.sources.inputs import File, field_bytes
 from wds_tools.sources.label_choice import Flags, one_hot
@@ -30,7 +31,7 @@ from wds_tools.sources.layouts import (
 from wds_tools.sources.record_roles import Roles
 from wds_tools.sources.table import TableRows, with_images
 from wds_tools.sources.text_table import MORE, Row, states_classes
-from wds_tools.sources.tree import Files, Layout
+from wds_tools.sources.tree import Layout
 from wds_tools.sources.values import Kind
 from wds_tools.wording import counted
 

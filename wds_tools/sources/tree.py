@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import importlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -19,96 +17,22 @@ from wds_tools.format.label import NONE, name, quoted
 from wds_tools.format.label_lists import LABELS
 from wds_tools.options import RemoteOptions
 from wds_tools.sources import layouts, masks
-from wds_tools.sources.about_images import About, notes_on, why_not_packed
+from wds_tools.sources.about_images import notes_on
 from wds_tools.sources.annotations import packed, unpacked, unpacked_bytes
 from wds_tools.sources.base import Collector, FileTimes, Record, Source, SourceOptions
 from wds_tools.sources.columns import LABEL, json_object, json_or, usual_columns
+from wds_tools.sources.file_list import FileList, Files
 from wds_tools.sources.files import shown_path
-from wds_tools.sources.inputs import File, Input, Inputs, field_bytes
+from wds_tools.sources.inputs import BATCH_ROWS, File, Input, Inputs, field_bytes, path_bytes
 from wds_tools.sources.local_tree import FolderTree
 from wds_tools.sources.refused import why_no_images
-from wds_tools.sources.trees import RemoteTree, TarTree, Tree, ZipTree, path_bytes
+from wds_tools.sources.trees import RemoteTree, TarTree, Tree, ZipTree
 from wds_tools.sources.values import as_png, check_mask, converted, damage_of
 from wds_tools.storage import is_url
 from wds_tools.wording import counted
 
 _OUTSIDE = object()  # in place of the label of an image outside of the class folders
 _PARSED = 5  # JSON files of images that may have labels
-
-
-class Files:
-    """The files of a tree, or those of one split, listed once.
-
-    Args:
-        files: In the order of the bytes of their paths.
-        read: Returns the content of a file.
-        where: Name of the tree, for messages.
-        in_archive: Whether the tree is one or more archives.
-        empty_folders: Folders without files.
-
-    Attributes:
-        images: Files with the extension of an image.
-        others: All other files.
-        about: What files that are not packed have to do with the images, by path.
-    """
-
-    def __init__(
-        self,
-        files: Sequence[File],
-        read: Callable[[File], bytes],
-        where: str,
-        *,
-        in_archive: bool = False,
-        empty_folders: Sequence[str] = (),
-    ) -> None:
-        self.files = files
-        self.read = read
-        self.where = where
-        self.in_archive = in_archive
-        self.empty_folders = empty_folders
-        self.about: Mapping[str, About] = {}
-        self._endings = endings = layouts.image_endings([file.path for file in files])
-        self.images = [file for file in files if file.path.endswith(endings)]
-        is_all = len(self.images) == len(files)
-        self.others = [] if is_all else [file for file in files if not file.path.endswith(endings)]
-
-    @cached_property
-    def by_path(self) -> dict[str, File]:
-        """Path -> file."""
-        return {file.path: file for file in self.files}
-
-    @cached_property
-    def folders(self) -> Counter[str]:
-        """Number of images in each folder, by `layouts.folder_of`: there may be millions of images in few folders."""
-        return Counter([(path := file.path)[: path.rfind("/") + 1] for file in self.images])
-
-    @cached_property
-    def further_fields(self) -> dict[str, tuple[str, str]]:
-        """Path of a further file of an image -> path of the image, field."""
-        return layouts.further_fields([file.path for file in self.files], self._endings)
-
-    def named(self, parts: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, dict[str, File]]:
-        """Return further files of images: path of the image -> field -> file, from the paths of the files."""
-        return {image: {name: self.by_path[path] for name, path in fields.items()} for image, fields in parts}
-
-    def only(self, files: Iterable[File]) -> Files:
-        """Return a part of these files."""
-        part = Files(list(files), self.read, self.where, in_archive=self.in_archive, empty_folders=self.empty_folders)
-        part.about = {path: one for path, one in self.about.items() if path in part.by_path}
-        return part
-
-    def why_not_packed(self, path: str) -> str:
-        """Return why a file that is not an image is not packed."""
-        return self.about[path].reason if path in self.about else why_not_packed(path)
-
-    def divided(self, claimed: Mapping[str, Set[str]]) -> dict[str, list[File]]:
-        """Return the files of each split by its name. Files of no split are in the first."""
-        everywhere = set[str]().union(*claimed.values())
-        first = next(iter(claimed))
-        return {
-            name: [file for file in self.files if file.path in paths or (name == first and file.path not in everywhere)]
-            for name, paths in claimed.items()
-        }
 
 
 class Layout:
@@ -251,11 +175,15 @@ class ClassFolders(Layout):
         if found.level is None:
             return {}
         position = found.level + found.base.count("/")
-        parts: dict[str, list[File]] = {split: [] for split in found.splits}
-        for file in files.files:
+        parts = {split: FileList() for split in found.splits}
+
+        def split_of(file: File) -> str:
             folders = file.path.split("/")[:-1]
             split = folders[position] if len(folders) > position else ""
-            parts[split if split in parts else found.splits[0]].append(file)
+            return split if split in parts else found.splits[0]
+
+        for split, own in groupby(files.files, split_of):  # files come by folder
+            parts[split].extend(own)
         return parts
 
     def collect(self, found: Collector, files: Files, split: str) -> None:
@@ -266,8 +194,8 @@ class ClassFolders(Layout):
         parts: dict[str, dict[str, File]] = {}
         for path, (image, field) in fields.items():
             parts.setdefault(image, {})[field] = files.by_path[path]
-        images = [file for file in files.images if file.path not in fields]
-        paths = [file.path for file in images]
+        images = FileList(file for file in files.images if file.path not in fields) if fields else files.images
+        paths = images.paths
         if not self.given:
             layouts.check_stems(paths, where=files.where)
             found.account.notes += masks.note_on_names(paths)
@@ -275,11 +203,19 @@ class ClassFolders(Layout):
         label_of = self._labels(found, files, paths, parts)
         if label_of is None:
             found.account.notes += _hint(files, parts.values()) or layouts.note_on_prefixes(paths)
+        self._add_images(found, images, parts, label_of or (lambda _: NONE))
+        for file in files.others:
+            if file.path not in fields and file is not lists:
+                self.skip(found, file, files.why_not_packed(file.path))
+
+    def _add_images(
+        self, found: Collector, images: FileList, parts: Mapping[str, dict[str, File]], label_of: Callable[[str], Any]
+    ) -> None:
         plain: list[tuple[str, int, Any]] = []  # there may be millions: they are added together
         for file in images:
             path, size, location, reason, _ = file
             own = parts.get(path, {})
-            label = NONE if label_of is None else label_of(path)
+            label = label_of(path)
             if label is _OUTSIDE:
                 self.skip(found, file, "is outside the class folders", own)
             elif own or reason or not size or location:
@@ -287,10 +223,9 @@ class ClassFolders(Layout):
                 self.add_image(found, file, label, parts=own)
             else:
                 plain.append((path, size, label))
+                if len(plain) == BATCH_ROWS:
+                    self._add_plain(found, plain)
         self._add_plain(found, plain)
-        for file in files.others:
-            if file.path not in fields and file is not lists:
-                self.skip(found, file, files.why_not_packed(file.path))
 
     def _add_plain(self, found: Collector, images: list[tuple[str, int, Any]]) -> None:
         """Add images without further files, given by path, size and label, and empty their list."""

@@ -14,7 +14,6 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from wds_tools.sources.base import (
     check_size,
     stamp_files,
 )
+from wds_tools.sources.file_list import FileList, Sorter
 from wds_tools.sources.files import (
     CODECS,
     MappedFiles,
@@ -46,7 +46,7 @@ from wds_tools.sources.files import (
     states_of,
     tar_stem,
 )
-from wds_tools.sources.inputs import File
+from wds_tools.sources.inputs import File, path_bytes
 from wds_tools.sources.layouts import hidden_root, is_image_name, may_have_hidden
 from wds_tools.storage import is_url
 from wds_tools.storage.base import MAX_FILE_BYTES
@@ -116,31 +116,31 @@ class Tree:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
-    def list(self) -> list[File]:
+    def list(self) -> FileList:
         """Return all files in the order of the bytes of their paths, without those that are hidden.
 
         Raises:
             SourceError: There is no such tree, or it is damaged.
             StoreError: The storage fails.
         """
-        found: list[File] = []
+        found = Sorter()
         hidden, tally = set[str](), _Tally()
         self.notes = ()
         for files in self._parts():
             tally.add(files)
             if not may_have_hidden([file.path for file in files]):
-                found += files
+                found.add(files)
                 continue
             for file in files:
                 if (root := hidden_root(file.path)) is None:
-                    found.append(file)
+                    found.add([file])
                 elif root != file.path or is_image_name(root):
                     hidden.add(root)
                 else:
                     hidden.add(root.rpartition("/")[2])  # a .DS_Store in each folder is stated once
         self.hidden = frozenset(hidden)
         self.checksum = self._checksum(tally)
-        return _sorted(found)
+        return found.result()
 
     def listed_again(self, is_stopped: Callable[[], bool]) -> str | None:
         """List all files without keeping them, and return their checksum; None if ``is_stopped`` returned True."""
@@ -358,20 +358,6 @@ def client_of(folder: RemoteFolder) -> Client:
 def is_zip(name: str) -> bool:
     """Return whether a file name is that of a zip archive."""
     return name.lower().endswith(".zip")
-
-
-def path_bytes(path: str) -> bytes:
-    """Return the bytes of a path: the inverse of `path_text`."""
-    return path.encode("utf-8", "surrogateescape")
-
-
-def _sorted(files: list[File]) -> list[File]:
-    """Return files in the order of the bytes of their paths, which is that of the characters if all are UTF-8."""
-    try:
-        "".join([file.path for file in files]).encode()
-    except UnicodeEncodeError:
-        return sorted(files, key=lambda file: path_bytes(file.path))
-    return sorted(files, key=attrgetter("path"))
 
 
 def _joined(stems: Sequence[str], archives: Sequence[Mapping[str, File]]) -> Iterator[list[File]]:

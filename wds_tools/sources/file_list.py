@@ -1,0 +1,340 @@
+"""The files of a tree, listed once: up to a million are objects, and of more, blocks are in a temporary file.
+
+Iterating makes objects of one block after another. So a question about all files should be asked while iterating.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import tempfile
+import weakref
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from itertools import chain, islice, pairwise, repeat
+from typing import Any, NamedTuple, overload
+
+from wds_tools.sources import layouts
+from wds_tools.sources.about_images import About, why_not_packed
+from wds_tools.sources.inputs import File, path_bytes
+
+_MOST_OBJECTS = 1 << 20
+_BLOCK_FILES = 1 << 12
+
+
+class FileList(Sequence[File]):
+    """Files in the order in which they are added. A slice is a list.
+
+    Args:
+        files: The first of them.
+        storage: Where blocks are written, if there are too many for objects.
+    """
+
+    def __init__(self, files: Iterable[File] = (), storage: _Storage | None = None) -> None:
+        self._storage = storage or _Storage()
+        self._blocks: list[_Block] = []
+        self._starts = [0]  # of blocks, and of the objects after them
+        self._last: list[File] = []
+        self.extend(files)
+
+    @classmethod
+    def of(cls, files: Iterable[File]) -> FileList:
+        """Return files as such a list."""
+        return files if isinstance(files, FileList) else cls(files)
+
+    def extend(self, files: Iterable[File]) -> None:
+        """Add files."""
+        following = iter(files)
+        while part := list(islice(following, _MOST_OBJECTS)):
+            self._last += part
+            if len(self._last) > (_BLOCK_FILES if self._blocks else _MOST_OBJECTS):
+                self.store()
+
+    def store(self) -> None:
+        """Write the files that are objects."""
+        for start in range(0, len(self._last), _BLOCK_FILES):
+            part = self._last[start : start + _BLOCK_FILES]
+            self._blocks.append(self._storage.write(part))
+            self._starts.append(self._starts[-1] + len(part))
+        self._last = []
+
+    def take(self, other: FileList) -> None:
+        """Add files of a list with the same storage, all of which are stored."""
+        self.store()
+        self._blocks += other._blocks
+        self._starts += [self._starts[-1] + start for start in other._starts[1:]]
+
+    def blocks(self) -> Iterator[list[File]]:
+        """Yield the files in parts."""
+        yield from map(self._storage.files, self._blocks)
+        if self._last:
+            yield self._last
+
+    @property
+    def paths(self) -> Paths:
+        """Their paths."""
+        return Paths(self)
+
+    def path_blocks(self) -> Iterator[list[str]]:
+        """Yield the paths in parts."""
+        yield from map(self._storage.paths, self._blocks)
+        if self._last:
+            yield [file.path for file in self._last]
+
+    def __len__(self) -> int:
+        return self._starts[-1] + len(self._last)
+
+    def __iter__(self) -> Iterator[File]:
+        return chain.from_iterable(self.blocks())
+
+    @overload
+    def __getitem__(self, index: int) -> File: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[File]: ...
+    def __getitem__(self, index: int | slice) -> File | list[File]:
+        if isinstance(index, slice):
+            return list(islice(self, *index.indices(len(self))))
+        number = range(len(self))[index]
+        if number >= self._starts[-1]:
+            return self._last[number - self._starts[-1]]
+        block = bisect_right(self._starts, number) - 1
+        return self._storage.files(self._blocks[block])[number - self._starts[block]]
+
+
+class Paths(Sequence[str]):
+    """The paths of a `FileList`. A slice is a list."""
+
+    def __init__(self, files: FileList) -> None:
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._files.path_blocks())
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return list(islice(self, *index.indices(len(self))))
+        return self._files[index].path
+
+
+class Sorter:
+    """Sorts files by the bytes of their paths: a million at a time as objects, then merged from blocks."""
+
+    def __init__(self) -> None:
+        self._storage = _Storage()
+        self._runs: list[FileList] = []
+        self._last: list[File] = []
+
+    def add(self, files: Iterable[File]) -> None:
+        """Add files."""
+        self._last += files
+        if len(self._last) > _MOST_OBJECTS:
+            self._end_run()
+
+    def result(self) -> FileList:
+        """Return all files in order."""
+        if not self._runs:
+            return FileList(_in_order(self._last))
+        self._end_run()
+        runs = sorted(self._runs, key=lambda run: path_bytes(run[0].path))
+        if any(path_bytes(one[-1].path) > path_bytes(other[0].path) for one, other in pairwise(runs)):
+            return _merged(runs)
+        found = FileList(storage=self._storage)  # files are listed almost in order
+        for run in runs:
+            found.take(run)
+        return found
+
+    def _end_run(self) -> None:
+        if self._last:
+            run = FileList(storage=self._storage)
+            run.extend(_in_order(self._last))
+            run.store()
+            self._runs.append(run)
+            self._last = []
+
+
+class Files:
+    """The files of a tree, or those of one split, listed once.
+
+    Args:
+        files: In the order of the bytes of their paths.
+        read: Returns the content of a file.
+        where: Name of the tree, for messages.
+        in_archive: Whether the tree is one or more archives.
+        empty_folders: Folders without files.
+
+    Attributes:
+        images: Files with the extension of an image.
+        others: All other files.
+        about: What files that are not packed have to do with the images, by path.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[File],
+        read: Callable[[File], bytes],
+        where: str,
+        *,
+        in_archive: bool = False,
+        empty_folders: Sequence[str] = (),
+    ) -> None:
+        self.files = FileList.of(files)
+        self.read = read
+        self.where = where
+        self.in_archive = in_archive
+        self.empty_folders = empty_folders
+        self.about: Mapping[str, About] = {}
+        self._endings = endings = layouts.image_endings(self.files.paths)
+        are_images = all(path.endswith(endings) for path in self.files.paths)
+        self.images = self.files if are_images else FileList(f for f in self.files if f.path.endswith(endings))
+        self.others = [] if are_images else [file for file in self.files if not file.path.endswith(endings)]
+
+    @cached_property
+    def by_path(self) -> dict[str, File]:
+        """Path -> file."""
+        return {file.path: file for file in self.files}
+
+    @cached_property
+    def folders(self) -> Counter[str]:
+        """Number of images in each folder, by `layouts.folder_of`: there may be millions of images in few folders."""
+        return Counter(path[: path.rfind("/") + 1] for path in self.images.paths)
+
+    @cached_property
+    def further_fields(self) -> dict[str, tuple[str, str]]:
+        """Path of a further file of an image -> path of the image, field."""
+        return layouts.further_fields(self.files.paths, self._endings)
+
+    def named(self, parts: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, dict[str, File]]:
+        """Return further files of images: path of the image -> field -> file, from the paths of the files."""
+        return {image: {name: self.by_path[path] for name, path in fields.items()} for image, fields in parts}
+
+    def only(self, files: Iterable[File]) -> Files:
+        """Return a part of these files."""
+        part = Files(
+            FileList.of(files), self.read, self.where, in_archive=self.in_archive, empty_folders=self.empty_folders
+        )
+        part.about = {path: one for path, one in self.about.items() if path in part.by_path}
+        return part
+
+    def why_not_packed(self, path: str) -> str:
+        """Return why a file that is not an image is not packed."""
+        return self.about[path].reason if path in self.about else why_not_packed(path)
+
+    def divided(self, claimed: Mapping[str, Set[str]]) -> dict[str, list[File]]:
+        """Return the files of each split by its name. Files of no split are in the first."""
+        everywhere = set[str]().union(*claimed.values())
+        first = next(iter(claimed))
+        return {
+            name: [file for file in self.files if file.path in paths or (name == first and file.path not in everywhere)]
+            for name, paths in claimed.items()
+        }
+
+
+class _Block(NamedTuple):
+    """A place in the file of a `_Storage`, or the data itself if it could not be written."""
+
+    start: int
+    length: int
+    data: bytes = b""
+
+
+class _Storage:
+    """Blocks of files in a temporary file without a name, or in memory if its disk is full."""
+
+    _descriptor: int | None = None
+    _end = 0
+
+    def write(self, files: Sequence[File]) -> _Block:
+        """Write files."""
+        paths, sizes, *others = map(list, zip(*files, strict=True))
+        are_plain = all(values.count(values[0]) == len(values) and not values[0] for values in others)
+        data = marshal.dumps((paths, sizes, None if are_plain else others))
+        try:
+            if self._descriptor is None:
+                with tempfile.TemporaryFile() as file:
+                    self._descriptor = os.dup(file.fileno())
+                weakref.finalize(self, os.close, self._descriptor)
+            is_written = os.pwrite(self._descriptor, data, self._end) == len(data)
+        except OSError:
+            is_written = False
+        if not is_written:
+            return _Block(0, 0, data)
+        self._end += len(data)
+        return _Block(self._end - len(data), len(data))
+
+    def files(self, block: _Block) -> list[File]:
+        """Return the files of a block."""
+        paths, sizes, others = self._content(block)
+        columns = others or [repeat(File._field_defaults[name]) for name in File._fields[2:]]
+        return list(map(File, paths, sizes, *columns))
+
+    def paths(self, block: _Block) -> list[str]:
+        """Return their paths."""
+        found: list[str] = self._content(block)[0]
+        return found
+
+    def _content(self, block: _Block) -> Any:
+        data = block.data
+        if self._descriptor is not None and not data:
+            data = os.pread(self._descriptor, block.length, block.start)
+        return marshal.loads(data)  # noqa: S302 - written by this process
+
+
+def _in_order(files: list[File]) -> list[File]:
+    """Return files in the order of the bytes of their paths, which is that of the characters if all are UTF-8."""
+    try:
+        "".join([file.path for file in files]).encode()
+    except UnicodeEncodeError:
+        return sorted(files, key=lambda file: path_bytes(file.path))
+    return sorted(files, key=lambda file: file.path)
+
+
+def _merged(runs: Sequence[FileList]) -> FileList:
+    """Return the files of runs, each in order, in one order. Of each run, one block is read at a time."""
+    found = FileList()
+    opened = [_Opened(run) for run in runs]
+    waiting = [(one.keys[0], number) for number, one in enumerate(opened)]
+    heapify(waiting)
+    while waiting:
+        _, number = heappop(waiting)
+        run = opened[number]
+        found.extend(run.until(waiting[0][0] if waiting else None))
+        if run.keys:
+            heappush(waiting, (run.keys[run.start], number))
+    return found
+
+
+class _Opened:
+    """A run whose files are taken one after another.
+
+    Attributes:
+        keys: Those of the files of the present block; none after the last one.
+        start: Of the next file in it.
+    """
+
+    def __init__(self, run: FileList) -> None:
+        self._blocks = run.blocks()
+        self.start = 0
+        self._next_block()
+
+    def until(self, key: bytes | None) -> list[File]:
+        """Take files of this block that are not after a key; None takes all of them."""
+        start, stop = self.start, len(self.keys) if key is None else bisect_right(self.keys, key, self.start)
+        part, self.start = self._files[start:stop], stop
+        if stop == len(self.keys):
+            self._next_block()
+        return part
+
+    def _next_block(self) -> None:
+        self._files = next(self._blocks, [])
+        self.keys = [path_bytes(file.path) for file in self._files]
+        self.start = 0
