@@ -59,6 +59,7 @@ NAMES = [
     "RandomHorizontalFlip",
     "RandomIoUCrop",
     "RandomResizedCrop",
+    "RayWorkers",
     "Resize",
     "ResumeError",
     "SampleError",

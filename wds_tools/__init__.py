@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from wds_tools.loading.samples.batch_steps import Normalize
     from wds_tools.loading.samples.rand_augment import RandAugment
     from wds_tools.loading.web_dataset import WebDataset
+    from wds_tools.loading.workers.ray_workers import RayWorkers
     from wds_tools.packing.append import append, reshard
     from wds_tools.packing.packer import pack
     from wds_tools.packing.shard_writer import ShardWriter
@@ -123,6 +124,7 @@ _NAMES = {
     "loading.samples.batch_steps": "Normalize",
     "loading.samples.rand_augment": "RandAugment",
     "loading.web_dataset": "WebDataset",
+    "loading.workers.ray_workers": "RayWorkers",
     "packing.append": "append reshard",
     "packing.packer": "pack",
     "packing.shard_writer": "ShardWriter",
@@ -190,6 +192,7 @@ __all__ = [
     "RandomHorizontalFlip",
     "RandomIoUCrop",
     "RandomResizedCrop",
+    "RayWorkers",
     "Resize",
     "ResumeError",
     "SampleError",

@@ -70,8 +70,10 @@ class ShardTable(KnownShards):
         return all(np.array_equal(self._columns[part], other._columns[part]) for part in ("name.ends", "name.text"))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._reopen is not None:
-            return _reopened, (self._reopen,)
+        return self.by_value() if self._reopen is None else (_reopened, (self._reopen,))
+
+    def by_value(self) -> tuple[Any, ...]:
+        """Return how to pickle it for another machine, which has not the file of its columns."""
         return ShardTable, (dict(self._columns), self.totals)
 
     def make(self, number: int) -> ShardEntry:

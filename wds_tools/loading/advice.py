@@ -15,6 +15,7 @@ from wds_tools.images.buckets import Buckets
 from wds_tools.images.schedule import may_mirror
 from wds_tools.loading.fields.keypoints import Keypoints
 from wds_tools.loading.load_options import LoaderOptions
+from wds_tools.loading.pipeline.autoscale import NumWorkers
 from wds_tools.loading.request import OpenedDataset
 from wds_tools.options import available_cores, launcher_number
 
@@ -22,7 +23,7 @@ _MAX_WORKERS_PER_CORE = 4  # reading from slow storage can keep more than one wo
 _LIBRARY_FOLDERS = (f"{Path(__file__).parents[1]}{os.sep}", f"{Path(torch.utils.data.__file__).parent}{os.sep}")
 
 
-def warn_of_many_workers(num_workers: int | str | None) -> None:
+def warn_of_many_workers(num_workers: NumWorkers) -> None:
     """Warn if there are many more workers than cores."""
     ranks = launcher_number("LOCAL_WORLD_SIZE") or 1
     cores = available_cores()

@@ -21,6 +21,7 @@ from wds_tools.errors import OptionError
 from wds_tools.images.schedule import is_view
 from wds_tools.loading.mixture import Mixture
 from wds_tools.loading.samples.columns import are_fields
+from wds_tools.loading.workers.ray_workers import RayWorkers
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -163,7 +164,7 @@ def _is_device(value: Any) -> bool:
 
 
 def _is_num_workers(value: Any) -> bool:
-    return value == "auto" if isinstance(value, str) else _is_integer_from(0)(value)
+    return value == "auto" if isinstance(value, str) else isinstance(value, RayWorkers) or _is_integer_from(0)(value)
 
 
 RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
@@ -185,7 +186,10 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "epoch": (_is_integer_from(0), "whole numbers of 0 and more"),
     "seed": (_is_integer_from(0), "whole numbers from 0 to 2**63 - 1"),
-    "num_workers": (_or_none(_is_num_workers), "whole numbers of 0 and more, 'auto' and None"),
+    "num_workers": (
+        _or_none(_is_num_workers),
+        "whole numbers of 0 and more, 'auto', wds_tools.RayWorkers(...) and None",
+    ),
     "device": (
         _or_none(_is_device),
         "names such as 'cuda' and 'cuda:1', CUDA device indices, torch.device and None",

@@ -13,6 +13,7 @@ from wds_tools.loading.pipeline.autoscale import Autoscaler
 from wds_tools.loading.pipeline.cuda import check_device
 from wds_tools.loading.pipeline.pools import PipelineOptions
 from wds_tools.loading.request import open_dataset
+from wds_tools.loading.workers.ray_workers import RayWorkers
 from wds_tools.options import RemoteOptions, report_url
 from wds_tools.signatures import takes
 from wds_tools.storage.requests.retry import RetryPolicy
@@ -66,7 +67,8 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
         num_workers: Worker processes that read and decode. 0 decodes in this process. None (the default) starts one
             worker per core, at most 16; the cores are shared among the ranks of this machine. ``"auto"`` begins with
             one worker and adds workers while the training loop waits for batches, up to the default number, which is
-            at most 16. An int may be larger. ``loader.num_workers`` is the current number.
+            at most 16. An int may be larger. ``loader.num_workers`` is the current number. `RayWorkers` are workers on
+            the machines of a Ray cluster, for a machine with few cores or a slow ``transform``.
         device: Device of the tensors: a name such as ``"cuda:1"``, a CUDA device index, or a torch.device. None (the
             default) is CPU memory. ``"cuda"`` without index is the device of ``torch.cuda.set_device``; if that was not
             called and several devices are visible, it is the one whose index is in ``LOCAL_RANK``. The copy to CUDA is
@@ -184,7 +186,10 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
     if options.pack is not None and options.pack_to is None:
         raise OptionError("pack= has the options for packing into pack_to=, which is missing")
     packing = None
+    elsewhere = options.num_workers if isinstance(options.num_workers, RayWorkers) else None
     if options.pack_to is not None:
+        if elsewhere:
+            raise OptionError("pack_to= packs on this machine: pack first, then use num_workers=RayWorkers(...)")
         from wds_tools.loading.packing import Packing  # noqa: PLC0415 - loads the packer, which other loaders do not need
 
         packing = Packing(options)
@@ -200,6 +205,7 @@ def make_loader(options: LoaderOptions) -> Loader:  # noqa: D417 - callers pass 
             start_method=options.multiprocessing_context or ("fork" if sys.platform == "linux" else "spawn"),
             stall_seconds=options.stall_seconds + (_longest_request(options.remote) if opened.shards.is_remote else 0),
             read_ahead_bytes=opened.read_ahead_bytes,
+            elsewhere=elsewhere,
         ),
         save_ban_to=options.save_ban_to,
         batch_transform=options.batch_transform,

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import pickle
-import platform
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import PIL
-
-from wds_tools.errors import OptionError, WdsToolsError, WorkerError
-from wds_tools.images import native
+from wds_tools.errors import WorkerError
+from wds_tools.packing.ray_cluster import Machine, RemoteFunction, connect, load_ray, machine_named
 
 Advance = Callable[[int, int], object]
 """Called with (samples, bytes) as they are finished. It can raise an error to stop the work."""
@@ -30,44 +24,6 @@ _RETRIES = 3  # retries of a task whose process or machine was lost; it writes t
 _LEAST_PENDING = 16  # tasks in flight, even on a cluster without CPUs: they make an autoscaler add machines
 _POLL_SECONDS = 0.5
 _log = logging.getLogger("wds_tools")
-
-
-def _version() -> str:
-    return str(importlib.import_module("wds_tools").__version__)
-
-
-@dataclass(frozen=True)
-class _Machine:
-    """What a machine of the cluster must have in common with the starting process.
-
-    Attributes:
-        shared: Files and folders.
-        folder: The working directory, to which relative paths refer.
-        compiled: Whether there is the compiled module.
-        pillow: The version of Pillow, which decodes and encodes images.
-    """
-
-    shared: tuple[Path, ...]
-    folder: str = field(default_factory=os.getcwd)
-    compiled: bool = field(default_factory=native.is_available)
-    pillow: str = PIL.__version__
-
-    def check(self) -> None:
-        """Check this machine, and go to the working directory if there is one of its name.
-
-        Raises:
-            WorkerError: It differs from the starting process.
-        """
-        native.check_worker(compiled_in_parent=self.compiled)
-        if self.pillow != PIL.__version__:
-            raise WorkerError(f"Pillow {PIL.__version__} is installed, but {self.pillow} at the starting process")
-        with suppress(OSError):
-            os.chdir(self.folder)
-        for path in self.shared:
-            if not path.exists():
-                raise WorkerError(f"{path} does not exist there: mount it on all machines, or use URLs")
-
-
 _commons: dict[str, Any] = {}  # in a process of Ray: what the run has in common for which it works, by the run's id
 
 
@@ -78,7 +34,7 @@ def call(
 
     Args:
         run: The id of the run.
-        machine: A `_Machine`, pickled.
+        machine: A `Machine`, pickled.
         reference: Ray's reference to what all shards have in common. The process keeps it for the next call.
         function: Its module and name.
         argument: What this shard has, pickled.
@@ -92,7 +48,7 @@ def call(
         done[0] += samples
         done[1] += size
 
-    try:
+    with machine_named():
         if run not in _commons:
             pickle.loads(machine).check()  # noqa: S301 - sent by the driver
             common = importlib.import_module("ray").get(reference[0])
@@ -100,9 +56,6 @@ def call(
             _commons[run] = common
         called: ShardFunction = getattr(importlib.import_module(function[0]), function[1])
         result = called(_commons[run], pickle.loads(argument), advance)  # noqa: S301 - sent by the driver
-    except WdsToolsError as error:
-        message = f"on {platform.node()}: {error.args[0]}"
-        raise type(error)(message, shard=error.shard, key=error.key, offset=error.offset) from error
     return result, (done[0], done[1])
 
 
@@ -136,14 +89,9 @@ def run_on_ray(
             another version of it, or lacks its compiled module or a shared file.
         WdsToolsError: As the function raises.
     """
-    try:
-        ray = importlib.import_module("ray")
-    except ImportError as error:
-        raise OptionError("engine='ray' needs Ray: pip install 'wds-tools[ray]'") from error
-    started_here = not ray.is_initialized()
-    if started_here:
-        _start(ray)
-    tasks = _Tasks(ray, function, common, num_cpus, _Machine(tuple(path.absolute() for path in shared)))
+    ray = load_ray("engine='ray'")
+    started_here = connect(ray)
+    tasks = _Tasks(ray, function, common, num_cpus, Machine(tuple(path.absolute() for path in shared)))
     try:
         yield from tasks.collect(parts, advance)
     except ray.exceptions.RayError as error:
@@ -155,38 +103,15 @@ def run_on_ray(
             tasks.cancel()
 
 
-def _start(ray: Any) -> None:
-    """Connect to the cluster at RAY_ADDRESS, or start one on this machine only.
-
-    Without an address, Ray would connect to the cluster that a file in its temporary folder names, and wait for minutes
-    if that cluster has ended.
-
-    Raises:
-        WorkerError: No connection to the cluster.
-    """
-    if address := os.environ.get("RAY_ADDRESS"):
-        try:
-            ray.init(log_to_driver=False, logging_level="ERROR")
-        except ConnectionError as error:
-            raise WorkerError(
-                f"no connection to the Ray cluster at RAY_ADDRESS={address}: {error}. Check that it runs. If "
-                "messages of Ray above name a token, set the same RAY_AUTH_MODE here and on all machines of the cluster"
-            ) from error
-        return
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init("local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-
-
 class _Tasks:
     """The tasks of a run that are in flight."""
 
-    def __init__(self, ray: Any, function: ShardFunction, common: Any, num_cpus: int, machine: _Machine) -> None:
+    def __init__(self, ray: Any, function: ShardFunction, common: Any, num_cpus: int, machine: Machine) -> None:
         self._ray = ray
         self._num_cpus = num_cpus
-        self._remote = _remote_function(ray, num_cpus)
+        self._remote = RemoteFunction(ray, (__name__, call.__name__), num_cpus=num_cpus, max_retries=_RETRIES)
         # In a list, because Ray would replace a reference by its value, again for each task.
-        self._given = (_version(), secrets.token_hex(8), pickle.dumps(machine), [ray.put(common)])
+        self._given = (secrets.token_hex(8), pickle.dumps(machine), [ray.put(common)])
         self._function = (function.__module__, function.__qualname__)
         self._running: dict[Any, int] = {}
         self._is_warned = False
@@ -198,17 +123,14 @@ class _Tasks:
             pending = max(_LEAST_PENDING, 2 * cpus // self._num_cpus)
             # A part may hold thousands of paths, so not all are created at once.
             for number, argument in islice(parts, max(0, pending - len(self._running))):
-                self._running[self._remote.remote(*self._given, self._function, pickle.dumps(argument))] = number
+                self._running[self._remote.submit(*self._given, self._function, pickle.dumps(argument))] = number
             if not self._running:
                 return
             finished, _ = self._ray.wait(list(self._running), timeout=_POLL_SECONDS)
             if not finished and not self._is_warned:
                 self._warn_of_few_cpus()
             for reference in finished:
-                problem, answer = self._answer(reference)
-                if problem:
-                    raise WorkerError(f"{problem}: install the same version on all machines of the Ray cluster")
-                result, done = answer
+                result, done = self._remote.result(reference)
                 advance(*done)
                 yield self._running.pop(reference), result
 
@@ -226,27 +148,3 @@ class _Tasks:
                 self._num_cpus,
                 most,
             )
-
-    def _answer(self, reference: Any) -> Any:
-        errors = self._ray.exceptions
-        try:
-            return self._ray.get(reference)
-        except errors.RayTaskError as error:
-            if isinstance(error.cause, errors.RayError):  # an error that cannot be sent
-                raise WorkerError(f"a Ray task failed: {error.cause}") from error
-            raise error.cause from error
-
-
-def _remote_function(ray: Any, num_cpus: int) -> Any:
-    def task(version: str, *given: Any) -> tuple[str, Any]:
-        # Ray sends the code of a nested function, and imports others, which fails where this package is missing.
-        try:
-            found = importlib.import_module("wds_tools").__version__
-            engine = importlib.import_module("wds_tools.packing.ray_engine")
-        except ImportError as error:
-            return f"{platform.node()} cannot import wds_tools ({error})", None
-        if found != version:
-            return f"{platform.node()} has wds_tools {found}, and the starting process {version}", None
-        return "", engine.call(*given)
-
-    return ray.remote(num_cpus=num_cpus, max_retries=_RETRIES)(task)

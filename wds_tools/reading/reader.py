@@ -122,6 +122,11 @@ class Reader:
         shard = np.searchsorted(self._first_id, ids, side="right") - 1
         return shard, ids - self._first_id[shard]
 
+    def block_numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return for each id a number of its block, int64 [n], which no other block has."""
+        shards, rows = self.locate(ids)
+        return (shards << 32) + rows // self._blocks[shards]
+
     def read_ahead(self, ids: NDArray[np.int64]) -> None:
         """Start reading the blocks of samples, int64 [n], that will be needed soon."""
         wanted = self.blocks_of(ids)

@@ -88,6 +88,17 @@ def join_parts(parts: list[list[Any]]) -> list[Any]:
     return parts[0] if len(parts) == 1 else [_join_values(values) for values in zip(*parts, strict=True)]
 
 
+def reordered(value: Any, order: NDArray[np.int64]) -> Any:
+    """Return stacked or padded values of samples in another order; None for values that are in a slot."""
+    if value is None:
+        return None
+    if isinstance(value, Columns):
+        return Columns(value.kind, value.keys, [reordered(column, order) for column in value.columns])
+    if isinstance(value, Padded):
+        return Padded([value.values[i] for i in order.tolist()], value.padding)
+    return value[order] if isinstance(value, np.ndarray | torch.Tensor) else [value[i] for i in order.tolist()]
+
+
 def as_tensors(value: Any) -> Any:
     """Convert the arrays in stacked values to tensors."""
     if isinstance(value, Columns):

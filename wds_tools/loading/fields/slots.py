@@ -85,7 +85,7 @@ class SlotLayout:
         ]
 
     def join(
-        self, parts: list[list[Any]], rows: Sequence[range], tensors: Callable[[], Sequence[torch.Tensor]]
+        self, parts: list[list[Any]], rows: Sequence[Sequence[int]], tensors: Callable[[], Sequence[torch.Tensor]]
     ) -> list[Any]:
         """Join the values of the parts of a batch.
 
@@ -102,7 +102,7 @@ class SlotLayout:
             held = by_column[number]
             for part, part_rows in zip(parts, rows, strict=True):
                 if part[number] is None:
-                    copied = map_tensors(lambda tensor: tensor[part_rows.start : part_rows.stop].clone(), held)  # noqa: B023
+                    copied = map_tensors(lambda tensor: tensor[[*part_rows]], held)  # noqa: B023
                     part[number] = stack_values(samples_of_tensors(copied))
         return join_parts(parts)
 

@@ -12,13 +12,15 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+from wds_tools.loading.workers.ray_workers import RayWorkers
 from wds_tools.options import available_cores, launcher_number
 
 MIN_PART_SAMPLES = 64
 """Minimum number of samples in a part of a batch. Parts cost the main process 1 to 2 us more per sample than whole
 batches; decoding a photograph costs a worker 700 us."""
+_REMOTE_PART_SAMPLES = 16  # of workers on other machines: a task for each machine, so that it reads its own blocks
 LENT_SLOTS = 4  # batches that the user may hold without a copy: the current one, the previous one, and two more
-NumWorkers = int | Literal["auto"] | None
+NumWorkers = int | Literal["auto"] | RayWorkers | None
 _log = logging.getLogger("wds_tools")
 _MAX_DEFAULT_WORKERS = 16
 _MAX_WAIT_SHARE = 0.05  # if the loop waits for a larger share of its time, workers are added
@@ -38,19 +40,21 @@ def workers_per_rank() -> int:
     return min(_MAX_DEFAULT_WORKERS, cores_per_rank())
 
 
-def parts_per_batch(batch_size: int, num_workers: int) -> int:
+def parts_per_batch(batch_size: int, num_workers: int, part_samples: int = MIN_PART_SAMPLES) -> int:
     """Return the number of tasks per batch: one per worker, so that a batch is ready early and few are in progress."""
-    return max(1, min(num_workers, batch_size // MIN_PART_SAMPLES))
+    return max(1, min(num_workers, batch_size // part_samples))
 
 
-def batches_in_progress(batch_size: int, num_workers: int, prefetch_factor: int) -> int:
+def batches_in_progress(
+    batch_size: int, num_workers: int, prefetch_factor: int, part_samples: int = MIN_PART_SAMPLES
+) -> int:
     """Return how many batches are in progress: ``prefetch_factor`` tasks per worker, rounded up to whole batches."""
-    return max(1, -(-num_workers * prefetch_factor // parts_per_batch(batch_size, num_workers)))
+    return max(1, -(-num_workers * prefetch_factor // parts_per_batch(batch_size, num_workers, part_samples)))
 
 
-def slots_for(batch_size: int, num_workers: int, prefetch_factor: int) -> int:
+def slots_for(batch_size: int, num_workers: int, prefetch_factor: int, part_samples: int = MIN_PART_SAMPLES) -> int:
     """Return the number of batch slots of a loader: one per batch in progress, plus those that the loop holds."""
-    return batches_in_progress(batch_size, num_workers, prefetch_factor) + LENT_SLOTS
+    return batches_in_progress(batch_size, num_workers, prefetch_factor, part_samples) + LENT_SLOTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +118,19 @@ class Autoscaler:
     slow only at the start of training, when other ranks start and kernels are compiled.
     """
 
-    def __init__(self, workers: int, *, max_workers: int, batch_size: int, prefetch_factor: int) -> None:
+    def __init__(
+        self,
+        workers: int,
+        *,
+        max_workers: int,
+        batch_size: int,
+        prefetch_factor: int,
+        part_samples: int = MIN_PART_SAMPLES,
+    ) -> None:
         self.workers = workers
         self.max_workers = max_workers
         self.prefetch_factor = prefetch_factor
-        self._batch_size = batch_size
+        self._batch_size, self._part_samples = batch_size, part_samples
         self._previous: LoopTiming | None = None  # timing before workers were last added; None if they were useless
         self._retry_seconds, self._retry_at = _RETRY_SECONDS, -math.inf
         self._timing = LoopTiming(workers)
@@ -128,7 +140,9 @@ class Autoscaler:
     @classmethod
     def from_options(cls, num_workers: NumWorkers, *, batch_size: int, prefetch_factor: int) -> Autoscaler:
         """Return the autoscaler for the options of `make_loader`."""
-        if num_workers == "auto":
+        if isinstance(num_workers, RayWorkers):
+            workers = max_workers = num_workers.count
+        elif num_workers == "auto":
             workers, max_workers = 1, workers_per_rank()
         else:
             workers = max_workers = workers_per_rank() if num_workers is None else num_workers
@@ -136,29 +150,36 @@ class Autoscaler:
             "workers: %d now, at most %d (num_workers=%r, usable cores: %d, LOCAL_WORLD_SIZE: %s)",
             *(workers, max_workers, num_workers, available_cores(), os.environ.get("LOCAL_WORLD_SIZE", "not set")),
         )
-        return cls(workers, max_workers=max_workers, batch_size=batch_size, prefetch_factor=prefetch_factor)
+        part_samples = _REMOTE_PART_SAMPLES if isinstance(num_workers, RayWorkers) else MIN_PART_SAMPLES
+        return cls(
+            workers,
+            max_workers=max_workers,
+            batch_size=batch_size,
+            prefetch_factor=prefetch_factor,
+            part_samples=part_samples,
+        )
 
     @property
     def parts(self) -> int:
         """Number of tasks per batch."""
-        return parts_per_batch(self._batch_size, self.workers)
+        return parts_per_batch(self._batch_size, self.workers, self._part_samples)
 
     @property
     def in_progress(self) -> int:
         """Number of batches in progress."""
-        return batches_in_progress(self._batch_size, self.workers, self.prefetch_factor)
+        return batches_in_progress(self._batch_size, self.workers, self.prefetch_factor, self._part_samples)
 
     @property
     def tasks_per_worker(self) -> int:
         """Maximum number of tasks that a worker has at a time."""
-        parts = parts_per_batch(self._batch_size, self.max_workers)
-        in_progress = batches_in_progress(self._batch_size, self.max_workers, self.prefetch_factor)
+        parts = parts_per_batch(self._batch_size, self.max_workers, self._part_samples)
+        in_progress = batches_in_progress(self._batch_size, self.max_workers, self.prefetch_factor, self._part_samples)
         return max(1, -(-in_progress * parts // max(1, self.max_workers)))
 
     @property
     def slots(self) -> int:
         """Number of batch slots that the maximum number of workers requires."""
-        return slots_for(self._batch_size, self.max_workers, self.prefetch_factor)
+        return slots_for(self._batch_size, self.max_workers, self.prefetch_factor, self._part_samples)
 
     def begin_epoch(self) -> None:
         """Start an epoch. No batch is in progress then, so the loop waits for the first batch of each worker anyway."""

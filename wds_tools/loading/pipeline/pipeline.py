@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from wds_tools import stages
 from wds_tools.errors import LoaderError, WorkerError, run_after, run_all
-from wds_tools.loading.fields.collate import as_tensors, join_parts, values_of_samples
+from wds_tools.loading.fields.collate import as_tensors, join_parts, reordered, values_of_samples
 from wds_tools.loading.fields.slots import SlotLayout, samples_of_tensors
 from wds_tools.loading.pipeline.autoscale import LENT_SLOTS, Autoscaler
 from wds_tools.loading.pipeline.copier import CudaCopier, StartedCopy, is_capturing
 from wds_tools.loading.pipeline.cuda import CudaDriver, copy_to_device, device_of_process
 from wds_tools.loading.pipeline.pacing import StepPacer
-from wds_tools.loading.pipeline.pools import PipelineOptions, start_pool
+from wds_tools.loading.pipeline.pools import InlinePool, PipelineOptions, start_pool
 from wds_tools.loading.pipeline.ring import Ring
 from wds_tools.loading.pipeline.statistics import Meter
 from wds_tools.loading.pipeline.tasks import (
@@ -131,11 +131,14 @@ class Pipeline:
                 layouts=recipe.layouts or (),
             )
         self.pool = meter.pool = start_pool(BatchRunner(recipe, self._ring), autoscaler, options)
-        if isinstance(self.pool, WorkerPool):
+        if not isinstance(self.pool, InlinePool):
             self.pool.when_idle = self._send_spare
-        self._read_ahead = ReadAhead(
-            Reader(recipe.shards, block=recipe.block), options.read_ahead_bytes, recipe.partners
-        )
+        self._reader = Reader(recipe.shards, block=recipe.block)
+        self._read_ahead = ReadAhead(self._reader, options.read_ahead_bytes, recipe.partners)
+        # Values that a worker joins cannot be put into another order.
+        is_joined = any(column.padding and column.padding.is_flat for column in recipe.columns)
+        self._is_elsewhere = not isinstance(self.pool, InlinePool | WorkerPool)
+        self._divides_by_block = self._is_elsewhere and not is_joined
         self._gpu: _Gpu | None = None
 
     def prepare(self, plan: EpochPlan | None) -> bool:
@@ -202,7 +205,7 @@ class Pipeline:
             self._sent.clear()
             # Without references to itself the pipeline is deleted at once, and with it the connection to the fetcher.
             self._unsent = iter(())
-            if isinstance(self.pool, WorkerPool):
+            if not isinstance(self.pool, InlinePool):
                 self.pool.when_idle = None
             # The workers stop first, whatever fails after that.
             run_all(self.pool.close, self._read_ahead.stop, *([self._gpu.copier.close] if self._gpu else []))
@@ -283,8 +286,9 @@ class Pipeline:
         total = len(plan)
         if total:
             self._await_packed(plan, 0)
-            with stages.READ:
-                self._read_ahead.begin(plan, range(total))
+            if not self._is_elsewhere:  # other machines read ahead for themselves
+                with stages.READ:
+                    self._read_ahead.begin(plan, range(total))
             self._find_layout(plan)
         for index in range(total):
             self._read_ahead.advance(index)
@@ -304,7 +308,10 @@ class Pipeline:
                 self._replace_unreadable(result, task, plan, replaced) if isinstance(result, SampleResults) else result
                 for result, task in zip(results, sent.tasks, strict=True)
             ]
-            joined = self._joined(parts, [task.rows for task in sent.tasks], sent.slot)
+            rows = [task.rows for task in sent.tasks]
+            joined = self._joined(parts, rows, sent.slot)
+            if sent.tasks[0].scattered is not None:
+                joined = [reordered(value, np.argsort(np.concatenate(rows))) for value in joined]
             if plan.tail == "mask":
                 joined.append(sent.step.valid)
             if self._collate is None:
@@ -330,7 +337,7 @@ class Pipeline:
         """Return whether the workers have finished the next batch."""
         return bool(self._sent) and self.pool.are_done(self._sent[0].task_numbers)
 
-    def _joined(self, parts: list[list[Any]], rows: list[range], slot: int | None) -> list[Any]:
+    def _joined(self, parts: list[list[Any]], rows: Sequence[Sequence[int]], slot: int | None) -> list[Any]:
         """Join the values of parts of a batch, which have these rows of the slot."""
         if self._ring is None or slot is None or len(parts) == 1:
             return join_parts(parts)
@@ -360,7 +367,7 @@ class Pipeline:
             while not self._is_packed(plan, index):
                 yield None
             yield plan, plan.step(index)
-        if isinstance(self.pool, WorkerPool) and (later := following()):
+        if not isinstance(self.pool, InlinePool) and (later := following()):
             for index in range(len(later)):
                 yield later, later.step(index)
 
@@ -405,7 +412,10 @@ class Pipeline:
             step = replace(step, bucket=bucket)
         slot = self._take_slot(self._recipe.variant_at(epoch, step.bucket))
         partners = self._recipe.partners(plan.order, step.positions)
-        tasks = split_into_tasks(step, partners, slot=slot, layouts=self._late_layouts, epoch=epoch, parts=parts)
+        blocks = self._reader.block_numbers(step.ids) if self._divides_by_block and parts > 1 else None
+        tasks = split_into_tasks(
+            step, partners, slot=slot, layouts=self._late_layouts, epoch=epoch, parts=parts, blocks=blocks
+        )
         self._sent.append(_PendingBatch(tasks, [self.pool.submit(task) for task in tasks], plan, step, slot))
 
     def _replace_unreadable(
@@ -415,7 +425,8 @@ class Pipeline:
 
         def load(row: int, sources: NDArray[np.int64]) -> list[Any] | Unreadable:
             substitute = task._replace(
-                start=task.start + row,
+                start=task.rows[row],
+                scattered=None,
                 positions=task.positions[row : row + 1],
                 ids=sources[:, 0],
                 partners=sources[:, 1:],
@@ -433,7 +444,7 @@ class Pipeline:
             positions=task.positions,
             sources=np.column_stack([task.ids, task.partners]),
         )
-        replaced[[task.start + row for row in rows]] = True
+        replaced[[task.rows[row] for row in rows]] = True
         loaded = [values for values in samples if isinstance(values, list)]
         return self._joined(loaded, [range(row, row + 1) for row in task.rows], task.slot)
 

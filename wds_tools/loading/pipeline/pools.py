@@ -1,4 +1,4 @@
-"""The pools that run tasks: worker processes, or this process."""
+"""The pools that run tasks: worker processes, workers on other machines, or this process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,6 +16,10 @@ from wds_tools.images import native
 from wds_tools.loading.pipeline.autoscale import Autoscaler
 from wds_tools.loading.pipeline.tasks import BatchRunner, BatchTask, LayoutTask, TaskResult
 from wds_tools.loading.workers.pool import CLOSED, WorkerPool
+from wds_tools.loading.workers.ray_workers import RayWorkers
+
+if TYPE_CHECKING:
+    from wds_tools.loading.workers.remote_pool import RemotePool
 
 _log = logging.getLogger("wds_tools")
 
@@ -29,13 +34,26 @@ class PipelineOptions:
     start_method: str
     stall_seconds: float
     read_ahead_bytes: int
+    elsewhere: RayWorkers | None = None
 
 
-def start_pool(runner: BatchRunner, autoscaler: Autoscaler, options: PipelineOptions) -> WorkerPool | InlinePool:
+def start_pool(
+    runner: BatchRunner, autoscaler: Autoscaler, options: PipelineOptions
+) -> WorkerPool | RemotePool | InlinePool:
     """Start the workers, or return the pool of this process if there are none."""
     if autoscaler.workers == 0:
         _log.debug("no workers: this process makes the batches; JPEGs are decoded by %s", native.description())
         return InlinePool(runner)
+    if options.elsewhere is not None:
+        _log.debug("starting %s; JPEGs are decoded by %s", options.elsewhere, native.description())
+        # Other loaders do not need these modules.
+        from wds_tools.loading.workers.ray_placement import RayPlacement  # noqa: PLC0415
+        from wds_tools.loading.workers.remote_pool import RemotePool  # noqa: PLC0415
+
+        placement = RayPlacement(options.elsewhere, runner.elsewhere(), runner.local_files)
+        return RemotePool(
+            runner, placement, stall_seconds=options.stall_seconds, tasks_per_worker=autoscaler.tasks_per_worker
+        )
     if multiprocessing.current_process().daemon:
         raise LoaderError(
             "this process is itself a worker, which cannot start its own workers: a loader that is used "

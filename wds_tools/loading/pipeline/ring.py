@@ -7,6 +7,7 @@ when the last process ends, even if that process is killed.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import weakref
@@ -154,6 +155,16 @@ class Ring:
     def memory(self, slot: int) -> torch.Tensor:
         """Return the memory of a slot as a uint8 tensor [bytes], to register it as pinned memory."""
         return torch.from_numpy(self._bytes(slot))
+
+    def memory_of_rows(self, slot: int, rows: Sequence[int]) -> list[memoryview]:
+        """Return the memory of some rows, ascending: of each tensor, one view for each run of consecutive rows."""
+        memory, found = self._bytes(slot).data, []
+        edges = [i for i in range(1, len(rows)) if rows[i] != rows[i - 1] + 1] if rows else []
+        runs = [(rows[start], rows[stop - 1] + 1) for start, stop in itertools.pairwise([0, *edges, len(rows)])]
+        for spec, place in self._places[self._variants.get(slot, 0)]:
+            parts = [slice(place.start + spec.bytes * first, place.start + spec.bytes * end) for first, end in runs]
+            found += [memory[part] for part in parts if spec.bytes]
+        return found
 
     def _bytes(self, slot: int) -> NDArray[np.uint8]:
         return np.frombuffer(self._map, np.uint8, count=self._slot_bytes, offset=slot * self._slot_bytes)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -18,6 +21,7 @@ from wds_tools.loading.samples.assemble import Assembler, rows_of
 from wds_tools.loading.samples.bad_samples import Unreadable, is_sample_error
 from wds_tools.loading.samples.batch_padding import BatchPadding
 from wds_tools.loading.samples.recipe import Recipe, Samples
+from wds_tools.order.keyed_random import hashes, key_of
 from wds_tools.order.planner import Step
 
 
@@ -29,6 +33,8 @@ class BatchTask(NamedTuple):
         layouts: What a slot holds in each variant of a batch, if that was not known when the workers were started.
         start: Row of the first sample in the slot.
         partners: int64 [n, k], ids of further samples that the images show.
+        scattered: int64 [n], rows of the samples in the slot, if they are not consecutive.
+        share: Which blocks the samples are of, as a part of all blocks, 0 to 1; None if they are of any blocks.
     """
 
     slot: int | None
@@ -39,11 +45,13 @@ class BatchTask(NamedTuple):
     ids: NDArray[np.int64]
     partners: NDArray[np.int64]
     bucket: int | None = None
+    scattered: NDArray[np.int64] | None = None
+    share: float | None = None
 
     @property
-    def rows(self) -> range:
+    def rows(self) -> Sequence[int]:
         """Rows of the samples in the slot."""
-        return range(self.start, self.start + len(self.ids))
+        return range(self.start, self.start + len(self.ids)) if self.scattered is None else self.scattered.tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,10 @@ class SampleResults:
 
 
 class TaskResult(NamedTuple):
-    """The result of a task, and how long it took. Times are from `time.perf_counter_ns`, one clock for all processes.
+    """The result of a task, and how long it took.
+
+    Times are from `time.perf_counter_ns`, one clock for all processes of a machine. Of a task on another machine only
+    the duration counts, see `BatchRunner.received`.
 
     A named tuple is pickled and unpickled in 6 us, a dataclass in 10.
 
@@ -90,14 +101,37 @@ def split_into_tasks(
     layouts: tuple[SlotLayout, ...] | None,
     epoch: int,
     parts: int,
+    blocks: NDArray[np.int64] | None = None,
 ) -> list[BatchTask]:
-    """Divide a batch into ``parts`` tasks for several workers."""
+    """Divide a batch into ``parts`` tasks for several workers.
+
+    Args:
+        step: The samples.
+        partners: int64 [n, k], ids of further samples that the images show.
+        slot: Slot of the ring, or None.
+        layouts: See `BatchTask`.
+        epoch: Zero-based epoch.
+        parts: Number of tasks.
+        blocks: int64 [n], numbers of the blocks of the samples. Then tasks of the same share have samples of about the
+            same blocks in all batches; otherwise a task has consecutive samples.
+    """
     edges = [len(step.ids) * number // parts for number in range(parts + 1)]
     parts_of = [slice(start, stop) for start, stop in itertools.pairwise(edges)]
-    return [
-        BatchTask(slot, layouts, one.start, epoch, step.positions[one], step.ids[one], partners[one], step.bucket)
-        for one in parts_of
-    ]
+    if blocks is None:
+        return [
+            BatchTask(slot, layouts, one.start, epoch, step.positions[one], step.ids[one], partners[one], step.bucket)
+            for one in parts_of
+        ]
+    by_block = np.argsort(hashes(_BLOCK_KEY, blocks), kind="stable")  # each part of the hashes is a part of all blocks
+    tasks = []
+    for number, one in enumerate(parts_of):
+        rows = np.sort(by_block[one])
+        sources = step.positions[rows], step.ids[rows], partners[rows]
+        tasks.append(BatchTask(slot, layouts, 0, epoch, *sources, step.bucket, rows, (number + 0.5) / parts))
+    return tasks
+
+
+_BLOCK_KEY = key_of("blocks of tasks")
 
 
 class BatchRunner:
@@ -120,9 +154,9 @@ class BatchRunner:
         """The index of the current stage, `stages.IDLE` between tasks."""
         return self._recorder.shown[0]
 
-    def read_ahead(self, task: BatchTask | LayoutTask) -> None:
-        """Start reading the samples of a task. Remote blocks are announced by the main process."""
-        if isinstance(task, BatchTask) and not self._recipe.shards.is_remote:
+    def read_ahead(self, task: BatchTask | LayoutTask, *, announced: bool = True) -> None:
+        """Start reading the samples of a task; not remote blocks that the main process has announced."""
+        if isinstance(task, BatchTask) and not (announced and self._recipe.shards.is_remote):
             with self._recorder, stages.READ:  # it waits if the queue of the disk is full
                 self._get_assembler().read_ahead(np.append(task.ids, task.partners))
 
@@ -150,7 +184,7 @@ class BatchRunner:
             if task.layouts:
                 self._ring.open(*task.layouts)
             self._ring.set_variant(task.slot, self._recipe.variant_at(task.epoch, task.bucket))
-            tensors = [tensor[task.start : task.rows.stop] for tensor in self._ring.tensors(task.slot)]
+            tensors = [tensor[task.start : task.start + len(task.ids)] for tensor in self._ring.tensors(task.slot)]
             out = self._ring.layout_of(task.slot).by_column(tensors)
         # Padded values are written after the batch is complete, by `stacked`.
         columns, padding = self._recipe.columns_of(task.bucket), self._paddings[self._recipe.number_of(task.bucket)]
@@ -168,7 +202,69 @@ class BatchRunner:
             ]
         )
 
+    def memory(self, task: BatchTask | LayoutTask) -> list[memoryview]:
+        """Return the memory of the slot that a task writes to, one part after the other."""
+        if self._ring is None or not isinstance(task, BatchTask) or task.slot is None:
+            return []
+        return self._ring.memory_of_rows(task.slot, task.rows)
+
+    def share(self, task: BatchTask | LayoutTask) -> float | None:
+        """Return which blocks a task reads, as a part of all blocks; None if it is not known."""
+        return task.share if isinstance(task, BatchTask) else None
+
+    def received(self, result: TaskResult, ended_ns: int) -> TaskResult:
+        """Return the result of a task on another machine as if it had ended at a time of this machine's clock."""
+        return result._replace(begun_ns=ended_ns - (result.ended_ns - result.begun_ns), ended_ns=ended_ns)
+
+    @property
+    def local_files(self) -> list[Path]:
+        """A file of each local folder with shards."""
+        return self._recipe.shards.local_files
+
+    def elsewhere(self) -> RemoteRunner:
+        """Return what runs the same tasks on another machine."""
+        return RemoteRunner(self._recipe, None if self._ring is None else self._ring.rows)
+
     def _get_assembler(self) -> Assembler:
         if self._assembler is None:
             self._assembler = Assembler(self._recipe)
         return self._assembler
+
+
+class RemoteRunner:
+    """Runs tasks on another machine, with a slot of its own, which is sent to the host. It is pickled to that machine.
+
+    Args:
+        recipe: Options that determine the content of a batch.
+        rows: Samples per slot; None if there are no slots.
+    """
+
+    def __init__(self, recipe: Recipe, rows: int | None) -> None:
+        self._recipe, self._rows = recipe, rows
+
+    @cached_property
+    def _runner(self) -> BatchRunner:
+        ring = None if self._rows is None else Ring(slots=1, rows=self._rows, layouts=self._recipe.layouts or ())
+        return BatchRunner(self._recipe, ring)
+
+    def show_stage_in(self, shown: stages.Shown) -> None:
+        """Write the index of the current stage to element 0 from now on."""
+        self._runner.show_stage_in(shown)
+
+    def read_ahead(self, task: BatchTask | LayoutTask) -> None:
+        """Start reading the samples of a task, also remote blocks."""
+        self._runner.read_ahead(task, announced=False)
+
+    def run(self, task: BatchTask | LayoutTask) -> TaskResult:
+        """Run a task, see `BatchRunner.run`."""
+        return self._runner.run(_in_own_slot(task))
+
+    def memory(self, task: BatchTask | LayoutTask) -> list[memoryview]:
+        """Return the memory of the slot that the last task has written to."""
+        return self._runner.memory(_in_own_slot(task))
+
+
+def _in_own_slot(task: BatchTask | LayoutTask) -> BatchTask | LayoutTask:
+    if isinstance(task, LayoutTask):
+        return task
+    return task._replace(slot=None if task.slot is None else 0, start=0, scattered=None)

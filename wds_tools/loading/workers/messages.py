@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from wds_tools.errors import WorkerError
 from wds_tools.loading.workers.memory import process_memory
 
 _LEAST_ARRAY_BYTES = 1 << 14  # smaller arrays are part of the pickle
@@ -56,6 +57,21 @@ def _if_picklable(error: BaseException | None) -> BaseException | None:
         return error if type(pickle.loads(pickle.dumps(error))) is type(error) else None  # noqa: S301 - pickled here
     except Exception:  # the code of the exception class may raise anything
         return None
+
+
+def as_exception(failure: Failure) -> BaseException:
+    """Return the exception to raise in the main process, with the traceback of the worker as a note."""
+    error = failure.error
+    if error is None:
+        return WorkerError(f"a worker failed with an exception that cannot be pickled:\n{failure.text}")
+    if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
+        # Raised here, it would end the iteration or the program without showing where it came from.
+        wrapped = WorkerError(f"{type(error).__name__} was raised in a worker:\n{failure.text}")
+        wrapped.__cause__ = error
+        return wrapped
+    error.__cause__ = failure.cause
+    error.add_note(f"raised in a worker:\n{failure.text}")
+    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +115,7 @@ def send_message(pipe: Connection, message: Message) -> None:
         OSError: The other end is closed.
     """
     pipe.send_bytes(message.head)
-    _transfer(os.writev, pipe.fileno(), message.arrays)
+    transfer(os.writev, pipe.fileno(), message.arrays)
 
 
 def receive_message(pipe: Connection) -> tuple[int, Any]:
@@ -109,15 +125,48 @@ def receive_message(pipe: Connection) -> tuple[int, Any]:
         OSError: The connection failed.
         EOFError: The other end is closed.
     """
-    head = memoryview(pipe.recv_bytes())
-    task_id, count = _HEADER.unpack_from(head)
+    opened = open_message(pipe.recv_bytes())
+    transfer(os.readv, pipe.fileno(), opened.arrays)
+    return opened.task_id, opened.value()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedMessage:
+    """A message whose head was received.
+
+    Attributes:
+        task_id: Id of the task.
+        arrays: Memory for the large arrays, which is to be filled next.
+        pickled: The pickle.
+    """
+
+    task_id: int
+    arrays: list[memoryview]
+    pickled: memoryview
+
+    def value(self) -> Any:
+        """Return the result when the arrays have been received; a `Failure` if it cannot be unpickled."""
+        try:
+            return pickle.loads(self.pickled, buffers=self.arrays)  # noqa: S301 - of a worker
+        except Exception as error:  # the code of the class of the result may raise anything
+            return Failure(None, None, f"the result cannot be unpickled: {type(error).__name__}: {error}")
+
+
+def open_message(head: bytes | bytearray, *, most_bytes: int | None = None) -> OpenedMessage:
+    """Return a message from its head.
+
+    Raises:
+        ValueError: The arrays have more than ``most_bytes`` bytes, or the head is too short.
+    """
+    view = memoryview(head)
+    task_id, count = _HEADER.unpack_from(view) if len(view) >= _HEADER.size else (0, len(view))
     start = _HEADER.size + 8 * count
-    arrays = _allocate(struct.unpack_from(f"<{count}Q", head, _HEADER.size))
-    _transfer(os.readv, pipe.fileno(), arrays)
-    try:
-        return task_id, pickle.loads(head[start:], buffers=arrays)  # noqa: S301 - of a worker
-    except Exception as error:  # the code of the class of the result may raise anything
-        return task_id, Failure(None, None, f"the result cannot be unpickled: {type(error).__name__}: {error}")
+    if start > len(view):
+        raise ValueError("the head of a message is too short")
+    sizes = struct.unpack_from(f"<{count}Q", view, _HEADER.size)
+    if most_bytes is not None and sum(sizes) > most_bytes:
+        raise ValueError(f"a message has arrays of {sum(sizes):,} bytes")
+    return OpenedMessage(task_id, _allocate(sizes), view[start:])
 
 
 def _allocate(sizes: Sequence[int]) -> list[memoryview]:
@@ -129,7 +178,7 @@ def _allocate(sizes: Sequence[int]) -> list[memoryview]:
     return [memory[offset : offset + size] for offset, size in zip(offsets, sizes, strict=False)]
 
 
-def _transfer(function: Any, fd: int, views: Sequence[memoryview]) -> None:
+def transfer(function: Any, fd: int, views: Sequence[memoryview]) -> None:
     """Write to views, or read them, completely."""
     rest = list(views)
     while rest:

@@ -27,7 +27,7 @@ from typing import Any
 from wds_tools import stages
 from wds_tools.errors import LoaderError, OptionError, WdsToolsError, WorkerError
 from wds_tools.loading.workers.memory import SharedPage
-from wds_tools.loading.workers.messages import Failure, receive_message
+from wds_tools.loading.workers.messages import Failure, as_exception, receive_message
 from wds_tools.loading.workers.worker_process import READY, TaskRunner, run_worker
 
 CLOSED = "the loader was closed while a batch was in progress: create a new iterator with iter(loader)"
@@ -138,7 +138,7 @@ class WorkerPool:
             self._raise_stalled(self._owner_of(task_id))
         value = self._done.pop(task_id)
         if isinstance(value, Failure):
-            raise _as_exception(value)
+            raise as_exception(value)
         return value
 
     def awaited_stage(self) -> int:
@@ -365,17 +365,3 @@ def _stack_of(worker: _Worker) -> str:
                 stack += os.read(worker.stack.fileno(), _STACK_BYTES)
             return stack.decode(errors="replace")
     return "(no stack: the process does not react; it may be stopped or waiting for storage)"
-
-
-def _as_exception(failure: Failure) -> BaseException:
-    error = failure.error
-    if error is None:
-        return WorkerError(f"a worker failed with an exception that cannot be pickled:\n{failure.text}")
-    if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
-        # Raised here, it would end the iteration or the program without showing where it came from.
-        wrapped = WorkerError(f"{type(error).__name__} was raised in a worker:\n{failure.text}")
-        wrapped.__cause__ = error
-        return wrapped
-    error.__cause__ = failure.cause
-    error.add_note(f"raised in a worker:\n{failure.text}")
-    return error

@@ -11,6 +11,7 @@ import signal
 import threading
 import traceback
 from collections import deque
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -53,22 +54,29 @@ def run_worker(runner: TaskRunner, pipe: Connection, stack: Connection, stage: S
     if torch.get_default_device().type != "cpu":  # inherited by fork; transforms make tensors in CPU memory
         torch.set_default_device(None)
     torch.set_num_threads(1)  # one core per worker; OpenMP threads do not survive a fork either
-    tasks: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
     threading.Thread(target=_receive_tasks, args=(pipe, tasks), daemon=True).start()
     runner.show_stage_in(stage.memory)
     _send(pipe, pack_message(READY, None))
+    for task_id, task in read_ahead(runner, tasks):
+        _send(pipe, pack_result(task_id, run_caught(runner, task)))
+
+
+def read_ahead(runner: TaskRunner, tasks: queue.SimpleQueue[tuple[int, Any] | None]) -> Iterator[tuple[int, Any]]:
+    """Yield tasks and their ids, and start reading for the later ones. End at a None in the queue."""
     waiting: deque[tuple[int, Any]] = deque()
     while True:
         while not waiting or not tasks.empty():
-            task_id, task = tasks.get()
+            given = tasks.get()
+            if given is None:
+                return
             with contextlib.suppress(Exception):  # run() raises the same exception, and it is reported then
-                runner.read_ahead(task)
-            waiting.append((task_id, task))
-        task_id, task = waiting.popleft()
-        _send(pipe, _pack_result(task_id, _run(runner, task)))
+                runner.read_ahead(given[1])
+            waiting.append(given)
+        yield waiting.popleft()
 
 
-def _receive_tasks(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, Any]]) -> None:
+def _receive_tasks(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, Any] | None]) -> None:
     """Receive tasks at once, so that the main process never blocks on a full pipe. Exit when it closes the pipe."""
     try:
         while True:
@@ -77,14 +85,16 @@ def _receive_tasks(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, Any]]) 
         os._exit(0)  # even if a task hangs
 
 
-def _run(runner: TaskRunner, task: Any) -> Any:
+def run_caught(runner: TaskRunner, task: Any) -> Any:
+    """Run a task and return its result, or a `Failure`."""
     try:
         return runner.run(task)
     except BaseException as error:  # including SystemExit and KeyboardInterrupt, to report where they were raised
         return Failure.of(error)
 
 
-def _pack_result(task_id: int, value: Any) -> Message:
+def pack_result(task_id: int, value: Any) -> Message:
+    """Return a message with the result of a task, or with the error that it cannot be pickled."""
     try:
         return pack_message(task_id, value)
     except Exception as error:  # the result cannot be pickled

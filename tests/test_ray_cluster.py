@@ -1,4 +1,7 @@
-"""Ray clusters of several nodes, in processes of this machine: nodes are killed, added, and lack something."""
+"""Ray clusters of several nodes, in processes of this machine: nodes are killed, added, and lack something.
+
+One cluster is for all tests of commands and of loaders, because starting one takes ten seconds.
+"""
 
 import json
 import os
@@ -16,7 +19,7 @@ from waiting import wait_for
 import wds_tools as wt
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.long]
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +163,91 @@ def test_what_a_node_lacks_is_named_with_the_node(cluster, packed, tmp_path):
         path.symlink_to(folder)
         process = start_command(tmp_path, "verify", packed)
         assert (process.wait(), expected in process.stderr) == (2, True), process.stdout + process.stderr
+
+
+TRAINING = """
+import json, sys, time
+from pathlib import Path
+import torch
+import xxhash
+import wds_tools as wt
+
+def slow(image):
+    time.sleep(0.005)
+    return 255 - image
+
+def pairs(image):
+    return image, image[:, :8]
+
+def fails(image):
+    raise KeyError("no such colour")
+
+def ends(image):
+    import os
+    os._exit(1)
+
+def digest(batch):
+    found = xxhash.xxh3_64()
+    for value in batch:
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            found.update(one.numpy().tobytes() if isinstance(one, torch.Tensor) else repr(one).encode())
+    return found.hexdigest()
+
+def main(options, epochs=1, pause=None, resume=None, leave=None, **others):
+    expressions = {"num_workers", "view", "transform", "fields"} & set(options)
+    options = {**options, **{name: eval(options[name]) for name in expressions}}
+    loader = wt.make_loader(**options, **others)
+    if resume:
+        loader.load_state_dict(json.loads(Path(resume).read_text()))
+    steps = 0
+    for _ in range(epochs):
+        for batch in loader:
+            print("batch", digest(batch), flush=True)
+            steps += 1
+            if steps == pause:
+                Path("paused").touch()
+                while not Path("continue").exists():
+                    time.sleep(0.02)
+            if steps == leave:
+                Path("state.json").write_text(json.dumps(loader.state_dict()))
+                return
+    print(json.dumps(loader.stats().to_dict()["epoch"]), loader.report(), file=sys.stderr)
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))
+"""
+LOADER = {
+    "batch_size": 48,
+    "view": "wt.RandomResizedCrop(32, flip=True)",
+    "shuffle": True,
+    "seed": 3,
+    "transform": "slow",
+    "fields": "('image', 'label', '__key__')",
+    "tail": "pad",
+}
+ELSEWHERE = "wt.RayWorkers(4)"
+
+
+def train(folder, data, workers, *, options=LOADER, **arguments):
+    """Start a program that prints a digest of each batch."""
+    program = folder / "train.py"
+    program.write_text(TRAINING)
+    given = {"options": {"dataset": str(data), "num_workers": workers, **options}, **arguments}
+    return preloaded.Process([program, json.dumps(given)], cwd=folder, imports=("ray", *preloaded.IMPORTS, "xxhash"))
+
+
+def digests(process):
+    """Return the digests that a training prints; Ray prints lines of its own about nodes."""
+    return [line for line in output_of(process).splitlines() if line.startswith("batch ")]
+
+
+def test_batches_of_workers_on_two_nodes_are_those_of_this_process(cluster, packed, tmp_path):
+    for _ in range(2):
+        cluster.add_node(num_cpus=2)
+    ours = train(tmp_path, packed, ELSEWHERE, epochs=2)
+    theirs = train(tmp_path, packed, "0", epochs=2)
+    assert (found := digests(ours)) == digests(theirs)
+    assert len({*found}) == len(found) > 4
+    stats = json.loads(ours.stderr.splitlines()[-1].partition("} ")[0] + "}")
+    assert stats["stage_seconds"]["transform"] > 0.005 * stats["samples"]
+    assert stats["waits"]["transform"] > stats["waits"]["hand_over"]

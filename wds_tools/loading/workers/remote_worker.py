@@ -1,0 +1,101 @@
+"""A worker on another machine: it connects to the host of a run, receives tasks, and sends their results."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import platform
+import queue
+import socket
+import threading
+import time
+from typing import Any, Protocol
+
+import torch
+
+from wds_tools.errors import StoreError, WorkerError
+from wds_tools.loading.workers.messages import Failure, pack_message, transfer
+from wds_tools.loading.workers.proof import ProofFailedError, connect_and_prove, receive_exactly
+from wds_tools.loading.workers.remote_hub import LENGTH, PREFIX, WorkerName
+from wds_tools.loading.workers.worker_process import READY, TaskRunner, pack_result, read_ahead, run_caught
+from wds_tools.packing.ray_cluster import on_this_machine
+
+_CONNECT_SECONDS = 30.0
+_END_SECONDS = 10.0  # that a task may go on after the host has closed the connection
+
+
+class RemoteRunner(TaskRunner, Protocol):
+    """Runs the tasks of a worker on another machine."""
+
+    def memory(self, task: Any) -> list[memoryview]:
+        """Return the memory that the last task has written."""
+
+
+def run_remote_worker(runner: RemoteRunner, address: tuple[str, int], token: bytes, *, node: str) -> None:
+    """Run tasks until the host closes the connection.
+
+    Args:
+        runner: Runs the tasks.
+        address: Address of the host.
+        token: What both ends must know.
+        node: What workers with the same caches have in common.
+
+    Raises:
+        WorkerError: No connection to the host, or it does not know the token.
+    """
+    torch.set_num_threads(1)  # one core per worker
+    tasks: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
+    has_ended = threading.Event()
+    with _connected(address, token) as connection:
+        runner.show_stage_in(bytearray(1))
+        threading.Thread(target=_receive_tasks, args=(connection, tasks, has_ended), daemon=True).start()
+        with contextlib.suppress(OSError):  # the host has closed the connection
+            _send(connection, pack_message(READY, WorkerName(platform.node(), os.getpid(), node)), [])
+            for task_id, task in read_ahead(runner, tasks):
+                value = _named(run_caught(runner, task))
+                memory = [] if isinstance(value, Failure) else runner.memory(task)
+                _send(connection, pack_result(task_id, value), memory)
+    has_ended.set()
+
+
+def _connected(address: tuple[str, int], token: bytes) -> socket.socket:
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    while True:
+        try:
+            return connect_and_prove(address, token)
+        except ProofFailedError as error:
+            raise WorkerError(f"{address[0]}:{address[1]} does not know the token of this run") from error
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise WorkerError(
+                    f"no connection to the training process at {address[0]}:{address[1]} ({error}): let the machines "
+                    "of the Ray cluster connect to all ports of each other"
+                ) from error
+        time.sleep(1)
+
+
+def _receive_tasks(
+    connection: socket.socket, tasks: queue.SimpleQueue[tuple[int, Any] | None], has_ended: threading.Event
+) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            (length,) = LENGTH.unpack(receive_exactly(connection, LENGTH.size))
+            tasks.put(pickle.loads(receive_exactly(connection, length)))  # noqa: S301 - the host has proved itself
+    tasks.put(None)
+    if not has_ended.wait(_END_SECONDS):
+        os._exit(0)  # a task hangs
+
+
+def _send(connection: socket.socket, message: Any, memory: list[memoryview]) -> None:
+    prefix = PREFIX.pack(len(message.head), sum(map(len, memory)))
+    views = [memoryview(prefix), memoryview(message.head), *message.arrays, *memory]
+    transfer(os.writev, connection.fileno(), [view for view in views if len(view)])
+
+
+def _named(value: Any) -> Any:
+    """Name this machine in errors that are about it: its storage and its installation."""
+    error = value.error if isinstance(value, Failure) else None
+    if isinstance(error, StoreError | WorkerError):
+        return Failure(on_this_machine(error), value.cause, value.text)
+    return value
