@@ -722,6 +722,16 @@ def test_a_slow_client_that_is_fast_enough_gets_everything(large: Path) -> None:
     assert content == data
 
 
+def test_a_range_that_does_not_fit_into_the_buffers_is_complete(large: Path) -> None:
+    start, stop = 512 << 10, 4608 << 10
+    head = f"GET /data/large/{SHARD} HTTP/1.0\r\nHost: localhost\r\nRange: bytes={start}-{stop - 1}\r\n\r\n"
+    with in_thread(large) as url, connect(url, buffer_bytes=4096) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(12) == b"HTTP/1.1 206"
+        content = read_all(connection).partition(b"\r\n\r\n")[2]
+    assert content == (large / "large" / SHARD).read_bytes()[start:stop]
+
+
 def test_a_client_that_goes_away_is_counted_and_harms_nobody(large: Path) -> None:
     with in_thread(large) as url:
         for _ in range(5):

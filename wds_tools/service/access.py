@@ -14,8 +14,9 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from wds_tools.options import TOKEN_REALM
 from wds_tools.service.config import Limits
@@ -53,6 +54,8 @@ class Grant:
         """Id of the token; "" without tokens."""
         return self.token.id if self.token else ""
 
+
+_ALL = Grant()
 
 GRANT = web.RequestKey("grant", Grant)
 """Set for every request that reaches a route that is not `PUBLIC`."""
@@ -136,9 +139,10 @@ class Gate:
         return self._check_head(request) or self._check_token(request, access) or _check_grant(request, access)
 
     def _check_head(self, request: web.Request) -> web.Response | None:
-        if sum(len(name) + len(value) + 4 for name, value in request.raw_headers) > self._limits.head_bytes:
+        fields = request.raw_headers
+        if sum(map(len, chain.from_iterable(fields))) + 4 * len(fields) > self._limits.head_bytes:
             return error_response(431, f"the headers have more than {self._limits.head_bytes:,} bytes")
-        if not self._is_own_host(request.headers.get("Host", "")):
+        if not self._is_own_host(request.headers.get(hdrs.HOST, "")):
             return error_response(
                 421, "the name in the header Host is not a name of this service: start it with --allow-host NAME"
             )
@@ -150,7 +154,7 @@ class Gate:
         if not access.needs_token:
             return None
         if self._tokens is None:
-            request[GRANT] = Grant()
+            request[GRANT] = _ALL
             return None
         secret = _secret_of(request.headers.getall("Authorization", []))
         token = self._tokens.find(secret)

@@ -98,12 +98,14 @@ def _guard(gate: Gate, access: Mapping[str, Access], metrics: Metrics, log: Acce
         started = time.perf_counter()
         route = request.match_info.route.name or "other"
         response = None
+        connection = Connection.of(request)
+        connection.is_busy = True
         try:
-            with Connection.of(request).busy():
-                needed = access.get(route, ANY_TOKEN)  # a path without a route does not show that there is none
-                response = gate.check(request, needed) or await _respond(request, handler)
-                return response
+            needed = access.get(route, ANY_TOKEN)  # a path without a route does not show that there is none
+            response = gate.check(request, needed) or await _respond(request, handler)
+            return response
         finally:
+            connection.end_request()
             seconds = time.perf_counter() - started
             metrics.count_request(route, response.status if response is not None else 500, seconds)
             if log is not None:

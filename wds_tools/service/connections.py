@@ -7,9 +7,9 @@ import contextlib
 import logging
 import socket
 import struct
+import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
@@ -76,7 +76,7 @@ class ConnectionTable:
 class Connection(RequestHandler):
     """One connection. aiohttp closes it if no complete request arrives within the idle time."""
 
-    __slots__ = ("_table", "_transport", "address", "idle_since", "is_busy")
+    __slots__ = ("_socket", "_table", "_transport", "address", "idle_since", "is_busy")
 
     def __init__(self, manager: web.Server, table: ConnectionTable, loop: asyncio.AbstractEventLoop) -> None:
         limits = table.limits
@@ -92,6 +92,7 @@ class Connection(RequestHandler):
             lingering_time=1.0,
         )
         self._table = table
+        self._socket: socket.socket | None = None
         self._transport: asyncio.Transport | None = None  # kept while it closes, other than aiohttp's reference
         self.address = ""
         self.is_busy = False
@@ -103,15 +104,20 @@ class Connection(RequestHandler):
         assert isinstance(request.protocol, Connection)
         return request.protocol
 
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        """Mark the connection as busy while its request is answered."""
-        self.is_busy = True
-        try:
-            yield
-        finally:
-            self.is_busy = False
-            self.idle_since = time.monotonic()
+    def end_request(self) -> None:
+        """Mark the connection as idle."""
+        self.is_busy = False
+        self.idle_since = time.monotonic()
+
+    def plain_socket(self) -> socket.socket | None:
+        """Return a duplicate of the socket, which stays open with the connection; None with TLS, or without sendfile.
+
+        Its descriptor may be used directly while the transport has nothing to write.
+        """
+        if self._socket is None and self._transport is not None and not self._transport.is_closing():
+            is_plain = sys.platform == "linux" and self._transport.get_extra_info("sslcontext") is None
+            self._socket = self._transport.get_extra_info("socket").dup() if is_plain else None
+        return self._socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept a connection, or close it at once."""
@@ -130,6 +136,9 @@ class Connection(RequestHandler):
         """Forget a connection."""
         self._table.remove(self)
         self._transport = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
         super().connection_lost(exc)
 
     def abort(self) -> None:

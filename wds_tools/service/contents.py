@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
@@ -40,6 +41,9 @@ class Content(Protocol):
 
     size: int
     checksum: str
+
+    def at_once(self, start: int, stop: int) -> FilePiece | None:
+        """Return the bytes ``start`` to ``stop`` as one piece, or None if they have to be read first, or are many."""
 
     def pieces(self, start: int, stop: int) -> AsyncGenerator[Piece, None]:
         """Return the bytes ``start`` to ``stop`` in order.
@@ -122,6 +126,7 @@ class Target(NamedTuple):
     file: str = ""
 
 
+@lru_cache(maxsize=1024)  # a loader reads a shard in many ranges
 def names_of(raw_path: str, *, parts: int = 1) -> Target | None:
     """Return the dataset and the file that a path names, or None if it is not a valid name.
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from urllib.parse import quote
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from wds_tools.service.access import NOT_FOUND, TARGET, Route, dataset_after
 from wds_tools.service.config import Limits
@@ -22,7 +22,7 @@ from wds_tools.service.sending import FileResponse, SlowClientError
 from wds_tools.storage.requests.failures import DAMAGED
 
 _log = logging.getLogger("wds_tools")
-_CONDITIONS = ("If-Match", "If-None-Match", "If-Range", "Range")
+_CONDITIONS = (hdrs.IF_MATCH, hdrs.IF_NONE_MATCH, hdrs.IF_RANGE, hdrs.RANGE)
 _TYPES = {
     "tar": "application/x-tar",
     "parquet": "application/vnd.apache.parquet",
@@ -79,7 +79,9 @@ class DataRoutes:
 
     async def _send(self, request: web.Request, content: Content, name: str) -> web.StreamResponse:
         etag = f'"{content.checksum}"'
-        conditions = {key: ", ".join(request.headers.getall(key)) for key in _CONDITIONS if key in request.headers}
+        conditions: dict[str, str] = {
+            key: ", ".join(request.headers.getall(key)) for key in _CONDITIONS if key in request.headers
+        }
         found = range_response(conditions, size=content.size, etag=etag, is_get=request.method == "GET")
         headers = {"ETag": etag, "Accept-Ranges": "bytes"}
         if found.status == 304:
@@ -104,8 +106,10 @@ class DataRoutes:
     ) -> None:
         """Send head and body. Once the head is sent, an error can only be shown by closing the connection."""
         try:
-            async with aclosing(content.pieces(start, stop)) as pieces:
-                await response.send(request, pieces, self._limits)
+            piece = content.at_once(start, stop)
+            if piece is None or not response.send_at_once(request, piece):
+                async with aclosing(content.pieces(start + response.sent_bytes, stop)) as pieces:
+                    await response.send(request, pieces, self._limits)
             self._metrics.sent_bytes.inc(stop - start)
         except (TimeoutError, OSError, UnavailableError, DamagedFileError) as error:
             if not response.prepared and not isinstance(error, (ConnectionError, asyncio.TimeoutError)):

@@ -164,6 +164,12 @@ class LocalContent:
         self._executor = executor
         self._on_cold_read = on_cold_read
 
+    def at_once(self, start: int, stop: int) -> FilePiece | None:
+        """Return a range that is in memory and not longer than a piece."""
+        if 0 < stop - start <= PIECE_BYTES and is_in_memory(self.file.fileno(), start, stop):
+            return FilePiece(self.file, start, stop - start)
+        return None
+
     async def pieces(self, start: int, stop: int) -> AsyncGenerator[Piece, None]:
         """Return the bytes ``start`` to ``stop``; while one piece is sent, the next is read."""
         reading = self._start_reading(start, stop)

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from email.utils import formatdate
@@ -20,12 +19,15 @@ from http import HTTPStatus
 from aiohttp import web
 
 from wds_tools.service.config import Limits
+from wds_tools.service.connections import Connection
 from wds_tools.service.contents import FilePiece, Piece
 from wds_tools.service.responses import SECURITY_HEADERS
 
 _CALL_BYTES = 4 << 20  # of one call of sendfile, so that a fast client does not hold the event loop
 _READ_BYTES = 1 << 20
 _WRITE_BYTES = 256 << 10
+_MORE = getattr(socket, "MSG_MORE", 0)  # the head leaves together with the body, and the client wakes up once
+_TRUNCATED = "the file was truncated while it was being sent"
 
 
 class SlowClientError(ConnectionError):
@@ -55,17 +57,53 @@ class FileResponse(web.StreamResponse):
     async def prepare(self, request: web.BaseRequest) -> None:
         """Send the head without a body, for HEAD, unless `send` has sent it already."""
         if not self._is_sent:
-            self._send_head(request)
+            self._is_sent = True
+            if request.transport is None:
+                raise ConnectionResetError("the client has disconnected")
+            request.transport.write(self._head(request))
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Do nothing: all was sent."""
 
-    async def send(self, request: web.BaseRequest, pieces: AsyncIterator[Piece], limits: Limits) -> None:
-        """Send head and body.
+    def send_at_once(self, request: web.BaseRequest, piece: FilePiece) -> bool:
+        """Send head and body as far as the socket accepts them now; return whether that is all.
+
+        Most ranges fit into the buffer of the socket. `send` sends the rest, whose start `sent_bytes` is.
 
         Args:
             request: The request.
-            pieces: The body, as long as the header Content-Length states.
+            piece: The body.
+
+        Raises:
+            OSError: The client has disconnected, or the file cannot be read. The head may have been sent.
+        """
+        transport = request.transport
+        if not isinstance(transport, asyncio.WriteTransport) or transport.get_write_buffer_size():
+            return False
+        plain = Connection.of(request).plain_socket()
+        if plain is None:
+            return False
+        head = self._head(request)
+        try:
+            sent = plain.send(head, _MORE)
+        except (BlockingIOError, InterruptedError):
+            return False
+        self._is_sent = True
+        if sent < len(head):
+            transport.write(head[sent:])
+            return False
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            self.sent_bytes = os.sendfile(plain.fileno(), piece.file.fileno(), piece.offset, piece.count)
+            if not self.sent_bytes:
+                raise OSError(_TRUNCATED)
+        return self.sent_bytes == piece.count
+
+    async def send(self, request: web.BaseRequest, pieces: AsyncIterator[Piece], limits: Limits) -> None:
+        """Send head and body, or the rest of them after `send_at_once`.
+
+        Args:
+            request: The request.
+            pieces: The body, as long as the header Content-Length states, from `sent_bytes` on.
             limits: The minimum speed of the client.
 
         Raises:
@@ -77,9 +115,9 @@ class FileResponse(web.StreamResponse):
         transport = request.transport
         if not isinstance(transport, asyncio.Transport):
             raise ConnectionResetError("the client has disconnected")
-        uses_sendfile = sys.platform == "linux" and transport.get_extra_info("sslcontext") is None
+        uses_sendfile = Connection.of(request).plain_socket() is not None
         with _Sendfile(transport, limits) if uses_sendfile else contextlib.nullcontext() as sendfile:
-            self._send_head(request)
+            await self.prepare(request)
             if transport.get_write_buffer_size():
                 await _drained(request, limits)
             while piece is not None:
@@ -92,26 +130,24 @@ class FileResponse(web.StreamResponse):
                         self.sent_bytes += len(data)
                 piece = await anext(iterator, None)
 
-    def _send_head(self, request: web.BaseRequest) -> None:
-        self._is_sent = True
-        if request.transport is None:
-            raise ConnectionResetError("the client has disconnected")
-        if request.keep_alive:
-            self._keep_alive, connection = True, "keep-alive"
-        else:
-            self._keep_alive, connection = False, "close"
-        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\nConnection: {connection}\r\n"]
-        lines += [f"{name}: {value}\r\n" for name, value in self._fields.items()]
-        head = "".join([*lines, f"Date: {_date(int(time.time()))}\r\n", _FIXED, "\r\n"])
-        request.transport.write(head.encode("latin-1"))
+    def _head(self, request: web.BaseRequest) -> bytes:
+        self._keep_alive = is_kept = request.keep_alive
+        fields = "".join([f"{name}: {value}\r\n" for name, value in self._fields.items()])
+        return f"{_first_lines(self.status, is_kept)}{fields}{_last_lines(int(time.time()))}".encode("latin-1")
 
 
 _FIXED = "".join(f"{name}: {value}\r\n" for name, value in SECURITY_HEADERS.items())
 
 
+@lru_cache
+def _first_lines(status: int, is_kept: bool) -> str:
+    connection = "keep-alive" if is_kept else "close"
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: {connection}\r\n"
+
+
 @lru_cache(maxsize=1)
-def _date(seconds: int) -> str:
-    return formatdate(seconds, usegmt=True)
+def _last_lines(seconds: int) -> str:
+    return f"Date: {formatdate(seconds, usegmt=True)}\r\n{_FIXED}\r\n"
 
 
 async def _drained(request: web.BaseRequest, limits: Limits) -> None:
@@ -128,7 +164,7 @@ async def _blocks(piece: Piece) -> AsyncIterator[memoryview]:
             size = min(_READ_BYTES, offset + count - start)
             data = await asyncio.get_running_loop().run_in_executor(None, os.pread, file.fileno(), size, start)
             if len(data) != size:
-                raise OSError("the file was truncated while it was being sent")
+                raise OSError(_TRUNCATED)
             for part in range(0, size, _WRITE_BYTES):
                 yield memoryview(data)[part : part + _WRITE_BYTES]
     else:
@@ -206,7 +242,7 @@ class _Sendfile:
         except (BlockingIOError, InterruptedError):
             return False
         if not sent:
-            raise OSError("the file was truncated while it was being sent")
+            raise OSError(_TRUNCATED)
         self._offset += sent
         self._left -= sent
         self._window_bytes += sent

@@ -252,6 +252,9 @@ class _UpstreamContent:
         self._upstream = upstream
         self._file = file
 
+    def at_once(self, start: int, stop: int) -> None:
+        """Return None: blocks may have to be fetched first."""
+
     async def pieces(self, start: int, stop: int) -> AsyncGenerator[Piece, None]:
         """Return the bytes ``start`` to ``stop``; the next blocks of the range are fetched meanwhile."""
         if self._file.name == MANIFEST_NAME:
