@@ -11,6 +11,7 @@ import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import multiprocessing.util
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -96,6 +97,15 @@ def _fork_and_run(_path: str, words: Sequence[str], descriptors: Sequence[int]) 
 def pytest_sessionfinish() -> None:
     """Let the interpreter release everything at its end; nanobind otherwise reports leaks."""
     atexit.register(gc.unfreeze)  # later than pytest collects garbage, which would take seconds
+
+
+def _end_at_once(process: int) -> None:
+    if os.getpid() == process:
+        os._exit(0)
+
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # releasing everything takes seconds; the last of all exit functions
+    atexit.register(_end_at_once, os.getpid())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -194,18 +204,35 @@ def few_copy(few: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(few, tmp_path / "copy"))
 
 
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a new folder, like the fixture of pytest, which also writes a link for each test. It stays after errors."""
+    failed = request.session.testsfailed
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    path = tmp_path_factory.mktemp(f"{name}{next(_folders)}", numbered=False)
+    yield path
+    if request.session.testsfailed == failed:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+_folders = itertools.count()
+
+
 @pytest.fixture(scope="session", autouse=True)
-def cache_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def cache_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Keep the user's cache out of the programs that fixtures start."""
+    folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WDS_TOOLS_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+        patch.setenv("WDS_TOOLS_CACHE_DIR", str(folder))
+        yield folder
 
 
 @pytest.fixture(autouse=True)
-def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the user's cache out of the tests."""
-    monkeypatch.setenv("WDS_TOOLS_CACHE_DIR", str(tmp_path / "cache"))
+def cache_of_its_own(request: pytest.FixtureRequest, cache_of_the_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the user's cache out of the tests. A test without `tmp_path` needs no folder, unless it writes a cache."""
+    has_folder = "tmp_path" in request.fixturenames
+    cache = request.getfixturevalue("tmp_path") / "cache" if has_folder else cache_of_the_run / str(next(_folders))
+    monkeypatch.setenv("WDS_TOOLS_CACHE_DIR", str(cache))
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
