@@ -206,7 +206,7 @@ def few_copy(few: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a new folder, like the fixture of pytest, which also writes a link for each test. It stays after errors."""
+    """Return a new folder, without the link that the fixture of pytest adds. It stays after a failure."""
     failed = request.session.testsfailed
     name = re.sub(r"\W", "_", request.node.name)[:30]
     path = tmp_path_factory.mktemp(f"{name}{next(_folders)}", numbered=False)
